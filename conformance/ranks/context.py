@@ -1,0 +1,45 @@
+"""What a function that runs on a rank is given: its place, its subject, its device, its group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..subjects import Subject
+from .outcomes import Event
+
+
+@dataclass
+class RankContext:
+    """The first argument of every rank function.
+
+    ``group`` is the default process group, set up before the function starts (None if the check asked for
+    ``init=False``). ``store`` is a key-value store beside the group: for coordination that must not show up among the
+    collectives (``store.set``, ``store.get``, ``store.add``, ``store.wait``).
+    """
+
+    rank: int
+    world: int
+    subject: Subject
+    backend: str
+    device: torch.device
+    store: Any
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        return dist.group.WORLD
+
+    def ledger(self) -> tuple[Event, ...]:
+        """The collectives that this rank has started so far (only in a recorded run)."""
+        from . import ledger
+
+        return ledger.so_far()
+
+    def meet(self, name: str) -> None:
+        """Wait, without any collective, until every rank has come to the meeting called ``name``."""
+        if self.store.add(f"meet/{name}", 1) == self.world:
+            self.store.set(f"met/{name}", "1")
+        self.store.wait([f"met/{name}"])

@@ -1,0 +1,132 @@
+"""What can become of one rank in one run: it finished, raised, hung or died. Nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """One collective, as the recording process group saw it on one rank."""
+
+    op: str  # all_reduce, broadcast, all_gather, reduce_scatter, …
+    reduce_op: str  # SUM, MAX, …; empty where the op reduces nothing
+    dtype: str  # float32
+    shape: tuple[int, ...]
+    source: int  # group rank that sends; -1 where there is none
+    group: str  # name of the process group
+    thread: str  # name of the thread that started it
+    done: bool = False  # whether the rank was seen to get past it
+
+    def __str__(self) -> str:
+        words = [self.op, self.reduce_op, self.dtype, str(self.shape)]
+        text = " ".join(word for word in words if word)
+        return text if self.source < 0 else f"{text} from {self.source}"
+
+
+@dataclass(frozen=True)
+class Caught:
+    """An exception that a rank caught and brought home: class names along its MRO, and its text."""
+
+    kinds: tuple[str, ...]
+    text: str
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        return kind.__name__ in self.kinds
+
+    def __str__(self) -> str:
+        return f"{self.kinds[0]}: {self.text}"
+
+
+def caught(act: Callable[..., Any], *args: Any, **kwargs: Any) -> Caught | None:
+    """Call ``act``; return what it raised (picklable), or None if it returned."""
+    try:
+        act(*args, **kwargs)
+    except Exception as error:
+        return Caught(tuple(kind.__name__ for kind in type(error).__mro__), str(error))
+    return None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The rank's function returned."""
+
+    value: Any
+    ledger: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The rank's function raised."""
+
+    error: Caught
+    traceback: str
+    unsupported: bool = False  # the subject declared that it lacks a feature
+    ledger: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hung:
+    """The deadline passed, or the whole run fell silent, while this rank was still inside its function."""
+
+    stacks: str
+    ledger: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True)
+class Died:
+    """The rank's process ended by itself. ``exit_code`` is negative for a signal, as in subprocess."""
+
+    exit_code: int
+    last_words: str  # the tail of its standard error
+    ledger: tuple[Event, ...] = ()
+
+
+Outcome = Finished | Raised | Hung | Died
+
+
+class RunFailed(AssertionError):
+    """``Run.values`` was asked of a run in which some rank did not finish; carries the run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        super().__init__(run.story())
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of every rank, by rank."""
+
+    outcomes: tuple[Outcome, ...]
+    seconds: float = 0.0
+    witness: str = ""  # who waits on which collective and the first that differs, where something went wrong
+    notes: tuple[str, ...] = field(default=())
+
+    def values(self) -> list[Any]:
+        """The ranks' results, in rank order; ``RunFailed`` if any rank did not finish."""
+        if not all(isinstance(outcome, Finished) for outcome in self.outcomes):
+            raise RunFailed(self)
+        return [outcome.value for outcome in self.outcomes if isinstance(outcome, Finished)]
+
+    def ledgers(self) -> list[tuple[Event, ...]]:
+        """The recorded collectives, in rank order (empty unless the run was recorded)."""
+        return [outcome.ledger for outcome in self.outcomes]
+
+    def story(self) -> str:
+        """One line per rank, and the witness."""
+        lines = [f"rank {rank} {_tell(outcome)}" for rank, outcome in enumerate(self.outcomes)]
+        return "\n".join([*lines, *([self.witness] if self.witness else [])])
+
+
+def _tell(outcome: Outcome) -> str:
+    match outcome:
+        case Finished():
+            return "finished"
+        case Raised(error=error):
+            return f"raised {error}"
+        case Hung():
+            return "hung"
+        case Died(exit_code=code):
+            return f"died by signal {-code}" if code < 0 else f"died with exit status {code}"

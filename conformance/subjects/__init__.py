@@ -1,0 +1,69 @@
+"""How an implementation plugs in: a subject is a name, a version, and the public names that it provides."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Unsupported(Exception):
+    """The subject declares that it lacks a feature. Ends a check as *unsupported*, never as passed."""
+
+
+class SubjectError(ValueError):
+    """A subject that cannot be used: unknown, not importable, or badly declared."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One implementation under judgement.
+
+    ``names`` maps torch's public names (``Join``, ``DistributedDataParallel`` …) to this implementation's objects; they
+    are read as attributes: ``subject.Join``. Reading a name that the subject does not provide raises ``Unsupported``
+    with the reason from ``lacks`` where one is given. ``lacks`` may also hold free-form feature names (for example
+    ``"overlap on gloo"``) that checks ask for with ``subject.require``.
+    """
+
+    name: str
+    version: str
+    names: Mapping[str, Any]
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.name or not isinstance(self.name, str):
+            raise SubjectError("a subject needs a name: Subject(name='mine', version='1.0', names={...})")
+
+    def __getattr__(self, wanted: str) -> Any:
+        if wanted.startswith("__"):
+            raise AttributeError(wanted)
+        try:
+            return self.names[wanted]
+        except KeyError:
+            reason = self.lacks.get(wanted, "not declared in its names")
+            raise Unsupported(f"{self.name} does not provide {wanted}: {reason}") from None
+
+    def require(self, feature: str) -> None:
+        """Raise ``Unsupported`` if the subject declares that it lacks ``feature``."""
+        if feature in self.lacks:
+            raise Unsupported(f"{self.name} lacks {feature}: {self.lacks[feature]}")
+
+
+_BUILT_IN = {"impl": "conformance.subjects.impl:subject", "torch": "conformance.subjects.torch:subject"}
+
+
+def resolve(spec: str) -> Subject:
+    """The subject called ``spec``: ``impl``, ``torch`` or anybody's ``package.module:attribute``."""
+    target = _BUILT_IN.get(spec, spec)
+    module_name, colon, attribute = target.partition(":")
+    if not colon:
+        known = ", ".join(sorted(_BUILT_IN))
+        raise SubjectError(f"unknown subject {spec!r}: use one of {known}, or package.module:attribute")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SubjectError(f"subject {spec!r} cannot be loaded: {error}") from error
+    if not isinstance(found, Subject):
+        raise SubjectError(f"subject {spec!r} is a {type(found).__name__}, not a conformance.subjects.Subject")
+    return found

@@ -1,0 +1,59 @@
+"""The only caller of torch.distributed's collectives. Each takes a label, which names it in traces and errors."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import trace
+from .pending import Pending
+from .ranks import GroupRank, Team
+
+
+def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.ReduceOp.SUM) -> Pending:
+    """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
+    trace.note(label)
+    return Pending(label, buffer, dist.all_reduce(buffer, op=op, group=team.group, async_op=True))
+
+
+def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
+    """Start sending ``buffer`` of group rank ``source`` to the whole team, in place."""
+    trace.note(label)
+    work = dist.broadcast(buffer, src=team.global_rank(source), group=team.group, async_op=True)
+    return Pending(label, buffer, work)
+
+
+def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) -> Pending:
+    """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
+    trace.note(label)
+    work = dist.all_gather_into_tensor(whole, part, group=team.group, async_op=True)
+    return Pending(label, whole, work)
+
+
+def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:
+    """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks."""
+    payload = pickle.dumps(value) if team.rank == source else b""
+    length = torch.tensor([len(payload)], dtype=torch.int64, device=device)
+    size = int(broadcast(team, length, source, f"{label}: length").wait().item())
+    body = torch.zeros(size, dtype=torch.uint8, device=device)
+    if team.rank == source:
+        body.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
+    broadcast(team, body, source, label).wait()
+    return pickle.loads(body.cpu().numpy().tobytes())
+
+
+def all_gather_object(team: Team, value: Any, device: torch.device, label: str) -> list[Any]:
+    """Every rank's small picklable value, in rank order. Blocks."""
+    payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(device)
+    sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
+    sizes[team.rank] = payload.numel()
+    longest = int(all_reduce(team, sizes, f"{label}: lengths").wait().max().item())
+    part = torch.zeros(longest, dtype=torch.uint8, device=device)
+    part[: payload.numel()] = payload
+    whole = torch.zeros(longest * team.size, dtype=torch.uint8, device=device)
+    all_gather(team, whole, part, label).wait()
+    rows = whole.cpu().view(team.size, longest).numpy()
+    return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist(), strict=True)]
