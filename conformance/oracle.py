@@ -1,0 +1,80 @@
+"""The oracle: what one process computes. N ranks on any schedule must leave exactly this.
+
+A *schedule* is a list of iteration counts, one per rank. In iteration ``i`` the active ranks are those whose count is
+above ``i``; an absent rank contributes a zero gradient; the sum is divided by the initial world size, or by the number
+of active ranks when asked. Data comes from a function ``batch(rank, iteration) -> tensor``, so that the oracle and the
+ranks read the same numbers. With small integers and power-of-two divisors all arithmetic is exact and equality bitwise;
+elsewhere compare with a tolerance and say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+Batch = Callable[[int, int], torch.Tensor]
+Loss = Callable[[torch.Tensor], torch.Tensor]
+State = dict[str, torch.Tensor]
+
+
+def active_ranks(schedule: Sequence[int], iteration: int) -> list[int]:
+    """The ranks that still have data in this iteration."""
+    return [rank for rank, count in enumerate(schedule) if count > iteration]
+
+
+def local_gradients(model: torch.nn.Module, batch: torch.Tensor, loss: Loss = torch.sum) -> dict[str, torch.Tensor]:
+    """The gradients of one rank's batch alone, by parameter name; parameters without one are left out."""
+    model.zero_grad(set_to_none=True)
+    loss(model(batch)).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def averaged_gradients(
+    model: torch.nn.Module,
+    batches: Sequence[torch.Tensor],
+    divisor: int,
+    loss: Loss = torch.sum,
+) -> dict[str, torch.Tensor]:
+    """Sum over the batches of each one's gradient, divided by ``divisor``; unused parameters are left out.
+
+    Each summand is divided first and the quotients are added in rank order; with power-of-two divisors and small
+    integers that equals any other order.
+    """
+    total: dict[str, torch.Tensor] = {}
+    for batch in batches:
+        for name, gradient in local_gradients(model, batch, loss).items():
+            total[name] = total[name] + gradient / divisor if name in total else gradient / divisor
+    return total
+
+
+def train_alone(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Sequence[int],
+    batch: Batch,
+    *,
+    divide_by_initial: bool = True,
+    loss: Loss = torch.sum,
+) -> Iterator[State]:
+    """Train in one process by the documented rule; yields the parameters after every iteration of the busiest rank."""
+    for iteration in range(max(schedule)):
+        active = active_ranks(schedule, iteration)
+        divisor = len(schedule) if divide_by_initial else len(active)
+        gradients = averaged_gradients(model, [batch(rank, iteration) for rank in active], divisor, loss)
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients.get(name)
+        optimizer.step()
+        yield {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def first_difference(ours: State, theirs: State) -> str | None:
+    """Name the first parameter that differs in a single bit and by how much; None if there is none."""
+    for name, expected in theirs.items():
+        if name not in ours:
+            return f"{name} is missing"
+        got = ours[name]
+        if got.shape != expected.shape or not torch.equal(got, expected):
+            gap = (got - expected).abs().max().item() if got.shape == expected.shape else float("nan")
+            return f"{name}: got {got.flatten()[:4].tolist()}, expected {expected.flatten()[:4].tolist()}, gap {gap:g}"
+    return None
