@@ -1,0 +1,82 @@
+"""The checks as their source declares them: read from the syntax tree, so that listing them imports no torch.
+
+What is read here is what ``@check(...)`` says literally. A meta test compares it with what the imported checks say.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKS = Path(__file__).parent / "checks"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One check: a test function that carries ``@check``."""
+
+    name: str
+    file: Path
+    line: int
+    clauses: tuple[str, ...]
+    worlds: str  # as written: "(2, 3, 4)" or "MANY"; empty for the default
+    backends: str
+    scenarios: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What the check says, read from its name."""
+        return self.name.removeprefix("test_").replace("_", " ")
+
+
+def declared(folder: Path = CHECKS) -> list[Declared]:
+    """Every check of the files ``test_*.py`` under ``folder`` (or of one file), in order of file and line."""
+    files = [folder] if folder.is_file() else sorted(folder.rglob("test_*.py"))
+    return [found for file in files for found in _in_file(file)]
+
+
+def by_clause(checks: Sequence[Declared]) -> dict[str, list[Declared]]:
+    """The checks that cite each clause."""
+    table: dict[str, list[Declared]] = {}
+    for found in checks:
+        for clause in found.clauses:
+            table.setdefault(clause, []).append(found)
+    return table
+
+
+def _in_file(file: Path) -> Iterator[Declared]:
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):
+        return  # running the checks reports it with its place; a listing of the others is still of use
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if _is_check(decorator):
+                    yield _declared(node, decorator, file)
+
+
+def _is_check(decorator: ast.expr) -> bool:
+    if not isinstance(decorator, ast.Call):
+        return False
+    target = decorator.func
+    return (isinstance(target, ast.Name) and target.id == "check") or (
+        isinstance(target, ast.Attribute) and target.attr == "check"
+    )
+
+
+def _declared(node: ast.FunctionDef, call: ast.expr, file: Path) -> Declared:
+    assert isinstance(call, ast.Call)
+    clauses = tuple(arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+    said = {keyword.arg: keyword.value for keyword in call.keywords}
+    scenarios = said.get("scenarios")
+    names = tuple(ast.unparse(key).strip("'\"") for key in scenarios.keys if key) if isinstance(scenarios, ast.Dict) else ()
+    return Declared(
+        node.name, file, node.lineno, clauses, _unparsed(said.get("worlds")), _unparsed(said.get("backends")), names
+    )
+
+
+def _unparsed(node: ast.expr | None) -> str:
+    return "" if node is None else ast.unparse(node)
