@@ -1,0 +1,71 @@
+# Joinery's commands. On a machine with Python 3.11 or newer, git and make, each of them sets itself up first.
+
+PYTHON   ?= python3
+SETUP    ?= 1
+PIP_ARGS ?=
+
+SUBJECT ?= impl,torch
+BACKEND ?= gloo
+WORLDS  ?= 1,2,3,4
+SELECT  ?= *
+OUT     ?= out/conformance
+ARGS    ?=
+
+VENV := .venv
+
+# SETUP=0: use PYTHON's own environment as it is, and touch no network.
+ifeq ($(SETUP),0)
+RUN   := $(PYTHON)
+READY :=
+else
+RUN   := $(VENV)/bin/python
+READY := $(VENV)/ready
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup conformance clauses test lint clean
+
+help:
+	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) WORLDS=$(WORLDS) SELECT='$(SELECT)' OUT=$(OUT)"
+	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
+	@echo "make test          our own tests: the implementation, the suite itself, the records"
+	@echo "make lint          ruff, mypy, import-linter"
+	@echo "make setup         only the set-up, which the others do by themselves: $(VENV) from constraints.txt"
+	@echo "make clean         remove $(VENV), caches and out/"
+	@echo
+	@echo "Anywhere: PYTHON=python3.12 (which Python), SETUP=0 (use PYTHON's environment as it is, no network),"
+	@echo "PIP_ARGS='--extra-index-url …' (more for pip), ARGS='…' (more for the command). See README.md."
+
+setup: $(READY)
+	@$(RUN) -c 'import sys, torch; print("ready: Python", sys.version.split()[0], "and torch", torch.__version__)'
+
+# Set up once, and again only when what is to be installed has changed. constraints.txt names every package with its
+# exact version, so no other torch can come in; the project itself runs from its source tree.
+$(VENV)/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Joinery needs Python 3.11 or newer, and $(PYTHON) is not (or was not found). Name one: make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "Could not make $(VENV). The usual cause is a Python without its venv module (on Debian: python3-venv)." >&2; exit 1; }
+	$(VENV)/bin/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --requirement constraints.txt
+	@touch $@
+
+conformance: $(READY)
+	$(RUN) -m conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --worlds '$(WORLDS)' --select '$(SELECT)' --out '$(OUT)' $(ARGS)
+
+clauses: $(READY)
+	$(RUN) -m conformance clauses --select '$(SELECT)' $(ARGS)
+
+test: $(READY)
+	@$(RUN) -m pytest $(ARGS)
+
+# All three run even if an earlier one complains, so that one run shows everything.
+lint: $(READY)
+	@status=0; \
+	$(RUN) -m ruff check . || status=1; \
+	$(RUN) -m mypy || status=1; \
+	$(RUN) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' || status=1; \
+	exit $$status
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
