@@ -72,7 +72,8 @@ def _declared(node: ast.FunctionDef, call: ast.expr, file: Path) -> Declared:
     clauses = tuple(arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
     said = {keyword.arg: keyword.value for keyword in call.keywords}
     scenarios = said.get("scenarios")
-    names = tuple(ast.unparse(key).strip("'\"") for key in scenarios.keys if key) if isinstance(scenarios, ast.Dict) else ()
+    keys = scenarios.keys if isinstance(scenarios, ast.Dict) else []
+    names = tuple(ast.unparse(key).strip("'\"") for key in keys if key)
     return Declared(
         node.name, file, node.lineno, clauses, _unparsed(said.get("worlds")), _unparsed(said.get("backends")), names
     )

@@ -1,0 +1,81 @@
+"""What a record file must hold: the kinds of files, the fields that each kind's lines have, and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+Fields = Mapping[str, type | tuple[type, ...]]
+
+HEADER: Fields = {
+    "schema": int,
+    "of": str,  # the kind of file: conformance, perf …
+    "time": str,  # ISO 8601, UTC
+    "machine": dict,
+    "versions": dict,
+    "commit": str,  # empty where there is no repository
+    "environment": dict,
+    "command": list,
+}
+FOOTER: Fields = {"rows": int, "interrupted": bool, "finished": str}
+
+_ROWS: dict[str, Fields] = {
+    "conformance": {
+        "clause": str,
+        "check": str,
+        "scenario": str,
+        "subject": str,
+        "backend": str,
+        "world": int,
+        "outcome": str,
+        "seconds": (int, float),
+        "witness": str,
+        "level": str,
+        "deviation": str,
+        "notes": list,
+    },
+}
+
+
+class RecordError(ValueError):
+    """A record file or a line of it that is not what it should be; the text says where, why and what to do."""
+
+
+def register(kind: str, fields: Fields) -> None:
+    """Say which fields the rows of a kind of file must have. Saying the same again is allowed."""
+    if _ROWS.setdefault(kind, fields) != fields:
+        raise RecordError(f"rows of {kind} are already declared with other fields")
+
+
+def check_header(header: Mapping[str, Any], where: str) -> None:
+    _check(header, HEADER, f"{where}: header")
+    if header["schema"] != SCHEMA_VERSION:
+        raise RecordError(
+            f"{where}: schema {header['schema']}, but this reader knows schema {SCHEMA_VERSION}; "
+            "use the version of the program that wrote it"
+        )
+
+
+def check_row(kind: str, row: Mapping[str, Any], where: str) -> None:
+    """Rows of an unregistered kind are not looked into."""
+    _check(row, _ROWS.get(kind, {}), where)
+
+
+def check_footer(footer: Mapping[str, Any], where: str) -> None:
+    _check(footer, FOOTER, f"{where}: footer")
+
+
+def _check(values: Mapping[str, Any], fields: Fields, where: str) -> None:
+    for name, kind in fields.items():
+        if name not in values:
+            raise RecordError(f"{where} has no {name!r}")
+        wrong_bool = isinstance(values[name], bool) and kind is not bool  # True is an int to Python, not to a reader
+        if wrong_bool or not isinstance(values[name], kind):
+            raise RecordError(f"{where}: {name} is {values[name]!r}, which is no {_words(kind)}")
+
+
+def _words(kind: type | tuple[type, ...]) -> str:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return " or ".join(each.__name__ for each in kinds)
