@@ -46,7 +46,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	  echo "Joinery needs Python 3.11 or newer, and $(PYTHON) is not (or was not found). Name one: make PYTHON=python3.12 …" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "Could not make $(VENV). The usual cause is a Python without its venv module (on Debian: python3-venv)." >&2; exit 1; }
-	$(VENV)/bin/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --requirement constraints.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --requirement constraints.txt
 	@touch $@
 
 conformance: $(READY)
