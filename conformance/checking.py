@@ -8,16 +8,25 @@
 
 The rank function (``count_main_hooks(ctx, schedule)``) is an ordinary module-level function; it reads the
 implementation from ``ctx.subject`` and never imports one.
+
+One check over several scenarios takes a second argument; each scenario is recorded by its name:
+
+    @check("DDPJ-007", worlds=(2, 4), scenarios={"rank 0 first": [1, 3], "rank 0 last": [3, 1]})
+    def test_the_divisor_is_the_initial_world_size(ranks, scenario): ...
+
+How a check ends: returning is *passed*; an AssertionError is *failed*; a rank that hung or died, met by
+``ranks(...)`` or ``run.values()``, is *hung* or *crashed*; ``Unsupported`` (on a rank or in the check) is
+*unsupported*; ``NotRun`` and ``NotRunnable`` are *not run*, with their text as the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .ranks import Cluster, Run
-from .subjects import Subject
+from .ranks import Cluster, Raised, Run, RunFailed
+from .subjects import Subject, resolve
 
 WORLDS = (1, 2, 3, 4)
 MANY = (2, 3, 4)
@@ -33,23 +42,40 @@ class Check:
     worlds: tuple[int, ...]
     backends: tuple[str, ...]  # empty: any
     deadline_s: float | None
+    scenarios: Mapping[str, Any] = field(default_factory=dict)  # by name; empty: the check takes no scenario
+    beyond: bool = True  # whether it also runs at larger worlds than it declares, if they are asked for
+
+    def runs_at(self, world: int) -> bool:
+        """A check for 3 and for 4 ranks is taken to be general, and runs at any larger world that is asked for."""
+        general = self.beyond and {3, 4} <= set(self.worlds) and world > 4
+        return world in self.worlds or general
 
 
-class NotRun(Exception):
+class NotRun(Exception):  # noqa: N818 (it is an outcome, not an error)
     """The check cannot be made on this machine (no accelerator, no RPC …). Never counts as passed."""
 
 
 def check(
-    *clauses: str, worlds: Sequence[int] = WORLDS, backends: Sequence[str] = (), deadline_s: float | None = None
+    *clauses: str,
+    worlds: Sequence[int] = WORLDS,
+    backends: Sequence[str] = (),
+    deadline_s: float | None = None,
+    scenarios: Mapping[str, Any] | None = None,
+    beyond: bool = True,
 ) -> Callable[[F], F]:
     """Declare a test to be the check of ``clauses``.
 
     ``worlds`` are the world sizes at which the check has something to say; it runs at those that were asked for.
-    ``deadline_s`` replaces the cluster's deadline for each run that the check makes.
+    A check for 3 and 4 also runs at larger worlds that are asked for, unless ``beyond=False``.
+    ``backends`` limits it to these (otherwise any). ``deadline_s`` replaces the cluster's deadline for each run that
+    the check makes. ``scenarios`` maps names to values of the argument ``scenario``, one at a time.
     """
+    if not clauses:
+        raise TypeError("a check needs at least one clause: @check('JOIN-001')")
+    about = Check(tuple(clauses), tuple(worlds), tuple(backends), deadline_s, dict(scenarios or {}), beyond)
 
     def declare(test: F) -> F:
-        test.check = Check(tuple(clauses), tuple(worlds), tuple(backends), deadline_s)  # type: ignore[attr-defined]
+        test.check = about  # type: ignore[attr-defined]
         return test
 
     return declare
@@ -65,6 +91,12 @@ class Ranks:
     world: int
     deadline_s: float | None = None
     notes: list[str] = field(default_factory=list)
+    last_run: Run | None = None  # for the witness of a failed assertion
+
+    @property
+    def subject(self) -> Subject:
+        """The subject itself, for what can be seen without ranks."""
+        return resolve(self.subject_spec)
 
     def run(
         self,
@@ -79,11 +111,15 @@ class Ranks:
         """Run ``function(ctx, *args)`` on fresh ranks; every outcome is allowed and returned.
 
         ``ledger`` records every collective; ``init=False`` starts the ranks without a process group.
+        A rank that raises ``Unsupported`` or ``NotRun`` ends the check: there is nothing left to judge.
         """
-        return self.cluster.run(
+        self.last_run = run = self.cluster.run(
             function, args, world=world or self.world, subject=self.subject_spec, ledger=ledger, init=init,
             deadline_s=deadline_s or self.deadline_s, env=env,
         )
+        if any(isinstance(end, Raised) and (end.unsupported or end.error.kinds[0] == "NotRun") for end in run.outcomes):
+            raise RunFailed(run)
+        return run
 
     def __call__(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
         """Like ``run``, but every rank must finish; returns their results in rank order."""

@@ -1,0 +1,160 @@
+"""From what a check raised, or did not raise, to one of the six outcomes with a witness."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .checking import NotRun
+from .ranks import Died, Finished, Hung, NotRunnable, Raised, Run, RunFailed
+from .ranks import Outcome as RankOutcome
+from .results import Outcome
+from .subjects import Unsupported
+
+WITNESS_CHARS = 300  # a witness is one line that fits a report
+DETAIL_CHARS = 8000
+# A group of errors is judged by its worst; what cannot be judged comes last.
+_WORST_FIRST = [
+    Outcome.CRASHED, Outcome.HUNG, Outcome.FAILED, Outcome.UNSUPPORTED, Outcome.NOT_RUN, Outcome.PASSED,
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a check with its witness (one line) and the detail behind it."""
+
+    outcome: Outcome
+    witness: str = ""
+    detail: str = ""
+
+
+def judge(error: BaseException | None, last_run: Run | None = None) -> Verdict:
+    """What a check's ending means. ``last_run`` is the last run that it made, for the detail."""
+    match error:
+        case None:
+            return Verdict(Outcome.PASSED)
+        case Unsupported():
+            return Verdict(Outcome.UNSUPPORTED, _line(str(error)))
+        case NotRun() | NotRunnable() | pytest.skip.Exception():
+            return Verdict(Outcome.NOT_RUN, _line(str(error)))
+        case RunFailed(run=run):
+            return of_run(run)
+        case BaseExceptionGroup(exceptions=errors):
+            verdicts = [judge(each, last_run) for each in errors]
+            return min(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.outcome))
+        case AssertionError() | pytest.fail.Exception():
+            text = str(error) or "an assertion without a text"
+        case _:
+            text = f"the check itself raised {type(error).__name__}: {error}"
+    return Verdict(Outcome.FAILED, _line(text), _clip(_detail(error, text, last_run)))
+
+
+def of_run(run: Run) -> Verdict:
+    """What it means that some rank of a run did not finish."""
+    outcome = _run_outcome(run.outcomes)
+    if outcome in (Outcome.UNSUPPORTED, Outcome.NOT_RUN):
+        reasons = [end.error.text for end in run.outcomes if isinstance(end, Raised) and _no_answer(end)]
+        return Verdict(outcome, _line(reasons[0]))
+    ends = "; ".join(_grouped(run.outcomes))
+    first = run.witness.strip().splitlines()[0] if run.witness.strip() else ""
+    witness = f"{ends} — {first}" if first else ends
+    return Verdict(outcome, _line(witness), _clip("\n".join(_story(run))))
+
+
+def _run_outcome(ends: Iterable[RankOutcome]) -> Outcome:
+    ends = list(ends)
+    no_answers = [answer for end in ends if isinstance(end, Raised) and (answer := _no_answer(end))]
+    if no_answers:  # its peers may well have waited for it in vain: that says nothing about the subject
+        return no_answers[0]
+    if any(isinstance(end, Died) for end in ends):
+        return Outcome.CRASHED
+    return Outcome.HUNG if any(isinstance(end, Hung) for end in ends) else Outcome.FAILED
+
+
+def _no_answer(end: Raised) -> Outcome | None:
+    if end.unsupported:
+        return Outcome.UNSUPPORTED
+    return Outcome.NOT_RUN if end.error.kinds[0] in ("NotRun", "NotRunnable") else None
+
+
+def _grouped(ends: Iterable[RankOutcome]) -> list[str]:
+    """One phrase for each way of ending, with the ranks that ended so."""
+    ranks: dict[str, list[int]] = {}
+    for rank, end in enumerate(ends):
+        ranks.setdefault(_phrase(end), []).append(rank)
+    return [
+        f"{'rank' if len(who) == 1 else 'ranks'} {', '.join(map(str, who))} {phrase}" for phrase, who in ranks.items()
+    ]
+
+
+def _phrase(end: RankOutcome) -> str:
+    match end:
+        case Finished():
+            return "finished"
+        case Raised(error=error):
+            text = _first_line(error.text) or f"at {_last_source_line(end.traceback)}"
+            return f"raised {error.kinds[0]}: {text}"
+        case Hung():
+            return "hung"
+        case Died(exit_code=code) if code < 0:
+            return f"died by signal {-code}"
+        case Died(exit_code=code):
+            return f"died with exit status {code}"
+
+
+def _story(run: Run) -> Iterable[str]:
+    """Everything known about a run that went wrong, rank by rank."""
+    if run.witness:
+        yield run.witness.strip()
+    yield from run.notes
+    for rank, end in enumerate(run.outcomes):
+        yield f"rank {rank} {_phrase(end)}"
+        if end.ledger:
+            yield f"    last collectives of {len(end.ledger)}: " + " · ".join(str(event) for event in end.ledger[-4:])
+        match end:
+            case Raised(traceback=text) | Hung(stacks=text) | Died(last_words=text):
+                yield from (f"    {line}" for line in text.strip().splitlines()[-40:])
+
+
+def _detail(error: BaseException, text: str, last_run: Run | None) -> str:
+    """The whole text, where it was raised, hypothesis' falsifying example, and the last run if it went wrong."""
+    parts = [text, _place(error), *getattr(error, "__notes__", ())]
+    if last_run is not None and not all(isinstance(end, Finished) for end in last_run.outcomes):
+        parts += ["the last run before this:", *_story(last_run)]
+    return "\n".join(part for part in parts if part)
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of a check that the error passed through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if Path(frame.filename).name.startswith("test_")] or list(frames)
+    return f"at {Path(inside[-1].filename).name}:{inside[-1].lineno} in {inside[-1].name}" if inside else ""
+
+
+def _last_source_line(text: str) -> str:
+    """The source line of the innermost frame of a printed traceback."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    code = [line for line in lines[:-1] if line and not line.startswith(("File ", "^", "~", "Traceback"))]
+    return code[-1] if code else "an unknown place"
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _line(text: str) -> str:
+    """One line, not too long. A rewritten assertion says the essential on its first line."""
+    line = _first_line(text)
+    return line if len(line) <= WITNESS_CHARS else line[: WITNESS_CHARS - 1] + "…"
+
+
+def _clip(text: str) -> str:
+    """Keep both ends of an overlong text: the beginning says what, the end says where."""
+    if len(text) <= DETAIL_CHARS:
+        return text
+    half = DETAIL_CHARS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
