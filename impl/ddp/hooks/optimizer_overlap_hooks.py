@@ -1,0 +1,57 @@
+"""An optimizer step inside the hook: as soon as a bucket is averaged, its parameters are stepped."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .reduction import GradBucket, Hook, views_like
+
+_STEP_METHOD = "step_param"
+
+
+class _OptimizerHookState:
+    """A functional optimizer, and the parameters that it may step (all of them by default).
+
+    Args:
+        functional_optim: an object with ``step_param(parameter, gradient)``.
+        params: only these parameters are stepped; None means all.
+
+    Raises:
+        ValueError: ``functional_optim`` cannot step a single parameter (COMM-030).
+    """
+
+    __slots__ = ("functional_optimizer", "params_to_optimize")
+
+    def __init__(self, functional_optim: Any, params: Iterable[torch.Tensor] | None = None) -> None:
+        if not callable(getattr(functional_optim, _STEP_METHOD, None)):
+            raise ValueError(
+                f"Optimizer in hook: {type(functional_optim).__name__} has no method {_STEP_METHOD}(parameter, "
+                "gradient). Only functional optimizers can step one parameter at a time; give one of those."
+            )
+        self.functional_optimizer = functional_optim
+        self.params_to_optimize = None if params is None else set(params)
+
+    def wants(self, parameter: torch.Tensor) -> bool:
+        """Whether this parameter is to be stepped."""
+        return self.params_to_optimize is None or parameter in self.params_to_optimize
+
+
+def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Hook:
+    """``hook``, and as soon as its result is there, a step of the bucket's parameters with that result."""
+
+    def hook_then_optimizer_wrapper(hook_state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer, gradients, parameters = bucket.buffer(), list(bucket.gradients()), list(bucket.parameters())
+
+        def step(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            averaged = done.value()
+            # a hook need not work in place: its result counts, read where the bucket's gradients lie
+            views = gradients if averaged is buffer else views_like(gradients, buffer, averaged)
+            for parameter, gradient in zip(parameters, views, strict=True):
+                if optimizer_state.wants(parameter):
+                    optimizer_state.functional_optimizer.step_param(parameter, gradient)
+            return averaged
+
+        return hook(hook_state, bucket).then(step)
+
+    return hook_then_optimizer_wrapper

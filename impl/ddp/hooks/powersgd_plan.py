@@ -1,0 +1,137 @@
+"""Which gradients of a bucket PowerSGD compresses, where the pieces lie in its two messages, and the linear algebra.
+
+Nothing here communicates. The names of shapes: ``b`` matrices of equal shape, ``n`` rows, ``m`` columns, ``r`` the rank
+of the approximation.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MatrixGroup:
+    """Gradients of equal matrix shape that are compressed together."""
+
+    members: tuple[int, ...]  # positions in the bucket
+    rows: int
+    columns: int
+    rank: int
+
+    @property
+    def p_shape(self) -> Shape:
+        return (len(self.members), self.rows, self.rank)
+
+    @property
+    def q_shape(self) -> Shape:
+        return (len(self.members), self.columns, self.rank)
+
+
+@dataclass(frozen=True)
+class CompressionPlan:
+    """How one bucket is compressed: groups of matrices, and the rest, which is averaged as it is."""
+
+    groups: tuple[MatrixGroup, ...]
+    plain: tuple[int, ...]  # positions in the bucket
+    plain_numel: int
+    matrix_numel: int
+
+    def __post_init__(self) -> None:
+        positions = sorted([*self.plain, *(member for group in self.groups for member in group.members)])
+        if positions != list(range(len(positions))):
+            raise ValueError(f"a compression plan covers every gradient exactly once, got positions {positions}")
+
+    @property
+    def p_numel(self) -> int:
+        return sum(math.prod(group.p_shape) for group in self.groups)
+
+    @property
+    def q_numel(self) -> int:
+        return sum(math.prod(group.q_shape) for group in self.groups)
+
+    @property
+    def numel_before(self) -> int:
+        return self.plain_numel + self.matrix_numel
+
+    @property
+    def numel_after(self) -> int:
+        return self.plain_numel + self.p_numel + self.q_numel
+
+
+@functools.lru_cache(maxsize=1024)
+def plan_layers(shapes: tuple[Shape, ...], rank: int, min_rate: float, batch_same_shape: bool) -> CompressionPlan:
+    """The plan for a bucket of gradients of these shapes, each seen as a matrix of its first dimension by the rest.
+
+    A matrix is compressed if that makes it smaller by more than ``min_rate`` (COMM-026: vectors never are).
+    """
+    plain: list[int] = []
+    alike: dict[object, list[int]] = {}
+    for position, shape in enumerate(shapes):
+        rows, columns = _as_matrix(shape)
+        if len(shape) > 1 and (rows + columns) * min(rank, rows, columns) * min_rate < rows * columns:
+            key = (rows, columns) if batch_same_shape else (rows, columns, position)
+            alike.setdefault(key, []).append(position)
+        else:
+            plain.append(position)
+    groups = []
+    for members in alike.values():
+        rows, columns = _as_matrix(shapes[members[0]])
+        groups.append(MatrixGroup(tuple(members), rows, columns, min(rank, rows, columns)))
+    plain_numel = sum(math.prod(shapes[position]) for position in plain)
+    matrix_numel = sum(len(group.members) * group.rows * group.columns for group in groups)
+    return CompressionPlan(tuple(groups), tuple(plain), plain_numel, matrix_numel)
+
+
+def plan_square(numel: int, rank: int) -> CompressionPlan:
+    """The plan that sees a whole bucket of ``numel`` elements, filled up with zeros, as one square matrix."""
+    side = math.isqrt(numel - 1) + 1
+    return CompressionPlan((MatrixGroup((0,), side, side, min(rank, side)),), (), 0, numel)
+
+
+def _as_matrix(shape: Shape) -> tuple[int, int]:
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def split(flat: torch.Tensor, shapes: list[Shape]) -> list[torch.Tensor]:
+    """Consecutive views of these shapes into a flat tensor (which may be longer)."""
+    views, offset = [], 0
+    for shape in shapes:
+        numel = math.prod(shape)
+        views.append(flat[offset : offset + numel].view(shape))
+        offset += numel
+    return views
+
+
+def orthogonalize(matrices: torch.Tensor, epsilon: float = 0.0) -> None:
+    """Make the columns of each matrix [b, n, r] orthonormal, in place; columns of zeros become unit vectors.
+
+    A column that depends on the others carries no information; what it becomes must merely be the same on all ranks and
+    must not be a NaN. ``epsilon`` is added to every norm that a column is divided by.
+    """
+    rank = matrices.shape[2]
+    work = matrices if matrices.dtype in (torch.float32, torch.float64) else matrices.float()
+    if rank > 2 and epsilon == 0:
+        matrices.copy_(torch.linalg.qr(work).Q)
+        return
+    if work is matrices:
+        _gram_schmidt(work, epsilon)
+    else:
+        _gram_schmidt(work, epsilon)
+        matrices.copy_(work)
+
+
+def _gram_schmidt(matrices: torch.Tensor, epsilon: float) -> None:
+    for index in range(matrices.shape[2]):
+        done, column = matrices[:, :, :index], matrices[:, :, index]
+        # the second pass removes what rounding has left of the earlier columns in a nearly dependent one
+        for _ in range(2 if index else 1):
+            if index:
+                column -= torch.bmm(done, torch.bmm(done.transpose(1, 2), column.unsqueeze(2))).squeeze(2)
+            norm = torch.linalg.vector_norm(column, dim=1, keepdim=True)
+            unit = torch.zeros_like(column)
+            unit[:, index] = 1
+            column.copy_(torch.where(norm > 0, column / (norm + epsilon), unit))

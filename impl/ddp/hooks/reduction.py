@@ -1,0 +1,152 @@
+"""What the hooks of the library share: whose group they reduce over, by what they divide, and their futures."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from ...comm import collectives
+from ...comm.pending import Pending
+from ...comm.ranks import Team
+from ...comm.sparse import sum_sparse
+from .. import kernels
+
+TensorFuture = torch.futures.Future[torch.Tensor]
+Hook = Callable[[Any, Any], TensorFuture]
+
+
+class Bucket(Protocol):
+    """What a hook may ask of a bucket, torch's as well as ours (COMM-016).
+
+    Our own bucket also answers ``process_group()``, the group that its DDP runs on, and ``divisor()``, the number by
+    which an average over this iteration divides. torch's has neither.
+    """
+
+    def index(self) -> int: ...
+    def is_last(self) -> bool: ...
+    def buffer(self) -> torch.Tensor: ...
+    def set_buffer(self, buffer: torch.Tensor) -> None: ...
+    def gradients(self) -> list[torch.Tensor]: ...
+    def parameters(self) -> list[torch.Tensor]: ...
+
+
+if TYPE_CHECKING:
+    GradBucket = Bucket
+else:
+    # what the hooks are annotated with: torch's class, so that its DDP takes them too
+    GradBucket = dist.GradBucket
+
+
+def team_of(group: dist.ProcessGroup | None, bucket: Bucket) -> Team:
+    """The ranks that a hook with this group as its state reduces over; None means the group of the bucket's DDP.
+
+    torch takes None for the whole world, which is wrong for a DDP on a subgroup (COMM-024).
+    """
+    if group is None and hasattr(bucket, "process_group"):
+        group = bucket.process_group()
+    team = Team.of(group)
+    if team.rank < 0:
+        raise ValueError(
+            "Communication hook: this process is not a member of the process group in the hook's state. "
+            "Give the hook the group that its DistributedDataParallel runs on, or None for exactly that group."
+        )
+    return team
+
+
+def divisor_of(team: Team, bucket: Bucket) -> int:
+    """The number by which a mean over ``team`` divides.
+
+    Over the DDP's own group the DDP knows it (inside a join context it may be the number of active ranks); over any
+    other group it is the group's size.
+    """
+    if hasattr(bucket, "divisor") and hasattr(bucket, "process_group") and bucket.process_group() is team.group:
+        return int(bucket.divisor())
+    return team.size
+
+
+def start_mean(team: Team, divisor: int, tensor: torch.Tensor, label: str) -> Pending:
+    """Start averaging a dense tensor in place; ``finish_mean`` must follow.
+
+    Where sums overflow early the division comes first, elsewhere last: the same bits as DDP without a hook.
+    """
+    if _divides_first(tensor):
+        kernels.divide(tensor, divisor)
+    return collectives.all_reduce(team, tensor, label)
+
+
+def finish_mean(tensor: torch.Tensor, divisor: int) -> torch.Tensor:
+    """What remains of ``start_mean`` once the collective has ended."""
+    if not _divides_first(tensor):
+        kernels.divide(tensor, divisor)
+    return tensor
+
+
+def _divides_first(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.itemsize <= 2
+
+
+def mean(group: dist.ProcessGroup | None, bucket: Bucket, tensor: torch.Tensor, what: str) -> TensorFuture:
+    """A future of the average of ``tensor`` over the group: in place, or a new tensor if it is sparse."""
+    team = team_of(group, bucket)
+    divisor = divisor_of(team, bucket)
+    label = label_of(what, bucket)
+    if tensor.is_sparse:  # its lengths are needed on the host, so it blocks
+        return settled(sum_sparse(team, tensor, label) / divisor)
+    return after(start_mean(team, divisor, tensor, label), lambda: finish_mean(tensor, divisor))
+
+
+def after(pending: Pending, finish: Callable[[], torch.Tensor]) -> TensorFuture:
+    """A future of what ``finish`` returns once ``pending`` has ended; an error of the collective becomes its error.
+
+    ``finish`` runs on the backend's thread: it must neither communicate nor wait.
+    """
+
+    def on_done(done: torch.futures.Future[Any]) -> torch.Tensor:
+        done.value()  # raises what the collective raised
+        return finish()
+
+    return pending.future().then(on_done)
+
+
+def settled(tensor: torch.Tensor) -> TensorFuture:
+    """A completed future of ``tensor`` (COMM-013)."""
+    future: TensorFuture = torch.futures.Future(devices=None if tensor.device.type == "cpu" else [tensor.device])
+    future.set_result(tensor)
+    return future
+
+
+def label_of(what: str, bucket: Bucket) -> str:
+    """The name of a collective in traces and errors."""
+    return f"ddp hook {what} bucket {bucket.index()}"
+
+
+_side_streams: dict[torch.device, torch.cuda.Stream] = {}  # one per device for the whole process; only ``aside`` adds
+
+
+def aside(device: torch.device) -> AbstractContextManager[Any]:
+    """Run what follows on a side stream behind the current one, so that waits in it do not hold back the backward.
+
+    On a CPU there are no streams, and it changes nothing.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    stream = _side_streams.get(device)
+    if stream is None:
+        stream = _side_streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
+def hold_for_current_stream(*tensors: torch.Tensor) -> None:
+    """Keep the memory of tensors made on another stream until the current stream is done with them."""
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def views_like(views: list[torch.Tensor], of: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+    """Views into ``target`` that lie in it as ``views`` lie in ``of``."""
+    shift = target.storage_offset() - of.storage_offset()
+    return [target.as_strided(view.shape, view.stride(), view.storage_offset() + shift) for view in views]
