@@ -26,3 +26,73 @@ def integers(*shape: int, seed: int = 0, low: int = -2, high: int = 3) -> torch.
     """Reproducible small integers as floats."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(low, high, shape, generator=generator).float()
+
+
+class Sum(nn.Module):
+    """``layers`` linear layers side by side, their outputs added: no gradient depends on any weight.
+
+    So every iteration's gradients are known from the data alone, and a tiny cap splits them over several buckets.
+    """
+
+    def __init__(self, layers: int = 4, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
+        for index, parameter in enumerate(self.parameters()):
+            nn.init.constant_(parameter, float(index))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weighted = [(index + 1) * layer(x) for index, layer in enumerate(self.layers)]
+        return torch.stack(weighted).sum(dim=0)
+
+
+class Branches(nn.Module):
+    """Two scalar layers: ``a`` takes part in every forward, ``b`` only when it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = scalar()
+        self.b = scalar()
+
+    def forward(self, x: torch.Tensor, with_b: bool = False) -> torch.Tensor:
+        return torch.as_tensor(self.a(x) + self.b(x) if with_b else self.a(x))
+
+
+class Counting(nn.Module):
+    """A scalar layer beside a float buffer ``count``, which every forward first notes in ``seen``, then increases."""
+
+    def __init__(self, step: float) -> None:
+        super().__init__()
+        self.a = scalar()
+        self.step = step
+        self.seen: list[float] = []
+        self.count: torch.Tensor
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(self.count.item())
+        self.count += self.step
+        return torch.as_tensor(self.a(x))
+
+
+def divisible(rank: int, iteration: int, width: int = 4) -> torch.Tensor:
+    """Twelve rows of small multiples of 12, different on every rank and in every iteration.
+
+    A gradient that is linear in it, and one that counts its rows, can be divided by 1, 2, 3 or 4 ranks without
+    rounding, so sums are exact in any order and equality is bitwise.
+    """
+    return 12 * integers(12, width, seed=1000 * rank + iteration)
+
+
+def place(rank: int, _iteration: int) -> torch.Tensor:
+    """``rank + 1``: the one-element batch with which ``scalar`` has the local gradient ``rank + 1``."""
+    return torch.full((1, 1), float(rank + 1))
+
+
+def divisible_scalar(rank: int, iteration: int) -> torch.Tensor:
+    """A one-element batch, a positive multiple of 12 that is different on every rank and in every iteration."""
+    return torch.full((1, 1), 12.0 * (1 + rank + 5 * iteration))
+
+
+def constant(_rank: int, _iteration: int) -> torch.Tensor:
+    """Twelve, everywhere and always: the local gradient of ``scalar`` is then 12 on every rank."""
+    return torch.full((1, 1), 12.0)

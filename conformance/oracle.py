@@ -10,6 +10,7 @@ elsewhere compare with a tolerance and say why.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -26,7 +27,7 @@ def active_ranks(schedule: Sequence[int], iteration: int) -> list[int]:
 def local_gradients(model: torch.nn.Module, batch: torch.Tensor, loss: Loss = torch.sum) -> dict[str, torch.Tensor]:
     """The gradients of one rank's batch alone, by parameter name; parameters without one are left out."""
     model.zero_grad(set_to_none=True)
-    loss(model(batch)).backward()
+    torch.autograd.backward(loss(model(batch)))
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -48,6 +49,34 @@ def averaged_gradients(
     return total
 
 
+@dataclass(frozen=True)
+class Step:
+    """What one iteration leaves behind on every rank that took part in it."""
+
+    gradients: State  # averaged over the ranks, before the optimizer used them
+    parameters: State  # after the optimizer's step
+
+
+def steps_alone(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Sequence[int],
+    batch: Batch,
+    *,
+    divide_by_initial: bool = True,
+    loss: Loss = torch.sum,
+) -> Iterator[Step]:
+    """Train in one process by the documented rule; yields after every iteration of the busiest rank."""
+    for iteration in range(max(schedule)):
+        active = active_ranks(schedule, iteration)
+        divisor = len(schedule) if divide_by_initial else len(active)
+        gradients = averaged_gradients(model, [batch(rank, iteration) for rank in active], divisor, loss)
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients.get(name)
+        optimizer.step()
+        yield Step(gradients, {name: parameter.detach().clone() for name, parameter in model.named_parameters()})
+
+
 def train_alone(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -57,15 +86,29 @@ def train_alone(
     divide_by_initial: bool = True,
     loss: Loss = torch.sum,
 ) -> Iterator[State]:
-    """Train in one process by the documented rule; yields the parameters after every iteration of the busiest rank."""
+    """Like ``steps_alone``, but yields only the parameters."""
+    for step in steps_alone(model, optimizer, schedule, batch, divide_by_initial=divide_by_initial, loss=loss):
+        yield step.parameters
+
+
+def buffers_seen(schedule: Sequence[int], steps: Sequence[float]) -> tuple[list[list[float]], list[list[float]]]:
+    """What a counter held as a buffer shows when an uneven schedule is trained with buffer broadcasts.
+
+    At the start of an iteration everybody, joined ranks included, receives the counter of the highest active rank;
+    then each active rank adds its own step. Returns, per rank, the values at the start of its own forwards and the
+    values received while it had joined.
+    """
+    counters = [0.0] * len(schedule)
+    own: list[list[float]] = [[] for _ in schedule]
+    shadowed: list[list[float]] = [[] for _ in schedule]
     for iteration in range(max(schedule)):
         active = active_ranks(schedule, iteration)
-        divisor = len(schedule) if divide_by_initial else len(active)
-        gradients = averaged_gradients(model, [batch(rank, iteration) for rank in active], divisor, loss)
-        for name, parameter in model.named_parameters():
-            parameter.grad = gradients.get(name)
-        optimizer.step()
-        yield {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        counters = [counters[active[-1]]] * len(schedule)
+        for rank, counter in enumerate(counters):
+            (own if rank in active else shadowed)[rank].append(counter)
+        for rank in active:
+            counters[rank] += steps[rank]
+    return own, shadowed
 
 
 def first_difference(ours: State, theirs: State) -> str | None:
