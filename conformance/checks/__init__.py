@@ -1,1 +1,1 @@
-"""The checks: one sentence of behaviour each, citing the clauses it decides; they meet implementations through subjects."""
+"""The checks: sentences of behaviour that cite the clauses they decide and meet implementations through subjects."""
