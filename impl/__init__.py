@@ -1,3 +1,28 @@
 """Joinery's own data-parallel training for uneven inputs; public names are torch's, letter by letter."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .join import Join as Join
+    from .join import Joinable as Joinable
+    from .join import JoinHook as JoinHook
+
 __version__ = "0.1.0"
+
+# the room of each public name; a room is imported when one of its names is first asked for
+_ROOMS = {
+    "Join": "impl.join",
+    "JoinHook": "impl.join",
+    "Joinable": "impl.join",
+}
+
+__all__ = sorted(_ROOMS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ROOMS[name]), name)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
 
+from . import streams
+
 #: Called again and again while a wait lasts; raises when waiting on makes no sense any more (a peer has failed).
 Watch = Callable[[], None]
 
-_SPIN_S = 0.0005  # how long a watched wait spins before it begins to sleep between looks
-_NAP_S = 0.0002
 _WATCH_EVERY_S = 0.05
+_FIRST_NAP_S = 0.00001
+_LONGEST_NAP_S = 0.0005
 
 
 class Pending:
@@ -32,25 +35,71 @@ class Pending:
     def wait(self, watch: Watch | None = None) -> torch.Tensor:
         """Wait for the end and return the buffer.
 
-        With ``watch`` the wait can be cut short: the watch is called about every 50 ms and may raise. On CUDA the wait
-        orders the current stream behind the collective, as torch's own handles do; it does not block the host.
+        With ``watch`` the wait can be cut short: the watch is called about every 50 ms and may raise. On an
+        accelerator the wait orders the current stream behind the collective, as torch's own handles do; it does not
+        block the host, so there is nothing to watch.
         """
-        if watch is not None:
-            self._look_out(watch)
-        self.work.wait()
+        if watch is None or streams.is_accelerated(self.buffer.device):
+            self.work.wait()
+        else:
+            self._wait_on_host(watch)
         return self.buffer
 
-    def _look_out(self, watch: Watch) -> None:
-        start = time.monotonic()
-        next_look = start + _WATCH_EVERY_S
-        while not self.work.is_completed():
-            now = time.monotonic()
-            if now >= next_look:
-                watch()
-                next_look = now + _WATCH_EVERY_S
-            if now - start > _SPIN_S:
-                time.sleep(_NAP_S)
+    def read(self, watch: Watch | None = None) -> list[float]:
+        """Wait until the host knows the result, watched like ``wait``; returns the buffer's elements.
+
+        On an accelerator the copy to the host runs on a stream of its own, so that the host waits for this collective
+        only and not for the computation queued after it.
+        """
+        if not streams.is_accelerated(self.buffer.device):
+            return self.wait(watch).tolist()  # type: ignore[no-any-return]
+        if watch is not None:
+            self._poll_on_host(watch)
+        with streams.reading(self.buffer.device):
+            self.work.wait()
+            return self.buffer.tolist()  # type: ignore[no-any-return]
 
     def future(self) -> torch.futures.Future:
         """The backend's future of a list holding the buffer."""
         return self.work.get_future()  # type: ignore[no-any-return]
+
+    def _wait_on_host(self, watch: Watch) -> None:
+        """Wait in slices of a time. A backend for CPU tensors keeps the collective going when a slice runs out."""
+        slice_ = timedelta(seconds=_WATCH_EVERY_S)
+        while True:
+            started = time.monotonic()
+            try:
+                self.work.wait(slice_)
+                return
+            except Exception as error:
+                # a slice that ran out lasted about its full time and left the work unfinished; all else is a failure
+                if self.work.is_completed() or time.monotonic() - started < _WATCH_EVERY_S / 2:
+                    self._fail(error, watch)
+            self._look(watch)
+
+    def _poll_on_host(self, watch: Watch) -> None:
+        """Wait without a timed wait, which ends in an abort of the communicator on NCCL."""
+        nap = _FIRST_NAP_S
+        next_look = time.monotonic() + _WATCH_EVERY_S
+        while not self.work.is_completed():
+            if time.monotonic() >= next_look:
+                self._look(watch)
+                next_look = time.monotonic() + _WATCH_EVERY_S
+            time.sleep(nap)
+            nap = min(nap * 1.3, _LONGEST_NAP_S)
+
+    def _look(self, watch: Watch) -> None:
+        try:
+            watch()
+        except Exception as error:
+            error.add_note(f"This rank was waiting for: {self.label}.")
+            raise
+
+    def _fail(self, error: Exception, watch: Watch) -> None:
+        """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
+        try:
+            self._look(watch)
+        except Exception as known:
+            raise known from error
+        error.add_note(f"The collective that failed: {self.label}.")
+        raise error

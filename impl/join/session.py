@@ -1,9 +1,233 @@
-"""What one rank knows of the others inside a join context, and how it tells joined ranks what comes next.
+"""What one rank knows of the others inside a followed context, and how it tells joined ranks what comes next.
 
-INTERFACE (to be completed by the join room; ddp and zero rely on exactly these names).
+A *follower* is a joinable of this package (DDP, ZeRO). Its joined ranks do not guess the order of an iteration: while
+some rank shadows, the live ranks announce each act (a group of collectives) with one small all-reduce, and a joined
+rank performs the shadow of the act that was announced. While nobody shadows, nothing is announced, and all that is
+sent is one roll call where an iteration begins:
 
-A *follower* is a joinable of ours (DDP, ZeRO). Its joined ranks do not guess the order of an iteration: whenever some
-rank shadows, the live ranks announce each act (a group of collectives) with one small all-reduce, and a joined rank
-performs the shadow of the act that was announced. While nobody shadows, nothing is announced and nothing is sent
-except one roll call per iteration.
+    rank 0 (live)    roll call ----- forward ----- backward: buckets --------- roll call -- ...
+    rank 1 (live)    roll call ----- forward ----- backward: buckets --------- leaves the block: empty message
+    afterwards       roll call ----- forward ----- announce, buckets
+                     empty message                 empty message, shadow of buckets
 """
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..comm import collectives
+from ..comm.pending import Pending
+from ..comm.ranks import GroupRank, Team
+from .handle import Handle
+from .hooks import FollowingHook
+from .lifecycle import Phase
+from .message import Act, Layout, Reading
+from .passage import Passage
+
+if TYPE_CHECKING:
+    from .hooks import Joinable, JoinHook
+
+_MAIN_HOOK = "main hook"  # the only act of a plain joinable
+
+
+class Session(Passage):
+    """The passage through a context that holds a follower; ``joinable._join_session`` while it lasts.
+
+    All that it tells comes from the last message read. Every rank reads every message, so the answers are equal on all
+    ranks at equal places of the program. In phases other than LIVE, ``begin`` and ``announce`` do nothing (JOIN-055).
+    """
+
+    def __init__(
+        self, team: Team, device: torch.device, throw: bool, joinables: Sequence[Joinable], hooks: Sequence[JoinHook]
+    ) -> None:
+        super().__init__(team, device, throw)
+        self._hooks = tuple(hooks)
+        self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
+        self._leaders = _leaders(hooks)
+        self._layout = Layout(
+            names=tuple(f"joinable {place} ({type(joinable).__name__})" for place, joinable in enumerate(joinables)),
+            acts=tuple(_acts(hook) for hook in hooks),
+            ranks=team.size,
+        )
+        self._ready: dict[tuple[int | None, Act | None], torch.Tensor] = {}  # messages of this rank, to be cloned
+        self._roll: Pending | None = None  # the roll call not yet read; at most one
+        self._last = Reading(tuple(GroupRank(rank) for rank in team.members))  # the last message with active ranks
+        self._callers = set(self._leaders)  # the followers that call the roll; begin adds one that comes before them
+        self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included
+
+    # what followers call on live ranks
+
+    def begin(self, joinable: Joinable, act: int | None = None) -> None:
+        """Say that an iteration of ``joinable`` begins, and that ``act`` follows at once if one is given.
+
+        A joinable that leads calls the roll: without blocking, except in throwing mode, where ``InputsExhausted`` may
+        be raised. It does so each time it begins, since between any two of its iterations another rank may have run
+        out. The others only announce the act, unless they begin again with no roll call in between. One that begins
+        before any other does is a leader whatever it says of itself: its iterations start with it.
+        """
+        if self._phase is not Phase.LIVE:
+            return
+        place = self._place_of(joinable)
+        following = None if act is None else Act(place, act)
+        if not self._begun:
+            self._callers.add(place)
+        if place in self._callers or place in self._begun:
+            self._call_roll(place, following)
+        elif following is not None:
+            self._tell(following)
+        self._begun.add(place)
+
+    def announce(self, joinable: Joinable, act: int) -> None:
+        """Say, before its first collective, that ``act`` follows. Sends nothing while everybody is live."""
+        if self._phase is Phase.LIVE:
+            self._tell(Act(self._place_of(joinable), act))
+
+    # what everybody may ask; each waits for the roll call
+
+    @property
+    def active(self) -> int:
+        """Number of active ranks in the current iteration."""
+        return self._current().active
+
+    @property
+    def active_ranks(self) -> tuple[GroupRank, ...]:
+        """The active ranks of the current iteration, ascending; after the last one, those that took part in it."""
+        return self._current().ranks
+
+    @property
+    def source(self) -> GroupRank:
+        """The highest active rank: whose buffers and parameters count."""
+        return self._current().ranks[-1]
+
+    @property
+    def everyone_active(self) -> bool:
+        """Whether no rank is known to have run out."""
+        return self.active == self.team.size
+
+    @property
+    def several_followers(self) -> bool:
+        """Whether more than one joinable leads: their acts may interleave, so they must be announced finely."""
+        return len(self._leaders) > 1
+
+    # what the context calls
+
+    def notify(self, joinable: Joinable) -> Handle | None:
+        """A plain joinable is about to communicate: joined ranks run its main hook here.
+
+        Called for a follower, which begins its iterations by itself, this only counts the active ranks.
+        """
+        if self._phase is not Phase.LIVE:
+            return None
+        place = self._place_of(joinable)
+        first = joinable._join_config.is_first_joinable
+        if isinstance(self._hooks[place], FollowingHook):
+            if not first:
+                return None
+            roll = self._call_roll(place, None)
+        else:
+            roll = self._call_roll(place, Act(place, 0))
+        return Handle(roll, self.watch, seen=lambda: self._settle_if(roll)) if first else None
+
+    def shadow(self) -> bool:
+        """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""
+        self._settle()
+        iterations: Counter[int] = Counter()
+        while (reading := self._exchange(self._layout.joined(exhausted=self.throw))).active:
+            if self.throw:
+                raise self._this_rank_ran_out()
+            if self._phase is Phase.LIVE:
+                self._move(Phase.SHADOWING)
+            self._last = reading
+            if reading.begins is not None:
+                iterations[reading.begins] += 1
+                self._warn_of_skew(max(iterations.values()))
+            if reading.act is not None:
+                self._follow(reading.act)
+        return self._phase is Phase.LIVE
+
+    # messages
+
+    def _call_roll(self, place: int, act: Act | None) -> Pending:
+        self._settle()
+        roll = self._post(self._ready_message(place, act), f"Join: roll call of {self._layout.names[place]}")
+        self._roll = roll
+        self._begun = {place}
+        if self.throw:
+            self._settle()
+        return roll
+
+    def _tell(self, act: Act) -> None:
+        """Announce an act if some rank shadows. The answer is awaited: a mismatch must show before the act begins."""
+        if self.everyone_active:
+            return
+        pending = self._post(self._ready_message(None, act), f"Join: announcement of {self._layout.name_of(act)}")
+        self._last = self._layout.read(pending.read(self.watch))
+
+    def _exchange(self, values: Sequence[float]) -> Reading:
+        message = torch.tensor(values, dtype=torch.float32, device=self.device)
+        return self._layout.read(self._post(message, "Join: message of a joined rank").read(self.watch))
+
+    def _post(self, message: torch.Tensor, label: str) -> Pending:
+        return collectives.all_reduce(self.team, message, label)
+
+    def _ready_message(self, begins: int | None, act: Act | None) -> torch.Tensor:
+        """A fresh copy of a message of this rank; made from Python numbers only once, as that costs more."""
+        ready = self._ready.get((begins, act))
+        if ready is None:
+            values = self._layout.live(self.team.rank, begins, act)
+            ready = torch.tensor(values, dtype=torch.float32, device=self.device)
+            self._ready[begins, act] = ready
+        return ready.clone()
+
+    def _settle(self) -> None:
+        """Read the roll call that is in flight, if one is."""
+        if self._roll is None:
+            return
+        roll, self._roll = self._roll, None
+        reading = self._layout.read(roll.read(self.watch))
+        if self.throw and reading.exhausted:
+            raise self._another_rank_ran_out(reading.exhausted)
+        self._last = reading
+
+    def _current(self) -> Reading:
+        self._settle()
+        return self._last
+
+    def _settle_if(self, roll: Pending) -> None:
+        """Read this roll call unless a later one has already done so."""
+        if self._roll is roll:
+            self._settle()
+
+    def _follow(self, act: Act) -> None:
+        hook = self._hooks[act.joinable]
+        if isinstance(hook, FollowingHook):
+            hook.follow(act.number)
+        else:
+            hook.main_hook()
+
+    def _place_of(self, joinable: Joinable) -> int:
+        try:
+            return self._places[id(joinable)]
+        except KeyError:
+            raise RuntimeError(
+                f"{type(joinable).__name__} is not listed in this join context, so its acts cannot be announced. "
+                "Usual cause: a copy of a listed object. List the object that is used in the loop."
+            ) from None
+
+
+def _acts(hook: JoinHook) -> tuple[str, ...]:
+    return tuple(hook.acts) if isinstance(hook, FollowingHook) else (_MAIN_HOOK,)
+
+
+def _leaders(hooks: Sequence[JoinHook]) -> frozenset[int]:
+    """The places of the joinables that call the roll: leading followers; every follower if none leads.
+
+    Plain joinables are no leaders in this sense: they notify, and each notification calls the roll.
+    """
+    followers = [place for place, hook in enumerate(hooks) if isinstance(hook, FollowingHook)]
+    leading = [place for place in followers if hooks[place].leads]  # type: ignore[attr-defined]
+    return frozenset(leading or followers)

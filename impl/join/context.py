@@ -1,0 +1,162 @@
+"""Join: trains, evaluates or communicates in a block although the ranks have unequally many inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+from ..comm.ranks import Team
+from .examine import common_group, device_of, listed
+from .hooks import FollowingHook, Joinable, JoinHook
+from .lifecycle import STAGES, Stage, moved
+from .passage import Passage
+from .plain import PlainPassage
+from .session import Session
+from .stamps import Stamps
+
+
+class Join:
+    """A block in which ranks may run out of inputs at different times.
+
+    A rank that reaches the end of the block while others still have inputs shadows them: in each of their iterations
+    it takes part in the collectives of every listed joinable without adding anything. When all ranks have come to the
+    end, the post hooks run.
+
+        with Join([model, optimizer]):
+            for batch in batches:                  # unequally many on each rank
+                optimizer.zero_grad()
+                model(batch).sum().backward()
+                optimizer.step()
+
+    If the block is left by an exception, no hook runs and no collective starts on that rank (JOIN-023). The other
+    ranks raise ``RuntimeError`` naming it, at their next wait inside the context. A rank that blocks in a collective
+    of the user's own meets the process group's timeout instead.
+
+    Everything that the context changes on the joinables is put back when the block is left. The same object can be
+    entered again, and contexts over the same joinables can be nested.
+
+    Args:
+        joinables: what takes part, each listed once, all on one process group. Hooks run in this order. The device of
+            the first serves for the context's own collectives.
+        enable: False makes the context do nothing at all.
+        throw_on_early_termination: raise ``RuntimeError`` on every rank as soon as one has run out while another has
+            not, instead of shadowing. Costs a blocking message per iteration.
+        kwargs: handed to ``join_hook`` of every joinable.
+
+    Raises:
+        TypeError: an entry is no Joinable, or its device or group is not what it should be.
+        ValueError: no joinable, one listed twice, or several process groups.
+    """
+
+    def __init__(
+        self,
+        joinables: Iterable[Joinable],
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        # all examination comes first: a list that is refused leaves no trace on any joinable
+        self._joinables: Sequence[Joinable] = listed(joinables)
+        self._team = Team.of(common_group(self._joinables))
+        self._device = device_of(self._joinables[0])
+        self._enable = enable
+        self._throw = throw_on_early_termination
+        self._join_hooks: Sequence[JoinHook] = [joinable.join_hook(**kwargs) for joinable in self._joinables]
+        self._stage = Stage.BUILT  # only __enter__ and __exit__ assign it
+        self._stamp()
+
+    @property
+    def _rank(self) -> int:
+        """The rank in the joinables' group, which is the one that errors and warnings name (JOIN-017)."""
+        return self._team.rank
+
+    @property
+    def _process_group(self) -> dist.ProcessGroup:
+        return self._team.group
+
+    def __enter__(self) -> None:
+        if self._stage is Stage.OPEN:
+            raise RuntimeError(
+                "This Join context is entered already. Usual cause: the same object used in two nested with "
+                "statements. Build one Join for each."
+            )
+        if self._stage is Stage.LEFT:
+            self._stamp()
+        else:
+            self._stamps.put()  # another context may have been built in between
+        self._stage = moved(self._stage, Stage.OPEN, STAGES)
+        self._stamps.open()
+        if self._passage is not None:
+            self._passage.enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._passage is not None:
+                self._leave(self._passage, error)
+        finally:
+            self._stamps.take_off()
+            self._stage = moved(self._stage, Stage.LEFT, STAGES)
+
+    @staticmethod
+    def notify_join_context(joinable: Joinable) -> dist.Work | None:
+        """Say that ``joinable`` is about to communicate for this iteration; call it before its own collectives.
+
+        Returns:
+            For the first joinable of an enabled context a handle whose result is the number of active ranks. None for
+            all others, outside a context, and on a rank that has run out.
+
+        Raises:
+            AssertionError: the joinable's constructor has not called ``Joinable.__init__``.
+            RuntimeError: the context throws on early termination and some rank has exhausted its inputs.
+        """
+        config = getattr(joinable, "_join_config", None)
+        if config is None:
+            raise AssertionError(
+                f"{type(joinable).__name__} has no join config: its constructor has not run Joinable.__init__(). "
+                f"Call super().__init__() in the constructor of {type(joinable).__name__}."
+            )
+        if not config.enable:
+            return None
+        passage: Passage | None = joinable._join_session
+        if passage is None:  # enabled by hand, without a context: the bare handshake
+            team, device = Team.of(joinable.join_process_group), torch.device(joinable.join_device)
+            passage = PlainPassage(team, device, config.throw_on_early_termination, ())
+        return passage.notify(joinable)
+
+    def _stamp(self) -> None:
+        """Begin a passage: stamp every joinable with the config and, in an enabled context, with the passage."""
+        self._passage = self._new_passage() if self._enable else None
+        # a follower is only ever stamped with a Session; plain joinables do not look at it
+        session = cast("Session | None", self._passage)
+        self._stamps = Stamps(self._joinables, self._enable, self._throw, session)
+        self._stamps.put()
+
+    def _new_passage(self) -> Passage:
+        if any(isinstance(hook, FollowingHook) for hook in self._join_hooks):
+            return Session(self._team, self._device, self._throw, self._joinables, self._join_hooks)
+        return PlainPassage(self._team, self._device, self._throw, self._join_hooks)
+
+    def _leave(self, passage: Passage, error: BaseException | None) -> None:
+        try:
+            if error is None:
+                self._shadow_and_finish(passage)
+            else:
+                passage.report(error)
+        except BaseException as failure:
+            if error is None:
+                passage.report(failure)
+            raise
+        finally:
+            passage.close()
+
+    def _shadow_and_finish(self, passage: Passage) -> None:
+        is_last_joiner = passage.shadow()
+        passage.end()
+        for hook in self._join_hooks:
+            hook.post_hook(is_last_joiner)

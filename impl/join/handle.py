@@ -1,0 +1,56 @@
+"""The handle that a notification returns: waits for the number of active ranks, and looks out for failed peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..comm.pending import Pending, Watch
+
+
+class Handle(dist.Work):
+    """A ``torch.distributed.Work`` whose result is one tensor of one element: the number of active ranks (JOIN-031).
+
+    ``wait`` raises as soon as a peer is known to have failed. ``seen`` is told once that the caller waits, so that the
+    context can look at the whole message behind the number; it may raise what the message says.
+    """
+
+    def __init__(self, pending: Pending, watch: Watch, seen: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._pending = pending
+        self._watch = watch
+        self._seen = seen
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the number; a timeout that is given is the backend's to keep."""
+        if timeout is not None:
+            return bool(self._pending.work.wait(timeout))
+        self._pending.wait(self._watch)
+        if self._seen is not None:
+            self._seen()
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        """The number of active ranks as a tensor of one element, in a list as torch's handles give it. Waits."""
+        self.wait()
+        return [self._pending.buffer[:1]]
+
+    def is_completed(self) -> bool:
+        return bool(self._pending.work.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self._pending.work.is_success())
+
+    def exception(self) -> Any:
+        return self._pending.work.exception()
+
+    def synchronize(self) -> None:
+        self._pending.work.synchronize()
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of what ``result`` gives."""
+        return self._pending.future().then(lambda whole: [whole.value()[0][:1]])

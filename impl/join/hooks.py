@@ -1,0 +1,100 @@
+"""What takes part in a join context: Joinable and JoinHook, as torch names them, and the hook of our own followers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .stamps import Stamp
+
+
+class JoinHook:
+    """What a joinable does on a rank that has run out of inputs. Both entry points do nothing unless overridden."""
+
+    def main_hook(self) -> None:
+        """Stand in for one iteration of the ranks that are still active: start the same collectives, add nothing.
+
+        Runs once per iteration that this rank lacks (JOIN-025).
+        """
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """Finish, once per rank, after every rank has run out of inputs.
+
+        Args:
+            is_last_joiner: True on each rank that ran as many iterations as any other (JOIN-030).
+        """
+
+
+class FollowingHook(JoinHook):
+    """The hook of a *follower*: a joinable of this package whose joined ranks are told each act before it begins.
+
+    A context that holds a follower never calls ``main_hook`` of followers; see "how joined ranks follow" in
+    ARCHITECTURE.md.
+    """
+
+    #: Names of the follower's acts, the same on every rank; an act is known by its place in this tuple.
+    acts: tuple[str, ...] = ()
+    #: True if the follower's acts begin an iteration (DDP), False if they end one (ZeRO).
+    leads: bool = True
+
+    def follow(self, act: int) -> None:
+        """On a joined rank: perform the shadow of this act, the same collectives as on a live rank."""
+        raise NotImplementedError(f"{type(self).__name__} is a FollowingHook and must define follow(act)")
+
+
+class _JoinConfig(NamedTuple):
+    """What a join context has told a joinable."""
+
+    enable: bool
+    throw_on_early_termination: bool
+    is_first_joinable: bool
+
+    @staticmethod
+    def construct_disabled_join_config() -> _JoinConfig:
+        """The config of a joinable that no context has stamped: all three flags are False."""
+        return _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)
+
+
+class Joinable(ABC):
+    """Base of everything that can be listed in a join context.
+
+    A subclass defines ``join_hook``, ``join_device`` and ``join_process_group``, and a constructor of its own that
+    calls this one (JOIN-002). Each iteration it calls ``Join.notify_join_context(self)`` before its own collectives.
+    """
+
+    #: What the most recent context has told this joinable. Only stamps.py assigns it after construction.
+    _join_config: _JoinConfig
+    #: The passage through the context that this joinable is in; None outside one. Only stamps.py assigns it.
+    _join_session: Session | None = None
+    #: The topmost stamp, which remembers those below it. Only stamps.py assigns it.
+    _join_stamp: Stamp | None = None
+
+    @abstractmethod
+    def __init__(self) -> None:
+        super().__init__()
+        self._join_config = _JoinConfig.construct_disabled_join_config()
+        self._join_session = None
+        self._join_stamp = None
+
+    @abstractmethod
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Make the hook that serves one context.
+
+        Args:
+            kwargs: all extra keywords given to ``Join``, the same for every joinable; ignore those meant for others.
+        """
+
+    @property
+    @abstractmethod
+    def join_device(self) -> torch.device:
+        """The device for the context's own small collectives."""
+
+    @property
+    @abstractmethod
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The process group whose ranks join; the same for all joinables of a context."""

@@ -1,0 +1,122 @@
+"""The one control message of a followed context: who is active, who ran out, what begins, what comes next.
+
+    [ active | exhausted | begin slots: one per joinable | act slots: one per (joinable, act) | one slot per rank ]
+
+It is a sum over the ranks. A live rank adds 1 to ``active``, to its own rank's slot, to the begin slot of the joinable
+that begins an iteration here (a *roll call*), and to the slot of the act that follows, if one does. A joined rank adds
+nothing; one that runs out in throwing mode adds 1 to ``exhausted``. Reading the sum needs no communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..comm.ranks import GroupRank
+from ..errors import RanksDisagree
+
+_ACTIVE, _EXHAUSTED, _HEADER = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Act:
+    """One group of collectives of one joinable: places in the list of joinables and in that joinable's acts."""
+
+    joinable: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one message told every rank."""
+
+    ranks: tuple[GroupRank, ...]  # the active ranks, ascending
+    exhausted: int = 0  # how many ranks ran out just now (throwing mode only)
+    begins: int | None = None  # the joinable that begins an iteration, by its place in the list
+    act: Act | None = None  # the act that follows
+
+    @property
+    def active(self) -> int:
+        return len(self.ranks)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of the messages of one context, equal on all ranks.
+
+    ``names[j]`` names joinable ``j`` for people; ``acts[j]`` names its acts.
+    """
+
+    names: tuple[str, ...]
+    acts: tuple[tuple[str, ...], ...]
+    ranks: int
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.acts):
+            raise ValueError(f"{len(self.names)} joinables but acts of {len(self.acts)}")
+        if self.ranks < 1:
+            raise ValueError(f"a group has at least one rank, not {self.ranks}")
+
+    @cached_property
+    def _acts_in_order(self) -> tuple[Act, ...]:
+        return tuple(Act(j, number) for j, acts in enumerate(self.acts) for number in range(len(acts)))
+
+    @property
+    def size(self) -> int:
+        """Number of elements of a message."""
+        return _HEADER + len(self.names) + len(self._acts_in_order) + self.ranks
+
+    def live(self, rank: GroupRank, begins: int | None, act: Act | None) -> list[float]:
+        """What a live rank adds. It has something to say: an iteration begins, or an act follows, or both."""
+        if begins is None and act is None:
+            raise ValueError("a live rank sends a message only where an iteration begins or an act follows")
+        values = self.joined()
+        values[_ACTIVE] = 1.0
+        values[self._first_rank_slot + rank] = 1.0
+        if begins is not None:
+            values[_HEADER + begins] = 1.0
+        if act is not None:
+            values[self._first_act_slot + self._acts_in_order.index(act)] = 1.0
+        return values
+
+    def joined(self, exhausted: bool = False) -> list[float]:
+        """What a rank adds that has run out of inputs; ``exhausted`` if that ends the context for everybody."""
+        values = [0.0] * self.size
+        values[_EXHAUSTED] = float(exhausted)
+        return values
+
+    def read(self, sums: Sequence[float]) -> Reading:
+        """What a message says, from the sum over all ranks; ``RanksDisagree`` if live ranks are at different places."""
+        active = int(sums[_ACTIVE])
+        slots = sums[_HEADER : self._first_rank_slot]
+        if any(slot not in (0.0, active) for slot in slots) or (active and not any(slots)):
+            raise RanksDisagree(self._complaint(active, sums))
+        ranks = tuple(GroupRank(r) for r in range(self.ranks) if sums[self._first_rank_slot + r])
+        begins = [j for j in range(len(self.names)) if active and slots[j]]
+        acts = [act for act, slot in zip(self._acts_in_order, slots[len(self.names) :], strict=True) if active and slot]
+        return Reading(ranks, int(sums[_EXHAUSTED]), begins[0] if begins else None, acts[0] if acts else None)
+
+    def name_of(self, act: Act) -> str:
+        """The act's name for people."""
+        return f"{self.acts[act.joinable][act.number]!r} of {self.names[act.joinable]}"
+
+    @property
+    def _first_act_slot(self) -> int:
+        return _HEADER + len(self.names)
+
+    @property
+    def _first_rank_slot(self) -> int:
+        return self._first_act_slot + len(self._acts_in_order)
+
+    def _complaint(self, active: int, sums: Sequence[float]) -> str:
+        said = [f"an iteration of {name} begins" for name in self.names]
+        said += [f"{self.name_of(act)} follows" for act in self._acts_in_order]
+        counts = sums[_HEADER : self._first_rank_slot]
+        told = [f"{what} on {int(count)}" for what, count in zip(said, counts, strict=True) if count]
+        return (
+            f"Join: the {active} ranks that still have inputs disagree about what comes next: {'; '.join(told)}. "
+            "Their collectives would not match. Usual cause: a branch of the training loop that not all ranks take, "
+            "such as an evaluation, a skipped step or another order of the models. Make every rank that has inputs "
+            "call the models and optimizers of the context in the same order."
+        )

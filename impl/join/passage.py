@@ -1,0 +1,110 @@
+"""One rank's passage through a join context: its phase, and what it does about failures, its own and its peers'."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..comm.ranks import Team
+from ..errors import InputsExhausted, SharedError
+from .failures import FailureNotes
+from .lifecycle import PHASES, Phase, moved
+
+if TYPE_CHECKING:
+    from .handle import Handle
+    from .hooks import Joinable
+
+#: A joined rank that has shadowed more iterations than this warns about the skew, once (JOIN-035).
+SKEW_WARNING_ABOVE = 1000
+
+
+class Passage(ABC):
+    """What plain and followed contexts have in common.
+
+    A passage begins when the joinables are stamped, before the block is entered (JOIN-013), and ends with the block.
+    """
+
+    def __init__(self, team: Team, device: torch.device, throw: bool) -> None:
+        self.team = team
+        self.device = device
+        self.throw = throw
+        self._phase = Phase.LIVE  # only _move assigns it
+        self._notes: FailureNotes | None = None  # None until the block is entered: before, ranks need not be in step
+        self._warned_of_skew = False
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def shadowing(self) -> bool:
+        """Whether this rank has run out of inputs and follows the ranks that have not."""
+        return self._phase is Phase.SHADOWING
+
+    @abstractmethod
+    def notify(self, joinable: Joinable) -> Handle | None:
+        """What ``Join.notify_join_context`` does on a stamped joinable."""
+
+    @abstractmethod
+    def shadow(self) -> bool:
+        """Follow the live ranks until nobody is live. True if this rank was among the last."""
+
+    def enter(self) -> None:
+        """The block begins."""
+        self._notes = FailureNotes.of(self.team)
+
+    def end(self) -> None:
+        """Everybody has run out; the post hooks come next, and notifications are vacuous."""
+        self._move(Phase.ENDING)
+
+    def close(self) -> None:
+        """The block is left, in whatever way."""
+        self._move(Phase.CLOSED)
+
+    def watch(self) -> None:
+        """Raise ``PeerFailed`` if a peer has left the block by an exception. A comm.pending.Watch."""
+        if self._notes is not None:
+            self._notes.watch()
+
+    def report(self, error: BaseException) -> None:
+        """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
+        if self._notes is None or isinstance(error, SharedError):
+            return
+        first = self._notes.first()
+        if first is None:
+            self._notes.leave(error)
+        elif first.rank != self.team.rank:
+            error.add_note(f"Join: before this, {first}. That failure may be the cause.")
+
+    def _move(self, to: Phase) -> None:
+        self._phase = moved(self._phase, to, PHASES)
+
+    def _this_rank_ran_out(self) -> InputsExhausted:
+        return InputsExhausted(
+            f"Rank {self.team.rank} has exhausted its inputs while other ranks still have some, and the join context "
+            "was asked to throw on early termination. Every rank raises now. Give all ranks equally many inputs, or "
+            "use throw_on_early_termination=False to train on uneven inputs."
+        )
+
+    def _another_rank_ran_out(self, count: int) -> InputsExhausted:
+        return InputsExhausted(
+            f"Another rank has exhausted its inputs ({count} of {self.team.size} ranks) while rank {self.team.rank} "
+            "still has some, and the join context was asked to throw on early termination. This iteration has not "
+            "begun. Give all ranks equally many inputs, or use throw_on_early_termination=False to train on uneven "
+            "inputs."
+        )
+
+    def _warn_of_skew(self, shadowed: int) -> None:
+        if shadowed <= SKEW_WARNING_ABOVE or self._warned_of_skew:
+            return
+        self._warned_of_skew = True
+        warnings.warn(
+            f"Rank {self.team.rank} has shadowed more than {SKEW_WARNING_ABOVE} iterations of ranks that had more "
+            f"inputs: the inputs are skewed by over {SKEW_WARNING_ABOVE} iterations. The time of this rank is lost. "
+            "Consider spreading the inputs more evenly over the ranks.",
+            UserWarning,
+            stacklevel=5,
+        )

@@ -1,0 +1,78 @@
+"""The passage through a context of plain joinables: the documented handshake, to the letter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..comm import collectives
+from ..comm.pending import Pending
+from ..comm.ranks import Team
+from .handle import Handle
+from .hooks import Joinable
+from .lifecycle import Phase
+from .passage import Passage
+
+if TYPE_CHECKING:
+    from .hooks import JoinHook
+
+
+def count(team: Team, device: torch.device, contribution: int, label: str) -> Pending:
+    """Start summing one number over the ranks."""
+    number = torch.full((1,), float(contribution), device=device)
+    return collectives.all_reduce(team, number, label)
+
+
+class PlainPassage(Passage):
+    """Per notification one all-reduce counts the active ranks; in throwing mode a second one, the exhausted (JOIN-045).
+
+    Every rank walks the same two steps, count the active and then count the exhausted; its role decides what it adds.
+    """
+
+    def __init__(self, team: Team, device: torch.device, throw: bool, hooks: Sequence[JoinHook]) -> None:
+        super().__init__(team, device, throw)
+        self._hooks = hooks
+        self._last: Handle | None = None  # of the latest notification; waited for before this rank leaves
+
+    def notify(self, joinable: Joinable) -> Handle | None:
+        """Count the active ranks without blocking; in throwing mode, block and raise if some rank has run out.
+
+        Device and group are the joinable's own, as they are now (JOIN-052).
+        """
+        if self._phase is not Phase.LIVE or not joinable._join_config.is_first_joinable:
+            return None
+        group = joinable.join_process_group
+        team = self.team if group is self.team.group else Team.of(group)
+        device = torch.device(joinable.join_device)
+        self._last = Handle(count(team, device, 1, "Join: count of active ranks"), self.watch)
+        if joinable._join_config.throw_on_early_termination:
+            exhausted = self._count_exhausted(team, device, 0)
+            if exhausted:
+                raise self._another_rank_ran_out(exhausted)
+        return self._last
+
+    def shadow(self) -> bool:
+        """One turn per iteration of the ranks that are live: count them, run the main hooks in list order."""
+        if self._last is not None:
+            self._last.wait()
+        shadowed = 0
+        while self._active_ranks() > 0:
+            if self.throw:
+                self._count_exhausted(self.team, self.device, 1)
+                raise self._this_rank_ran_out()
+            if shadowed == 0:
+                self._move(Phase.SHADOWING)
+            for hook in self._hooks:
+                hook.main_hook()
+            shadowed += 1
+            self._warn_of_skew(shadowed)
+        return shadowed == 0
+
+    def _active_ranks(self) -> int:
+        return int(count(self.team, self.device, 0, "Join: count of active ranks").read(self.watch)[0])
+
+    def _count_exhausted(self, team: Team, device: torch.device, contribution: int) -> int:
+        pending = count(team, device, contribution, "Join: count of exhausted ranks")
+        return int(pending.read(self.watch)[0])
