@@ -1,0 +1,216 @@
+"""Entering, an ordinary body, a disabled context, and a body or a hook that fails."""
+
+import time
+
+import torch
+from torch import nn
+
+from conformance.checking import MANY, check
+from conformance.joinables import adder, quick_group, recorder, upper_ranks
+from conformance.ranks import caught
+from conformance.scenario import linear, shapes
+
+PATIENCE_S = 2.0  # after this a group gives up waiting, in the checks where a rank may wait for nothing
+
+
+def enter_one_after_another(ctx):
+    """The ranks enter in turn, each only after the one before has got in; no rank could wait for a later one."""
+    a = recorder(ctx)
+    join = ctx.subject.Join([a])
+    if ctx.rank > 0:
+        ctx.store.wait([f"in/{ctx.rank - 1}"])
+    with join as bound:
+        started = len(ctx.ledger())
+        ctx.store.set(f"in/{ctx.rank}", "1")
+        a.step()
+    return bound, started, a.log
+
+
+@check("JOIN-021", deadline_s=10)
+def test_entering_waits_for_nobody_and_binds_nothing(ranks):
+    assert ranks(enter_one_after_another, ledger=True) == [(None, 0, ["a step", "a post True"])] * ranks.world
+
+
+def train_disabled(ctx, schedule, throw):
+    a, b = recorder(ctx), recorder(ctx, "b")
+    with ctx.subject.Join([a, b], enable=False, throw_on_early_termination=throw):
+        handles = [each.step() for _ in range(schedule[ctx.rank]) for each in (a, b)]
+    return handles, a.log, b.log, len(ctx.ledger())
+
+
+@check("JOIN-022")
+def test_a_disabled_context_neither_communicates_nor_runs_hooks(ranks):
+    for schedule in (shapes(ranks.world)["even"], linear(ranks.world)):
+        for rank, seen in enumerate(ranks(train_disabled, schedule, False, ledger=True)):
+            count = schedule[rank]
+            assert seen == ([None] * 2 * count, ["a step"] * count, ["b step"] * count, 0)
+
+
+@check("JOIN-047")
+def test_a_disabled_context_throws_nothing_when_asked_to_throw(ranks):
+    for schedule in (shapes(ranks.world)["even"], linear(ranks.world)):
+        for rank, (handles, log, _, collectives) in enumerate(ranks(train_disabled, schedule, True, ledger=True)):
+            assert handles == [None] * 2 * schedule[rank]
+            assert log == ["a step"] * schedule[rank]
+            assert collectives == 0
+
+
+class Stop(BaseException):
+    """Not an Exception: like KeyboardInterrupt, which must get through as well."""
+
+
+def raise_in_the_body(ctx, kind):
+    a, b, mine, at = recorder(ctx), recorder(ctx, "b"), kind("mine"), -1
+    try:
+        with ctx.subject.Join([a, b]):
+            a.step(), b.step()
+            at = len(ctx.ledger())
+            raise mine
+    except BaseException as error:
+        return error is mine, error.__cause__ is None, a.log + b.log, at, len(ctx.ledger())
+    return "swallowed"
+
+
+@check("JOIN-023")
+def test_what_the_body_raises_comes_out_as_it_is_without_hooks_or_collectives(ranks):
+    for kind in (KeyError, StopIteration, Stop):
+        for seen in ranks(raise_in_the_body, kind, ledger=True):
+            assert seen == (True, True, ["a step", "b step"], 1, 1)
+
+
+def one_rank_fails(ctx, throw, where):
+    """The group's first rank fails in its second iteration (or first shadow); everybody else goes on."""
+    members = list(range(ctx.world)) if ctx.world < 3 else upper_ranks(ctx.world)
+    group = quick_group(ctx, PATIENCE_S, members)
+    if ctx.rank not in members:
+        return None
+    fails = ctx.rank == members[0]
+    mine, log = LookupError("spilled the tea"), []
+
+    def fail(_joinable):
+        if fails:
+            log.append(len(ctx.ledger()))
+            raise mine
+
+    a = recorder(ctx, group=group, main=fail if where == "main hook" else None)
+
+    def train():
+        with ctx.subject.Join([a], throw_on_early_termination=throw):
+            for iteration in range(1 if fails and where == "main hook" else 4):
+                if iteration == 1 and where == "body":
+                    fail(a)
+                a.step()
+
+    start = time.monotonic()
+    error = caught(train)
+    return error, time.monotonic() - start, [len(ctx.ledger()) - at for at in log], a.log
+
+
+def peers_were_told(ranks, throw, where):
+    failed, *peers = [each for each in ranks(one_rank_fails, throw, where, ledger=True) if each is not None]
+    error, _, later, _ = failed
+    assert error is not None
+    assert error.is_a(LookupError)
+    assert later == [0], "the failing rank started collectives after its failure"
+    for error, waited, _, log in peers:
+        assert error is not None, "a peer ended as if nothing had happened"
+        assert error.is_a(RuntimeError), error
+        assert "rank 0" in error.text.lower(), error
+        assert "spilled the tea" in error.text, error
+        assert waited < PATIENCE_S, f"a peer waited {waited:.1f} s"
+        assert not [entry for entry in log if "post" in entry]
+
+
+@check("JOIN-023", "JOIN-024", worlds=(2, 4), deadline_s=10)
+def test_a_rank_that_fails_in_the_body_is_reported_to_its_peers_at_once(ranks):
+    peers_were_told(ranks, False, "body")
+
+
+@check("JOIN-024", worlds=(3,), deadline_s=10)
+def test_a_rank_that_fails_in_the_body_is_reported_in_throwing_mode_too(ranks):
+    peers_were_told(ranks, True, "body")
+
+
+@check("JOIN-039", worlds=(2, 4), deadline_s=10)
+def test_a_rank_that_fails_in_a_main_hook_is_reported_to_its_peers_at_once(ranks):
+    peers_were_told(ranks, False, "main hook")
+
+
+def fail_in_a_post_hook(ctx):
+    mine = LookupError("spilled the tea")
+
+    def fail(_joinable, _last):
+        if ctx.rank == 0:
+            raise mine
+
+    a = recorder(ctx, group=quick_group(ctx, PATIENCE_S), post=fail)
+
+    def train():
+        with ctx.subject.Join([a]):
+            for _ in range(1 + ctx.rank):
+                a.step()
+
+    error = caught(train)
+    return error, caught(train_after, ctx)
+
+
+def train_after(ctx):
+    a = recorder(ctx, "again")
+    with ctx.subject.Join([a]):
+        a.step()
+
+
+@check("JOIN-039", worlds=MANY, deadline_s=10)
+def test_a_failing_post_hook_raises_on_its_rank_and_hangs_nobody(ranks):
+    for rank, (error, after) in enumerate(ranks(fail_in_a_post_hook)):
+        if rank == 0:
+            assert error is not None
+            assert error.is_a(LookupError)
+        else:
+            assert error is None or (error.is_a(RuntimeError) and "spilled the tea" in error.text)
+        assert after is None
+
+
+def train_the_documented_example(ctx, first, adds=None):
+    """DDP and ZeRO in one context; rank r has ``first + r`` inputs. An adder may communicate in between."""
+    torch.manual_seed(ctx.rank)
+    model = ctx.subject.DistributedDataParallel(nn.Linear(1, 1).to(ctx.device))
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    other = adder(ctx)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with ctx.subject.Join([model, *([other] if adds else []), optimizer]):
+        for number in range(first + ctx.rank):
+            loss = model(torch.tensor([float(number)], device=ctx.device)).sum()
+            if adds == "before backward":
+                other.step(number)
+            loss.backward()
+            if adds == "after backward":
+                other.step(number)
+            optimizer.step()
+    after = [parameter.detach() for parameter in model.parameters()]
+    moved = all(not torch.equal(*pair) for pair in zip(before, after, strict=True))
+    return moved, [parameter.tolist() for parameter in after], other.total.tolist()
+
+
+@check("JOIN-033", worlds=MANY, deadline_s=15)
+def test_the_documented_example_of_ddp_and_zero_completes_with_equal_replicas(ranks):
+    results = ranks(train_the_documented_example, 10)
+    assert all(moved for moved, *_ in results)
+    assert all(parameters == results[0][1] for _, parameters, _ in results)
+
+
+def totals_are_right(ranks, adds):
+    expected = sum(number for rank in range(ranks.world) for number in range(2 + rank))
+    results = ranks(train_the_documented_example, 2, adds)
+    assert [total for *_, total in results] == [[expected] * 3] * ranks.world
+    assert all(parameters == results[0][1] for _, parameters, _ in results)
+
+
+@check("JOIN-034", worlds=(2, 3), deadline_s=10)
+def test_a_users_joinable_adds_up_beside_ddp_and_zero(ranks):
+    totals_are_right(ranks, "after backward")
+
+
+@check("JOIN-034", worlds=(2, 3), deadline_s=10)
+def test_a_users_joinable_adds_up_between_the_forward_and_backward_of_ddp(ranks):
+    totals_are_right(ranks, "before backward")

@@ -1,0 +1,229 @@
+"""Building a join context: defaults, refusals, what is stamped on the joinables, and whose group and device count."""
+
+import inspect
+import re
+
+import torch.distributed as dist
+from torch import nn
+
+from conformance.checking import check
+from conformance.joinables import recorder, total, upper_ranks
+from conformance.ranks import caught
+from conformance.scenario import linear, one_short
+
+DISABLED = (False, False, False)
+
+
+def config(joinable):
+    return tuple(joinable._join_config)
+
+
+def read_the_signature(ctx):
+    parameters = list(inspect.signature(ctx.subject.Join).parameters.values())
+    a = recorder(ctx)
+    ctx.subject.Join([a], False, True)
+    b = recorder(ctx)
+    ctx.subject.Join(joinables=[b], throw_on_early_termination=False, enable=True, foo=1)
+    named = [(one.name, one.default) for one in parameters[1:3]]
+    return parameters[0].name, named, parameters[3].kind.name, config(a)[:2], config(b)[:2], b.heard
+
+
+@check("JOIN-010", worlds=(1,))
+def test_join_is_enabled_and_does_not_throw_unless_told(ranks):
+    assert ranks(read_the_signature) == [(
+        "joinables", [("enable", True), ("throw_on_early_termination", False)], "VAR_KEYWORD",
+        (False, True), (True, False), [{"foo": 1}],
+    )]
+
+
+def build_empty(ctx):
+    if ctx.rank > 0:  # the others are not even there, so a collective could not end
+        return None, len(ctx.ledger())
+    return caught(ctx.subject.Join, []), len(ctx.ledger())
+
+
+@check("JOIN-011", worlds=(1, 2), deadline_s=8)
+def test_an_empty_list_of_joinables_is_refused_before_any_collective(ranks):
+    (error, collectives), *_ = ranks(build_empty, ledger=True)
+    assert error is not None
+    assert error.is_a(ValueError)
+    assert "joinable" in error.text.lower()
+    assert collectives == 0
+
+
+def count_made_hooks(ctx, schedule):
+    a, b = recorder(ctx), recorder(ctx, "b")
+    join = ctx.subject.Join([a, b])
+    made = [(len(a.hooks), len(b.hooks))]
+    with join:
+        for _ in range(schedule[ctx.rank]):
+            a.step(), b.step()
+            made.append((len(a.hooks), len(b.hooks)))
+    made.append((len(a.hooks), len(b.hooks)))
+    served = all(called is each.hooks[0] for each in (a, b) for called in each.called)
+    return set(made), served, [len(each.called) for each in (a, b)]
+
+
+@check("JOIN-012")
+def test_each_joinable_makes_one_hook_which_serves_the_whole_context(ranks):
+    schedule = linear(ranks.world)
+    for rank, (made, served, calls) in enumerate(ranks(count_made_hooks, schedule)):
+        assert made == {(1, 1)}
+        assert served
+        assert calls == [max(schedule) - schedule[rank] + 1] * 2
+
+
+def look_before_entering(ctx, enable, throw):
+    a, b = recorder(ctx), recorder(ctx, "b")
+    join = ctx.subject.Join([a, b], enable, throw)
+    configs = config(a), config(b)
+    early = a.step()  # before the with statement
+    summed = None if early is None else total(early)
+    with join:
+        a.step(), b.step()
+    return configs, summed
+
+
+@check("JOIN-013", "JOIN-014")
+def test_building_a_context_stamps_every_joinable_with_its_flags(ranks):
+    for throw in (False, True):
+        for configs, summed in ranks(look_before_entering, True, throw):
+            assert configs == ((True, throw, True), (True, throw, False))
+            assert summed == ranks.world
+    for throw in (False, True):
+        for configs, summed in ranks(look_before_entering, False, throw):
+            assert [each[:2] for each in configs] == [(False, throw)] * 2
+            assert summed is None
+
+
+def stamp_twice(ctx):
+    a, b, c = (recorder(ctx, name) for name in "abc")
+    ctx.subject.Join([a, b, c])
+    first = [config(each)[2] for each in (a, b, c)]
+    ctx.subject.Join([c, a])
+    return first, [config(each)[2] for each in (c, a)]
+
+
+@check("JOIN-014", worlds=(1, 2))
+def test_only_the_first_of_the_list_is_first_and_a_new_context_stamps_anew(ranks):
+    assert ranks(stamp_twice) == [([True, False, False], [True, False])] * ranks.world
+
+
+def build_over_two_groups(ctx):
+    other = dist.new_group(list(range(ctx.world)))
+    before = len(ctx.ledger())
+    errors, configs, notified = [], [], []
+    for enable in (True, False):
+        for groups in ((ctx.group, other), (other, ctx.group)):
+            joinables = [recorder(ctx, group=group) for group in groups]
+            errors.append(caught(ctx.subject.Join, joinables, enable=enable))
+            configs.extend(config(each) for each in joinables)
+            notified.extend(each.notify() is None for each in joinables)
+    return errors, configs, notified, len(ctx.ledger()) - before
+
+
+@check("JOIN-015")
+def test_joinables_of_two_process_groups_are_refused_enabled_or_not(ranks):
+    for errors, *_ in ranks(build_over_two_groups):
+        for error in errors:
+            assert error is not None
+            assert error.is_a(ValueError)
+            assert "process group" in error.text.lower()
+
+
+@check("JOIN-018", worlds=(1, 2))
+def test_a_failed_construction_leaves_no_joinable_enabled(ranks):
+    for _, configs, notified, collectives in ranks(build_over_two_groups, ledger=True):
+        assert configs == [DISABLED] * 8
+        assert all(notified)
+        assert collectives == 0
+
+
+def join_on_two_devices(ctx, order):
+    joinables = [recorder(ctx, device, device=device) for device in order]
+
+    def use():
+        with ctx.subject.Join(joinables):
+            for _ in range(1 + ctx.rank):
+                for each in joinables:
+                    each.step()
+
+    refused = caught(lambda: ctx.subject.Join([recorder(ctx, device=device) for device in order]))
+    return refused, caught(use), joinables[0].log.count(f"{order[0]} main")
+
+
+@check("JOIN-016", worlds=(1, 2), backends=("gloo",), deadline_s=10)
+def test_the_context_communicates_on_the_first_joinables_device(ranks):
+    # Gloo cannot communicate on the meta device, so a context that works does not use it and one that uses it fails
+    for rank, (refused, error, mains) in enumerate(ranks(join_on_two_devices, ["cpu", "meta"])):
+        assert refused is None
+        assert error is None
+        assert mains == ranks.world - 1 - rank
+    for refused, error, _ in ranks(join_on_two_devices, ["meta", "cpu"]):
+        assert refused is None
+        assert error is not None, "the second joinable's device was used"
+
+
+def throw_in_a_subgroup(ctx, schedule):
+    members = upper_ranks(ctx.world)
+    group = dist.new_group(members)
+    if ctx.rank not in members:
+        return None
+    a = recorder(ctx, group=group)
+
+    def train():
+        with ctx.subject.Join([a], throw_on_early_termination=True):
+            for _ in range(schedule[ctx.rank - 1]):
+                a.step()
+
+    return caught(train)
+
+
+@check("JOIN-017", worlds=(3, 4))
+def test_ranks_in_errors_are_ranks_of_the_joinables_group(ranks):
+    members = upper_ranks(ranks.world)
+    for short in range(len(members)):
+        schedule = one_short(len(members), short)
+        errors = ranks(throw_in_a_subgroup, schedule)[1:]
+        named = re.findall(r"(?<!global )\brank (\d+)", errors[short].text, re.IGNORECASE)
+        assert set(named) == {str(short)}, errors[short].text
+
+
+def list_one_twice(ctx):
+    a = recorder(ctx)
+    error = caught(ctx.subject.Join, [a, a])
+    if error is not None:
+        return error, config(a), None
+    return None, config(a), a.notify() is not None
+
+
+@check("JOIN-019", worlds=(1, 2))
+def test_one_joinable_listed_twice_is_refused_or_still_notifies(ranks):
+    for error, stamped, notified in ranks(list_one_twice):
+        if error is not None:
+            assert any(error.is_a(kind) for kind in (ValueError, TypeError))
+            assert "joinable" in error.text.lower()
+            assert stamped == DISABLED
+        else:
+            assert notified, "nobody notifies in this context: ranks that run out would wait for ever"
+
+
+def build_with_strangers(ctx):
+    seen = []
+    for stranger in (object(), None, nn.Linear(1, 1), ctx.subject.JoinHook()):
+        for at in (0, 1):
+            a = recorder(ctx)
+            listed = [stranger, a] if at == 0 else [a, stranger]
+            seen.append((type(stranger).__name__, caught(ctx.subject.Join, listed), len(a.hooks), config(a)))
+    return seen
+
+
+@check("JOIN-020", worlds=(1, 2))
+def test_something_that_is_no_joinable_is_refused_before_any_joinable_is_touched(ranks):
+    for seen in ranks(build_with_strangers):
+        for kind, error, hooks, stamped in seen:
+            assert error is not None
+            assert error.is_a(TypeError), error
+            assert kind in error.text
+            assert hooks == 0
+            assert stamped == DISABLED

@@ -1,0 +1,141 @@
+"""What a context leaves behind: the skew warning, the warning filters, the joinables' configs."""
+
+import re
+import warnings
+
+import torch.distributed as dist
+
+from conformance.checking import MANY, check
+from conformance.joinables import recorder, upper_ranks
+from conformance.ranks import caught
+from conformance.scenario import linear
+
+DISABLED = (False, False, False)
+
+
+def shadow_for_long(ctx, skew, upper):
+    """One rank has no inputs, the others ``skew``; the texts of all warnings of this process that were shown."""
+    group = dist.new_group(upper_ranks(ctx.world)) if upper else ctx.group
+    if upper and ctx.rank == 0:
+        return []
+    idle = dist.get_rank(group) == 0
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        a = recorder(ctx, group=group)
+        with ctx.subject.Join([a]):
+            for number in range(0 if idle else skew):
+                handle = a.notify()
+                if number % 100 == 99:
+                    handle.wait()  # keeps the number of handshakes in flight small
+    return [(each.category.__name__, str(each.message)) for each in shown if "skew" in str(each.message)]
+
+
+@check("JOIN-035", worlds=(2,), deadline_s=30)
+def test_a_rank_that_shadows_a_thousand_iterations_is_not_yet_warned(ranks):
+    assert ranks(shadow_for_long, 1000, False) == [[], []]
+
+
+@check("JOIN-035", worlds=(2,), deadline_s=30)
+def test_a_rank_that_shadows_more_than_a_thousand_iterations_is_warned_and_others_are_not(ranks):
+    warned, active = ranks(shadow_for_long, 1001, False)
+    assert active == []
+    [(category, text)] = warned
+    assert category == "UserWarning"
+    assert re.search(r"\brank 0\b", text, re.IGNORECASE)
+    assert "1000" in text
+
+
+@check("JOIN-017", "JOIN-035", worlds=(3,), deadline_s=30, beyond=False)
+def test_the_skew_warning_names_the_rank_inside_the_group(ranks):
+    outside, warned, active = ranks(shadow_for_long, 1001, True)
+    assert outside == active == []
+    [(_, text)] = warned
+    assert re.search(r"(?<!global )\brank 0\b", text, re.IGNORECASE)
+    assert not re.search(r"(?<!global )\brank 1\b", text, re.IGNORECASE)
+
+
+@check("JOIN-036", worlds=(2,), deadline_s=30)
+def test_the_skew_warning_is_shown_once_however_long_the_skew(ranks):
+    warned, active = ranks(shadow_for_long, 1500, False)
+    assert (len(warned), len(active)) == (1, 0)
+
+
+def compare_filters(ctx, schedule):
+    before = list(warnings.filters)
+    a = recorder(ctx)
+    with ctx.subject.Join([a]):
+        for _ in range(schedule[ctx.rank]):
+            a.step()
+    return [str(each) for each in warnings.filters if each not in before], len(warnings.filters) - len(before)
+
+
+@check("JOIN-037")
+def test_a_context_leaves_the_processs_warning_filters_as_they_were(ranks):
+    for schedule in ((2,) * ranks.world, linear(ranks.world)):
+        assert ranks(compare_filters, schedule) == [([], 0)] * ranks.world
+
+
+def leave(ctx, way):
+    """Leave a context in one of several ways; the joinables' configs afterwards, and what stepping them does."""
+    a, b = recorder(ctx), recorder(ctx, "b")
+
+    def train():
+        with ctx.subject.Join([a, b], way != "disabled", way == "throw"):
+            for _ in range(2 if way in ("even", "disabled") else 1 + ctx.rank):
+                a.step(), b.step()
+            if way == "error":
+                for _ in range(ctx.world - 1 - ctx.rank):  # so that nobody leaves while another still counts on it
+                    a.step()
+                raise LookupError("spilled the tea")
+
+    caught(train)
+    before = len(ctx.ledger())
+    configs = [tuple(each._join_config) for each in (a, b)]
+    return configs, [each.step() is None for each in (a, b)], len(ctx.ledger()) - before
+
+
+def leaves_nothing(ranks, *ways):
+    for way in ways:
+        for seen in ranks(leave, way, ledger=True):
+            assert seen == ([DISABLED, DISABLED], [True, True], 0), f"after leaving: {way}"
+
+
+@check("JOIN-038")
+def test_after_a_context_its_joinables_are_disabled_again_and_steps_cost_nothing(ranks):
+    leaves_nothing(ranks, "even", "uneven")
+
+
+@check("JOIN-038", worlds=(1, 2))
+def test_after_a_context_that_an_error_ended_its_joinables_are_disabled_again(ranks):
+    leaves_nothing(ranks, "error")
+
+
+@check("JOIN-038", worlds=MANY)
+def test_after_a_context_that_threw_its_joinables_are_disabled_again(ranks):
+    leaves_nothing(ranks, "throw")
+
+
+@check("JOIN-038", worlds=(1, 2))
+def test_after_a_disabled_context_its_joinables_are_as_fresh(ranks):
+    leaves_nothing(ranks, "disabled")
+
+
+def train_after_the_context(ctx, schedule):
+    """A context, then more steps on rank 0 alone: possible only if nothing is sent any more."""
+    a = recorder(ctx)
+    with ctx.subject.Join([a]):
+        for _ in range(schedule[ctx.rank]):
+            a.step()
+    handles = [a.step() for _ in range(3)] if ctx.rank == 0 else []
+    with ctx.subject.Join([a]):  # and a joinable serves again in a later context
+        again = [a.step() is not None for _ in range(schedule[ctx.world - 1 - ctx.rank])]
+    return handles, all(again), a.log.count("a main")
+
+
+@check("JOIN-038", worlds=(2, 3), deadline_s=5)
+def test_one_rank_may_go_on_alone_after_the_context_and_the_joinable_serves_again(ranks):
+    schedule = linear(ranks.world, 1)
+    for rank, (handles, notified, mains) in enumerate(ranks(train_after_the_context, schedule)):
+        assert handles == ([None] * 3 if rank == 0 else [])
+        assert notified
+        assert mains == ranks.world - 1  # its deficits in the two contexts together

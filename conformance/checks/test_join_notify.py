@@ -1,0 +1,251 @@
+"""notify_join_context: who communicates, when it blocks, where it goes, and what it assumes of the training loop."""
+
+import inspect
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models, oracle
+from conformance.checking import MANY, check
+from conformance.joinables import quick_group, recorder, total, upper_ranks, walker
+from conformance.ranks import caught
+from conformance.scenario import deficits, linear, one_long, shapes
+
+PATIENCE_S = 2.0
+
+
+def notify_all(ctx):
+    joinables = [recorder(ctx, name) for name in "abc"]
+    with ctx.subject.Join(joinables):
+        handles, started = [], []
+        for each in joinables:
+            before = len(ctx.ledger())
+            handles.append(each.notify())
+            started.append(len(ctx.ledger()) - before)
+        handles[0].wait()
+        return [handle is None for handle in handles], started, handles[0].is_completed()
+
+
+@check("JOIN-048")
+def test_only_the_first_joinable_communicates_and_returns_a_handle(ranks):
+    assert ranks(notify_all, ledger=True) == [([False, True, True], [1, 0, 0], True)] * ranks.world
+
+
+def notify_without_a_group(ctx):
+    a = recorder(ctx)
+    base = type(a)
+
+    class Homeless(base):
+        @property
+        def join_process_group(self):
+            raise LookupError("nobody may ask for the group")
+
+        @property
+        def join_device(self):
+            raise LookupError("nobody may ask for the device")
+
+    return dist.is_initialized(), a.notify(), ctx.subject.Join.notify_join_context(Homeless())
+
+
+@check("JOIN-049", worlds=(1,))
+def test_outside_a_context_a_notification_asks_for_no_group_and_returns_nothing(ranks):
+    assert ranks(notify_without_a_group, init=False) == [(False, None, None)]
+
+
+class Forgetful:
+    """Mixed into a joinable: its constructor forgets the base classes."""
+
+    def __init__(self):
+        self.name = "forgetful"
+
+
+def notify_forgetful(ctx):
+    base = type(recorder(ctx))
+    forgetful = type("ForgetfulJoinable", (Forgetful, base), {})()
+    return caught(ctx.subject.Join.notify_join_context, forgetful)
+
+
+@check("JOIN-050", worlds=(1,))
+def test_a_joinable_that_forgot_the_base_constructor_is_named(ranks):
+    [error] = ranks(notify_forgetful, init=False)
+    assert error is not None
+    assert error.is_a(AssertionError)
+    assert "ForgetfulJoinable" in error.text
+
+
+def notify_ahead(ctx):
+    """The last rank notifies only after every other rank has come out of its own notification."""
+    a = recorder(ctx)
+    with ctx.subject.Join([a]):
+        if ctx.rank == ctx.world - 1:
+            ctx.store.wait([f"out/{rank}" for rank in range(ctx.world - 1)])
+            return total(a.notify())
+        handle = a.notify()
+        early = handle.is_completed()
+        ctx.store.set(f"out/{ctx.rank}", "1")
+        return "complete without the last rank" if early else total(handle)
+
+
+@check("JOIN-051", worlds=MANY, deadline_s=8)
+def test_a_notification_returns_before_the_other_ranks_notify(ranks):
+    assert ranks(notify_ahead) == [ranks.world] * ranks.world
+
+
+def notify_in_a_subgroup(ctx):
+    group = dist.new_group(upper_ranks(ctx.world))
+    if ctx.rank == 0:
+        return None
+    a = recorder(ctx, group=group)
+    with ctx.subject.Join([a]):
+        return total(ctx.subject.Join.notify_join_context(a))
+
+
+def notify_after_moving(ctx):
+    """A joinable that moves to another group after the context was built, before it notifies."""
+    group = dist.new_group(upper_ranks(ctx.world))
+    a = recorder(ctx)
+    ctx.subject.Join([a])
+    a.group = group
+    return None if ctx.rank == 0 else total(a.notify())
+
+
+def is_static(ctx):
+    return isinstance(inspect.getattr_static(ctx.subject.Join, "notify_join_context"), staticmethod)
+
+
+@check("JOIN-052", worlds=(1,))
+def test_notifying_needs_no_context_object(ranks):
+    assert ranks(is_static, init=False) == [True]
+
+
+@check("JOIN-052", worlds=(3, 4), deadline_s=8)
+def test_a_notification_involves_only_the_joinables_own_group(ranks):
+    assert ranks(notify_in_a_subgroup) == [None] + [ranks.world - 1] * (ranks.world - 1)
+
+
+@check("JOIN-052", worlds=(3, 4), deadline_s=8)
+def test_a_notification_reads_the_group_from_the_joinable_at_the_moment_of_the_call(ranks):
+    assert ranks(notify_after_moving) == [None] + [ranks.world - 1] * (ranks.world - 1)
+
+
+class Buffered(nn.Module):
+    """272 parameter elements and a buffer of 5, so that each kind of collective has its own size."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("seen", torch.zeros(5))
+
+    def forward(self, inputs):
+        self.seen += 1
+        return self.linear(inputs)
+
+
+def train_buffered(ctx, schedule):
+    """What each iteration of a live rank started, cut at the end of the forward."""
+    model = ctx.subject.DistributedDataParallel(Buffered().to(ctx.device))
+    iterations = []
+    with ctx.subject.Join([model]):
+        for _ in range(schedule[ctx.rank]):
+            start = len(ctx.ledger())
+            output = model(torch.ones(1, 16, device=ctx.device))
+            middle = len(ctx.ledger())
+            output.sum().backward()
+            iterations.append((words(ctx.ledger()[start:middle]), words(ctx.ledger()[middle:])))
+    return iterations
+
+
+def words(events):
+    """Each collective in a word: control (a small sum), buffers (a broadcast of the buffer), gradients."""
+    kinds = {("all_reduce", True): "control", ("broadcast", True): "buffers", ("all_reduce", False): "gradients"}
+    sizes = [(event, torch.Size(event.shape).numel()) for event in events]
+    return [kinds.get((event.op, size < 64), str(event)) for event, size in sizes]
+
+
+@check("JOIN-053", worlds=MANY, deadline_s=10)
+def test_ddp_notifies_before_it_sends_buffers_and_sends_gradients_last(ranks):
+    # how many control messages there are is the implementation's affair: one may carry what others send in several
+    for iterations in ranks(train_buffered, linear(ranks.world, 2), ledger=True):
+        for forward, backward in iterations:
+            assert set(forward) <= {"control", "buffers"}, forward
+            assert set(backward) <= {"control", "gradients"}, backward
+            assert "buffers" in forward
+            assert forward[0] == "control", f"the first collective of an iteration: {forward}"
+            assert backward[-1] == "gradients"
+
+
+def weigh(ctx, schedule, loop):
+    """Train on small integers with a loop that is more than forward, backward, step; the final weights."""
+    group = quick_group(ctx, PATIENCE_S)
+    model = ctx.subject.DistributedDataParallel(models.scalar().to(ctx.device), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    with ctx.subject.Join([model]):
+        for iteration in range(schedule[ctx.rank]):
+            optimizer.zero_grad()
+            batch = torch.full((1, 1), ctx.rank + 1.0 + iteration, device=ctx.device)
+            if loop == "two forwards":
+                (model(batch).sum() + model(batch).sum()).backward()
+            else:
+                model(batch).sum().backward()
+            optimizer.step()
+            if loop == "evaluation":
+                model.eval()
+                with torch.no_grad():
+                    model(batch)
+                model.train()
+    return next(model.parameters()).item()
+
+
+def weighed_alone(schedule, forwards):
+    model = models.scalar()
+    states = oracle.train_alone(
+        model, torch.optim.SGD(model.parameters(), lr=0.25), schedule,
+        lambda rank, iteration: torch.full((1, 1), rank + 1.0 + iteration), loss=lambda output: forwards * output.sum(),
+    )
+    return list(states)[-1]["weight"].item()
+
+
+def loop_is_right(ranks, loop, forwards=1):
+    for schedule in (one_long(ranks.world, 0), linear(ranks.world, 1)):
+        assert ranks(weigh, schedule, loop) == [weighed_alone(schedule, forwards)] * ranks.world, schedule
+
+
+@check("JOIN-054", worlds=(2, 4), deadline_s=8)
+def test_two_forwards_before_one_backward_leave_the_right_weights(ranks):
+    loop_is_right(ranks, "two forwards", 2)
+
+
+@check("JOIN-054", worlds=(2, 4), deadline_s=8)
+def test_an_evaluation_after_each_step_leaves_the_right_weights(ranks):
+    loop_is_right(ranks, "evaluation")
+
+
+def shadow_by_stepping(ctx, schedule):
+    """Two joinables whose main hooks call their own ordinary steps, which notify; one of them communicates as well."""
+    group = quick_group(ctx, PATIENCE_S)
+    a = recorder(ctx, group=group, main=lambda joinable: joinable.step())
+    with ctx.subject.Join([a]):
+        counts = [total(handle) for handle in [a.step() for _ in range(schedule[ctx.rank])]]
+    lazy = walker(ctx, group=group, shadow_by_step=True)
+    with ctx.subject.Join([lazy]):
+        for iteration in range(schedule[ctx.rank]):
+            lazy.step(1.0 + ctx.rank + iteration)
+    return counts, a.log.count("a main"), lazy.places
+
+
+def walked_alone(schedule):
+    places = [0.0]
+    for iteration in range(max(schedule)):
+        active = oracle.active_ranks(schedule, iteration)
+        places.append(places[-1] * 0.5 + sum(1.0 + rank + iteration for rank in active))
+    return places
+
+
+@check("JOIN-055", worlds=MANY, deadline_s=8)
+def test_a_main_hook_may_call_its_own_step_which_then_notifies_nobody(ranks):
+    for schedule in (linear(ranks.world, 1), shapes(ranks.world)["no inputs on rank 0"]):
+        for rank, (counts, mains, places) in enumerate(ranks(shadow_by_stepping, schedule)):
+            assert counts == [len(oracle.active_ranks(schedule, i)) for i in range(schedule[rank])]
+            assert mains == deficits(schedule)[rank]
+            assert places == walked_alone(schedule)

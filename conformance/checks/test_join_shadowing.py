@@ -1,0 +1,187 @@
+"""Uneven inputs: which hooks run how often and in which order, what the handshake says, and what it adds up to."""
+
+import time
+
+import torch.distributed as dist
+
+from conformance.checking import MANY, check
+from conformance.joinables import adder, collector, recorder, total, upper_ranks, walker
+from conformance.oracle import active_ranks
+from conformance.scenario import deficits, fixed_and_generated, last_joiners, linear, one_long, promised_log, shapes
+
+NAMES = ("a", "b", "c")
+
+
+def train_each(ctx, several, late=False):
+    """One fresh context per schedule: the shared log of its joinables, and what each notification added up to."""
+    seen = []
+    for schedule in several:
+        log, handles, sums = [], [], []
+        joinables = [recorder(ctx, name, log) for name in NAMES]
+        with ctx.subject.Join(joinables):
+            for _ in range(schedule[ctx.rank]):
+                handles.append(joinables[0].step())
+                if not late:
+                    sums.append(total(handles[-1]))
+                for other in joinables[1:]:
+                    other.step()
+        seen.append((log, [total(handle) for handle in handles] if late else sums))
+    return seen
+
+
+def by_schedule(ranks, function, several, *args, **options):
+    """Run all schedules in one run; each schedule with what every rank saw of it, by rank."""
+    return zip(several, zip(*ranks(function, several, *args, **options), strict=True), strict=True)
+
+
+@check("JOIN-025", "JOIN-032")
+def test_main_hooks_make_up_each_ranks_deficit_whoever_ends_first(ranks):
+    def examine(several):
+        for schedule, seen in by_schedule(ranks, train_each, several):
+            for name in NAMES:
+                assert [log.count(f"{name} main") for log, _ in seen] == deficits(schedule), schedule
+
+    fixed_and_generated(ranks.world, examine)
+
+
+@check("JOIN-032", worlds=MANY, deadline_s=15)
+def test_a_rank_without_any_input_shadows_everything(ranks):
+    several = [tuple(0 if rank == idle else 1 + rank for rank in range(ranks.world)) for idle in range(ranks.world)]
+    for idle, (schedule, seen) in enumerate(by_schedule(ranks, train_each, several)):
+        log, sums = seen[idle]
+        assert sums == []
+        assert log == promised_log(schedule, idle, NAMES)
+
+
+@check("JOIN-026")
+def test_even_inputs_run_no_main_hook_and_every_post_hook(ranks):
+    several = [(count,) * ranks.world for count in (0, 1, 2, 5)]
+    for _, seen in by_schedule(ranks, train_each, several):
+        for log, _ in seen:
+            assert not [entry for entry in log if "main" in entry]
+            assert log[-3:] == ["a post True", "b post True", "c post True"]
+
+
+@check("JOIN-027", "JOIN-028")
+def test_hooks_run_in_list_order_mains_every_iteration_and_posts_once_at_the_end(ranks):
+    def examine(several):
+        for schedule, seen in by_schedule(ranks, train_each, several):
+            for rank, (log, _) in enumerate(seen):
+                assert log == promised_log(schedule, rank, NAMES), f"rank {rank} of {schedule}"
+
+    fixed_and_generated(ranks.world, examine)
+
+
+def linger(ctx, schedule):
+    """The slowest rank lingers in its last iteration; how many ranks had left their loops when this one finalised."""
+    found = []
+    a = recorder(ctx, post=lambda *_: found.append(ctx.store.add("left", 0)))
+    with ctx.subject.Join([a]):
+        for _ in range(schedule[ctx.rank]):
+            a.step()
+        if schedule[ctx.rank] == max(schedule):
+            while ctx.store.add("left", 0) < ctx.world - 1:  # until everybody else is on the way out
+                time.sleep(0.005)
+            time.sleep(0.1)
+        ctx.store.add("left", 1)
+    return found
+
+
+@check("JOIN-029", worlds=MANY, deadline_s=15)
+def test_no_post_hook_starts_before_the_slowest_rank_has_left_its_loop(ranks):
+    for slowest in (0, ranks.world - 1):
+        assert ranks(linger, one_long(ranks.world, slowest)) == [[ranks.world]] * ranks.world
+
+
+@check("JOIN-030")
+def test_every_rank_tied_for_last_is_told_that_it_is_a_last_joiner(ranks):
+    def examine(several):
+        for schedule, seen in by_schedule(ranks, train_each, several):
+            told = [[entry for entry in log if entry.startswith("a post")] for log, _ in seen]
+            assert told == [[f"a post {last}"] for last in last_joiners(schedule)], schedule
+
+    fixed_and_generated(ranks.world, examine)
+
+
+@check("JOIN-031")
+def test_each_notification_adds_up_to_the_number_of_active_ranks(ranks):
+    for late in (False, True):  # waited for at once, or after the context has ended
+        for schedule, seen in by_schedule(ranks, train_each, list(shapes(ranks.world).values()), late):
+            for rank, (_, sums) in enumerate(seen):
+                assert sums == [len(active_ranks(schedule, i)) for i in range(schedule[rank])], schedule
+
+
+def value(rank, iteration):
+    """What a rank contributes: small whole numbers, different for every rank and iteration."""
+    return float(1 + 3 * rank + 10 * iteration)
+
+
+def communicate_each(ctx, several, upper):
+    """Three joinables that communicate in every step, in one context per schedule; their final states."""
+    group = dist.new_group(upper_ranks(ctx.world)) if upper else ctx.group
+    if upper and ctx.rank == 0:
+        return [None] * len(several)
+    mine, seen = dist.get_rank(group), []
+    for schedule in several:
+        joinables = [adder(ctx, group=group), walker(ctx, group=group), collector(ctx, group=group)]
+        with ctx.subject.Join(joinables):
+            for iteration in range(schedule[mine]):
+                for joinable in joinables:
+                    joinable.step(value(mine, iteration))
+        added, walked, collected = joinables
+        seen.append({"total": added.total.tolist(), "places": walked.places, "rows": collected.rows})
+    return seen
+
+
+def communicated_alone(schedule):
+    """The same in one process: an absent rank adds nothing, moves nothing, and is missing from the rows."""
+    places, rows, added = [0.0], [], 0.0
+    for iteration in range(max(schedule)):
+        here = active_ranks(schedule, iteration)
+        sum_here = sum(value(rank, iteration) for rank in here)
+        added += sum_here
+        places.append(places[-1] * 0.5 + sum_here)
+        rows.append([value(rank, iteration) if rank in here else -1.0 for rank in range(len(schedule))])
+    return {"total": [added] * 3, "places": places, "rows": rows}
+
+
+@check("JOIN-034")
+def test_joinables_that_communicate_reach_on_every_rank_what_one_process_computes(ranks):
+    def examine(several):
+        for schedule, seen in by_schedule(ranks, communicate_each, several, False):
+            for rank, state in enumerate(seen):
+                assert state == communicated_alone(schedule), f"rank {rank} of {schedule}"
+
+    fixed_and_generated(ranks.world, examine)
+
+
+@check("JOIN-034", worlds=(3, 4))
+def test_joinables_of_a_subgroup_communicate_within_it_alone(ranks):
+    several = list(shapes(ranks.world - 1).values())
+    for schedule, (outside, *inside) in by_schedule(ranks, communicate_each, several, True):
+        assert outside is None
+        assert inside == [communicated_alone(schedule)] * len(inside), schedule
+
+
+def events_of_a_context(ctx, schedule):
+    joinables = [adder(ctx), collector(ctx)]
+    with ctx.subject.Join(joinables):
+        for iteration in range(schedule[ctx.rank]):
+            for joinable in joinables:
+                joinable.step(value(ctx.rank, iteration))
+    return [(each.op, each.reduce_op, each.dtype, tuple(each.shape)) for each in ctx.ledger()]
+
+
+@check("JOIN-027", "JOIN-031", "JOIN-034", worlds=MANY)
+def test_live_and_shadowing_ranks_start_the_same_collectives_in_the_same_order(ranks):
+    schedule = linear(ranks.world, 1)
+    ledgers = ranks(events_of_a_context, schedule, ledger=True)
+    assert all(ledger == ledgers[0] for ledger in ledgers)
+    count, adding, gathering = ledgers[0][:3]
+    assert count[:2] == ("all_reduce", "SUM")
+    assert adding == ("all_reduce", "SUM", "float32", (3,))
+    assert "gather" in gathering[0]
+    rounds = max(schedule)
+    assert ledgers[0][: 3 * rounds] == [count, adding, gathering] * rounds
+    assert ledgers[0][3 * rounds] == count, "the count that finds everybody joined"
+    assert [each[0] for each in ledgers[0][3 * rounds + 1 :]][-2:] == ["all_reduce", "broadcast"]

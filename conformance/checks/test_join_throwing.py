@@ -1,0 +1,172 @@
+"""Throwing on early termination: who raises what and when, what does not happen any more, and what it costs."""
+
+import re
+import time
+
+import torch
+from torch import nn
+
+from conformance.checking import MANY, check
+from conformance.joinables import recorder
+from conformance.ranks import caught
+from conformance.scenario import fixed_and_generated, is_even, linear, uneven_shapes, without_inputs
+
+NAMES = ("a", "b")
+
+
+def train_each(ctx, several):
+    """One fresh throwing context per schedule: what it raised, the log, and how often the first one was notified."""
+    seen = []
+    for schedule in several:
+        log, notified = [], []
+        joinables = [recorder(ctx, name, log) for name in NAMES]
+
+        def train(count=schedule[ctx.rank], joinables=joinables, notified=notified):
+            with ctx.subject.Join(joinables, throw_on_early_termination=True):
+                for number in range(count):
+                    notified.append(number)
+                    for each in joinables:
+                        each.step()
+
+        seen.append((caught(train), log, len(notified)))
+    return seen
+
+
+def by_schedule(ranks, several):
+    return zip(several, zip(*ranks(train_each, several), strict=True), strict=True)
+
+
+@check("JOIN-041", worlds=MANY)
+def test_a_rank_that_runs_out_first_raises_and_names_itself(ranks):
+    def examine(several):
+        for schedule, seen in by_schedule(ranks, several):
+            for rank, (error, *_) in enumerate(seen):
+                if schedule[rank] == min(schedule):
+                    assert error is not None, f"rank {rank} of {schedule}"
+                    assert error.is_a(RuntimeError)
+                    assert re.search(rf"\brank {rank}\b", error.text, re.IGNORECASE), error
+                    assert "exhausted" in error.text.lower()
+
+    fixed_and_generated(ranks.world, examine, uneven=True)
+
+
+@check("JOIN-042", worlds=MANY)
+def test_ranks_that_still_have_inputs_raise_at_their_next_notification(ranks):
+    def examine(several):
+        for schedule, seen in by_schedule(ranks, several):
+            for rank, (error, log, notified) in enumerate(seen):
+                if schedule[rank] > min(schedule):
+                    assert error is not None, f"rank {rank} of {schedule}"
+                    assert error.is_a(RuntimeError)
+                    assert "exhausted" in error.text.lower()
+                    assert "rank" in error.text.lower()
+                    assert not re.match(rf"rank {rank} ", error.text, re.IGNORECASE), "it blames itself"
+                    assert notified == min(schedule) + 1
+                    assert log == ["a step", "b step"] * min(schedule), "work was done after the failing notification"
+
+    fixed_and_generated(ranks.world, examine, uneven=True)
+
+
+@check("JOIN-043", worlds=MANY)
+def test_after_a_throw_no_rank_shadows_or_finalises(ranks):
+    for schedule, seen in by_schedule(ranks, uneven_shapes(ranks.world)):
+        assert not is_even(schedule)
+        for error, log, _ in seen:
+            assert error is not None
+            assert log == ["a step", "b step"] * min(schedule)
+
+
+def throw_in_ddp(ctx, schedule):
+    model = ctx.subject.DistributedDataParallel(nn.Linear(1, 1, bias=False).to(ctx.device))
+
+    def train():
+        with ctx.subject.Join([model], throw_on_early_termination=True):
+            for _ in range(schedule[ctx.rank]):
+                model(torch.ones(1, 1, device=ctx.device)).sum().backward()
+        return "ended"
+
+    built = len(ctx.ledger())
+    error = caught(train)
+    return error, [str(event) for event in ctx.ledger()[built:] if event.op == "broadcast"]
+
+
+@check("JOIN-041", "JOIN-042", "JOIN-043", worlds=(2, 3), deadline_s=10)
+def test_ddp_throws_too_and_broadcasts_no_final_model(ranks):
+    for schedule in (linear(ranks.world, 1), linear(ranks.world, 1)[::-1]):
+        for rank, (error, broadcasts) in enumerate(ranks(throw_in_ddp, schedule, ledger=True)):
+            assert error is not None
+            assert error.is_a(RuntimeError)
+            assert "exhausted" in error.text.lower()
+            assert broadcasts == [], f"rank {rank}"
+
+
+@check("JOIN-044")
+def test_throwing_mode_is_silent_when_all_ranks_end_together(ranks):
+    several = [(count,) * ranks.world for count in (0, 1, 3)]
+    for schedule, seen in by_schedule(ranks, several):
+        for error, log, _ in seen:
+            assert error is None
+            assert log == [*["a step", "b step"] * schedule[0], "a post True", "b post True"]
+
+
+def count_collectives(ctx, throw):
+    a, b = recorder(ctx), recorder(ctx, "b")
+    costs = []
+    with ctx.subject.Join([a, b], throw_on_early_termination=throw):
+        for _ in range(3):
+            before = len(ctx.ledger())
+            a.step()
+            after_a = len(ctx.ledger())
+            b.step()
+            costs.append((after_a - before, len(ctx.ledger()) - after_a))
+        steps = len(ctx.ledger())
+    return costs, {(each.op, each.reduce_op, tuple(each.shape)) for each in ctx.ledger()[:steps]}
+
+
+@check("JOIN-045", "JOIN-048")
+def test_a_notification_costs_one_all_reduce_and_in_throwing_mode_a_second(ranks):
+    for throw, cost in ((False, 1), (True, 2)):
+        for costs, kinds in ranks(count_collectives, throw, ledger=True):
+            assert costs == [(cost, 0)] * 3
+            assert kinds == {("all_reduce", "SUM", (1,))}
+
+
+def notify_after_a_look(ctx):
+    """The last rank notifies only after it has given the others time to get past their notification."""
+    a = recorder(ctx)
+    with ctx.subject.Join([a], throw_on_early_termination=True):
+        if ctx.rank == ctx.world - 1:
+            ctx.store.wait(["about to notify"])
+            ctx.store.set("go on", "1")
+            others_passed = _passed_within(ctx, 0.3)
+            a.step()
+            return others_passed
+        ctx.store.set("about to notify", "1")
+        a.step()
+        ctx.store.set("passed", "1")
+    return False
+
+
+def _passed_within(ctx, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if ctx.store.check(["passed"]):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@check("JOIN-045", worlds=(2, 3), deadline_s=10)
+def test_a_notification_in_throwing_mode_waits_for_the_other_ranks(ranks):
+    assert ranks(notify_after_a_look) == [False] * ranks.world
+
+
+@check("JOIN-046", worlds=MANY)
+def test_a_rank_without_inputs_makes_everybody_throw_at_the_first_notification(ranks):
+    several = [without_inputs(ranks.world, rank) for rank in range(ranks.world)]
+    for schedule, seen in by_schedule(ranks, several):
+        for rank, (error, log, notified) in enumerate(seen):
+            assert error is not None, f"rank {rank} of {schedule}"
+            assert error.is_a(RuntimeError)
+            assert log == []
+            assert notified == (0 if schedule[rank] == 0 else 1)
