@@ -1,0 +1,294 @@
+"""The hooks on real ranks, on buckets made by hand: what each makes of every rank's gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from impl.comm.trace import tracing
+from impl.ddp.bucket import GradBucket
+from impl.ddp.hooks import default_hooks, post_localSGD_hook, quantization_hooks
+from impl.ddp.hooks import powerSGD_hook as powersgd
+
+from .comm_hook_ranks import run_on_ranks
+
+
+def bucket_of(gradients, *, group=None, divisor=None, index=0, last=True):
+    """A bucket of our own class that holds these gradients."""
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    views, offset = [], 0
+    for gradient in gradients:
+        views.append(flat[offset : offset + gradient.numel()].view(gradient.shape))
+        offset += gradient.numel()
+    group = group or dist.group.WORLD
+    parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    return GradBucket(index, last, flat, views, parameters, group, divisor or dist.get_world_size(group))
+
+
+def random(rank, *shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 * seed + rank), dtype=dtype)
+
+
+def mean_of(world, make):
+    return sum(make(rank) for rank in range(world)) / world
+
+
+# -- plain and compressed all-reduce
+
+
+def reduce_flat(rank, world, hook_name, value, dtype):
+    bucket = bucket_of([torch.full((3,), value * (rank + 1), dtype=dtype)])
+    buffer = bucket.buffer()
+    result = getattr(default_hooks, hook_name)(None, bucket).wait()
+    return result.tolist(), result.dtype, result is buffer
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("hook", ["allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"])
+def test_the_mean_comes_back_in_the_buffer_itself_and_in_its_dtype(hook, dtype):
+    assert run_on_ranks(reduce_flat, 4, hook, 1.0, dtype) == [([2.5] * 3, dtype, True)] * 4  # exact: a power of two
+
+
+def test_large_gradients_do_not_overflow_in_half_precision():
+    results = run_on_ranks(reduce_flat, 3, "fp16_compress_hook", 20000.0, torch.float32)
+    assert all(abs(result[0][0] - 40000) <= 32 for result in results)
+
+
+def subgroup_mean(rank, world):
+    pair = dist.new_group([1, 2])
+    if rank == 0:
+        return None
+    by_default = default_hooks.allreduce_hook(None, bucket_of([torch.full((2,), float(rank))], group=pair)).wait()
+    asked = bucket_of([torch.full((2,), float(rank))], group=pair, divisor=1)
+    return by_default.tolist(), default_hooks.allreduce_hook(pair, asked).wait().tolist()
+
+
+def test_no_state_means_the_group_of_the_ddp_and_its_divisor_counts():
+    assert run_on_ranks(subgroup_mean, 3)[1:] == [([1.5, 1.5], [3.0, 3.0])] * 2
+
+
+def outsider(rank, world):
+    pair = dist.new_group([0, 1])
+    try:
+        default_hooks.allreduce_hook(pair, bucket_of([torch.zeros(1)]))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_a_group_without_this_process_is_refused_instead_of_reducing_nothing():
+    assert "not a member" in run_on_ranks(outsider, 3)[2]
+
+
+def reduce_sparse(rank, world):
+    gradient = torch.sparse_coo_tensor([[rank, 2]], [[1.0, 2.0], [3.0, 3.0]], (4, 2))
+    results = []
+    for hook in (
+        default_hooks.allreduce_hook,
+        default_hooks.fp16_compress_hook,
+        quantization_hooks.quantization_pertensor_hook,
+    ):
+        bucket = GradBucket(0, True, gradient, [gradient], [torch.nn.Parameter(torch.zeros(4, 2))], dist.group.WORLD, 2)
+        result = hook(None, bucket).wait()
+        results.append((result.is_sparse, result.dtype, result.to_dense().tolist()))
+    return results
+
+
+def test_sparse_gradients_are_averaged_and_stay_sparse():
+    expected = (True, torch.float32, [[0.5, 1], [0.5, 1], [3, 3], [0, 0]])
+    assert run_on_ranks(reduce_sparse, 2) == [[expected] * 3] * 2
+
+
+def wrapped_bits(rank, world):
+    gradients = [random(rank, 40, 7), random(rank, 9)]
+    direct = default_hooks.fp16_compress_hook(None, bucket_of(gradients)).wait()
+    wrapper = default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)
+    wrapped = wrapper(None, bucket_of(gradients)).wait()
+    state = powersgd.PowerSGDState(None, start_powerSGD_iter=0, use_error_feedback=False, warm_start=False)
+    low = default_hooks.fp16_compress_wrapper(powersgd.powerSGD_hook)(state, bucket_of(gradients)).wait()
+    return torch.equal(direct, wrapped), wrapped.dtype, low
+
+
+def test_wrapping_gives_the_bits_of_the_compression_hook_and_works_around_powersgd():
+    results = run_on_ranks(wrapped_bits, 3)
+    assert all(same and dtype == torch.float32 for same, dtype, _ in results)
+    biases = mean_of(3, lambda rank: random(rank, 9))
+    assert torch.allclose(results[0][2][-9:], biases, atol=2e-3)
+    assert all(torch.equal(results[0][2], low) for _, _, low in results)
+
+
+# -- PowerSGD
+
+
+def gradients_of(rank, iteration, dtype=torch.float32):
+    return [
+        random(rank, 12, 10, seed=iteration, dtype=dtype),
+        random(rank, 10, seed=50 + iteration, dtype=dtype),
+        random(rank, 8, 3, 5, seed=70 + iteration, dtype=dtype),
+        random(rank, 12, 10, seed=90 + iteration, dtype=dtype),
+    ]
+
+
+def train_powersgd(rank, world, hook_name, iterations, options, dtype=torch.float32):
+    state = powersgd.PowerSGDState(None, **options)
+    results = []
+    for iteration in range(iterations):
+        gradients = gradients_of(rank, iteration, dtype)
+        first = bucket_of(gradients[:2], index=0, last=False)
+        second = bucket_of(gradients[2:], index=1, last=True)
+        with tracing() as labels:
+            futures = [getattr(powersgd, hook_name)(state, bucket) for bucket in (first, second)]
+        results.append(torch.cat([future.wait() for future in futures]))
+    return results, state.iter, state.compression_stats(), labels
+
+
+def flat_mean(world, iteration):
+    return mean_of(world, lambda rank: torch.cat([g.reshape(-1) for g in gradients_of(rank, iteration)]))
+
+
+@pytest.mark.parametrize("hook", ["powerSGD_hook", "batched_powerSGD_hook"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"start_powerSGD_iter": 2},
+        {"start_powerSGD_iter": 2, "matrix_approximation_rank": 3, "batch_tensors_with_same_shape": True},
+        {"start_powerSGD_iter": 2, "use_error_feedback": False, "orthogonalization_epsilon": 1e-8},
+    ],
+)
+def test_plain_mean_before_the_start_and_equal_bits_on_all_ranks_after_it(hook, options):
+    world = 3
+    results = run_on_ranks(train_powersgd, world, hook, 4, {"min_compression_rate": 1, **options})
+    for iteration in range(4):
+        average = flat_mean(world, iteration)
+        mine = results[0][0][iteration]
+        assert all(torch.equal(mine, other[0][iteration]) for other in results)
+        assert torch.allclose(mine, average, atol=1e-5) == (iteration < 2)
+        if hook == "powerSGD_hook":
+            assert torch.allclose(mine[120:130], average[120:130], atol=1e-6)  # the bias is never compressed
+    assert results[0][1] == 4
+    rate, before, after = results[0][2]
+    assert before == 2 * mine.numel()
+    assert after < before
+    assert rate == before / after
+    assert [label.split(" bucket")[0][9:] for label in results[0][3]] == ["PowerSGD P", "PowerSGD Q and rest"] * 2
+
+
+def feed_constant(rank, world, options, iterations, low_rank):
+    state = powersgd.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1, **options)
+    matrix = random(rank, 12, 10)
+    if low_rank:
+        matrix = torch.outer(random(0, 12), random(0, 10)) * (rank + 1)
+    total = torch.zeros_like(matrix)
+    for _ in range(iterations):
+        total += powersgd.powerSGD_hook(state, bucket_of([matrix])).wait().view(12, 10)
+    return total / iterations, matrix
+
+
+def test_a_rank_one_matrix_is_reproduced():
+    results = run_on_ranks(feed_constant, 3, {}, 5, True)
+    average = sum(matrix for _, matrix in results) / 3
+    assert torch.allclose(results[0][0], average, rtol=1e-4, atol=1e-5)
+
+
+def test_with_error_feedback_what_is_lost_arrives_later():
+    """The mean over many iterations comes as near to the true mean as one over the number of iterations; else never."""
+    gaps = {}
+    for feedback in (True, False):
+        results = run_on_ranks(feed_constant, 2, {"use_error_feedback": feedback}, 200, False)
+        average = sum(matrix for _, matrix in results) / 2
+        gaps[feedback] = ((results[0][0] - average).norm() / average.norm()).item()
+    assert gaps[True] < 0.1 < 0.5 < gaps[False]
+
+
+def zero_then_live(rank, world):
+    state = powersgd.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1, use_error_feedback=False)
+    matrix = torch.outer(random(0, 12), random(0, 10))
+    outcomes = []
+    for scale in (0, 0, 0, 0, 1, 1):
+        outcomes.append(powersgd.powerSGD_hook(state, bucket_of([matrix * scale])).wait().view(12, 10))
+    return torch.isfinite(torch.stack(outcomes)).all().item(), torch.allclose(outcomes[-1], matrix, atol=1e-5)
+
+
+def test_a_gradient_of_zeros_neither_gives_nans_nor_silences_the_parameter_for_good():
+    assert run_on_ranks(zero_then_live, 2) == [(True, True)] * 2
+
+
+def shrinking(rank, world):
+    state = powersgd.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)
+    for columns in (10, 10, 10, 14, 14):  # the bucket is laid out anew while the state remembers
+        matrix = torch.outer(random(0, 12), random(0, columns))
+        result = powersgd.powerSGD_hook(state, bucket_of([matrix])).wait().view(12, columns)
+    return torch.allclose(result, matrix, atol=1e-4)
+
+
+def test_memory_that_does_not_fit_a_rebuilt_bucket_is_dropped():
+    assert run_on_ranks(shrinking, 2) == [True] * 2
+
+
+# -- post-local SGD
+
+
+def train_locally(rank, world, average_locally):
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    state = post_localSGD_hook.PostLocalSGDState(None, pairs[rank // 2], 2, average_locally)
+    values = []
+    for _ in range(4):
+        for index in range(2):
+            bucket = bucket_of([torch.full((2,), float(rank + index))], index=index, last=index == 1)
+            values.append(post_localSGD_hook.post_localSGD_hook(state, bucket).wait()[0].item())
+    return values
+
+
+@pytest.mark.parametrize("average_locally", [True, False])
+def test_global_mean_before_the_start_and_local_after_it(average_locally):
+    for rank, values in enumerate(run_on_ranks(train_locally, 4, average_locally)):
+        local = (rank // 2) * 2 + 0.5 if average_locally else rank
+        assert values == [1.5, 2.5] * 2 + [local, local + 1] * 2
+
+
+def train_on_the_machine(rank, world):
+    team = dist.new_group([1, 2])
+    if rank == 0:
+        return None
+    state = post_localSGD_hook.PostLocalSGDState(team, None, 0)
+    result = post_localSGD_hook.post_localSGD_hook(state, bucket_of([torch.full((1,), float(rank))], group=team)).wait()
+    return result.item(), dist.get_process_group_ranks(state.subgroup)
+
+
+def test_without_a_subgroup_the_members_on_this_machine_average():
+    assert run_on_ranks(train_on_the_machine, 3)[1:] == [(1.5, [1, 2])] * 2
+
+
+# -- 8-bit
+
+
+def quantise(rank, world, hook_name, size, divisor):
+    buffer = random(rank, size)
+    result = getattr(quantization_hooks, hook_name)(None, bucket_of([buffer], divisor=divisor)).wait()
+    return result, buffer
+
+
+@pytest.mark.parametrize("hook", ["quantization_pertensor_hook", "quantization_perchannel_hook"])
+@pytest.mark.parametrize("size", [1, 512, 1300])
+@pytest.mark.parametrize("divisor", [None, 2])
+def test_the_eight_bit_mean_is_off_by_less_than_a_step_and_equal_everywhere(hook, size, divisor):
+    results = run_on_ranks(quantise, 3, hook, size, divisor)
+    exact = sum(buffer for _, buffer in results) / (divisor or 3)
+    step = max((b.max().clamp(min=0) - b.min().clamp(max=0)).item() for _, b in results) / 255
+    assert (results[0][0] - exact).abs().max().item() <= 0.51 * step * 3 / (divisor or 3)
+    assert all(torch.equal(results[0][0], result) for result, _ in results)
+
+
+def test_channels_are_finer_than_one_scale_for_all():
+    """A bucket whose parts differ a thousandfold in size."""
+    gaps = {}
+    for hook in ("quantization_pertensor_hook", "quantization_perchannel_hook"):
+        gaps[hook] = max(run_on_ranks(quantise_uneven, 2, hook))
+    assert gaps["quantization_perchannel_hook"] * 100 < gaps["quantization_pertensor_hook"]
+
+
+def quantise_uneven(rank, world, hook_name):
+    buffer = torch.cat([random(rank, 512) / 1000, random(rank, 512, seed=1)])
+    result = getattr(quantization_hooks, hook_name)(None, bucket_of([buffer])).wait()
+    return (result[:512] - mean_of(world, lambda r: random(r, 512) / 1000)).abs().max().item()
