@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .join import Join as Join
     from .join import Joinable as Joinable
     from .join import JoinHook as JoinHook
+    from .zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
 
 __version__ = "0.1.0"
 
@@ -17,6 +18,7 @@ _ROOMS = {
     "Join": "impl.join",
     "JoinHook": "impl.join",
     "Joinable": "impl.join",
+    "ZeroRedundancyOptimizer": "impl.zero",
 }
 
 __all__ = sorted(_ROOMS)

@@ -11,7 +11,11 @@ from . import Subject
 # where each public name lives; a room that is not built yet is declared as lacking, not hidden
 _ROOMS = {
     "impl.join": ("Join", "Joinable", "JoinHook", "_JoinConfig"),
+    "impl.zero": ("ZeroRedundancyOptimizer", "_ZeROJoinHook"),
 }
+
+# modules that are a public name by themselves
+_MODULES = {"impl.zero": "zero"}
 
 
 def _gather() -> Subject:
@@ -24,6 +28,8 @@ def _gather() -> Subject:
             lacks.update(dict.fromkeys(wanted, f"{room} cannot be imported: {error}"))
             continue
         names.update({name: getattr(module, name) for name in wanted})
+        if room in _MODULES:
+            names[_MODULES[room]] = module
     return Subject("impl", importlib.import_module("impl").__version__, names, lacks)
 
 

@@ -1,0 +1,113 @@
+"""What a ZeroRedundancyOptimizer may be built from, and the errors that say why something else was refused."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+#: A parameter group as torch's optimizers write it: ``{"params": [...], "lr": ...}``.
+Group = dict[str, Any]
+
+
+def checked_groups(params: Any) -> list[Group]:
+    """The parameter groups that ``params`` describes.
+
+    Accepts an iterable of tensors (one group) or of group dictionaries. TypeError for anything else; ValueError for an
+    empty list, a dictionary without ``"params"`` and parameters that cannot be sharded together (ZERO-002 … 004).
+    """
+    items = _listed(params)
+    if not items:
+        raise ValueError("ZeroRedundancyOptimizer got an empty parameter list: pass those of a model that has some.")
+    if all(isinstance(item, torch.Tensor) for item in items):
+        groups = [{"params": items}]
+    elif all(isinstance(item, dict) for item in items):
+        groups = [_checked_group(item, place) for place, item in enumerate(items)]
+    else:
+        kinds = sorted({"tensor" if isinstance(item, torch.Tensor) else type(item).__name__ for item in items})
+        raise TypeError(
+            "params must hold tensors only, or group dictionaries only, but it holds "
+            f"{' and '.join(kinds)}. Usual cause: tensors and groups in one list, or named_parameters() in place of "
+            "parameters()."
+        )
+    everything = [parameter for group in groups for parameter in group["params"]]
+    if not everything:
+        raise ValueError("The parameter groups hold not a single parameter: there is nothing to optimize.")
+    check_alike(everything)
+    return groups
+
+
+def _listed(params: Any) -> list[Any]:
+    if isinstance(params, torch.Tensor):
+        raise TypeError(
+            "params must be an iterable of tensors or of group dictionaries, but it is a tensor. Usual cause: one "
+            "parameter given bare; put it into a list: [parameter]."
+        )
+    try:
+        return list(params)
+    except TypeError:
+        raise TypeError(
+            f"params must be an iterable of tensors or of group dictionaries, but it is {type(params).__name__}."
+        ) from None
+
+
+def _checked_group(group: Group, place: int) -> Group:
+    if "params" not in group:
+        raise ValueError(
+            f"Parameter group {place} has no key 'params' (it has {sorted(map(str, group))}): write "
+            "{'params': model.parameters(), ...}."
+        )
+    members = group["params"]
+    listed = [members] if isinstance(members, torch.Tensor) else _listed(members)
+    for member in listed:
+        if not isinstance(member, torch.Tensor):
+            raise TypeError(f"Parameter group {place} holds a {type(member).__name__} where a tensor belongs.")
+    return {**group, "params": listed}
+
+
+def check_alike(parameters: Iterable[torch.Tensor]) -> None:
+    """ValueError unless all are dense tensors of one dtype on one type of device (ZERO-004)."""
+    first: torch.Tensor | None = None
+    for place, parameter in enumerate(parameters):
+        if parameter.layout != torch.strided:
+            raise ValueError(
+                f"Parameter {place} is a sparse tensor ({parameter.layout}); ZeroRedundancyOptimizer needs dense ones "
+                "(sparse gradients of dense parameters are fine)."
+            )
+        first = parameter if first is None else first
+        for word, mine, theirs in (
+            ("dtype", parameter.dtype, first.dtype),
+            ("device type", parameter.device.type, first.device.type),
+        ):
+            if mine != theirs:
+                raise ValueError(
+                    f"All parameters must have the same {word}: parameter 0 has {theirs}, parameter {place} has "
+                    f"{mine}. Use one ZeroRedundancyOptimizer for each {word}."
+                )
+
+
+def local_constructor(optimizer_class: Any, overlap: bool) -> Callable[..., torch.optim.Optimizer]:
+    """What builds the optimizer of one rank's shard (ZERO-005).
+
+    Any optimizer class serves with and without overlap. torch's functional optimizers exist only for overlap: there
+    they are replaced by the ordinary class of the same name, elsewhere refused with a ValueError.
+    """
+    if inspect.isclass(optimizer_class) and issubclass(optimizer_class, torch.optim.Optimizer):
+        return optimizer_class
+    name = getattr(optimizer_class, "__name__", "")
+    if name.startswith("_Functional"):
+        if not overlap:
+            raise ValueError(
+                f"{name} is a functional optimizer, which only overlap_with_ddp=True can use: pass "
+                f"torch.optim.{name.removeprefix('_Functional')} instead."
+            )
+        ordinary = getattr(importlib.import_module("torch.optim"), name.removeprefix("_Functional"), None)
+        if ordinary is None:
+            raise ValueError(f"{name} has no counterpart in torch.optim: pass the optimizer class itself.")
+        return ordinary  # type: ignore[no-any-return]
+    if inspect.isclass(optimizer_class) or not callable(optimizer_class):
+        raise TypeError(f"optimizer_class must be a torch.optim.Optimizer class, not {optimizer_class!r}.")
+    return optimizer_class  # type: ignore[no-any-return]  # a factory, e.g. functools.partial over a class

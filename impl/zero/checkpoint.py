@@ -1,0 +1,76 @@
+"""Moving optimizer state between its shards and one global dictionary: gathering, checking, taking one's own part."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..comm.pending import Watch
+from ..comm.ranks import GroupRank, Team
+from ..comm.sharded import receive, send
+
+#: State of parameters by global index.
+States = dict[int, Any]
+
+
+def gather_states(
+    team: Team, mine: States, to: GroupRank, device: torch.device, watch: Watch | None
+) -> States | None:
+    """Every rank's states on rank ``to``, ascending by index; None elsewhere (ZERO-016).
+
+    One shard travels at a time, straight to the target, so that the target never holds more than the result and one
+    packed shard, and no other rank holds anything of its peers.
+    """
+    if team.rank != to:
+        _send(team, mine, to, device, watch)
+        return None
+    gathered = snapshot(mine)
+    for rank in team.members:
+        if rank != to:
+            gathered.update(_receive(team, GroupRank(rank), device, watch))
+    return dict(sorted(gathered.items()))
+
+
+def _send(team: Team, states: States, to: GroupRank, device: torch.device, watch: Watch | None) -> None:
+    stream = io.BytesIO()
+    torch.save(snapshot(states), stream)
+    body = torch.frombuffer(stream.getbuffer(), dtype=torch.uint8).to(device)
+    length = torch.tensor([body.numel()], dtype=torch.int64, device=device)
+    send(team, length, to, f"zero: size of the states of rank {team.rank}").wait(watch)
+    send(team, body, to, f"zero: states of rank {team.rank}").wait(watch)
+
+
+def _receive(team: Team, source: GroupRank, device: torch.device, watch: Watch | None) -> States:
+    length = torch.zeros(1, dtype=torch.int64, device=device)
+    size = int(receive(team, length, source, f"zero: size of the states of rank {source}").wait(watch).item())
+    body = torch.empty(size, dtype=torch.uint8, device=device)
+    receive(team, body, source, f"zero: states of rank {source}").wait(watch)
+    # written by a peer of our own job a moment ago, so arbitrary Python values are as safe as the peer itself
+    states: States = torch.load(io.BytesIO(body.cpu().numpy().tobytes()), map_location="cpu", weights_only=False)
+    return states
+
+
+def snapshot(value: Any) -> Any:
+    """A copy on the CPU that later steps do not change."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: snapshot(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(snapshot(item) for item in value)
+    return copy.deepcopy(value)
+
+
+def own_part(state_dict: Mapping[str, Any], owned: Collection[int]) -> dict[str, Any]:
+    """The dictionary without the states of parameters that others own. Nothing of the argument is changed or shared.
+
+    The keys of a state dictionary are whatever its groups list as ``params``; their order is the global order.
+    """
+    keys: Sequence[Any] = [key for group in state_dict["param_groups"] for key in group["params"]]
+    foreign = {key for index, key in enumerate(keys) if index not in owned}
+    kept = {key: state for key, state in state_dict["state"].items() if key not in foreign and state is not None}
+    return {**state_dict, "state": copy.deepcopy(kept)}

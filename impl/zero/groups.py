@@ -1,0 +1,48 @@
+"""Parameter groups: keeping the exposed ones and the local optimizer's in step, and telling joined ranks about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+Group = dict[str, Any]
+
+
+def copy_settings(sources: Sequence[Group], targets: Sequence[Group]) -> None:
+    """Copy everything but the parameters from each source group to the target group at the same place (ZERO-011)."""
+    for source, target in zip(sources, targets, strict=True):
+        for key, value in source.items():
+            if key != "params":
+                target[key] = value
+
+
+def settings_of(groups: Iterable[Group]) -> list[Group]:
+    """The groups' settings as they are now, without the parameters; later changes in place do not show."""
+    return [{key: _kept(value) for key, value in group.items() if key != "params"} for group in groups]
+
+
+def portable(settings: Iterable[Group]) -> list[Group]:
+    """Settings fit for another process: tensors on the CPU."""
+    return [{key: _moved(value) for key, value in group.items()} for group in settings]
+
+
+def take_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
+    """Put received settings into our groups. A tensor that we already hold is filled, not replaced."""
+    for source, target in zip(settings, targets, strict=True):
+        for key, value in source.items():
+            held = target.get(key)
+            if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor) and held.shape == value.shape:
+                with torch.no_grad():
+                    held.copy_(value)
+            else:
+                target[key] = value
+
+
+def _kept(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _moved(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value

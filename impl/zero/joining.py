@@ -1,0 +1,130 @@
+"""A ZeRO step and a consolidation inside a join context: what live ranks do, and its shadow on ranks that have joined.
+
+    live rank                                   joined rank (told that a step follows)
+    step its own shard
+    source: news and gradients  ───────────▶    take the settings; step its own shard with those gradients
+    publish                     ◀──────────▶    publish
+
+The news go out only while somebody has joined; otherwise a step sends what it sends outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..comm.collectives import broadcast
+from ..comm.pending import Watch
+from ..comm.ranks import GroupRank, Team
+from .groups import settings_of
+from .news import News, NewsChannel, exchange_gradients, mark, sparse_gradients
+
+if TYPE_CHECKING:
+    from ..join.session import Session
+    from .optimizer import ZeroRedundancyOptimizer
+
+#: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
+STEP, CONSOLIDATE = 0, 1
+ACTS = ("step", "consolidate_state_dict")
+
+
+class Joining:
+    """What one ZeRO optimizer does differently inside a join context."""
+
+    def __init__(self, zero: ZeroRedundancyOptimizer, team: Team, device: torch.device) -> None:
+        self._zero = zero
+        self._team = team
+        self._channel = NewsChannel(team, device)
+        self._device = device
+        # ranks that had joined at the last step; when they change, the newcomers need the news afresh
+        self._absent: tuple[GroupRank, ...] = ()
+        # on a joined rank: the keywords of the live ranks' last known step()
+        self._arguments: dict[str, Any] = {}
+
+    def begin_context(self) -> None:
+        """A context is being set up: nobody has been told anything yet."""
+        self._channel.forget()
+        self._absent = ()
+
+    def step(self, session: Session, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
+        """A step on a live rank."""
+        zero = self._zero
+        news = News(settings_of(zero.param_groups), (), arguments)
+        if closure is None:
+            session.begin(zero, STEP)
+            loss = zero._local_step(**arguments)
+        else:
+            # the closure may run a whole iteration of other joinables, so our act begins behind it
+            session.begin(zero)
+            loss = zero._local_step(closure=closure, **arguments)
+            session.announce(zero, STEP)
+        absent = self._absent_ranks(session)
+        if absent:
+            sent = zero._sent_parameters()
+            self._pass_on(News(news.settings, sent, news.arguments), absent, session)
+        zero._sync_params(session.watch)
+        return loss
+
+    def shadow_step(self, session: Session) -> None:
+        """The same step on a rank that has joined."""
+        zero = self._zero
+        news, gradients = self._pass_on(None, self._absent_ranks(session), session)
+        if news is not None:
+            zero._take_news(news.settings, news.sent)
+            self._arguments = news.arguments
+        with shown_gradients(gradients):
+            zero._local_step(**self._arguments)
+        zero._sync_params(session.watch)
+
+    def consolidate(self, session: Session, to: int | None) -> None:
+        """Consolidation, on live and joined ranks alike; joined ranks learn from the source to whom."""
+        if to is not None:
+            session.announce(self._zero, CONSOLIDATE)
+        target = to
+        if self._absent_ranks(session):
+            message = torch.tensor([-1 if to is None else to], dtype=torch.int64, device=self._device)
+            label = "zero: target of the consolidation"
+            target = int(broadcast(self._team, message, session.source, label).wait(session.watch).item())
+        if target is None:
+            raise AssertionError("a joined rank follows a consolidation in which nobody has joined")
+        self._zero._consolidate(GroupRank(target), session.watch)
+
+    def _absent_ranks(self, session: Session) -> tuple[GroupRank, ...]:
+        active = set(session.active_ranks)
+        absent = tuple(GroupRank(rank) for rank in self._team.members if rank not in active)
+        if absent != self._absent:
+            self._channel.forget()
+            self._absent = absent
+        return absent
+
+    def _pass_on(
+        self, news: News | None, absent: Sequence[GroupRank], session: Session
+    ) -> tuple[News | None, list[tuple[torch.Tensor, torch.Tensor | None]]]:
+        """Send (source) or receive (everybody) news and the gradients of the absent ranks' shards."""
+        zero = self._zero
+        watch: Watch = session.watch
+        parameters = [parameter for rank in absent for parameter in zero._shard(rank)]
+        sending = self._team.rank == session.source
+        marks = [mark(parameter) for parameter in parameters] if sending else [0] * len(parameters)
+        sparse = sparse_gradients(parameters, marks) if sending else {}
+        told, marks, sparse = self._channel.exchange(news, marks, session.source, sparse, watch)
+        gradients = exchange_gradients(self._team, parameters, marks, session.source, sparse, watch)
+        mine = {id(parameter) for parameter in zero._shard(self._team.rank)}
+        pairs = zip(parameters, gradients, strict=True)
+        return told, [(parameter, gradient) for parameter, gradient in pairs if id(parameter) in mine]
+
+
+@contextmanager
+def shown_gradients(pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> Iterator[None]:
+    """Let the parameters show these gradients inside the block; afterwards they hold what they held before."""
+    before = [parameter.grad for parameter, _ in pairs]
+    for parameter, gradient in pairs:
+        parameter.grad = gradient
+    try:
+        yield
+    finally:
+        for (parameter, _), gradient in zip(pairs, before, strict=True):
+            parameter.grad = gradient

@@ -1,0 +1,128 @@
+"""What live ranks tell joined ones before a step: settings that only live ranks change, and gradients of the absent.
+
+A joined rank still owns a shard and its state, but its schedulers do not run, its flags are old, and nobody computes a
+gradient on it. So one live rank, the *source*, sends what the owner needs. Settings are sent again only when they
+differ from what was sent last; every rank remembers that, because the next source may be another rank.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..comm.collectives import broadcast, broadcast_object
+from ..comm.pending import Watch
+from ..comm.ranks import GroupRank, Team
+from .groups import Group, portable
+from .transfer import copy_all, flat_views
+
+_ABSENT, _DENSE, _SPARSE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class News:
+    """Settings of the live ranks, taken before their step."""
+
+    settings: list[Group]
+    sent: tuple[bool, ...]  # which parameters are published
+    arguments: dict[str, Any]  # further keywords of step()
+
+    def packed(self) -> bytes:
+        """Bytes that are equal where the news are equal. TypeError if a setting cannot travel."""
+        try:
+            return pickle.dumps((portable(self.settings), self.sent, self.arguments))
+        except Exception as error:
+            raise TypeError(
+                "A rank has joined, so the optimizer's settings must be sent to it, but one of them cannot be pickled: "
+                f"{error}. Keep functions and handles out of param_groups and of step()'s keywords."
+            ) from error
+
+    @staticmethod
+    def unpacked(body: bytes) -> News:
+        return News(*pickle.loads(body))
+
+
+class NewsChannel:
+    """Carries news of one optimizer from the source to the whole team. Every rank of the team makes every call."""
+
+    def __init__(self, team: Team, device: torch.device) -> None:
+        self._team = team
+        self._device = device
+        # what was sent last, on every rank; None when some rank may have missed it
+        self._last: bytes | None = None
+
+    def forget(self) -> None:
+        """The next news are sent whatever they are. Call on all ranks alike (a rank has joined, a context begins)."""
+        self._last = None
+
+    def exchange(
+        self, news: News | None, marks: Sequence[int], source: GroupRank, sparse: dict[int, Any], watch: Watch | None
+    ) -> tuple[News | None, list[int], dict[int, Any]]:
+        """The source's news (None if unchanged), marks and sparse gradients, on every rank.
+
+        ``news`` and ``sparse`` are read on the source only; ``marks`` must be equally long on all ranks.
+        """
+        control = torch.tensor([0, *marks], dtype=torch.uint8)
+        fresh = b""
+        if self._team.rank == source:
+            if news is None:
+                raise AssertionError("the source of news has none")
+            fresh = news.packed()
+            control[0] = int(fresh != self._last or bool(sparse))
+        control = control.to(self._device)
+        told = broadcast(self._team, control, source, "zero: news for joined ranks").wait(watch).tolist()
+        if not told[0]:
+            return None, told[1:], {}
+        label = "zero: settings for joined ranks"
+        body, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label)
+        changed = body != self._last
+        self._last = body
+        return (News.unpacked(body) if changed else None), told[1:], far
+
+
+def mark(parameter: torch.Tensor) -> int:
+    """How a parameter's gradient travels: not at all, in the flat buffer, or by itself."""
+    if parameter.grad is None:
+        return _ABSENT
+    return _DENSE if parameter.grad.layout == torch.strided else _SPARSE
+
+
+def sparse_gradients(parameters: Sequence[torch.Tensor], marks: Sequence[int]) -> dict[int, Any]:
+    """The sparse ones among the gradients, on the CPU, by place."""
+    return {
+        place: parameter.grad.detach().cpu()
+        for place, (parameter, kind) in enumerate(zip(parameters, marks, strict=True))
+        if kind == _SPARSE and parameter.grad is not None
+    }
+
+
+def exchange_gradients(
+    team: Team,
+    parameters: Sequence[torch.Tensor],
+    marks: Sequence[int],
+    source: GroupRank,
+    sparse: dict[int, Any],
+    watch: Watch | None,
+) -> list[torch.Tensor | None]:
+    """The source's gradients of ``parameters``, on every rank; None where the source has none."""
+    gradients: list[torch.Tensor | None] = [None] * len(parameters)
+    for place, gradient in sparse.items():
+        gradients[place] = gradient.to(parameters[place].device)
+    by_device: dict[torch.device, list[int]] = {}
+    for place, kind in enumerate(marks):
+        if kind == _DENSE:
+            by_device.setdefault(parameters[place].device, []).append(place)
+    for device, places in by_device.items():
+        models = [parameters[place] for place in places]
+        flat = torch.empty(sum(model.numel() for model in models), dtype=models[0].dtype, device=device)
+        views = flat_views(flat, models)
+        if team.rank == source:
+            copy_all(views, [model.grad for model in models if model.grad is not None])
+        broadcast(team, flat, source, f"zero: gradients for joined ranks on {device}").wait(watch)
+        for place, view in zip(places, views, strict=True):
+            gradients[place] = view
+    return gradients

@@ -1,0 +1,119 @@
+"""What overlap mode adds to the optimizer: its lifecycle, and stepping a part of the shard at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .groups import Group, copy_settings
+
+if TYPE_CHECKING:
+    from .optimizer import ZeroRedundancyOptimizer
+
+
+class OverlapState(IntEnum):
+    """UNINITIALIZED → INITIALIZED when the first backward pass with the hook fixes the owners; never back."""
+
+    UNINITIALIZED = 0
+    INITIALIZED = 2
+
+
+@dataclass
+class OverlapInfo:
+    """What the hooks have made of an overlapping optimizer, for inspection. Only the hooks' session writes it."""
+
+    status: OverlapState = OverlapState.UNINITIALIZED
+    #: whether buckets are cut into pieces for several owners (HOOK-006)
+    shard_buckets: bool = False
+    #: elements of all buckets, counted only with shard_buckets; None without
+    total_size: int | None = None
+    #: the parameters of each bucket of the present layout, and the group ranks that own some of them
+    params_per_bucket: list[list[torch.Tensor]] = field(default_factory=list)
+    assigned_ranks_per_bucket: list[set[int]] = field(default_factory=list)
+
+
+class PartialSteps:
+    """Steps parts of the shard, such that all parts of an iteration together amount to one step of the optimizer.
+
+    Any optimizer class serves: a part is stepped by showing the local optimizer only that part's parameters. Whatever
+    an optimizer counts per parameter is then right by itself. What it counts per group or in its own attributes would
+    be counted once per part, so from the second part of an iteration on those numbers are put back before the part is
+    stepped: each part sees the numbers with which the iteration began.
+    """
+
+    def __init__(self, zero: ZeroRedundancyOptimizer) -> None:
+        self._zero = zero
+        self._optim = zero.optim
+        self._shard = zero._shard(zero.rank)
+        # id of a parameter -> index of its group
+        self._group_of = {id(p): g for g, group in enumerate(self._optim.param_groups) for p in group["params"]}
+        # settings and counters at the beginning of the iteration; None between iterations
+        self._before: tuple[list[Group], dict[str, Any]] | None = None
+        # whether some part of this iteration has been stepped
+        self._stepped = False
+
+    def begin(self) -> None:
+        """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
+        optim = self._optim = self._zero.optim
+        copy_settings(self._zero.param_groups, optim.param_groups)
+        self._before = (_settings(optim.param_groups), _counters(optim))
+        self._stepped = False
+
+    def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Step the parameters of the shard that have a gradient here; the others and their states stay untouched."""
+        if len(gradients) != len(self._shard):
+            raise AssertionError(f"{len(gradients)} gradients for a shard of {len(self._shard)} parameters")
+        pairs = [(p, g) for p, g in zip(self._shard, gradients, strict=True) if g is not None]
+        self.step_pairs([parameter for parameter, _ in pairs], [gradient for _, gradient in pairs])
+
+    def step_pairs(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """Step these parameters of the shard with these gradients. Their ``.grad`` is what it was afterwards."""
+        if self._before is None:
+            self.begin()
+        if self._stepped:
+            self._put_back()
+        self._stepped = True
+        shown: list[list[torch.Tensor]] = [[] for _ in self._optim.param_groups]
+        kept: list[torch.Tensor | None] = [parameter.grad for parameter in parameters]
+        whole = [group["params"] for group in self._optim.param_groups]
+        try:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+                shown[self._group_of[id(parameter)]].append(parameter)
+            for group, part in zip(self._optim.param_groups, shown, strict=True):
+                group["params"] = part
+            self._optim.step()
+        finally:
+            for group, members in zip(self._optim.param_groups, whole, strict=True):
+                group["params"] = members
+            for parameter, before in zip(parameters, kept, strict=True):
+                parameter.grad = before
+
+    def end(self) -> None:
+        """End the iteration: settings that the local optimizer changed become visible."""
+        if self._before is None:
+            return
+        if not self._stepped:
+            self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same
+        copy_settings(self._optim.param_groups, self._zero.param_groups)
+        self._before = None
+        self._zero._steps_since_consolidation += 1
+
+    def _put_back(self) -> None:
+        assert self._before is not None
+        settings, counters = self._before
+        for group, before in zip(self._optim.param_groups, settings, strict=True):
+            group.update(before)
+        vars(self._optim).update(counters)
+
+
+def _settings(groups: Sequence[Group]) -> list[Group]:
+    return [{key: value for key, value in group.items() if key != "params"} for group in groups]
+
+
+def _counters(optim: torch.optim.Optimizer) -> dict[str, Any]:
+    return {name: value for name, value in vars(optim).items() if type(value) in (int, float)}
