@@ -1,0 +1,156 @@
+"""Waiting for a collective: to its end, cut short by a watch, and what is said when it fails."""
+
+import contextlib
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from impl.comm import pending as room
+from impl.comm import store, streams
+from impl.comm.pending import Pending
+from impl.errors import PeerFailed
+
+
+class Work:
+    """A collective that takes some time; its timed wait behaves as Gloo's does."""
+
+    def __init__(self, lasts_s=0.0, fails=None):
+        self.end = time.monotonic() + lasts_s
+        self.fails = fails
+        self.waits = []
+
+    def is_completed(self):
+        return time.monotonic() >= self.end
+
+    def wait(self, timeout=None):
+        self.waits.append(timeout)
+        left = self.end - time.monotonic()
+        if timeout is not None and left > timeout.total_seconds():
+            time.sleep(timeout.total_seconds())
+            raise RuntimeError("Operation timed out!")
+        time.sleep(max(left, 0))
+        if self.fails:
+            raise self.fails
+        return True
+
+
+class Watch:
+    def __init__(self, raises_at=None):
+        self.looks = 0
+        self.raises_at = raises_at
+
+    def __call__(self):
+        self.looks += 1
+        if self.raises_at is not None and self.looks >= self.raises_at:
+            raise PeerFailed("rank 1 is gone")
+
+
+@pytest.fixture(params=["host", "accelerator"])
+def either_place(request, monkeypatch):
+    """Both ways to wait: in timed slices, and by asking again and again where a timed wait would abort."""
+    if request.param == "accelerator":
+        monkeypatch.setattr(streams, "is_accelerated", lambda _: True)
+        monkeypatch.setattr(streams, "reading", lambda _: contextlib.nullcontext())
+
+
+def in_flight(work):
+    return Pending("a label", torch.tensor([1.0, 2.0]), work)
+
+
+def test_a_wait_without_a_watch_is_the_backends_own():
+    work = Work()
+    assert in_flight(work).wait().tolist() == [1, 2]
+    assert work.waits == [None]
+
+
+@pytest.mark.usefixtures("either_place")
+def test_a_watch_is_not_called_by_a_collective_that_is_over():
+    watch = Watch(raises_at=1)
+    assert in_flight(Work()).read(watch) == [1, 2]
+    assert watch.looks == 0
+
+
+@pytest.mark.usefixtures("either_place")
+def test_a_slow_collective_is_waited_for_to_its_end_and_watched_meanwhile(monkeypatch):
+    monkeypatch.setattr(room, "_WATCH_EVERY_S", 0.01)
+    watch = Watch()
+    assert in_flight(Work(lasts_s=0.1)).read(watch) == [1, 2]
+    assert 2 <= watch.looks <= 11
+
+
+@pytest.mark.usefixtures("either_place")
+def test_a_watch_that_raises_cuts_the_wait_short_and_the_label_is_told(monkeypatch):
+    monkeypatch.setattr(room, "_WATCH_EVERY_S", 0.01)
+    start = time.monotonic()
+    with pytest.raises(PeerFailed) as caught:
+        in_flight(Work(lasts_s=30)).read(Watch(raises_at=2))
+    assert time.monotonic() - start < 5
+    assert "a label" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("lasts_s", [0, 0.12])
+def test_a_collective_that_fails_raises_its_own_error_with_the_label(lasts_s):
+    failure = RuntimeError("connection reset")
+    with pytest.raises(RuntimeError, match="connection reset") as caught:
+        in_flight(Work(lasts_s, failure)).wait(Watch())
+    assert caught.value is failure
+    assert "a label" in failure.__notes__[0]
+
+
+def test_a_failed_peer_explains_the_lost_connection_to_it():
+    failure = RuntimeError("connection reset")
+    with pytest.raises(PeerFailed) as caught:
+        in_flight(Work(0, failure)).wait(Watch(raises_at=1))
+    assert caught.value.__cause__ is failure
+
+
+class Unfit(Work):
+    """A backend that cannot wait for a time."""
+
+    def is_completed(self):
+        return False
+
+    def wait(self, timeout=None):
+        if timeout is not None:
+            raise TypeError("no timeout here")
+        return super().wait()
+
+
+def test_a_backend_without_timed_waits_says_so_instead_of_looping_forever():
+    with pytest.raises(TypeError, match="no timeout here"):
+        in_flight(Unfit(lasts_s=30)).wait(Watch())
+
+
+def test_on_the_cpu_there_are_no_streams():
+    assert not streams.is_accelerated(torch.device("cpu"))
+    with streams.reading(torch.device("cpu")):
+        pass
+
+
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator here")
+def test_on_an_accelerator_the_reading_stream_is_one_and_the_same():
+    device = torch.device(torch.accelerator.current_accelerator().type, 0)
+    assert streams.is_accelerated(device)
+    with streams.reading(device) as _:
+        first = torch.accelerator.current_stream(device)
+    with streams.reading(device) as _:
+        assert torch.accelerator.current_stream(device) == first
+    assert torch.accelerator.current_stream(device) != first
+
+
+def test_there_is_no_store_without_a_default_group_and_one_with_it():
+    assert store.beside_the_group() is None
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
+    try:
+        found = store.beside_the_group()
+        assert found is not None
+        assert found.add("n", 2) == 2
+        found.set("key", "value")
+        assert found.check(["key"])
+        assert found.get("key") == b"value"
+        assert not found.check(["other key"])
+    finally:
+        dist.destroy_process_group()

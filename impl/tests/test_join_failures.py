@@ -1,0 +1,100 @@
+"""Failure notes: the first one counts, they reach other ranks only, and a lost store silences them."""
+
+import types
+
+import pytest
+import torch.distributed as dist
+
+from impl.comm.ranks import Team
+from impl.errors import PeerFailed
+from impl.join import failures
+from impl.join.failures import FailureNotes, Note, next_passage
+
+
+class Placed(Team):
+    """A team without processes, whose global ranks are its own plus ten."""
+
+    def global_rank(self, rank):
+        return rank + 10
+
+
+def team(rank, name="g"):
+    return Placed(types.SimpleNamespace(group_name=name), rank, 3)
+
+
+def notes(store, key="k"):
+    return [FailureNotes(team(rank), key, store) for rank in range(3)]
+
+
+def test_nobody_is_disturbed_while_no_note_is_left():
+    for mine in notes(dist.HashStore()):
+        assert mine.first() is None
+        mine.watch()
+
+
+def test_a_note_names_the_rank_its_error_and_text_to_the_others_only():
+    first, second, third = notes(dist.HashStore())
+    second.leave(KeyError("bad batch"))
+    assert third.first() == Note(1, 11, "KeyError", "'bad batch'")
+    for mine in (first, third):
+        with pytest.raises(PeerFailed, match=r"rank 1 \(global rank 11\) left .* KeyError: 'bad batch'"):
+            mine.watch()
+    second.watch()
+
+
+def test_only_the_first_note_of_a_passage_is_kept():
+    first, second, third = notes(dist.HashStore())
+    first.leave(ValueError("cause"))
+    second.leave(RuntimeError("connection reset"))
+    note = third.first()
+    assert note is not None
+    assert note.text == "cause"
+
+
+def test_notes_of_another_passage_are_not_seen():
+    store = dist.HashStore()
+    notes(store, "one")[0].leave(ValueError("old"))
+    notes(store, "two")[1].watch()
+
+
+def test_long_texts_are_cut():
+    first, second, _ = notes(dist.HashStore())
+    first.leave(ValueError("x" * 100_000))
+    note = second.first()
+    assert note is not None
+    assert 0 < len(note.text) < 1000
+
+
+class Lost:
+    """A store whose host is gone."""
+
+    def add(self, *_):
+        raise RuntimeError("Broken pipe")
+
+    def check(self, *_):
+        raise RuntimeError("Broken pipe")
+
+
+def test_a_lost_store_neither_raises_nor_hides_the_error_that_is_reported():
+    mine = FailureNotes(team(0), "k", Lost())
+    error = ValueError("mine")
+    mine.leave(error)
+    assert "Broken pipe" in error.__notes__[0]
+    assert mine.first() is None
+    looking = FailureNotes(team(1), "k", Lost())
+    looking.watch()
+
+
+def test_without_a_store_there_are_no_notes():
+    mine = FailureNotes(team(0), "k", None)
+    mine.leave(ValueError("unheard"))
+    assert mine.first() is None
+
+
+def test_each_passage_of_a_group_has_its_own_key_equal_on_all_ranks(monkeypatch):
+    by_rank = []
+    for rank in range(2):
+        monkeypatch.setattr(failures, "_passages", {})  # each rank is a process of its own
+        by_rank.append([next_passage(team(rank, name)) for name in ("g", "h", "g", "g")])
+    assert by_rank[0] == by_rank[1]
+    assert len(set(by_rank[0])) == 4

@@ -1,0 +1,35 @@
+"""The lifecycles of contexts and passages make the moves of their tables and no others."""
+
+import itertools
+
+import pytest
+
+from impl.errors import IllegalMove
+from impl.join.lifecycle import PHASES, STAGES, Phase, Stage, moved
+
+TABLES = [(Stage, STAGES), (Phase, PHASES)]
+
+
+@pytest.mark.parametrize(
+    ("now", "to", "legal"), [(a, b, table) for kind, table in TABLES for a, b in itertools.product(kind, kind)]
+)
+def test_a_move_is_made_exactly_if_the_table_holds_it(now, to, legal):
+    if to in legal[now]:
+        assert moved(now, to, legal) is to
+        return
+    with pytest.raises(IllegalMove, match=f"from {now.value} to {to.value}"):
+        moved(now, to, legal)
+
+
+@pytest.mark.parametrize(("kind", "table"), TABLES)
+def test_every_state_has_a_row(kind, table):
+    assert set(table) == set(kind)
+
+
+def test_what_is_closed_stays_closed_and_what_was_left_can_be_entered_again():
+    assert PHASES[Phase.CLOSED] == frozenset()
+    assert Stage.OPEN in STAGES[Stage.LEFT]
+
+
+def test_every_phase_can_be_closed_since_an_exception_may_come_at_any_time():
+    assert all(Phase.CLOSED in PHASES[phase] for phase in Phase if phase is not Phase.CLOSED)

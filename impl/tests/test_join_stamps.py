@@ -1,0 +1,121 @@
+"""Stamps: what contexts write on joinables, nested or not, and how all of it comes off again."""
+
+import pytest
+
+from impl.join.hooks import Joinable, JoinHook, _JoinConfig
+from impl.join.stamps import Stamps
+
+OFF = _JoinConfig.construct_disabled_join_config()
+
+
+class Thing(Joinable):
+    def __init__(self):
+        super().__init__()
+
+    def join_hook(self, **kwargs):
+        return JoinHook()
+
+    @property
+    def join_device(self):
+        raise AssertionError("not asked for")
+
+    @property
+    def join_process_group(self):
+        raise AssertionError("not asked for")
+
+
+def stamped(things, session, enable=True, throw=False):
+    stamps = Stamps(things, enable, throw, session)
+    stamps.put()
+    return stamps
+
+
+def state(thing):
+    return thing._join_config, thing._join_session
+
+
+def test_the_first_of_the_list_and_only_it_is_marked_first():
+    things = [Thing(), Thing(), Thing()]
+    stamped(things, "s", throw=True)
+    assert [state(thing) for thing in things] == [((True, True, place == 0), "s") for place in range(3)]
+
+
+def test_what_was_stamped_comes_off():
+    thing = Thing()
+    stamps = stamped([thing], "s")
+    stamps.open()
+    stamps.take_off()
+    assert state(thing) == (OFF, None)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_nested_contexts_bring_back_the_one_around_them(depth):
+    thing = Thing()
+    stack, seen = [], []
+    for level in range(depth):
+        stack.append(stamped([thing], level, enable=level % 2 == 0, throw=level == 1))
+        stack[-1].open()
+        seen.append(state(thing))
+    while stack:
+        assert state(thing) == seen.pop()
+        stack.pop().take_off()
+    assert state(thing) == (OFF, None)
+
+
+def test_a_context_that_was_built_but_never_entered_does_not_come_back():
+    thing = Thing()
+    stamped([thing], "never entered")
+    inner = stamped([thing], "inner")
+    inner.open()
+    inner.take_off()
+    assert state(thing) == (OFF, None)
+
+
+def test_a_context_built_outside_but_entered_inside_another_brings_the_other_back():
+    thing = Thing()
+    inner = stamped([thing], "inner")
+    outer = stamped([thing], "outer")
+    outer.open()
+    inner.put()
+    inner.open()
+    assert state(thing)[1] == "inner"
+    inner.take_off()
+    assert state(thing)[1] == "outer"
+    outer.take_off()
+    assert state(thing) == (OFF, None)
+
+
+def test_contexts_left_in_the_wrong_order_still_leave_nothing_behind():
+    thing = Thing()
+    outer, inner = stamped([thing], "outer"), None
+    outer.open()
+    inner = stamped([thing], "inner")
+    inner.open()
+    outer.take_off()
+    assert state(thing)[1] == "inner"
+    inner.take_off()
+    assert state(thing) == (OFF, None)
+
+
+def test_a_context_built_inside_another_and_not_entered_goes_with_the_other():
+    thing = Thing()
+    outer = stamped([thing], "outer")
+    outer.open()
+    stamped([thing], "only built")
+    outer.take_off()
+    assert state(thing) == (OFF, None)
+
+
+def test_contexts_over_different_things_overlap_freely():
+    one, both = Thing(), Thing()
+    outer = stamped([one, both], "outer")
+    outer.open()
+    inner = stamped([both], "inner")
+    inner.open()
+    assert (state(one)[1], state(both)[1]) == ("outer", "inner")
+    assert state(both)[0].is_first_joinable
+    inner.take_off()
+    assert (state(one)[1], state(both)[1]) == ("outer", "outer")
+    assert not state(both)[0].is_first_joinable
+    outer.take_off()
+    assert state(one) == state(both) == (OFF, None)
