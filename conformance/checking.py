@@ -51,7 +51,7 @@ class Check:
         return world in self.worlds or general
 
 
-class NotRun(Exception):  # noqa: N818 (it is an outcome, not an error)
+class NotRun(Exception):
     """The check cannot be made on this machine (no accelerator, no RPC …). Never counts as passed."""
 
 

@@ -1,56 +1,315 @@
-"""The pytest plugin that runs checks over subjects, backends and worlds. (First cut.)"""
+"""The pytest plugin that runs checks over subjects, backends and worlds, and judges how they end.
+
+    python -m pytest -p conformance.plugin conformance/checks --subjects torch --worlds 2,3 --select 'JOIN-*'
+
+is for working on checks; ``python -m conformance run`` drives the same plugin and adds the records and the report.
+A listed deviation shows as xfailed; unsupported and not run show as skipped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from fnmatch import fnmatch
+import inspect
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from . import asked as ask
+from . import inventory
 from .checking import Check, Ranks
-from .ranks import Cluster
+from .clauses import CatalogueError, load
+from .frame import Frame
+from .parallel import Ahead, Ending, timed
+from .report import render
+from .results import Case, Outcome, Result
+from .verdict import judge
+
+FRAME = pytest.StashKey[Frame]()
+AHEAD = pytest.StashKey["Ahead[_Detached]"]()
+ENDING = pytest.StashKey[tuple[Ending, Ranks]]()
+DRIVER = "conformance-driver"  # name under which ``run`` registers itself with pytest: see Driver
 
 
-def pytest_addoption(parser: Any) -> None:
+@dataclass(frozen=True)
+class Place:
+    """Where a check is run: the parameter of the fixture ``ranks``."""
+
+    subject: str
+    backend: str
+    world: int
+
+    def __str__(self) -> str:
+        return f"{self.subject}-{self.backend}-{self.world}"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The parameter of the fixture ``scenario``."""
+
+    name: str
+    value: Any
+
+
+@dataclass
+class Driver:
+    """What ``run`` hands to the plugin: a finished frame, and what to do when the first check is about to run."""
+
+    frame: Frame
+    before_first: Callable[[], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance")
-    group.addoption("--subjects", default="impl,torch")
-    group.addoption("--backend", default="gloo")
-    group.addoption("--worlds", default="1,2,3,4")
-    group.addoption("--select", default="*")
+    group.addoption("--subjects", default="impl,torch", help="subjects, separated by commas")
+    group.addoption("--backend", default="gloo", help="backend of the process groups")
+    group.addoption("--worlds", default="1,2,3,4", help="world sizes, separated by commas")
+    group.addoption("--select", default="*", help="patterns of clause ids, separated by commas")
+    group.addoption("--deadline", type=float, default=None, help="seconds for one run of ranks")
+    group.addoption("--jobs", type=int, default=1, help="checks at a time")
+    group.addoption("--deviations", action="append", default=[], help="a file of known deviations (may be repeated)")
 
 
-def pytest_generate_tests(metafunc: Any) -> None:
-    if "ranks" not in metafunc.fixturenames:
+def pytest_configure(config: pytest.Config) -> None:
+    driver = config.pluginmanager.get_plugin(DRIVER)
+    if isinstance(driver, Driver):
+        config.stash[FRAME] = driver.frame
+    else:
+        try:
+            config.stash[FRAME] = _frame(config)
+        except (ask.BadInput, CatalogueError) as error:
+            raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(_CollectionErrors(config.stash[FRAME]))
+
+
+def _frame(config: pytest.Config) -> Frame:
+    """The frame of a run that pytest itself was asked for."""
+    option = config.getoption
+    subjects = ask.subjects(option("subjects"))
+    catalogue = load()
+    cited = inventory.by_clause([found for path in _paths(config) for found in inventory.declared(path)])
+    specs = {name: spec for name, (spec, _) in subjects.items()}
+    return Frame(
+        ask.Asked(
+            specs,
+            {name: subject.version for name, (_, subject) in subjects.items()},
+            option("backend"),
+            ask.worlds(option("worlds"), option("backend")),
+            ask.patterns(option("select"), [*catalogue.by_id, *cited]),
+            deadline_s=option("deadline"),
+            jobs=option("jobs"),
+            deviations=ask.deviations(option("deviations"), specs),
+        ),
+        catalogue,
+    )
+
+
+def _paths(config: pytest.Config) -> list[Path]:
+    """Where the checks are that pytest was given, besides the suite's own."""
+    given = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]
+    return [inventory.CHECKS, *(path for path in given if path.exists())]
+
+
+# --- collecting -------------------------------------------------------------------------------------------------------
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    check: Check | None = getattr(metafunc.function, "check", None)
+    if check is None:
         return
-    about: Check = metafunc.function.check
-    asked = [int(w) for w in metafunc.config.getoption("worlds").split(",")]
-    cases = [
-        (subject, metafunc.config.getoption("backend"), world)
-        for subject in metafunc.config.getoption("subjects").split(",")
-        for world in about.worlds
-        if world in asked
+    name = metafunc.function.__name__
+    if "ranks" not in metafunc.fixturenames:
+        raise pytest.Collector.CollectError(f"check {name} takes no argument 'ranks', so no subject can be given to it")
+    if bool(check.scenarios) != ("scenario" in metafunc.fixturenames):
+        raise pytest.Collector.CollectError(f"check {name}: @check(scenarios=…) and an argument 'scenario' go together")
+    places = _places(metafunc.config.stash[FRAME], check)
+    metafunc.parametrize("ranks", places, indirect=True, ids=[str(place) for place in places])
+    if check.scenarios:
+        scenarios = [Scenario(name, value) for name, value in check.scenarios.items()]
+        metafunc.parametrize("scenario", scenarios, indirect=True, ids=[scenario.name for scenario in scenarios])
+
+
+def _places(frame: Frame, check: Check) -> list[Place]:
+    asked = frame.asked
+    return [
+        Place(subject, asked.backend, world)
+        for subject in asked.subjects
+        for world in asked.worlds
+        if check.runs_at(world)
     ]
-    metafunc.parametrize("ranks", cases, indirect=True, ids=["-".join(map(str, case)) for case in cases])
 
 
-def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    patterns = config.getoption("select").split(",")
-    items[:] = [
-        item
-        for item in items
-        if hasattr(item.function, "check") and any(fnmatch(c, p) for c in item.function.check.clauses for p in patterns)
-    ]
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    frame = config.stash[FRAME]
+    kept = [item for item in items if isinstance(item, pytest.Function) and _is_in(frame, item)]
+    dropped = [item for item in items if item not in set(kept)]
+    frame.declared = {_name(item): item.function.check for item in kept}
+    items[:] = kept
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
 
 
-@pytest.fixture(scope="session")
-def cluster(request: Any) -> Iterator[Cluster]:
-    made = Cluster(request.config.getoption("backend"))
-    yield made
-    made.close()
+def _is_in(frame: Frame, item: pytest.Function) -> bool:
+    check: Check | None = getattr(item.function, "check", None)
+    return check is not None and isinstance(_param(item, "ranks"), Place) and bool(frame.wants(_name(item), check))
+
+
+def _name(item: pytest.Function) -> str:
+    return item.originalname or item.name
+
+
+def _param(item: pytest.Function, name: str) -> Any:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get(name) if callspec is not None else None
+
+
+class _CollectionErrors:
+    """Remembers which files of checks could not be read; a report of pytest's does not know its session."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.frame.suite_errors.append(f"{report.nodeid}: {report.longreprtext.strip()}")
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def ranks(request: Any, cluster: Cluster) -> Ranks:
-    subject, backend, world = request.param
-    return Ranks(cluster, subject, backend, world, request.function.check.deadline_s)
+def ranks(request: pytest.FixtureRequest) -> Ranks:
+    place: Place = request.param
+    frame = request.config.stash[FRAME]
+    return frame.ranks(request.function.check, place.subject, place.world)
+
+
+@pytest.fixture
+def scenario(request: pytest.FixtureRequest) -> Any:
+    return request.param.value
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Before pytest's own loop: open the records, and let threads run ahead if more than one job was asked for."""
+    config = session.config
+    driver = config.pluginmanager.get_plugin(DRIVER)
+    if session.testsfailed or config.option.collectonly or not session.items:
+        return
+    frame = config.stash[FRAME]
+    if isinstance(driver, Driver):
+        driver.before_first()
+    frame.reporter.begin(len(session.items))
+    if frame.asked.jobs > 1:
+        items = [item for item in session.items if isinstance(item, pytest.Function) and _is_simple(item)]
+        config.stash[AHEAD] = Ahead(frame.asked.jobs, {item.nodeid: _Detached(frame, item) for item in items})
+
+
+def _is_simple(item: pytest.Function) -> bool:
+    """Whether a check needs nothing of pytest but our own fixtures, so that a thread can run it."""
+    marked = any(True for _ in item.iter_markers())
+    return set(item.fixturenames) <= {"ranks", "scenario", "request"} and not marked and item.cls is None
+
+
+class _Detached:
+    """A check that is called outside of pytest's protocol, by a thread."""
+
+    def __init__(self, frame: Frame, item: pytest.Function) -> None:
+        self.frame, self.item = frame, item
+        self.ranks: Ranks | None = None  # set when it starts
+
+    def __call__(self) -> None:
+        place: Place = _param(self.item, "ranks")
+        self.ranks = self.frame.ranks(self.item.function.check, place.subject, place.world)
+        arguments: dict[str, Any] = {"ranks": self.ranks}
+        if "scenario" in self.item.fixturenames:
+            arguments["scenario"] = _param(self.item, "scenario").value
+        self.item.function(**arguments)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
+    """Run one check, or take the ending from the thread that ran it ahead, and keep it for the judgement."""
+    used: Ranks = pyfuncitem.funcargs["ranks"]
+    ahead: Ahead[_Detached] | None = pyfuncitem.config.stash.get(AHEAD, None)
+    if ahead is not None and pyfuncitem.nodeid in ahead.calls:
+        ending = ahead.ending(pyfuncitem.nodeid)
+        started = ahead.calls[pyfuncitem.nodeid].ranks
+        used = used if started is None else started
+    else:
+        wanted = inspect.signature(pyfuncitem.obj).parameters
+        arguments = {name: value for name, value in pyfuncitem.funcargs.items() if name in wanted}
+        ending = timed(lambda: pyfuncitem.obj(**arguments))
+    pyfuncitem.stash[ENDING] = (ending, used)
+    if ending.error is not None:
+        raise ending.error
+    return True
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn the ending of a check into results, and pytest's report into one that says the same."""
+    report = yield
+    if not isinstance(item, pytest.Function):
+        return report
+    frame = item.config.stash[FRAME]
+    if call.when == "teardown":
+        if report.failed:
+            frame.suite_errors.append(f"{item.nodeid}: could not clean up: {report.longreprtext.strip()}")
+    elif call.when == "call" or not report.passed:
+        _show(report, _results(frame, item, call))
+    return report
+
+
+def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -> list[Result]:
+    place: Place = _param(item, "ranks")
+    scenario = _param(item, "scenario")
+    case = Case(_name(item), scenario.name if scenario else "", place.subject, place.backend, place.world)
+    if ENDING in item.stash:
+        ending, used = item.stash[ENDING]
+        return frame.add(case, item.function.check, judge(ending.error, used.last_run), ending.seconds, used.notes)
+    error = call.excinfo.value if call.excinfo is not None else None  # it did not get past its fixtures or marks
+    return frame.add(case, item.function.check, judge(error), call.duration, ())
+
+
+def _show(report: pytest.TestReport, results: list[Result]) -> None:
+    """A listed deviation is an expected failure to pytest; what gave no answer is skipped."""
+    outcome = results[0].outcome
+    if all(result.listed for result in results):
+        report.outcome = "skipped"
+        report.wasxfail = f"listed deviation: {results[0].deviation}"
+    elif outcome in (Outcome.UNSUPPORTED, Outcome.NOT_RUN):
+        report.outcome = "skipped"
+        report.longrepr = (str(report.location[0]), report.location[1] or 0, f"{outcome}: {results[0].witness}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Judge the run; pytest leaves with the judgement's exit status."""
+    ahead = session.config.stash.get(AHEAD, None)
+    if ahead is not None:
+        ahead.stop()
+    frame = session.config.stash[FRAME]
+    interrupted = exitstatus == pytest.ExitCode.INTERRUPTED and not frame.suite_errors
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or interrupted:
+        session.exitstatus = frame.end(interrupted).exit_status
+    frame.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The matrix, below pytest's own summary."""
+    frame = terminalreporter.config.stash[FRAME]
+    if frame.judgement is not None and frame.results:
+        for line in render(frame.judgement, frame.catalogue).splitlines():
+            terminalreporter.write_line(line)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if FRAME in config.stash:
+        config.stash[FRAME].close()

@@ -12,7 +12,7 @@ import pytest
 from .checking import NotRun
 from .ranks import Died, Finished, Hung, NotRunnable, Raised, Run, RunFailed
 from .ranks import Outcome as RankOutcome
-from .results import Outcome
+from .results import BEHIND, Outcome
 from .subjects import Unsupported
 
 WITNESS_CHARS = 300  # a witness is one line that fits a report
@@ -114,10 +114,12 @@ def _story(run: Run) -> Iterable[str]:
     for rank, end in enumerate(run.outcomes):
         yield f"rank {rank} {_phrase(end)}"
         if end.ledger:
-            yield f"    last collectives of {len(end.ledger)}: " + " · ".join(str(event) for event in end.ledger[-4:])
+            yield f"{BEHIND}last collectives of {len(end.ledger)}: {' · '.join(map(str, end.ledger[-4:]))}"
         match end:
-            case Raised(traceback=text) | Hung(stacks=text) | Died(last_words=text):
-                yield from (f"    {line}" for line in text.strip().splitlines()[-40:])
+            case Raised(traceback=text) | Died(last_words=text):
+                yield from (f"{BEHIND}{line}" for line in text.strip().splitlines()[-16:])
+            case Hung(stacks=text):
+                yield from (f"{BEHIND}{line}" for line in text.strip().splitlines()[:40])
 
 
 def _detail(error: BaseException, text: str, last_run: Run | None) -> str:

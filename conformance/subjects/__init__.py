@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,8 +33,10 @@ class Subject:
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.name or not isinstance(self.name, str):
+        if not isinstance(self.name, str) or not self.name.strip():
             raise SubjectError("a subject needs a name: Subject(name='mine', version='1.0', names={...})")
+        if not isinstance(self.names, Mapping) or not isinstance(self.lacks, Mapping):
+            raise SubjectError(f"names and lacks of subject {self.name} must be mappings: {{'Join': MyJoin, ...}}")
 
     def __getattr__(self, wanted: str) -> Any:
         if wanted.startswith("__"):
@@ -53,17 +56,25 @@ class Subject:
 _BUILT_IN = {"impl": "conformance.subjects.impl:subject", "torch": "conformance.subjects.torch:subject"}
 
 
+def is_built_in(spec: str) -> bool:
+    """Whether the suite itself brings this subject."""
+    return spec in _BUILT_IN
+
+
 def resolve(spec: str) -> Subject:
     """The subject called ``spec``: ``impl``, ``torch`` or anybody's ``package.module:attribute``."""
     target = _BUILT_IN.get(spec, spec)
     module_name, colon, attribute = target.partition(":")
-    if not colon:
+    if not colon or not module_name or not attribute:
         known = ", ".join(sorted(_BUILT_IN))
         raise SubjectError(f"unknown subject {spec!r}: use one of {known}, or package.module:attribute")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SubjectError(f"subject {spec!r} cannot be loaded: {error}") from error
+        with warnings.catch_warnings():  # torch's own modules warn about each other when they are imported
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # its module is somebody else's code and may raise anything
+        kind = "" if isinstance(error, SubjectError) else f"{type(error).__name__}: "
+        raise SubjectError(f"subject {spec!r} cannot be loaded: {kind}{error}") from error
     if not isinstance(found, Subject):
         raise SubjectError(f"subject {spec!r} is a {type(found).__name__}, not a conformance.subjects.Subject")
     return found

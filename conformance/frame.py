@@ -1,0 +1,145 @@
+"""One run of the suite: what was asked, the clusters it uses, the results so far, where they are written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+from reports.records import Writer
+
+from .asked import Asked
+from .checking import Check, Ranks
+from .clauses import Catalogue, matches
+from .deviations import excuse
+from .deviations.stale import Scope, stale
+from .judgement import Judgement
+from .ranks import Cluster
+from .results import Case, Outcome, Result
+from .verdict import Verdict
+
+
+class Reporter(Protocol):
+    """Somebody who is told what happens."""
+
+    def begin(self, total: int) -> None: ...
+
+    def finished(self, case: Case, results: Sequence[Result]) -> None: ...
+
+
+class Silent:
+    """The reporter of a run that something else reports (pytest's own terminal)."""
+
+    def begin(self, total: int) -> None:
+        """Say nothing."""
+
+    def finished(self, case: Case, results: Sequence[Result]) -> None:
+        """Say nothing."""
+
+
+@dataclass
+class Frame:
+    """Collects the results of a run and judges it at the end."""
+
+    asked: Asked
+    catalogue: Catalogue
+    whole: bool = False  # every check of the selected clauses is in the run: only then can deviations be called stale
+    reporter: Reporter = field(default_factory=Silent)
+    writer: Writer | None = None  # opened when the first check is about to run
+    results: list[Result] = field(default_factory=list)
+    declared: dict[str, Check] = field(default_factory=dict)  # every check in the run, by name
+    suite_errors: list[str] = field(default_factory=list)  # checks that could not be read, or did not clean up
+    judgement: Judgement | None = None  # set once, at the end
+    _clusters: list[Cluster] = field(default_factory=list)
+    _mine: threading.local = field(default_factory=threading.local)  # each thread its own cluster
+
+    def wants(self, name: str, check: Check) -> list[str]:
+        """The clauses for which a check is in the run; none if it is not."""
+        if not fnmatchcase(name, self.asked.check):
+            return []
+        return [clause for clause in check.clauses if matches(clause, self.asked.select)]
+
+    def ranks(self, check: Check, subject: str, world: int) -> Ranks:
+        """The fixture of one case, on the cluster of the calling thread."""
+        deadline_s = check.deadline_s
+        return Ranks(self._cluster(), self.asked.subjects[subject], self.asked.backend, world, deadline_s)
+
+    def _cluster(self) -> Cluster:
+        if not hasattr(self._mine, "cluster"):
+            options: dict[str, Any] = {"deadline_s": self.asked.deadline_s} if self.asked.deadline_s else {}
+            self._mine.cluster = Cluster(self.asked.backend, **options)
+            self._clusters.append(self._mine.cluster)
+        cluster: Cluster = self._mine.cluster
+        return cluster
+
+    def add(self, case: Case, check: Check, verdict: Verdict, seconds: float, notes: Sequence[str]) -> list[Result]:
+        """Note how a case ended: one result for each of its selected clauses."""
+        limits = tuple(dict.fromkeys(notes)) if verdict.outcome is Outcome.PASSED else ()
+        made = [
+            excuse(
+                Result(
+                    clause, self.catalogue.level(clause), case, verdict.outcome, seconds, verdict.witness,
+                    verdict.detail, limits,
+                ),
+                [d for d in self.asked.deviations.get(case.subject, ()) if d.holds_for(self.torch_version)],
+            )
+            for clause in self.wants(case.check, check)
+        ]  # fmt: skip
+        self.results += made
+        if self.writer is not None:
+            for result in made:
+                self.writer.write(result.row())
+        self.reporter.finished(case, made)
+        return made
+
+    @property
+    def torch_version(self) -> str:
+        import torch
+
+        return str(torch.__version__)
+
+    def end(self, interrupted: bool) -> Judgement:
+        """Judge, write the footer, end the clusters."""
+        judged = Judgement(
+            tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results),
+            () if interrupted or not self.whole else tuple(self._stale()), interrupted,
+        )  # fmt: skip
+        self.judgement = judged
+        if self.writer is not None:
+            footer = {"counts": judged.counts(), "stale": list(judged.stale), "exit_status": judged.exit_status}
+            self.writer.close(footer, interrupted=interrupted)
+        self.close()
+        return judged
+
+    def close(self) -> None:
+        """End the clusters; harmless a second time."""
+        while self._clusters:
+            self._clusters.pop().close()
+
+    def known(self) -> list[str]:
+        """Every clause id of the catalogue, then those that only checks cite."""
+        cited = [clause for check in self.declared.values() for clause in check.clauses]
+        return list(dict.fromkeys([*(clause.id for clause in self.catalogue), *cited]))
+
+    def _clauses(self) -> list[str]:
+        """The clauses that the judgement is about: selected and testable (in a part of a run: those with a result)."""
+        selected = [clause for clause in self.known() if matches(clause, self.asked.select)]
+        if not self.whole:
+            seen = {result.clause for result in self.results}
+            return [clause for clause in selected if clause in seen]
+        untestable = {clause.id for clause in self.catalogue if not clause.testable}
+        return [clause for clause in selected if clause not in untestable]
+
+    def _stale(self) -> list[str]:
+        known = self.known()
+        scope = Scope(
+            known, [clause for clause in known if matches(clause, self.asked.select)], self.asked.backend,
+            self.asked.worlds, {name: check.worlds for name, check in self.declared.items()}, self.torch_version,
+        )  # fmt: skip
+        return [
+            f"{name}: {sentence}"
+            for name, listed in self.asked.deviations.items()
+            for sentence in stale(listed, [result for result in self.results if result.case.subject == name], scope)
+        ]

@@ -1,0 +1,71 @@
+"""Several checks at a time: threads that run ahead of pytest, since the work itself is done in other processes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a call ended: the error that it raised, or None, and how long it took."""
+
+    error: BaseException | None
+    seconds: float
+
+
+def timed(act: Callable[[], object]) -> Ending:
+    """Call ``act`` and say how it ended; an interruption from the keyboard goes through."""
+    start = time.monotonic()
+    try:
+        act()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return Ending(error, time.monotonic() - start)
+    return Ending(None, time.monotonic() - start)
+
+
+Call = TypeVar("Call", bound=Callable[[], object])
+
+
+class Ahead(Generic[Call]):
+    """Runs calls on a few threads, in order, and hands out each one's ending when it is asked for.
+
+    The threads are daemons: an interrupted program does not wait for them.
+    """
+
+    def __init__(self, jobs: int, calls: Mapping[str, Call]) -> None:
+        self.calls = dict(calls)
+        self._endings: dict[str, queue.SimpleQueue[Ending]] = {key: queue.SimpleQueue() for key in calls}
+        self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        for key in calls:
+            self._waiting.put(key)
+        for number in range(min(jobs, len(calls))):
+            threading.Thread(target=self._work, name=f"check-{number}", daemon=True).start()
+
+    def ending(self, key: str) -> Ending:
+        """Wait for one call; it has its own deadlines, so this wait ends."""
+        while True:
+            try:  # in slices: a wait without end on a lock cannot be interrupted from the keyboard everywhere
+                return self._endings[key].get(timeout=0.5)
+            except queue.Empty:
+                if self._stopped.is_set():
+                    raise RuntimeError("the checks were stopped before this one was run") from None
+
+    def stop(self) -> None:
+        """Start no further call."""
+        self._stopped.set()
+
+    def _work(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                key = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            self._endings[key].put(timed(self.calls[key]))

@@ -1,0 +1,206 @@
+"""The report on a terminal: a matrix of clauses by subjects, what broke with its witness, and a line per subject."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .clauses import Catalogue
+from .judgement import Judgement, Standing
+from .results import BEHIND, Outcome, Result
+
+# what a cell shows for each outcome, and in which colour; a listed deviation has a sign of its own
+_SIGNS = {
+    Outcome.PASSED: ("ok", "green"),
+    Outcome.FAILED: ("FAILED", "bold red"),
+    Outcome.HUNG: ("HUNG", "bold red"),
+    Outcome.CRASHED: ("CRASHED", "bold red"),
+    Outcome.UNSUPPORTED: ("unsupported", "yellow"),
+    Outcome.NOT_RUN: ("not run", "dim"),
+}
+_LISTED = ("deviation", "magenta")
+_STYLES = {
+    Standing.KEPT: "green", Standing.LISTED: "magenta", Standing.UNLISTED: "bold red",
+    Standing.UNSUPPORTED: "yellow", Standing.NOT_RUN: "dim",
+}  # fmt: skip
+DETAIL_LINES = 6
+
+
+def render(judgement: Judgement, catalogue: Catalogue, width: int = 120, colour: bool = False) -> str:
+    """The whole report as text."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    write(console, judgement, catalogue)
+    return out.getvalue()
+
+
+def write(console: Console, judgement: Judgement, catalogue: Catalogue) -> None:
+    """Print the whole report."""
+    console.print(_matrix(judgement, catalogue))
+    _witnesses(console, judgement)
+    _listed(console, judgement)
+    _reasons(console, judgement)
+    _stale(console, judgement)
+    _summary(console, judgement)
+
+
+# --- the matrix -------------------------------------------------------------------------------------------------------
+
+
+def _matrix(judgement: Judgement, catalogue: Catalogue) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("clause", no_wrap=True)
+    table.add_column("level", no_wrap=True)
+    table.add_column("what is promised", ratio=1, no_wrap=True, overflow="ellipsis")
+    for subject in judgement.subjects:
+        table.add_column(subject, no_wrap=True)
+    for area, clauses in groupby(judgement.clauses, key=lambda clause: _area(clause, catalogue)):
+        table.add_row(Text(area, style="bold cyan"))
+        for clause in clauses:
+            about = catalogue.get(clause)
+            cells = [_cell(judgement.of(clause, subject)) for subject in judgement.subjects]
+            table.add_row(clause, about.kind if about else "", about.title if about else "", *cells)
+    return table
+
+
+def _area(clause: str, catalogue: Catalogue) -> str:
+    about = catalogue.get(clause)
+    return f"Area {about.area}" if about else "not in the catalogue"
+
+
+def _cell(results: Sequence[Result]) -> Text:
+    """Counts per outcome over checks and worlds: ``ok 7, deviation 2``."""
+    if not results:
+        return Text("not run", style="dim")
+    counts = Counter(_LISTED if result.listed else _SIGNS[result.outcome] for result in results)
+    cell = Text(", ").join(Text(f"{sign} {count}", style=style) for (sign, style), count in counts.items())
+    return cell + Text(" (at its limit)", style="dim") if any(result.at_limit for result in results) else cell
+
+
+# --- what broke -------------------------------------------------------------------------------------------------------
+
+
+def _witnesses(console: Console, judgement: Judgement) -> None:
+    """Every break that nobody expected: what was seen, and the command that runs just this again."""
+    groups = _grouped(judgement.unlisted)
+    if groups:
+        console.print("\n[bold red]Broken, and not listed as a deviation[/]")
+    for results in groups:
+        console.print(Text(_headline(results), style="bold"))
+        for result in _first_of_each_witness(results):
+            for line in _seen(result):
+                console.print(Text(f"    {line}"), soft_wrap=True)
+        console.print(Text(f"    again: {again(results)}", style="cyan"), soft_wrap=True)
+
+
+def _grouped(results: Iterable[Result]) -> list[list[Result]]:
+    """The results of one check, scenario and subject together, whatever the clause and world."""
+    groups: dict[tuple[str, str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.case.check, result.case.scenario, result.case.subject), []).append(result)
+    return list(groups.values())
+
+
+def _headline(results: Sequence[Result]) -> str:
+    case = results[0].case
+    scenario = f" · {case.scenario}" if case.scenario else ""
+    ends = ", ".join(_unique(str(result.outcome) for result in results))
+    where = f"{case.subject} · {case.backend} · {_worlds(results)}"
+    return f"{', '.join(_unique(r.clause for r in results))} · {where}: {ends} · {case.check}{scenario}"
+
+
+def _worlds(results: Sequence[Result]) -> str:
+    worlds = _unique(str(result.case.world) for result in results)
+    return f"world{'s' if len(worlds) > 1 else ''} {', '.join(worlds)}"
+
+
+def _first_of_each_witness(results: Sequence[Result]) -> list[Result]:
+    """One clause's worth of each case; the same words are not said twice."""
+    seen: dict[str, Result] = {}
+    for result in results:
+        seen.setdefault(result.witness, result)
+    return list(seen.values())
+
+
+def _seen(result: Result) -> list[str]:
+    """The witness, and the first lines behind it that say more."""
+    lines = [line for line in result.detail.splitlines() if line.strip() and not line.startswith(BEHIND)]
+    more = [f"  {line}" for line in lines if line.strip() not in result.witness]
+    return [f"world {result.case.world}: {result.witness}", *more[:DETAIL_LINES]]
+
+
+def again(results: Sequence[Result]) -> str:
+    """The command that runs just these cases again."""
+    case = results[0].case
+    worlds = ",".join(_unique(str(result.case.world) for result in results))
+    words = f"--subject {case.subject} --backend {case.backend} --worlds {worlds} --select {results[0].clause}"
+    return f"python -m conformance run {words} --check {case.check}"
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def _listed(console: Console, judgement: Judgement) -> None:
+    if judgement.listed:
+        console.print("\n[bold magenta]Listed deviations that showed[/]")
+    for results in _grouped(judgement.listed):
+        ends = ", ".join(_unique(str(result.outcome) for result in results))
+        clauses = ", ".join(_unique(result.clause for result in results))
+        where = f"{results[0].case.subject}, {_worlds(results)}"
+        console.print(Text(f"{clauses} · {where}: {ends}: {results[0].deviation}"), soft_wrap=True)
+
+
+def _reasons(console: Console, judgement: Judgement) -> None:
+    """Why there is no answer, and which weaknesses were shown: each reason once, with its clauses."""
+    _by_reason(console, "Unsupported", judgement.results, Outcome.UNSUPPORTED)
+    _by_reason(console, "Not run", judgement.results, Outcome.NOT_RUN)
+    notes = [(note, result) for result in judgement.results for note in result.notes]
+    _by_text(console, "Kept at a documented limit", notes)
+
+
+def _by_reason(console: Console, title: str, results: Sequence[Result], outcome: Outcome) -> None:
+    _by_text(console, title, [(result.witness, result) for result in results if result.outcome is outcome])
+
+
+def _by_text(console: Console, title: str, said: Sequence[tuple[str, Result]]) -> None:
+    clauses: dict[tuple[str, str], list[str]] = {}
+    for text, result in said:
+        clauses.setdefault((result.case.subject, text), []).append(result.clause)
+    if clauses:
+        console.print(f"\n[bold]{title}[/]")
+    for (subject, text), ids in clauses.items():
+        console.print(Text(f"{subject}: {text} ({_few(_unique(ids))})"), soft_wrap=True)
+
+
+def _stale(console: Console, judgement: Judgement) -> None:
+    if judgement.stale:
+        console.print("\n[bold red]Stale deviations: the list says what no longer is[/]")
+    for sentence in judgement.stale:
+        console.print(Text(sentence), soft_wrap=True)
+
+
+def _summary(console: Console, judgement: Judgement) -> None:
+    console.print()
+    for subject in judgement.subjects:
+        counts = Counter(judgement.standings(subject).values())
+        parts = [Text(f"{counts[each]} {each}", style=_STYLES[each] if counts[each] else "") for each in Standing]
+        limit = judgement.at_limit(subject)
+        if limit:
+            parts[0] += Text(f" ({limit} at a limit)")
+        console.print(Text(f"{subject}: {sum(counts.values())} clauses: ", style="bold") + Text(", ").join(parts))
+    if judgement.interrupted:
+        console.print("[bold red]Interrupted: what was finished before is recorded.[/]")
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _few(ids: Sequence[str], most: int = 8) -> str:
+    return ", ".join(ids) if len(ids) <= most else f"{', '.join(ids[:most])} and {len(ids) - most} more"
