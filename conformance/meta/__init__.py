@@ -1,0 +1,1 @@
+"""Tests of the suite itself, and of our implementation on real ranks."""

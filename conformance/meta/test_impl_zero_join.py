@@ -1,0 +1,221 @@
+"""Our ZeroRedundancyOptimizer inside a join context, compared with one process after every iteration."""
+
+import itertools
+
+import pytest
+import torch
+
+from conformance.ranks import Cluster
+
+from .zero_training import OPTIMIZERS, Alone, differences, give_gradients, groups_of, halving, parameters
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    made = Cluster("gloo", deadline_s=60)
+    yield made
+    made.close()
+
+
+def run(cluster, function, *args, world):
+    return cluster.run(function, args, world=world, subject="impl").values()
+
+
+def one_context(ctx, group, mine, name, options):
+    """Join([zero]) with ``mine`` iterations on this rank; says where it parted from one process."""
+    zero_class, join = ctx.subject.ZeroRedundancyOptimizer, ctx.subject.Join
+    several, scheduled = options.get("several", False), options.get("scheduled", False)
+    how = {key: options[key] for key in ("unused", "clip") if key in options}
+    kind, settings = OPTIMIZERS[name]
+    params = parameters()
+    alone = Alone(params, name, several, scheduled)
+    zero = zero_class(
+        groups_of(params, several), kind, process_group=group,
+        parameters_as_bucket_view=options.get("views", False), **settings,
+    )
+    scheduler = halving(zero) if scheduled else None
+    wrong = []
+    with join([zero]):
+        for iteration in range(mine):
+            give_gradients(params, iteration, **how)
+            zero.step()
+            if scheduler is not None:
+                scheduler.step()
+            alone.step(iteration, **how)
+            wrong += [f"iteration {iteration}: {text}" for text in differences(params, alone)]
+    for iteration in range(mine, options["longest"]):
+        alone.step(iteration, **how)
+    return wrong + [f"at the end: {text}" for text in differences(params, alone)]
+
+
+def many_contexts(ctx, schedules, name, options):
+    found = {}
+    for schedule in schedules:
+        options = {**options, "longest": max(schedule)}
+        wrong = one_context(ctx, ctx.group, schedule[ctx.rank], name, options)
+        if wrong:
+            found[schedule] = wrong
+    return found
+
+
+PAIRS = [pair for pair in itertools.product(range(5), repeat=2) if max(pair)]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_pair_of_counts_equals_one_process(cluster, name):
+    assert run(cluster, many_contexts, PAIRS, name, {}, world=2) == [{}, {}]
+
+
+VARIANTS = [
+    {"views": True},
+    {"several": True},
+    {"scheduled": True},
+    {"scheduled": True, "several": True, "unused": True, "views": True},
+    {"unused": True},
+    {"clip": 0.5},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=lambda options: "-".join(options))
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_variants_equal_one_process(cluster, name, options):
+    schedules = [(1, 2, 4), (4, 2, 1), (0, 3, 0), (2, 0, 2), (3, 3, 3)]
+    assert run(cluster, many_contexts, schedules, name, options, world=3) == [{}] * 3
+
+
+def test_four_ranks(cluster):
+    schedules = [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 0, 2), (1, 4, 4, 1)]
+    assert run(cluster, many_contexts, schedules, "adam", {"scheduled": True, "unused": True}, world=4) == [{}] * 4
+
+
+def in_a_subgroup(ctx, schedule, options):
+    """Global ranks 1 and 2 share the state; 0 takes no part."""
+    group = torch.distributed.new_group([1, 2])
+    if ctx.rank == 0:
+        return []
+    return one_context(ctx, group, schedule[ctx.rank - 1], "momentum", {**options, "longest": max(schedule)})
+
+
+@pytest.mark.parametrize("schedule", [(1, 3), (3, 1), (0, 2)])
+def test_a_subgroup_whose_ranks_are_not_global_ranks(cluster, schedule):
+    assert run(cluster, in_a_subgroup, schedule, {"scheduled": True}, world=3) == [[], [], []]
+
+
+def two_optimizers(ctx, schedule):
+    """Two ZeROs with different settings in one context, stepped one after the other."""
+    zero_class, join = ctx.subject.ZeroRedundancyOptimizer, ctx.subject.Join
+    params = [parameters(3), parameters(4)]
+    alone = [Alone(params[0], "adam"), Alone(params[1], "momentum")]
+    made = [OPTIMIZERS["adam"], OPTIMIZERS["momentum"]]
+    zeros = [zero_class(p, kind, **settings) for p, (kind, settings) in zip(params, made, strict=True)]
+    with join(zeros):
+        for iteration in range(schedule[ctx.rank]):
+            for place, zero in enumerate(zeros):
+                give_gradients(params[place], iteration + place)
+                zero.step()
+    for iteration in range(max(schedule)):
+        for place in range(2):
+            alone[place].step(iteration + place)
+    return [text for place in range(2) for text in differences(params[place], alone[place])]
+
+
+@pytest.mark.parametrize("schedule", [(1, 3), (3, 0)])
+def test_two_optimizers_in_one_context(cluster, schedule):
+    assert run(cluster, two_optimizers, schedule, world=2) == [[], []]
+
+
+def freezing_while_others_have_joined(ctx, views):
+    """Live ranks freeze and unfreeze parameters of which the joined rank knows nothing."""
+    params = parameters()
+    params[4].requires_grad_(False)
+    kind, settings = OPTIMIZERS["momentum"]
+    alone = Alone(params, "momentum")
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, kind, parameters_as_bucket_view=views, **settings)
+
+    def give(iteration, flags, targets):
+        give_gradients(targets, iteration)
+        for place, flag in enumerate(flags):
+            targets[place].requires_grad_(flag)
+            if not flag:
+                targets[place].grad = None
+
+    flags = [(True, True, True, True, False), (False, True, True, True, False), (False, True, True, False, True)]
+    with ctx.subject.Join([zero]):
+        for iteration in range(1 if ctx.rank == 0 else 3):
+            give(iteration, flags[iteration], params)
+            zero.step()
+    for iteration in range(3):
+        give(iteration, flags[iteration], alone.params)
+        alone.optimizer.step()
+    return differences(params, alone)
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_what_live_ranks_freeze_reaches_joined_ranks(cluster, views):
+    assert run(cluster, freezing_while_others_have_joined, views, world=3) == [[]] * 3
+
+
+def with_a_closure(ctx, schedule):
+    params = parameters()
+    alone = Alone(params, "momentum")
+    kind, settings = OPTIMIZERS["momentum"]
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, kind, **settings)
+    returned = []
+    with ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+
+            def closure(iteration=iteration):
+                give_gradients(params, iteration)
+                return float(iteration)
+
+            returned.append(zero.step(closure))
+    for iteration in range(max(schedule)):
+        alone.step(iteration)
+    return returned, differences(params, alone)
+
+
+def test_a_closure_runs_on_live_ranks_only(cluster):
+    assert run(cluster, with_a_closure, (1, 3), world=2) == [([0.0], []), ([0.0, 1.0, 2.0], [])]
+
+
+def consolidating_inside(ctx, target):
+    params = parameters()
+    alone = Alone(params, "adam")
+    kind, settings = OPTIMIZERS["adam"]
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, kind, **settings)
+    with ctx.subject.Join([zero]):
+        for iteration in range(1 if ctx.rank == 0 else 2):
+            give_gradients(params, iteration)
+            zero.step()
+            if iteration == 1:
+                zero.consolidate_state_dict(to=target)
+    for iteration in range(2):
+        alone.step(iteration)
+    if ctx.rank != target:
+        return []
+    mine, theirs = zero.state_dict()["state"], alone.optimizer.state_dict()["state"]
+    return [
+        (index, key) for index in theirs for key in theirs[index] if not torch.equal(mine[index][key], theirs[index][key])
+    ]
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_live_ranks_can_consolidate_after_a_rank_has_joined(cluster, target):
+    assert run(cluster, consolidating_inside, target, world=3) == [[]] * 3
+
+
+def joined_rank_keeps(ctx):
+    params = parameters()
+    kind, settings = OPTIMIZERS["sgd"]
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, kind, **settings)
+    mine = 1 if ctx.rank == 0 else 3
+    with ctx.subject.Join([zero]):
+        for iteration in range(mine):
+            give_gradients(params, iteration)
+            held = [parameter.grad for parameter in params]
+            zero.step()
+    return all(parameter.grad is before for parameter, before in zip(params, held, strict=True))
+
+
+def test_a_joined_rank_keeps_its_gradients(cluster):
+    assert run(cluster, joined_rank_keeps, world=2) == [True, True]
