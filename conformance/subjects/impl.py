@@ -15,7 +15,7 @@ _ROOMS = {
 }
 
 # modules that are a public name by themselves
-_MODULES = {"impl.zero": "zero"}
+_MODULES = {"impl.join": "join", "impl.zero": "zero"}
 
 
 def _gather() -> Subject:
