@@ -77,7 +77,8 @@ def _check_no_duplicate(joinables: Sequence[Joinable]) -> None:
     for place, joinable in enumerate(joinables):
         if id(joinable) in seen:
             raise ValueError(
-                f"Join got the same {_type(joinable)} twice, as entries {seen[id(joinable)]} and {place}: list it once."
+                f"Join got the same joinable ({_type(joinable)}) twice, as entries {seen[id(joinable)]} and {place}: "
+                "list it once."
             )
         seen[id(joinable)] = place
 
