@@ -5,8 +5,9 @@
     run.values()                                                     # results in rank order, or RunFailed
 """
 
+from .backends import NotRunnable
 from .context import RankContext
-from .launch import Cluster, NotRunnable
+from .launch import Cluster
 from .outcomes import Caught, Died, Event, Finished, Hung, Outcome, Raised, Run, RunFailed, caught
 
 __all__ = [

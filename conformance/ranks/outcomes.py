@@ -19,11 +19,14 @@ class Event:
     group: str  # name of the process group
     thread: str  # name of the thread that started it
     done: bool = False  # whether the rank was seen to get past it
+    target: int = -1  # group rank that receives (reduce, gather, send); -1 where there is none
+    ranks: tuple[int, ...] = ()  # global ranks of the group's members
 
     def __str__(self) -> str:
-        words = [self.op, self.reduce_op, self.dtype, str(self.shape)]
+        words = [self.op, self.reduce_op, self.dtype, str(self.shape) if self.dtype else ""]
         text = " ".join(word for word in words if word)
-        return text if self.source < 0 else f"{text} from {self.source}"
+        text += "" if self.source < 0 else f" from {self.source}"
+        return text if self.target < 0 else f"{text} to {self.target}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class RunFailed(AssertionError):
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        super().__init__(run.story())
+        super().__init__("\n".join([run.story(), *run.details()]))
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,19 @@ class Run:
         """One line per rank, and the witness."""
         lines = [f"rank {rank} {_tell(outcome)}" for rank, outcome in enumerate(self.outcomes)]
         return "\n".join([*lines, *([self.witness] if self.witness else [])])
+
+    def details(self) -> list[str]:
+        """For every rank that did not finish: its traceback, its stacks or its last words."""
+        told = [(rank, _evidence(outcome)) for rank, outcome in enumerate(self.outcomes)]
+        return [f"--- rank {rank}\n{evidence}" for rank, evidence in told if evidence]
+
+
+def _evidence(outcome: Outcome) -> str:
+    match outcome:
+        case Raised(traceback=text) | Hung(stacks=text) | Died(last_words=text):
+            return text.strip()
+        case _:
+            return ""
 
 
 def _tell(outcome: Outcome) -> str:

@@ -1,36 +1,142 @@
-"""What runs inside a rank's process: set up the group, call the function, report, wait for the word to end."""
+"""What runs inside a rank's process: take an order, set up the group, call the function, report, put away."""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
+import pickle
+import resource
+import sys
 import traceback
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..subjects import Unsupported, resolve
+from . import backends, ledger, recording
 from .context import RankContext
-from .outcomes import Caught, Finished, Raised
+from .files import Folder, write_whole
+from .lifeline import FREE, REPORTED, Lifeline
+from .nursery import STACKS_SIGNAL
+from .order import Order, import_main
+from .outcomes import Caught, Finished, Outcome, Raised
+from .restore import everything_restored
 
 
-def work(pipe: Any, job: tuple[Any, ...]) -> None:
-    number, port, rank, world, backend, subject, function, args, init, env = job
-    os.environ.update(env)
+def serve(rank: int, folder: str, fd: int) -> None:
+    """The life of a rank: one order after the other, until the driver ends it."""
+    _open_files(Folder(Path(folder)), rank)
     torch.set_num_threads(1)
-    store = dist.PrefixStore(f"run{number}", dist.TCPStore("127.0.0.1", port, is_master=False))
-    if init:
+    lifeline = Lifeline(fd, ledger.look)
+    while True:
+        _, _, path = lifeline.next().partition(" ")  # do <folder>
+        run = Folder(Path(path))
+        with everything_restored(), contextlib.ExitStack() as stack:
+            order: Order = pickle.loads(run.order.read_bytes())
+            outcome = _outcome(order, rank, run, stack)
+            sys.stdout.flush()
+            write_whole(run.outcome(rank), _pickled(outcome))
+            lifeline.say(REPORTED)
+            lifeline.next()  # put away: by now every rank has an outcome, so nobody needs this one's sockets any more
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        lifeline.say(FREE)
+
+
+def _open_files(folder: Folder, rank: int) -> None:
+    """Send everything this process says to its file, and have its stacks written when they are asked for."""
+    words = os.open(folder.words(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for standard in (1, 2):
+        os.dup2(words, standard)
+    os.close(words)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # no core of gigabytes
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    stacks = os.open(folder.stacks(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    faulthandler.enable(stacks)
+    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
+
+
+def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) -> Outcome:
+    """Do what is ordered. ``sys.exit`` ends the process, as it would anywhere else."""
+    try:
+        _take_surroundings(order)
+        if order.ledger:
+            ledger.begin(run.ledger(rank))
+            stack.callback(ledger.end)
+            stack.enter_context(recording.recorded(backends.load(order.backend)))
+        context, function, args = _prepared(order, rank)
+        return Finished(function(context, *args))
+    except SystemExit as leaving:
+        _exit(leaving.code)
+        raise
+    except BaseException as error:
+        return _raised(error)
+
+
+def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...]]:
+    limit = timedelta(seconds=order.group_timeout_s)
+    client = dist.TCPStore("127.0.0.1", order.port, is_master=False, timeout=limit)
+    store = dist.PrefixStore(f"run{order.number}", client)
+    function, args, subject = pickle.loads(order.payload)
+    name = backends.load(order.backend)
+    device = backends.device_of(name, rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if order.init:
         dist.init_process_group(
-            backend, store=dist.PrefixStore("pg", store), rank=rank, world_size=world, timeout=timedelta(seconds=60)
+            name, store=dist.PrefixStore("group", store), rank=rank, world_size=order.world, timeout=limit
         )
     if isinstance(subject, str):
         subject = resolve(subject)
-    ctx = RankContext(rank, world, subject, backend, torch.device("cpu"), dist.PrefixStore("check", store))
+    beside = dist.PrefixStore("check", store)
+    return RankContext(rank, order.world, subject, order.backend, device, beside), function, args
+
+
+def _take_surroundings(order: Order) -> None:
+    """The driver's environment, paths and working directory, and what the run asked for on top."""
+    os.environ.clear()
+    os.environ.update(order.environ)
+    sys.path[:] = order.sys_path
+    os.chdir(order.cwd)
+    import_main(order.main)
+    dist.set_debug_level_from_env()  # torch read the variable when it was loaded, before this run said anything
+
+
+def _exit(code: Any) -> None:
+    """End the process as the interpreter would after ``sys.exit(code)``."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit((code or 0) & 0xFF)
+
+
+def _raised(error: BaseException) -> Raised:
+    kinds = tuple(kind.__name__ for kind in type(error).__mro__)
     try:
-        pipe.send(Finished(function(ctx, *args)))
-    except BaseException as error:
-        kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-        pipe.send(Raised(Caught(kinds, str(error)), traceback.format_exc(), isinstance(error, Unsupported)))
-    pipe.recv()
-    os._exit(0)
+        text = str(error)
+    except Exception as broken:
+        text = f"(its text cannot be had: {type(broken).__name__})"
+    return Raised(Caught(kinds, text), traceback.format_exc(), isinstance(error, Unsupported))
+
+
+def _pickled(outcome: Outcome) -> bytes:
+    """The outcome as bytes; if it cannot be sent or read back, one that says so."""
+    try:
+        whole = pickle.dumps(outcome)
+        pickle.loads(whole)
+    except Exception as error:
+        what = type(outcome.value).__name__ if isinstance(outcome, Finished) else "error"
+        text = (
+            f"the rank's function returned, but its result (a {what}) cannot be sent to the driver: "
+            f"{type(error).__name__}: {error}. Usual cause: it holds a module, a group, a lock or a local class. "
+            "Return plain data: numbers, strings, tensors, lists, dicts."
+        )
+        return pickle.dumps(Raised(Caught(("Unpicklable", "TypeError", "Exception"), text), traceback.format_exc()))
+    return whole

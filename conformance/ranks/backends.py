@@ -1,0 +1,69 @@
+"""What a backend's name means here: whether so many ranks can have it, and on which devices they then work.
+
+A name is one of torch's (``gloo``, ``nccl``, ``mpi``, ``ucc``) or ``package.module:name``: importing the module must
+register the backend ``name`` with ``torch.distributed.Backend.register_backend``. It is imported in the driver, to see
+whether that works, and in every rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+
+import torch
+import torch.distributed as dist
+
+#: All ranks are on this machine. Without it Gloo looks up the machine's own name, which can be slow or fail.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform.startswith("linux") else "lo0"}
+
+
+class NotRunnable(Exception):
+    """This backend or this many ranks cannot be had on this machine; the text says why."""
+
+
+def load(spec: str) -> str:
+    """Import the module that registers the backend, if ``spec`` names one; returns the backend's own name."""
+    module, colon, name = spec.rpartition(":")
+    if not colon:
+        return spec.lower()
+    if "," in spec:
+        raise ValueError(f"backend {spec!r}: one backend per run, please; a backend per device is not supported here")
+    importlib.import_module(module)
+    return name.lower()
+
+
+def device_of(name: str, rank: int) -> torch.device:
+    """Where tensors must lie for this backend: the CPU if it can, else the rank's own accelerator."""
+    can = dist.Backend.backend_capability.get(name, ["cpu"])
+    return torch.device("cpu") if "cpu" in can else torch.device(can[0], rank)
+
+
+def ensure_runnable(spec: str, world: int) -> None:
+    """Raise ``NotRunnable``, with the reason, unless ``world`` ranks can have this backend here."""
+    try:
+        name = load(spec)
+    except ImportError as error:
+        raise NotRunnable(f"backend {spec!r}: its module cannot be imported: {error}") from error
+    if name not in dist.Backend.backend_list:
+        raise NotRunnable(
+            f"backend {spec!r} is not registered with torch.distributed. Name the module that registers it: "
+            f"package.module:{name}"
+        )
+    with contextlib.suppress(AttributeError):  # newer than the oldest torch that may be used
+        if name in ("gloo", "nccl", "mpi", "ucc") and not dist.is_backend_available(name):
+            raise NotRunnable(f"this build of torch comes without the backend {name!r}")
+    kind = device_of(name, 0).type
+    have = _devices(kind)
+    if have < world:
+        raise NotRunnable(
+            f"backend {name!r} needs one {kind} device per rank: {world} ranks were asked for, this machine has {have}"
+        )
+
+
+def _devices(kind: str) -> int:
+    """How many devices of a kind there are; the CPU takes any number of ranks."""
+    if kind == "cpu":
+        return sys.maxsize
+    module = getattr(torch, kind, None)
+    return int(module.device_count()) if module is not None and module.is_available() else 0

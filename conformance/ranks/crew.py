@@ -1,0 +1,137 @@
+"""N living ranks as the driver sees them: hand them an order, hear what they say, question and dismiss them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from .files import Folder, size_of, tail
+from .lifeline import ANSWERED, FREE, REPORTED
+from .nursery import STACKS_SIGNAL, Nursery
+
+_STACKS_LIMIT_S = 2.0  # a process that cannot even be interrupted (stopped, or stuck in a disk wait) writes none
+_ANSWER_LIMIT_S = 0.5
+_END_LIMIT_S = 10.0
+_PUT_AWAY_LIMIT_S = 10.0
+
+
+class Crew:
+    """Fresh ranks. ``folder`` holds their words and stacks; each run has a folder of its own within it."""
+
+    def __init__(self, nursery: Nursery, world: int) -> None:
+        self._nursery = nursery
+        self.folder = Folder(Path(tempfile.mkdtemp(prefix="crew-", dir=nursery.folder)))
+        self.pids, self._sockets = nursery.fork(world, self.folder.path)
+        self.world = world
+        self.ended: dict[int, int] = {}  # exit status by rank
+        self._said: list[set[bytes]] = [set() for _ in range(world)]
+        self._closed: set[int] = set()  # ranks whose end of the socket is closed: they are about to end
+
+    def start(self, run: Folder) -> None:
+        """Have every rank do the order that lies in ``run``."""
+        self._said = [set() for _ in range(self.world)]
+        for rank in range(self.world):
+            self._tell(rank, f"do {run.path}")
+
+    def listen(self, limit_s: float) -> None:
+        """Wait until some rank says something or ends, at most ``limit_s``."""
+        by_fd = {sock.fileno(): rank for rank, sock in enumerate(self._sockets) if rank not in self._closed}
+        for fd in _readable([*by_fd, self._nursery.fileno()], limit_s):
+            if fd in by_fd:
+                self._hear(by_fd[fd])
+        for pid, status in self._nursery.ended().items():
+            if pid in self.pids:
+                self.ended[self.pids.index(pid)] = status
+
+    def reported(self, rank: int) -> bool:
+        return REPORTED in self._said[rank]
+
+    def stacks(self, ranks: Collection[int]) -> dict[int, str]:
+        """Have the given ranks write where each of their threads is."""
+        before = {rank: size_of(self.folder.stacks(rank)) for rank in ranks}
+        self._nursery.signal([self.pids[rank] for rank in ranks], STACKS_SIGNAL)
+        deadline = time.monotonic() + _STACKS_LIMIT_S
+        sizes: dict[int, int] = {}
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            last, sizes = sizes, {rank: size_of(self.folder.stacks(rank)) for rank in ranks}
+            if sizes == last and all(sizes[rank] > before[rank] for rank in ranks):
+                break
+        missing = f"(no stacks: the process did not answer within {_STACKS_LIMIT_S:g} s)"
+        return {rank: _without_lifeline(self._new_stacks(rank, before[rank])) or missing for rank in ranks}
+
+    def bring_ledgers_up_to_date(self, ranks: Collection[int]) -> None:
+        """Have the given ranks note which collectives have ended; one that cannot answer keeps what it has noted."""
+        for rank in ranks:
+            self._tell(rank, "how far")
+        deadline = time.monotonic() + _ANSWER_LIMIT_S
+        while time.monotonic() < deadline:
+            if all(ANSWERED in self._said[rank] or rank in self.ended for rank in ranks):
+                return
+            self.listen(deadline - time.monotonic())
+
+    def put_away(self) -> bool:
+        """After a run in which all is well: ranks destroy their groups. Returns whether all can be used again."""
+        for rank in range(self.world):
+            self._tell(rank, "put away")
+        deadline = time.monotonic() + _PUT_AWAY_LIMIT_S
+        while time.monotonic() < deadline and not self.ended:
+            if all(FREE in said for said in self._said):
+                return True
+            self.listen(deadline - time.monotonic())
+        return False
+
+    def dismiss(self) -> None:
+        """End every rank with all that descends from it, and wait until that is so."""
+        try:
+            deadline = time.monotonic() + _END_LIMIT_S
+            self._nursery.signal(self.pids, signal.SIGKILL)
+            while len(self.ended) < self.world and time.monotonic() < deadline:
+                self.listen(deadline - time.monotonic())
+        finally:
+            for sock in self._sockets:
+                sock.close()
+            shutil.rmtree(self.folder.path, ignore_errors=True)
+
+    def last_words(self, rank: int) -> str:
+        """The end of what the rank printed, and where it was if a fatal signal struck it."""
+        fatal = tail(self.folder.stacks(rank))
+        return "\n".join(text for text in (tail(self.folder.words(rank)), fatal) if text)
+
+    def _new_stacks(self, rank: int, start: int) -> str:
+        with contextlib.suppress(OSError):
+            return self.folder.stacks(rank).read_bytes()[start:].decode(errors="replace")
+        return ""
+
+    def _tell(self, rank: int, word: str) -> None:
+        with contextlib.suppress(OSError):
+            self._sockets[rank].sendall(word.encode() + b"\n")
+
+    def _hear(self, rank: int) -> None:
+        with contextlib.suppress(OSError):
+            heard = self._sockets[rank].recv(64, socket.MSG_DONTWAIT)
+            self._said[rank].update(bytes([one]) for one in heard)
+            if heard:
+                return
+        self._closed.add(rank)
+
+
+def _readable(fds: list[int], limit_s: float) -> list[int]:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(max(0.0, limit_s) * 1000)]
+
+
+def _without_lifeline(stacks: str) -> str:
+    """The stacks without the thread that every rank has for the driver's sake."""
+    threads = re.split(r"\n(?=(?:Current thread|Thread) 0x)|\n\n", stacks.strip())
+    return "\n\n".join(thread.strip() for thread in threads if "_listen_to_driver" not in thread)

@@ -1,0 +1,145 @@
+"""The driver's end of the zygote: starts it, asks it for ranks, hears of their ends, and stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .files import tail
+
+#: Loaded once, before any rank is forked. None of these starts a thread or touches an accelerator when imported.
+PRELOAD = (
+    "torch", "torch.distributed", "torch._dynamo", "pytest", "hypothesis", "conformance.ranks.worker",
+    "conformance.ranks.recording", "conformance.subjects.torch", "conformance.subjects.impl", "conformance.checking",
+    "conformance.oracle", "conformance.models",
+)
+#: One thread per rank: ranks share few cores, and OpenMP's workers would not survive the fork.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_START_DEADLINE_S = 180.0  # loading torch from a cold disk on a loaded machine
+_FORK_DEADLINE_S = 60.0
+
+
+class NurseryFailed(RuntimeError):
+    """The process that ranks are forked from could not be started, or ended by itself."""
+
+
+class Nursery:
+    """Owns one zygote and the folder that its ranks' files lie in. Starts at once, in the background."""
+
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+        self._owner = os.getpid()
+        self._log = self.folder / "zygote.log"
+        self._control, theirs = socket.socketpair()
+        self._text = b""
+        self._news: list[dict[str, Any]] = []  # heard while waiting for something else
+        self._ready = False
+        command = (
+            f"import sys; sys.path[:] = {sys.path!r}\n"
+            "from conformance.ranks.zygote import main\n"
+            f"main({theirs.fileno()}, {str(self.folder)!r}, {[*PRELOAD, *preload]!r})"
+        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, **ONE_THREAD},
+            )
+        theirs.close()
+
+    def fork(self, world: int, folder: Path) -> tuple[list[int], list[socket.socket]]:
+        """New ranks with their files in ``folder``: process ids and this end of their life-lines, by rank."""
+        self._await_ready()
+        pairs = [socket.socketpair() for _ in range(world)]
+        wish = json.dumps({"fork": list(range(world)), "folder": str(folder)}).encode() + b"\n"
+        try:
+            socket.send_fds(self._control, [wish], [theirs.fileno() for _, theirs in pairs])
+            pids: list[int] = self._await("forked", _FORK_DEADLINE_S)["forked"]
+        except OSError as error:
+            raise NurseryFailed(self._why("could not be reached")) from error
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+        return pids, [ours for ours, _ in pairs]
+
+    def signal(self, pids: Sequence[int], number: int) -> None:
+        """Send a signal to those of ``pids`` that have not ended; SIGKILL reaches all that descends from them."""
+        with contextlib.suppress(OSError):
+            self._control.sendall(json.dumps({"signal": int(number), "pids": list(pids)}).encode() + b"\n")
+
+    def fileno(self) -> int:
+        """Readable when there may be news of ended ranks."""
+        return self._control.fileno()
+
+    def ended(self) -> dict[int, int]:
+        """Ranks that ended since the last call: exit code, or minus the signal, by process id. Does not block."""
+        self._hear(0.0)
+        news, self._news = self._news, []
+        return {one["ended"]: one["status"] for one in news if "ended" in one}
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the zygote, and with it every rank."""
+        if self._owner != os.getpid():  # inherited by a fork of the driver: not ours to end
+            return
+        self._control.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its ranks then die by their own guard
+            self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _await_ready(self) -> None:
+        if not self._ready:
+            self._await("ready", _START_DEADLINE_S)
+            self._ready = True
+
+    def _await(self, kind: str, limit_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + limit_s
+        while True:
+            for index, one in enumerate(self._news):
+                if kind in one:
+                    return self._news.pop(index)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise NurseryFailed(self._why(f"was not heard from for {limit_s:g} s"))
+            self._hear(left)
+
+    def _hear(self, limit_s: float) -> None:
+        if not select.select([self._control], [], [], limit_s)[0]:
+            return
+        try:
+            text = self._control.recv(65536)
+        except ConnectionError:
+            text = b""
+        if not text:
+            raise NurseryFailed(self._why("ended by itself"))
+        *lines, self._text = (self._text + text).split(b"\n")
+        self._news += [json.loads(line) for line in lines]
+
+    def _why(self, what: str) -> str:
+        code = self._process.poll()
+        state = "" if code is None else f" (exit status {code})"
+        words = tail(self._log)
+        return (
+            f"the process that ranks are forked from {what}{state}. Usual causes: it was killed for want of memory, "
+            f"or a preloaded module ends the interpreter. Its last words: {words or 'none'}"
+        )
+
+
+STACKS_SIGNAL = signal.SIGUSR1

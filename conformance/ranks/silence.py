@@ -1,0 +1,119 @@
+"""Tells a run that hangs from one that is slow: have its processes done anything lately?
+
+Read from ``/proc``; where there is none, nothing is ever found silent and only the deadline applies. A process that is
+runnable but gets no processor is not silent, nor is one that waits for a disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+LOOK_EVERY_S = 0.25
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_SILENT_CPU_S = 0.02  # within the window; a sleeping process may wake now and then
+_MUTED_TIMES = 3  # polling in naps looks alive: such a run must be without progress this many times longer
+_MUTED_SHARE = 0.25  # of a processor, and of the looks that found a process running
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at a run's processes saw."""
+
+    at_s: float
+    cpu_s: float  # used so far by all of them together
+    busy: bool  # one of their threads runs, wants to run, or waits for a disk
+
+
+class Silence:
+    """The looks of one run since something last happened in it."""
+
+    def __init__(self, silence_s: float) -> None:
+        self.silence_s = silence_s
+        self._looks: deque[Look] = deque()
+        self._progress: object = None
+
+    def add(self, look: Look, progress: object) -> None:
+        """Take note of a look. ``progress`` is anything that differs when the run has got further."""
+        if progress != self._progress:
+            self._looks.clear()
+            self._progress = progress
+        self._looks.append(look)
+        while look.at_s - self._looks[0].at_s > self.silence_s * (_MUTED_TIMES + 1):
+            self._looks.popleft()
+
+    @property
+    def fallen(self) -> bool:
+        """Whether the run is silent: nothing at all for ``silence_s``, or next to nothing for three times as long."""
+        return self._silent() or self._muted()
+
+    def _silent(self) -> bool:
+        recent = self._since(self.silence_s)
+        return bool(recent) and not any(look.busy for look in recent) and _cpu_s(recent) <= _SILENT_CPU_S
+
+    def _muted(self) -> bool:
+        span_s = self.silence_s * _MUTED_TIMES
+        recent = self._since(span_s)
+        busy = sum(look.busy for look in recent)
+        return bool(recent) and busy <= _MUTED_SHARE * len(recent) and _cpu_s(recent) <= _MUTED_SHARE * span_s
+
+    def _since(self, span_s: float) -> list[Look]:
+        """The looks of the last ``span_s``; none if the looks do not reach back that far, or have a gap.
+
+        A gap means that this process itself did not get to look: it cannot say what happened meanwhile.
+        """
+        last = self._looks[-1].at_s if self._looks else 0.0
+        if not self._looks or last - self._looks[0].at_s < span_s:
+            return []
+        recent = [look for look in self._looks if look.at_s >= last - span_s]
+        steps = (later.at_s - earlier.at_s for earlier, later in pairwise(recent))
+        return [] if any(step > 4 * LOOK_EVERY_S for step in steps) else recent
+
+
+def _cpu_s(looks: list[Look]) -> float:
+    return looks[-1].cpu_s - looks[0].cpu_s
+
+
+def available() -> bool:
+    """Whether this machine tells what its processes do."""
+    return Path("/proc/self/stat").exists()
+
+
+def look(groups: Collection[int], at_s: float) -> Look:
+    """Look at all processes of the given process groups, grandchildren included."""
+    ticks, busy = 0, False
+    for pid, state, group, used in _processes():
+        if group in groups:
+            ticks += used
+            busy = busy or state in "RD" or _any_thread_busy(pid)
+    return Look(at_s, ticks / _TICKS_PER_S, busy)
+
+
+def _processes() -> Iterable[tuple[str, str, int, int]]:
+    """Process id, state, process group and processor ticks of every process that can be seen."""
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            fields = _stat(f"/proc/{pid}/stat")
+            if fields:
+                yield pid, fields[0], int(fields[2]), int(fields[11]) + int(fields[12])
+
+
+def _any_thread_busy(pid: str) -> bool:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    return any(fields[:1] in (["R"], ["D"]) for fields in (_stat(f"/proc/{pid}/task/{t}/stat") for t in threads))
+
+
+def _stat(path: str) -> list[str]:
+    """The fields after the process's name (which may itself hold spaces and brackets): state, parent, group, …"""
+    try:
+        with open(path) as file:
+            return file.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,148 @@
+"""The witness: from the ledgers of all ranks, the first collective at which they part, as one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from .outcomes import Died, Event, Finished, Hung, Outcome, Raised
+
+Ledgers = Sequence[Sequence[Event]]
+
+_ONE_TO_ONE = ("send", "recv", "recv_anysource")  # not the whole group's
+_SIZES_MAY_DIFFER = ("all_to_all", "all_to_all_single", "all_gather", "all_gather_coalesced")
+
+
+def witness(outcomes: Sequence[Outcome]) -> str:
+    """What went wrong between the ranks, as far as their recorded collectives tell."""
+    ledgers = [outcome.ledger for outcome in outcomes]
+    parted = first_difference(ledgers, outcomes)
+    if parted:
+        return parted
+    stuck = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Hung)]
+    if not stuck:
+        return ""
+    return f"The recorded collectives do not differ; {_where(stuck, ledgers)}."
+
+
+def first_difference(ledgers: Ledgers, outcomes: Sequence[Outcome] | None = None) -> str:
+    """The first collective that is not the same on all ranks of its group; empty if there is none.
+
+    ``outcomes`` say what became of a rank that stopped early, and where nothing is known to be running it is only said
+    what each started.
+    """
+    for name, members in _groups(ledgers):
+        mine = {rank: _on(ledgers[rank], name, members) for rank in members if rank < len(ledgers)}
+        for index in range(max(len(events) for events in mine.values())):
+            here = {rank: events[index] for rank, events in mine.items() if index < len(events)}
+            if len({_signature(event) for event in here.values()}) > 1:
+                return _differing(name, index, here)
+            if len(here) < len(mine):
+                return _missing(name, index, here, mine, outcomes)
+    return ""
+
+
+def _groups(ledgers: Ledgers) -> list[tuple[str, tuple[int, ...]]]:
+    """Every group that occurs, those in which somebody still waits first, the default group before others."""
+    waits: dict[tuple[str, tuple[int, ...]], bool] = {}
+    for ledger in ledgers:
+        for event in ledger:
+            if event.op not in _ONE_TO_ONE:
+                key = (event.group, event.ranks)
+                waits[key] = waits.get(key, False) or not event.done
+    return sorted(waits, key=lambda key: (not waits[key], key[0] != "default"))
+
+
+def _on(ledger: Iterable[Event], name: str, members: tuple[int, ...]) -> list[Event]:
+    return [
+        event for event in ledger if event.op not in _ONE_TO_ONE and (event.group, event.ranks) == (name, members)
+    ]
+
+
+def _signature(event: Event) -> tuple[object, ...]:
+    """What must be equal on all ranks. The layout of a tensor may differ, its number of elements may not."""
+    numel = -1 if event.op in _SIZES_MAY_DIFFER else math.prod(event.shape)
+    return (event.op, event.reduce_op, event.dtype, numel, event.source, event.target)
+
+
+def _differing(name: str, index: int, here: dict[int, Event]) -> str:
+    sides: dict[tuple[object, ...], list[int]] = {}
+    for rank, event in here.items():
+        sides.setdefault(_signature(event), []).append(rank)
+    told = []
+    for ranks in sides.values():
+        event = here[ranks[0]]
+        waits = not all(here[rank].done for rank in ranks)
+        told.append(f"{_ranks(ranks)} {_verb(ranks, waits)} {event}")
+    return f"{told[0]}, {_its(here, index)} on group {name}; " + "; ".join(told[1:]) + " there."
+
+
+def _its(here: dict[int, Event], index: int) -> str:
+    return f"{'its' if len(here) == 1 else 'the'} {_ordinal(index + 1)}"
+
+
+def _verb(ranks: list[int], waits: bool) -> str:
+    if waits:
+        return "waits in" if len(ranks) == 1 else "wait in"
+    return "went through"
+
+
+def _missing(
+    name: str,
+    index: int,
+    here: dict[int, Event],
+    mine: dict[int, list[Event]],
+    outcomes: Sequence[Outcome] | None,
+) -> str:
+    """Some ranks stopped after ``index`` collectives, the others went on."""
+    fewer = [rank for rank in mine if rank not in here]
+    ahead = list(here)
+    event = here[ahead[0]]
+    waits = not all(one.done for one in here.values())
+    end = _ends(fewer, outcomes) if outcomes else ""
+    count = f"{index} collective{'' if index == 1 else 's'}"
+    tail = f"{_ranks(ahead)} {_verb(ahead, waits)} {_whose(ahead)} {_ordinal(index + 1)}: {event}"
+    return f"{_ranks(fewer)} started {count} on group {name}{end}; {tail}."
+
+
+def _whose(ranks: list[int]) -> str:
+    return "its" if len(ranks) == 1 else "their"
+
+
+def _ends(ranks: list[int], outcomes: Sequence[Outcome]) -> str:
+    words = {_end(outcomes[rank]) for rank in ranks}
+    return f" and then {words.pop()}" if len(words) == 1 else ""
+
+
+def _end(outcome: Outcome) -> str:
+    match outcome:
+        case Finished():
+            return "finished"
+        case Raised(error=error):
+            return f"raised {error.kinds[0]}"
+        case Died(exit_code=code):
+            return f"died (exit status {code})" if code >= 0 else f"died (signal {-code})"
+        case Hung(ledger=ledger):
+            waiting = [event for event in ledger if not event.done]
+            return f"waited elsewhere, in {waiting[-1]} on group {waiting[-1].group}" if waiting else "hung elsewhere"
+
+
+def _where(stuck: list[int], ledgers: Ledgers) -> str:
+    """What ranks that hang without any difference are doing."""
+    told = []
+    for rank in stuck:
+        waiting = [event for event in ledgers[rank] if not event.done]
+        last = f"in {waiting[-1]} on group {waiting[-1].group}" if waiting else "outside of any collective"
+        told.append(f"rank {rank} hangs {last}")
+    return "; ".join(told) + " (see the stacks)"
+
+
+def _ranks(ranks: list[int]) -> str:
+    names = [str(rank) for rank in ranks]
+    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _ordinal(number: int) -> str:
+    if 10 <= number % 100 <= 20:
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"

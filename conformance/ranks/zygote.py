@@ -1,0 +1,197 @@
+"""The process that the ranks are forked from: it has everything heavy loaded, and lets no rank outlive the driver.
+
+It is a single-threaded loop over one socket to the driver. It forks on request, reports each rank's end, and sends
+signals to ranks that are still its own (so that a recycled process id is never hit). When the driver's end of the
+socket closes, for whatever reason, it kills every rank with all that descends from it, and ends.
+
+    driver -> zygote   {"fork": [rank, …], "folder": path}, with one socket per rank
+                       {"signal": number, "pids": [pid, …]}
+    zygote -> driver   {"ready": pid}    {"forked": [pid, …]}    {"ended": pid, "status": exit code or -signal}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_FDS_AT_MOST = 253  # that one message can carry
+
+
+def main(control_fd: int, folder: str, preload: Sequence[str]) -> None:
+    """Load, then serve until the driver is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    for name in preload:
+        try:
+            importlib.import_module(name)
+        except Exception:  # a rank that needs the module will say so better
+            traceback.print_exc()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead rank leaves behind becomes ours to end
+    gc.collect()
+    gc.freeze()  # keeps the ranks' collectors from touching, and so copying, the pages that they share
+    zygote = Zygote(socket.socket(fileno=control_fd))
+    try:
+        zygote.serve()
+    finally:
+        zygote.end_all()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    """Linux only; elsewhere the life-lines alone end what is left."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+class Zygote:
+    """The loop and its table of living ranks."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._ranks: set[int] = set()  # process ids of forked ranks that have not been reaped
+        self._fds: list[int] = []  # life-lines received and not yet handed to a rank
+        self._text = b""  # received and not yet a whole line
+        self._woken, wake = os.pipe()
+        for fd in (self._woken, wake):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Answer the driver until it closes its end."""
+        self._say(ready=os.getpid())
+        while True:
+            ready, _, _ = select.select([self._control.fileno(), self._woken], [], [])
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+                self._reap()
+            if self._control.fileno() in ready and not self._listen():
+                return
+
+    def _listen(self) -> bool:
+        try:
+            text, fds, _, _ = socket.recv_fds(self._control, 65536, _FDS_AT_MOST)
+        except ConnectionError:
+            return False
+        self._fds += fds
+        *lines, self._text = (self._text + text).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+        return bool(text)
+
+    def _obey(self, wish: dict[str, Any]) -> None:
+        if "fork" in wish:
+            ranks = wish["fork"]
+            lines, self._fds = self._fds[: len(ranks)], self._fds[len(ranks) :]
+            pids = [self._fork(rank, wish["folder"], line, lines) for rank, line in zip(ranks, lines, strict=True)]
+            for line in lines:
+                os.close(line)
+            self._say(forked=pids)
+        else:
+            for pid in self._ranks.intersection(wish["pids"]):
+                self._signal(pid, wish["signal"])
+
+    def _fork(self, rank: int, folder: str, lifeline: int, lines: Sequence[int]) -> int:
+        mother = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_rank(mother, rank, folder, lifeline, lines)
+        with contextlib.suppress(OSError):  # the child does so too: whoever comes first
+            os.setpgid(pid, pid)
+        self._ranks.add(pid)
+        return pid
+
+    def _become_rank(self, mother: int, rank: int, folder: str, lifeline: int, lines: Sequence[int]) -> None:
+        try:
+            os.setpgid(0, 0)
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != mother:
+                os._exit(1)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._control.close()
+            for line in lines:
+                if line != lifeline:
+                    os.close(line)
+            from .worker import serve
+
+            serve(rank, folder, lifeline)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _signal(self, pid: int, number: int) -> None:
+        """Signal a rank; a kill reaches its whole process group."""
+        with contextlib.suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                with contextlib.suppress(PermissionError):
+                    os.killpg(pid, number)
+            os.kill(pid, number)
+
+    def _reap(self) -> None:
+        """Take note of every process that ended, and end what the ended ranks left running."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                break
+            pid = ended.si_pid
+            if pid in self._ranks:  # not reaped yet, so its group cannot be anybody else's
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            if pid in self._ranks:
+                self._ranks.remove(pid)
+                self._say(ended=pid, status=os.waitstatus_to_exitcode(status))
+        if not self._ranks:  # while a rank lives, what we adopted may be a helper that it still uses
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """Kill adopted descendants of ended ranks, such as left their rank's process group."""
+        for pid in _children() - self._ranks:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end_all(self) -> None:
+        """Kill every rank with all that descends from it, and wait for that."""
+        for pid in self._ranks:
+            self._signal(pid, signal.SIGKILL)
+        while self._ranks:
+            with contextlib.suppress(ChildProcessError):
+                pid, _ = os.waitpid(-1, 0)
+                self._ranks.discard(pid)
+                continue
+            self._ranks.clear()
+        self._end_strays()
+
+    def _say(self, **news: Any) -> None:
+        with contextlib.suppress(OSError):  # the driver is gone: the next read will tell
+            self._control.sendall(json.dumps(news).encode() + b"\n")
+
+
+def _children() -> set[int]:
+    me = os.getpid()
+    try:
+        with open(f"/proc/{me}/task/{threading.get_native_id()}/children") as file:
+            return {int(pid) for pid in file.read().split()}
+    except OSError:
+        return set()
