@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from ..comm.sharded import receive, send
 
@@ -17,38 +16,37 @@ from ..comm.sharded import receive, send
 States = dict[int, Any]
 
 
-def gather_states(
-    team: Team, mine: States, to: GroupRank, device: torch.device, watch: Watch | None
-) -> States | None:
+def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device) -> States | None:
     """Every rank's states on rank ``to``, ascending by index; None elsewhere (ZERO-016).
 
     One shard travels at a time, straight to the target, so that the target never holds more than the result and one
-    packed shard, and no other rank holds anything of its peers.
+    packed shard, and no other rank holds anything of its peers. The waits end with the process group's own timeout:
+    a message from rank to rank cannot be waited for in slices (on Gloo the first slice that runs out ends it).
     """
     if team.rank != to:
-        _send(team, mine, to, device, watch)
+        _send(team, mine, to, device)
         return None
     gathered = snapshot(mine)
     for rank in team.members:
         if rank != to:
-            gathered.update(_receive(team, GroupRank(rank), device, watch))
+            gathered.update(_receive(team, GroupRank(rank), device))
     return dict(sorted(gathered.items()))
 
 
-def _send(team: Team, states: States, to: GroupRank, device: torch.device, watch: Watch | None) -> None:
+def _send(team: Team, states: States, to: GroupRank, device: torch.device) -> None:
     stream = io.BytesIO()
     torch.save(snapshot(states), stream)
     body = torch.frombuffer(stream.getbuffer(), dtype=torch.uint8).to(device)
     length = torch.tensor([body.numel()], dtype=torch.int64, device=device)
-    send(team, length, to, f"zero: size of the states of rank {team.rank}").wait(watch)
-    send(team, body, to, f"zero: states of rank {team.rank}").wait(watch)
+    send(team, length, to, f"zero: size of the states of rank {team.rank}").wait()
+    send(team, body, to, f"zero: states of rank {team.rank}").wait()
 
 
-def _receive(team: Team, source: GroupRank, device: torch.device, watch: Watch | None) -> States:
+def _receive(team: Team, source: GroupRank, device: torch.device) -> States:
     length = torch.zeros(1, dtype=torch.int64, device=device)
-    size = int(receive(team, length, source, f"zero: size of the states of rank {source}").wait(watch).item())
+    size = int(receive(team, length, source, f"zero: size of the states of rank {source}").wait().item())
     body = torch.empty(size, dtype=torch.uint8, device=device)
-    receive(team, body, source, f"zero: states of rank {source}").wait(watch)
+    receive(team, body, source, f"zero: states of rank {source}").wait()
     # written by a peer of our own job a moment ago, so arbitrary Python values are as safe as the peer itself
     states: States = torch.load(io.BytesIO(body.cpu().numpy().tobytes()), map_location="cpu", weights_only=False)
     return states

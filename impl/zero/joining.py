@@ -90,7 +90,7 @@ class Joining:
             target = int(broadcast(self._team, message, session.source, label).wait(session.watch).item())
         if target is None:
             raise AssertionError("a joined rank follows a consolidation in which nobody has joined")
-        self._zero._consolidate(GroupRank(target), session.watch)
+        self._zero._consolidate(GroupRank(target))
 
     def _absent_ranks(self, session: Session) -> tuple[GroupRank, ...]:
         active = set(session.active_ranks)

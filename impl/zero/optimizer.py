@@ -301,14 +301,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable):
         if session is not None:
             self._joining.consolidate(session, to)
         else:
-            self._consolidate(GroupRank(to), None)
+            self._consolidate(GroupRank(to))
 
-    def _consolidate(self, to: GroupRank, watch: Watch | None) -> None:
+    def _consolidate(self, to: GroupRank) -> None:
         copy_settings(self.param_groups, self.optim.param_groups)
         index_of = {id(parameter): index for index, parameter in enumerate(self._parameters())}
         mine = {index_of[id(key)]: state for key, state in self.optim.state.items() if id(key) in index_of}
         self._consolidated = None  # frees the last one before the next is gathered
-        self._consolidated = checkpoint.gather_states(self._team, mine, to, self._device, watch)
+        self._consolidated = checkpoint.gather_states(self._team, mine, to, self._device)
         self._steps_since_consolidation = 0
 
     def state_dict(self) -> dict[str, Any]:
