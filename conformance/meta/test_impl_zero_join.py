@@ -195,7 +195,10 @@ def consolidating_inside(ctx, target):
         return []
     mine, theirs = zero.state_dict()["state"], alone.optimizer.state_dict()["state"]
     return [
-        (index, key) for index in theirs for key in theirs[index] if not torch.equal(mine[index][key], theirs[index][key])
+        (index, key)
+        for index, state in theirs.items()
+        for key, value in state.items()
+        if not torch.equal(mine[index][key], value)
     ]
 
 
