@@ -1,0 +1,182 @@
+"""Buffers inside a context: whose they are, who receives them, and whose they are again afterwards."""
+
+import torch
+
+from conformance import models, oracle
+from conformance.checking import MANY, check
+from conformance.ranks import caught
+from conformance.training import ddp, gradients, private, schedules
+
+
+def recorder(ctx, module, seen):
+    """A second joinable, without collectives of its own, that notes the buffer whenever it shadows."""
+
+    class Hook(ctx.subject.JoinHook):
+        def main_hook(self):
+            seen.append(module.count.item())
+
+    class Recorder(ctx.subject.Joinable):
+        def __init__(self):
+            super().__init__()
+
+        def join_hook(self, **_keywords):
+            return Hook()
+
+        @property
+        def join_device(self):
+            return ctx.device
+
+        @property
+        def join_process_group(self):
+            return ctx.group
+
+    return Recorder()
+
+
+def step_of(rank):
+    return 1.0 + 10.0 * rank
+
+
+def count_unevenly(ctx, schedule):
+    model = ddp(ctx, models.Counting(step_of(ctx.rank)))
+    shadowed = []
+    beside = recorder(ctx, model.module, shadowed)
+    with ctx.subject.Join([model, beside]):
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            ctx.subject.Join.notify_join_context(beside)
+    return model.module.seen, shadowed, model.module.count.item()
+
+
+def count_on_each(ctx, several):
+    return [count_unevenly(ctx, schedule) for schedule in several]
+
+
+@check("DDPJ-024", "DDPJ-025", "DDPJ-019", worlds=MANY)
+def test_buffers_come_from_the_highest_active_rank_and_reach_joined_ranks(ranks):
+    several = schedules(ranks.world)
+    steps = [step_of(rank) for rank in range(ranks.world)]
+    for schedule, told in zip(several, zip(*ranks(count_on_each, several), strict=True), strict=True):
+        own, shadowed = oracle.buffers_seen(schedule, steps)
+        for rank, (seen, received, _) in enumerate(told):
+            assert seen == own[rank], f"rank {rank} at its forwards, schedule {schedule}"
+            assert received == shadowed[rank], f"rank {rank} after joining, schedule {schedule}"
+        assert len({last for _, _, last in told}) == 1, f"after the block, schedule {schedule}"
+
+
+def count_in_subgroup(ctx, schedule, members):
+    group = torch.distributed.new_group(members)
+    if ctx.rank not in members:
+        return None
+    here = members.index(ctx.rank)
+    model = ddp(ctx, models.Counting(step_of(here)), process_group=group)
+    with model.join():
+        for _ in range(schedule[here]):
+            model(torch.ones(1, 1)).sum().backward()
+    return model.module.seen
+
+
+@check("DDPJ-024", "DDPJ-022", worlds=(3, 4))
+def test_in_a_subgroup_the_source_is_the_highest_active_rank_of_the_group(ranks):
+    members = list(range(1, ranks.world))
+    schedule = tuple(len(members) - here for here in range(len(members)))
+    own, _ = oracle.buffers_seen(schedule, [step_of(here) for here in range(len(members))])
+    assert ranks(count_in_subgroup, schedule, members)[1:] == own
+
+
+def average_buffers(state, buffers):
+    """A buffer hook that every rank must take part in; does its own communication."""
+    ctx, model = state
+    for buffer in buffers.values():
+        torch.distributed.all_reduce(buffer)
+        buffer /= ctx.world
+
+
+def train_with_buffer_hook(ctx, schedule, location):
+    model = ddp(ctx, models.Counting(step_of(ctx.rank)))
+    place = getattr(private(ctx.subject.ddp, "_BufferCommHookLocation"), location)
+    seen = []
+
+    def loop():
+        private(model, "_register_buffer_comm_hook")((ctx, model), average_buffers, place)
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                seen.append(gradients(model)["a.weight"][0])
+
+    error = caught(loop)
+    ctx.meet("told")
+    return error, seen, model.module.count.item()
+
+
+def assert_right_or_refused(ranks, location):
+    schedule = tuple(1 + rank for rank in range(ranks.world))
+    told = ranks(train_with_buffer_hook, schedule, location)
+    if all(error is not None for error, _, _ in told):
+        for error, _, _ in told:
+            assert "buffer" in error.text.lower()
+            assert "hook" in error.text.lower(), f"a refusal names the buffer hook: {error}"
+        ranks.at_limit("buffer hooks are refused under uneven inputs")
+        return
+    assert [error for error, _, _ in told] == [None] * ranks.world
+    for rank, (_, seen, _) in enumerate(told):
+        sums = [
+            sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(schedule, i)) / ranks.world
+            for i in range(schedule[rank])
+        ]
+        assert seen == sums, f"rank {rank}"
+    assert len({count for _, _, count in told}) == 1, "buffers differ after the block"
+
+
+@check("DDPJ-026", worlds=MANY)
+def test_a_buffer_hook_after_the_forward_is_followed_or_refused(ranks):
+    assert_right_or_refused(ranks, "POST_FORWARD")
+
+
+@check("DDPJ-026", worlds=MANY)
+def test_a_buffer_hook_before_the_forward_is_followed_or_refused(ranks):
+    assert_right_or_refused(ranks, "PRE_FORWARD")
+
+
+def forward_after_a_block(ctx, schedule):
+    model = ddp(ctx, models.Counting(0.0))
+    with model.join():
+        for _ in range(schedule[ctx.rank]):
+            model(torch.ones(1, 1)).sum().backward()
+    model.module.count.fill_(100.0 * (ctx.rank + 1))
+    model(torch.ones(1, 1)).sum().backward()
+    return model.module.seen[-1]
+
+
+@check("DDPJ-027", worlds=MANY)
+def test_after_the_block_buffers_come_from_rank_0_again(ranks):
+    schedule = tuple(1 + rank for rank in range(ranks.world))
+    assert ranks(forward_after_a_block, schedule) == [100.0] * ranks.world
+
+
+def iterate_around_a_block(ctx, schedule):
+    model = ddp(ctx, models.Counting(0.0), bucket_cap_mb=1e-4)
+
+    def iterate():
+        model.zero_grad()
+        start = len(ctx.ledger())
+        model(torch.ones(1, 1)).sum().backward()
+        return [str(event) for event in ctx.ledger()[start:]]
+
+    for _ in range(3):
+        before = iterate()
+    with model.join():
+        for _ in range(schedule[ctx.rank]):
+            iterate()
+    return before, iterate(), iterate()
+
+
+@check("DDPJ-027", "DDPJ-035", "JOIN-038", worlds=MANY)
+def test_after_the_block_an_iteration_sends_exactly_what_it_sent_before(ranks):
+    schedule = tuple(1 + rank for rank in range(ranks.world))
+    for before, first, second in ranks(iterate_around_a_block, schedule, ledger=True):
+        assert before, "the ledger recorded nothing of an ordinary iteration"
+        assert first == before
+        assert second == before

@@ -1,0 +1,354 @@
+"""Uneven inputs together with no_sync, unused parameters, bucket rebuilding, static graphs and communication hooks."""
+
+import itertools
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models, oracle
+from conformance.checking import MANY, NotRun, check
+from conformance.ranks import caught
+from conformance.training import Job, assert_as_alone, ddp, gradients, private, schedules, train_each
+
+TINY_MIB = 1e-4
+
+
+def accumulate(ctx, schedule, every, buffers):
+    """Forward and backward in each iteration, synchronised only in every ``every``-th; never zeroed."""
+    model = ddp(ctx, models.Counting(1.0) if buffers else nn.Sequential(models.scalar()))
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            with nullcontext() if iteration % every == every - 1 else model.no_sync():
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(next(iter(gradients(model).values()))[0])
+    return seen
+
+
+def accumulate_each(ctx, several, every):
+    return [[accumulate(ctx, schedule, every, buffers) for buffers in (False, True)] for schedule in several]
+
+
+def accumulate_alone(schedule, every):
+    """What a scalar gradient that is never zeroed shows on each rank; joined ranks add zero."""
+    world = len(schedule)
+    held, seen = [0.0] * world, [[] for _ in schedule]
+    for iteration in range(max(schedule)):
+        active = oracle.active_ranks(schedule, iteration)
+        for rank in active:
+            held[rank] += models.divisible_scalar(rank, iteration).item()
+        if iteration % every == every - 1:
+            mean = sum(held[rank] for rank in active) / world
+            held = [mean if rank in active else held[rank] for rank in range(world)]
+        for rank in active:
+            seen[rank].append(held[rank])
+    return seen
+
+
+@check("DDPJ-028", "DDPJ-009", worlds=(2, 4))
+def test_accumulation_under_no_sync_is_followed_without_reductions(ranks):
+    several = [(4, *[2] * (ranks.world - 1)), (*[2] * (ranks.world - 1), 6), (0, *[4] * (ranks.world - 1))]
+    for every in (2,):
+        for rank, told in enumerate(ranks(accumulate_each, several, every)):
+            for schedule, both in zip(several, told, strict=True):
+                alone = accumulate_alone(schedule, every)[rank]
+                for buffers, seen in zip((False, True), both, strict=True):
+                    assert seen == alone, f"rank {rank}, schedule {schedule}, buffers: {buffers}"
+
+
+@check("DDPJ-028", worlds=(3,))
+def test_the_documented_example_of_no_sync_under_join(ranks):
+    # rank 0 alone has four iterations; the first and third are not synchronised; rank r's local gradient is r + 1
+    assert ranks(accumulate_places, (4, 2, 2))[0] == pytest.approx([1, 4, 5, 2])
+
+
+def accumulate_places(ctx, schedule):
+    model = ddp(ctx, models.scalar())
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            with nullcontext() if iteration % 2 else model.no_sync():
+                model(models.place(ctx.rank, iteration)).sum().backward()
+            seen.append(model.module.weight.grad.item())
+    return seen
+
+
+def record_no_sync(ctx, schedule):
+    """The collectives with the shape of the bucket (eight elements) that each rank starts."""
+    model = ddp(ctx, nn.Linear(8, 1, bias=False))
+    model(torch.ones(1, 8)).sum().backward()
+    model(torch.ones(1, 8)).sum().backward()
+    start = len(ctx.ledger())
+    with model.join(), model.no_sync():
+        for _ in range(schedule[ctx.rank]):
+            model(torch.ones(1, 8)).sum().backward()
+        if schedule[ctx.rank] == 0:
+            model.require_backward_grad_sync = True  # a joined rank's own setting must not matter
+        inside = [event for event in ctx.ledger()[start:] if event.shape == (8,) and event.op == "all_reduce"]
+    after = [event for event in ctx.ledger()[start:] if event.shape == (8,) and event.op == "all_reduce"]
+    return len(inside), len(after), len(ctx.ledger())
+
+
+@check("DDPJ-028", worlds=MANY)
+def test_no_bucket_is_reduced_for_iterations_under_no_sync(ranks):
+    schedule = (0, *[3] * (ranks.world - 1))
+    for inside, after, everything in ranks(record_no_sync, schedule, ledger=True):
+        assert everything > 0, "the ledger recorded nothing at all"
+        assert (inside, after) == (0, 0)
+
+
+def announce(ctx, syncing):
+    model = ddp(ctx, models.scalar())
+    joined = ctx.rank == 0
+    model.require_backward_grad_sync = ctx.rank in syncing
+    return private(model, "_check_global_requires_backward_grad_sync")(is_joined_rank=joined)
+
+
+@check("DDPJ-029", worlds=MANY)
+def test_the_announcement_tells_joined_ranks_alone_whether_anybody_syncs(ranks):
+    some, none = ranks(announce, (ranks.world - 1,)), ranks(announce, ())
+    assert [bool(some[0]), bool(none[0])] == [True, False]
+    assert some[1:] == none[1:] == [None] * (ranks.world - 1)
+
+
+def train_branches(ctx, schedule, users, static_graph):
+    model = ddp(ctx, models.Branches(), find_unused_parameters=True, static_graph=static_graph)
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad(set_to_none=True)
+            model(models.divisible_scalar(ctx.rank, iteration), with_b=ctx.rank in users).sum().backward()
+            seen.append((gradients(model)["a.weight"], gradients(model)["b.weight"]))
+    return seen
+
+
+def train_branches_on_each(ctx, several, users):
+    return [train_branches(ctx, schedule, users, False) for schedule in several]
+
+
+def branches_alone(schedule, users):
+    rows = []
+    for iteration in range(max(schedule)):
+        active = oracle.active_ranks(schedule, iteration)
+        data = {rank: models.divisible_scalar(rank, iteration).item() for rank in active}
+        used = [data[rank] for rank in active if rank in users]
+        rows.append(([sum(data.values()) / len(schedule)], [sum(used) / len(schedule)] if used else None))
+    return [rows[:count] for count in schedule]
+
+
+@check("DDPJ-030", worlds=MANY)
+def test_joined_ranks_report_their_parameters_as_unused(ranks):
+    # the only user of b is sometimes the first to join: from then on nobody used b, so it gets no gradient at all
+    several, users = schedules(ranks.world), (1,)
+    for schedule, seen in zip(several, zip(*ranks(train_branches_on_each, several, users), strict=True), strict=True):
+        for rank, alone in enumerate(branches_alone(schedule, users)):
+            assert seen[rank] == alone, f"rank {rank}, schedule {schedule}"
+
+
+@check("DDPJ-031", worlds=MANY)
+def test_buckets_are_rebuilt_with_ranks_that_joined_before(ranks):
+    late = [(0, *range(1, ranks.world - 1), 4), (4, *range(1, ranks.world - 1), 0), (1, *[4] * (ranks.world - 1))]
+    jobs = [
+        Job(partial(models.Sum, 6), models.divisible, schedule, ddp={"bucket_cap_mb": TINY_MIB, **view})
+        for schedule, view in itertools.product(late, ({}, {"gradient_as_bucket_view": True}))
+    ]
+    for job, trained in zip(jobs, zip(*ranks(train_each, jobs), strict=True), strict=True):
+        assert_as_alone(job, trained)
+
+
+def train_static(ctx, schedule, unused, find_unused, accumulate_first):
+    model = ddp(
+        ctx, models.Branches() if unused else nn.Sequential(models.scalar()), static_graph=True,
+        find_unused_parameters=find_unused,
+    )
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad(set_to_none=True)
+            with model.no_sync() if accumulate_first and iteration == 0 else nullcontext():
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(list(gradients(model).values()))
+    return seen
+
+
+def assert_static(ranks, schedule, unused, find_unused=False):
+    means = [
+        sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(schedule, i)) / ranks.world
+        for i in range(max(schedule))
+    ]
+    rows = [[[mean], None] if unused else [[mean]] for mean in means]
+    seen = ranks(train_static, schedule, unused, find_unused, False)
+    for rank, count in enumerate(schedule):
+        assert seen[rank] == rows[:count], f"rank {rank}, schedule {schedule}"
+
+
+@check("DDPJ-032", worlds=MANY)
+def test_a_static_graph_with_an_unused_parameter_can_be_joined(ranks):
+    assert_static(ranks, (1, 2, 4, 5)[: ranks.world], unused=True)
+
+
+@check("DDPJ-032", worlds=MANY)
+def test_a_static_graph_can_be_joined_when_rank_0_is_the_last(ranks):
+    assert_static(ranks, (5, 4, 2, 1)[: ranks.world], unused=False)
+
+
+@check("DDPJ-032", worlds=MANY)
+def test_a_static_graph_that_looks_for_unused_parameters_can_be_joined(ranks):
+    assert_static(ranks, (2, *[5] * (ranks.world - 1)), unused=True, find_unused=True)
+
+
+@check("DDPJ-032", "DDPJ-031", worlds=MANY)
+def test_a_static_graph_can_be_joined_by_a_rank_without_inputs(ranks):
+    assert_static(ranks, (0, *[3] * (ranks.world - 1)), unused=False)
+
+
+def train_recording_hook(ctx, schedule):
+    model = ddp(ctx, models.Sum(5), bucket_cap_mb=TINY_MIB)
+    calls = []
+
+    def hook(_state, bucket):
+        buffer = bucket.buffer()
+        calls.append((bucket.index(), bucket.is_last(), tuple(buffer.shape), bool(buffer.any())))
+        work = dist.all_reduce(buffer.div_(ctx.world), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    model.register_comm_hook(None, hook)
+    per_iteration = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            before = len(calls)
+            model(models.divisible(ctx.rank, iteration)).sum().backward()
+            per_iteration.append(len(calls) - before)
+    return calls, sum(per_iteration)
+
+
+@check("DDPJ-033", worlds=MANY)
+def test_a_communication_hook_runs_on_joined_ranks_with_zero_buckets_in_order(ranks):
+    for schedule in ((1, *[4] * (ranks.world - 1)), (*[4] * (ranks.world - 1), 0)):
+        seen = ranks(train_recording_hook, schedule)
+        order = [call[:3] for call in seen[1 if schedule[0] == 1 else 0][0]]
+        assert max(index for index, _, _ in order) > 0, "one bucket cannot show an order"
+        for rank, (calls, own) in enumerate(seen):
+            assert [call[:3] for call in calls] == order, f"rank {rank}, schedule {schedule}"
+            assert any(filled for *_, filled in calls[:own]) == (schedule[rank] > 0)
+            assert not any(filled for *_, filled in calls[own:]), f"rank {rank} shadowed with values"
+
+
+def hold_back_first(ctx, schedule):
+    model = ddp(ctx, models.scalar())
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            with model.no_sync() if iteration == 0 else nullcontext():
+                model(12 * models.place(ctx.rank, iteration)).sum().backward()
+            seen.append(model.module.weight.grad.item())
+    return seen
+
+
+@check("DDPJ-037", worlds=(2, 3))
+def test_gradients_that_a_rank_held_back_when_it_joined_are_left_out_or_flushed(ranks):
+    seen = ranks(hold_back_first, (1, *[2] * (ranks.world - 1)))
+    assert seen[0] == [12.0]
+    others = sum(2 * 12.0 * (rank + 1) for rank in range(1, ranks.world))
+    left_out, flushed = others / ranks.world, (others + 12.0) / ranks.world
+    after = {tuple(mine[1:]) for mine in seen[1:]}
+    if after == {(left_out,)}:
+        ranks.at_limit("gradients accumulated under no_sync by a rank that then joined do not reach the model")
+    else:
+        assert after == {(flushed,)}
+
+
+def synchronise_by_hand(ctx, schedule):
+    model = ddp(ctx, models.scalar())
+    seen = []
+
+    def loop():
+        with model.join(throw_on_early_termination=True):
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                total = torch.ones(1)
+                dist.all_reduce(total)
+                seen.append((model.module.weight.grad.item(), total.item()))
+
+    return caught(loop), seen
+
+
+@check("DDPJ-036", worlds=MANY)
+def test_a_model_with_collectives_of_its_own_stops_cleanly_in_throwing_mode(ranks):
+    schedule = (3, *[2] * (ranks.world - 1))
+    means = [sum(models.divisible_scalar(r, i).item() for r in range(ranks.world)) / ranks.world for i in range(2)]
+    for error, seen in ranks(synchronise_by_hand, schedule):
+        assert error is not None
+        assert error.is_a(RuntimeError)
+        assert "exhaust" in error.text.lower() or "terminat" in error.text.lower()
+        assert seen == [(mean, float(ranks.world)) for mean in means]
+
+
+def train_delayed(ctx, schedule):
+    module = models.Branches()
+    seen = []
+
+    def loop():
+        model = ddp(
+            ctx, module, delay_all_reduce_named_params=[("b.weight", module.b.weight)],
+            param_to_hook_all_reduce=module.b.weight,
+        )
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration), with_b=True).sum().backward()
+                seen.append((module.a.weight.grad.item(), module.b.weight.grad.item()))
+
+    error = caught(loop)
+    ctx.meet("told")
+    return error, seen
+
+
+@check("DDPJ-039", worlds=MANY)
+def test_delayed_parameters_are_followed_or_refused(ranks):
+    schedule = (1, *[3] * (ranks.world - 1))
+    told = ranks(train_delayed, schedule)
+    if all(error is not None for error, _ in told):
+        assert all("delay" in error.text.lower() for error, _ in told), "a refusal names the delayed all-reduce"
+        ranks.at_limit("delayed all-reduce is refused under uneven inputs")
+        return
+    for rank, (error, seen) in enumerate(told):
+        assert error is None, f"rank {rank} raised {error}"
+        means = [
+            sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(schedule, i)) / ranks.world
+            for i in range(schedule[rank])
+        ]
+        assert seen == [(mean, mean) for mean in means], f"rank {rank}"
+
+
+def train_in_backward(ctx, schedule):
+    from torch.distributed.optim import _apply_optimizer_in_backward
+
+    weights = []
+    for in_backward in (False, True):
+        module = models.scalar().to(ctx.device)
+        if in_backward:
+            _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 2**-6})
+        model = ddp(ctx, module, device_ids=[ctx.device.index])
+        optimizer = torch.optim.SGD(module.parameters(), lr=2**-6)
+        with model.join(divide_by_initial_world_size=False):
+            for iteration in range(schedule[ctx.rank]):
+                optimizer.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)).sum().backward()
+                if not in_backward:
+                    optimizer.step()
+        weights.append(module.weight.item())
+    return weights
+
+
+@check("DDPJ-040", worlds=(2,))
+def test_an_optimizer_in_backward_divides_like_the_plain_one(ranks):
+    if not torch.cuda.is_available() or torch.cuda.device_count() < ranks.world or ranks.backend == "gloo":
+        raise NotRun("needs an accelerator for every rank: optimizers in backward run on the accelerator's streams")
+    for plain, in_backward in ranks(train_in_backward, (1, 2)):
+        assert plain == in_backward
