@@ -6,6 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .ddp import BuiltinCommHookType as BuiltinCommHookType
+    from .ddp import DDPCommHookType as DDPCommHookType
+    from .ddp import DistributedDataParallel as DistributedDataParallel
+    from .ddp import GradBucket as GradBucket
+    from .ddp import register_ddp_comm_hook as register_ddp_comm_hook
     from .join import Join as Join
     from .join import Joinable as Joinable
     from .join import JoinHook as JoinHook
@@ -15,6 +20,11 @@ __version__ = "0.1.0"
 
 # the room of each public name; a room is imported when one of its names is first asked for
 _ROOMS = {
+    "BuiltinCommHookType": "impl.ddp",
+    "DDPCommHookType": "impl.ddp",
+    "DistributedDataParallel": "impl.ddp",
+    "GradBucket": "impl.ddp",
+    "register_ddp_comm_hook": "impl.ddp",
     "Join": "impl.join",
     "JoinHook": "impl.join",
     "Joinable": "impl.join",

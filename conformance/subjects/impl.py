@@ -11,11 +11,19 @@ from . import Subject
 # where each public name lives; a room that is not built yet is declared as lacking, not hidden
 _ROOMS = {
     "impl.join": ("Join", "Joinable", "JoinHook", "_JoinConfig"),
+    "impl.ddp": (
+        "DistributedDataParallel", "GradBucket", "_DDPJoinHook", "_MixedPrecision", "_BufferCommHookLocation",
+        "_dump_DDP_relevant_env_vars",
+    ),
+    "impl.ddp.hooks": (
+        "BuiltinCommHookType", "DDPCommHookType", "register_ddp_comm_hook", "default_hooks", "debugging_hooks",
+        "powerSGD_hook", "post_localSGD_hook", "quantization_hooks", "optimizer_overlap_hooks",
+    ),
     "impl.zero": ("ZeroRedundancyOptimizer", "_ZeROJoinHook"),
 }
 
 # modules that are a public name by themselves
-_MODULES = {"impl.join": "join", "impl.zero": "zero"}
+_MODULES = {"impl.join": "join", "impl.ddp": "ddp", "impl.zero": "zero"}
 
 
 def _gather() -> Subject:

@@ -1,0 +1,199 @@
+"""A bucket at run time: the flat buffer, its per-parameter views, and what a communication hook gets to see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+import torch.distributed as dist
+
+from . import kernels
+from .plan import BucketSpec
+
+
+class GradBucket:
+    """What a communication hook is given: one bucket's gradients as one flat tensor.
+
+    Same methods as ``torch.distributed.GradBucket``, so that hooks written for it run unchanged; ``process_group`` and
+    ``divisor`` are ours. Keeps COMM-016.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        last: bool,
+        flat: torch.Tensor,
+        views: Sequence[torch.Tensor],
+        parameters: Sequence[torch.nn.Parameter],
+        group: dist.ProcessGroup,
+        divisor: int,
+    ) -> None:
+        self._index = index
+        self._last = last
+        self._flat = flat
+        self._views = views
+        self._parameters = parameters
+        self._group = group
+        self._divisor = divisor
+
+    def index(self) -> int:
+        """Place of the bucket in the order of reduction, from 0."""
+        return self._index
+
+    def is_last(self) -> bool:
+        """Whether this is the last bucket of the iteration."""
+        return self._last
+
+    def buffer(self) -> torch.Tensor:
+        """The flat 1-D tensor of all gradients of the bucket (a sparse gradient as it is)."""
+        return self._flat
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        """Replace the flat tensor; ``gradients`` shows the new one from now on (a wrapped hook may read it, COMM-021)."""
+        if not buffer.is_sparse and not self._flat.is_sparse and buffer.numel() == self._flat.numel():
+            shift = buffer.storage_offset() - self._flat.storage_offset()
+            self._views = [
+                buffer.as_strided(view.size(), view.stride(), view.storage_offset() + shift) for view in self._views
+            ]
+        self._flat = buffer
+
+    def gradients(self) -> list[torch.Tensor]:
+        """The gradients by parameter, as views of the flat tensor, shaped like ``parameters``."""
+        return list(self._views)
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The parameters whose gradients these are, in the same order."""
+        return list(self._parameters)
+
+    def process_group(self) -> dist.ProcessGroup:
+        """The group over which the DDP that owns the bucket reduces (COMM-024: the right default for a hook)."""
+        return self._group
+
+    def divisor(self) -> int:
+        """By how much an average divides in this iteration: the group's size, or the number of active ranks when a
+        join context asked for that (DDPJ-014)."""
+        return self._divisor
+
+    def __repr__(self) -> str:
+        return f"GradBucket(index={self._index}, is_last={self._last}, numel={self._flat.numel()})"
+
+
+class Bucket:
+    """The machine behind one ``BucketSpec``.
+
+    ``missing`` counts the parameters that have not reported in this backward; the bucket is full at 0. ``flat`` is
+    (numel,) and holds the gradients in flight; ``views[k]`` shows parameter k's part of it, shaped like the parameter.
+    A sparse bucket has no flat buffer: its one gradient travels as it is.
+    """
+
+    def __init__(self, spec: BucketSpec, parameters: Sequence[torch.nn.Parameter], *, as_view: bool) -> None:
+        self.spec = spec
+        self.parameters = [parameters[index] for index in spec.parameters]
+        self.as_view = as_view  # whether .grad becomes a view of the flat buffer
+        self.missing = len(spec.slots)
+        self.flat: torch.Tensor | None = None
+        self.views: list[torch.Tensor] = []
+        #: old gradients, by place, of locally unused parameters whose gradient lives in the flat buffer; between
+        #: ``collect`` and ``deliver`` only
+        self._set_aside: dict[int, torch.Tensor] = {}
+        if not spec.sparse:
+            self.flat = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
+            self.views = self.views_of(self.flat)
+
+    def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Views of any flat tensor of this bucket's length, one for each parameter."""
+        pairs = zip(self.spec.slots, self.parameters, strict=True)
+        return [kernels.dense_view(flat, slot.offset, parameter) for slot, parameter in pairs]
+
+    def reset(self) -> None:
+        """Make ready for the next backward."""
+        self.missing = len(self.parameters)
+        self._set_aside.clear()
+
+    def zeros(self) -> torch.Tensor:
+        """A contribution of nothing: what a joined rank sends (DDPJ-009)."""
+        return self._sparse_gradient(self.spec.parameters) if self.flat is None else torch.zeros_like(self.flat)
+
+    # -- filling
+
+    def collect(self, unused: Collection[int]) -> torch.Tensor:
+        """Bring the local gradients into the flat buffer and return it; ``unused`` parameters contribute zeros.
+
+        A sparse bucket returns its gradient, or an empty one.
+        """
+        if self.flat is None:
+            return self._sparse_gradient(unused)
+        targets, sources = [], []
+        for place, (index, parameter) in enumerate(zip(self.spec.parameters, self.parameters, strict=True)):
+            gradient, view = parameter.grad, self.views[place]
+            if index in unused or gradient is None:
+                if gradient is view:
+                    self._set_aside[place] = view.clone()
+                view.zero_()
+            elif gradient is not view:  # else autograd has accumulated right here
+                targets.append(view)
+                sources.append(gradient)
+        if sources:
+            kernels.copy_all(targets, sources)
+        return self.flat
+
+    def _sparse_gradient(self, unused: Collection[int]) -> torch.Tensor:
+        parameter = self.parameters[0]
+        if parameter.grad is None or self.spec.slots[0].parameter in unused:
+            return torch.sparse_coo_tensor(
+                torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
+                torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device),
+                parameter.shape,
+            )
+        if not parameter.grad.is_sparse:
+            return parameter.grad.to_sparse(1)
+        return parameter.grad.coalesce()
+
+    # -- delivering
+
+    def deliver(self, result: torch.Tensor, untouched: Collection[int]) -> None:
+        """Hand the reduced gradients to the parameters; those in ``untouched`` keep what they had (DDP-100)."""
+        if self.flat is None:
+            if self.spec.slots[0].parameter not in untouched:
+                self.parameters[0].grad = result
+        elif self.as_view:
+            self._deliver_views(result, untouched)
+        else:
+            self._deliver_copies(result, untouched)
+
+    def _deliver_views(self, result: torch.Tensor, untouched: Collection[int]) -> None:
+        assert self.flat is not None
+        if result is not self.flat:
+            self.flat.copy_(result.view(-1))
+        for place, (index, parameter) in enumerate(zip(self.spec.parameters, self.parameters, strict=True)):
+            view = self.views[place]
+            if index in untouched:
+                if place in self._set_aside:
+                    view.copy_(self._set_aside[place])
+            elif parameter.grad is not view:
+                parameter.grad = view
+
+    def _deliver_copies(self, result: torch.Tensor, untouched: Collection[int]) -> None:
+        views = self.views if result is self.flat else self.views_of(result.contiguous().view(-1))
+        targets, sources = [], []
+        for index, parameter, view in zip(self.spec.parameters, self.parameters, views, strict=True):
+            if index in untouched:
+                continue
+            if parameter.grad is None:
+                parameter.grad = view.clone()
+            else:
+                targets.append(parameter.grad)
+                sources.append(view)
+        if targets:
+            kernels.copy_all(targets, sources)
+
+    # -- moving house
+
+    def adopt_gradients(self) -> None:
+        """Take over gradients that live in a former plan's buffers, values and all (bucket views only)."""
+        if not self.as_view or self.flat is None:
+            return
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is not None:
+                view.copy_(parameter.grad)
+                parameter.grad = view

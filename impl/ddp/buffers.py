@@ -1,0 +1,36 @@
+"""Keeping buffers alike: a broadcast from the source before forward, or the user's hook before or after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import torch
+
+#: hook(state, {name: buffer}) -> None, or a list of futures
+BufferHook = Callable[[Any, dict[str, torch.Tensor]], "list[torch.futures.Future[Any]] | None"]
+
+
+class _BufferCommHookLocation(Enum):
+    """Where a buffer hook runs."""
+
+    PRE_FORWARD = auto()
+    POST_FORWARD = auto()
+
+
+@dataclass(frozen=True)
+class _BufferCommHook:
+    """A registered buffer hook (DDP-093)."""
+
+    buffer_comm_hook: BufferHook
+    buffer_comm_hook_state: Any
+    buffer_comm_hook_location: _BufferCommHookLocation
+
+    def call(self, buffers: dict[str, torch.Tensor]) -> list[torch.futures.Future[Any]]:
+        """Run the hook; the futures that must be done before backward returns (DDP-095)."""
+        futures = self.buffer_comm_hook(self.buffer_comm_hook_state, buffers)
+        if futures is None:
+            return []
+        return [futures] if isinstance(futures, torch.futures.Future) else list(futures)

@@ -1,0 +1,105 @@
+"""Parameters that are reduced late, in one piece, once the gradient of a chosen trigger parameter is ready."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..comm import collectives
+from ..comm.coalesce import broadcast_coalesced
+from ..comm.pending import Pending
+from ..comm.ranks import GroupRank
+from . import kernels
+from .stages import Stage
+
+if TYPE_CHECKING:
+    from .wrapper import DistributedDataParallel
+
+
+class DelayedReduction:
+    """Keeps the gradients of the delayed parameters in flat buffers, one for each dtype and device, and averages those.
+
+    The reduction starts after all buckets, at the end of the backward in which the trigger's gradient came, so that
+    gradients that come after the trigger are included (exceeds DDP-125), and it is waited for before backward returns
+    (exceeds DDP-124). Under ``no_sync`` nothing is reduced (exceeds DDP-126). Keeps DDP-121 … DDP-123.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, parameters: Sequence[nn.Parameter], trigger: nn.Parameter) -> None:
+        self._ddp = weakref.ref(ddp)
+        self._parameters = list(parameters)
+        self._flats: list[torch.Tensor] = []
+        self._views: dict[nn.Parameter, torch.Tensor] = {}
+        self._lay_out()
+        #: whether the last forward asks for a reduction; set at the end of each forward
+        self._due = False
+        self._handle = trigger.register_post_accumulate_grad_hook(kernels.weak_call(weakref.WeakMethod(self._triggered)))
+
+    @staticmethod
+    def of(
+        ddp: DistributedDataParallel, named: Sequence[tuple[str, nn.Parameter]], trigger: nn.Parameter | None
+    ) -> DelayedReduction | None:
+        """Set up the delayed reduction, starting from rank 0's values (DDP-121); None where nothing is delayed."""
+        if not named or trigger is None:
+            return None
+        parameters = [parameter for _, parameter in named]
+        detached = [parameter.detach() for parameter in parameters]
+        broadcast_coalesced(ddp.reducer.team, detached, GroupRank(0), "delayed parameters", ddp.broadcast_bucket_size)
+        return DelayedReduction(ddp, parameters, trigger)
+
+    def _lay_out(self) -> None:
+        kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        for parameter in self._parameters:
+            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        for (dtype, device), members in kinds.items():
+            flat = torch.zeros(sum(p.numel() for p in members), dtype=dtype, device=device)
+            self._flats.append(flat)
+            offset = 0
+            for parameter in members:
+                self._views[parameter] = kernels.dense_view(flat, offset, parameter)
+                offset += parameter.numel()
+
+    def after_forward(self) -> None:
+        """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123)."""
+        ddp = self._ddp()
+        self._due = torch.is_grad_enabled() and ddp is not None and ddp.require_backward_grad_sync
+        for parameter, view in self._views.items():
+            if parameter.grad is None:
+                view.zero_()
+                parameter.grad = view
+
+    def _triggered(self, _parameter: torch.Tensor) -> None:
+        if self._due:
+            self._due = False
+            kernels.call_at_end_of_backward(self._reduce)
+
+    def _reduce(self) -> None:
+        ddp = self._ddp()
+        if ddp is None:
+            return
+        ddp._announce(Stage.DELAYED)
+        with torch.no_grad():
+            self._gather_strays()
+            for pending in self._start(self._flats):
+                kernels.divide(pending.wait(ddp._watch()), ddp._divisor())
+
+    def _gather_strays(self) -> None:
+        """Take in gradients that the user has replaced since the forward."""
+        for parameter, view in self._views.items():
+            if parameter.grad is not None and parameter.grad is not view:
+                view.copy_(parameter.grad)
+                parameter.grad = view
+
+    def _start(self, flats: Sequence[torch.Tensor]) -> list[Pending]:
+        ddp = self._ddp()
+        assert ddp is not None, "the model of a delayed reduction is gone"
+        return [collectives.all_reduce(ddp.reducer.team, flat, "delayed gradients") for flat in flats]
+
+    def shadow(self) -> None:
+        """A joined rank's side: the same collectives with zeros; its own gradients stay."""
+        ddp = self._ddp()
+        for pending in self._start([torch.zeros_like(flat) for flat in self._flats]):
+            pending.wait(None if ddp is None else ddp._watch())

@@ -1,0 +1,64 @@
+"""The few operations of the hot path, and the only place in ddp that uses torch names with an underscore."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import torch
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy each source into its target with as few launches as the device allows (one for the whole list)."""
+    torch._foreach_copy_(targets, sources)
+
+
+def divide(flat: torch.Tensor, divisor: int) -> None:
+    """Divide in place. A power of two is applied as an exact reciprocal: the same bits, and a cheaper loop."""
+    if divisor == 1:
+        return
+    if divisor & (divisor - 1) == 0:
+        flat.mul_(1.0 / divisor)
+    else:
+        flat.div_(divisor)
+
+
+def call_at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Have the autograd engine call ``callback`` when the backward pass now running (innermost, if nested) ends."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def backward_id() -> int:
+    """A number for the backward pass now running on this thread (nested ones have their own); -1 outside any."""
+    return torch._C._current_graph_task_id()
+
+
+def dense_view(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
+    """A view of ``flat`` from element ``offset`` on, shaped like ``like``, with its strides if those are dense.
+
+    Gradients laid out like their parameters keep the optimizer's loops simple (channels_last stays channels_last).
+    """
+    if _is_dense(like):
+        return flat.as_strided(like.size(), like.stride(), flat.storage_offset() + offset)
+    return flat[offset : offset + like.numel()].view(like.size())
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements fill a block of memory with neither holes nor overlaps."""
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def weak_call(method: weakref.WeakMethod[Callable[[torch.Tensor], None]]) -> Callable[[torch.Tensor], None]:
+    """A hook for tensors that calls ``method`` as long as its object lives, and does not keep it alive."""
+
+    def call(tensor: torch.Tensor) -> None:
+        found = method()
+        if found is not None:
+            found(tensor)
+
+    return call

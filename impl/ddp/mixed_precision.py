@@ -1,0 +1,124 @@
+"""Lower precision during forward and backward; full precision for the optimizer, checkpoints and accumulation."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from . import kernels, params
+from .containers import map_tensors
+from .plan import ParameterSpec
+
+if TYPE_CHECKING:
+    from .wrapper import DistributedDataParallel
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _MixedPrecision:
+    """Which dtypes to lower; each only if it is given (DDP-134).
+
+    ``param_dtype``: parameters and floating inputs during forward and backward. ``reduce_dtype``: gradients on their
+    way between ranks (``param_dtype`` if None). ``buffer_dtype``: floating buffers, from construction on.
+    """
+
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+    buffer_dtype: torch.dtype | None = None
+
+
+class MixedPrecisionRun:
+    """Swaps low-precision copies in before each forward and the full-precision values back in backward.
+
+    A parameter's full value returns as soon as its gradient has come, since by then nothing in the graph reads it any
+    more; the gradient is raised to full precision there and added to what had accumulated (exceeds DDP-140). Works on
+    any device (exceeds DDP-141). Keeps DDP-135 … DDP-139, DDP-172.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, config: _MixedPrecision) -> None:
+        _log.warning("Received mixed precision config %s", config)
+        self.config = config
+        managed = params.managed_parameters(ddp.module, ddp.parameters_to_ignore)
+        self._parameters = [item.parameter for item in managed if item.parameter.is_floating_point()]
+        #: full-precision values of parameters that hold low-precision copies now
+        self._full: dict[nn.Parameter, torch.Tensor] = {}
+        #: gradients that had accumulated before the forward
+        self._kept: dict[nn.Parameter, torch.Tensor] = {}
+        self._armed = False
+        self._cast_buffers(ddp)
+        me = weakref.WeakMethod(self._gradient_came)
+        for parameter in self._parameters:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(kernels.weak_call(me))
+
+    def _cast_buffers(self, ddp: DistributedDataParallel) -> None:
+        if self.config.buffer_dtype is None:
+            return
+        for buffer in params.managed_buffers(ddp.module, ddp.parameters_to_ignore).values():
+            if buffer.is_floating_point():
+                buffer.data = buffer.to(self.config.buffer_dtype)
+
+    def reduced_specs(self, specs: Sequence[ParameterSpec]) -> list[ParameterSpec]:
+        """The specs in the dtype in which gradients travel (DDP-136)."""
+        dtype = self.config.reduce_dtype or self.config.param_dtype
+        if dtype is None:
+            return list(specs)
+        return [replace(s, dtype=dtype, element_bytes=dtype.itemsize) if s.dtype.is_floating_point else s for s in specs]
+
+    def before_forward(self, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Lower the parameters; returns the inputs with floating tensors lowered too (DDP-137)."""
+        low = self.config.param_dtype
+        if low is None:
+            return inputs, kwargs
+        self._restore_all()
+        for parameter in self._parameters:
+            self._full[parameter] = parameter.data
+            if parameter.grad is not None:
+                self._kept[parameter] = parameter.grad
+                parameter.grad = None
+            parameter.data = parameter.data.to(low)
+        return self._lowered(inputs, low), self._lowered(kwargs, low)
+
+    @staticmethod
+    def _lowered(value: Any, low: torch.dtype) -> Any:
+        return map_tensors(lambda tensor: tensor.to(low) if tensor.is_floating_point() else tensor, value)
+
+    def after_forward(self) -> None:
+        """A forward without gradients leaves nothing lowered behind."""
+        if not torch.is_grad_enabled():
+            self._restore_all()
+
+    def _gradient_came(self, parameter: torch.Tensor) -> None:
+        if not self._armed:
+            self._armed = True
+            kernels.call_at_end_of_backward(self._backward_ended)
+        if isinstance(parameter, nn.Parameter):
+            self._restore(parameter)
+
+    def _backward_ended(self) -> None:
+        self._armed = False
+        self._restore_all()
+
+    def _restore_all(self) -> None:
+        for parameter in list(self._full):
+            self._restore(parameter)
+
+    def _restore(self, parameter: nn.Parameter) -> None:
+        full = self._full.pop(parameter, None)
+        if full is None:
+            return
+        gradient, parameter.grad = parameter.grad, None
+        parameter.data = full
+        kept = self._kept.pop(parameter, None)
+        if gradient is not None:
+            raised = gradient.to(full.dtype)
+            parameter.grad = raised if kept is None else kept.add_(raised)
+        elif kept is not None:
+            parameter.grad = kept

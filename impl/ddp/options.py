@@ -1,0 +1,176 @@
+"""The constructor's arguments: checked one by one, before anything communicates."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..comm.ranks import Team
+from .log import Entry, dtype_word
+from .plan import ParameterSpec
+
+if TYPE_CHECKING:
+    from .wrapper import DistributedDataParallel
+
+
+def warn_of_old_arguments(check_reduction: bool, broadcast_buffers: bool | None, forward_sync: bool | None) -> None:
+    """FutureWarning for arguments that torch has retired (DDP-015, DDP-016)."""
+    if check_reduction:
+        warnings.warn(
+            "The `check_reduction` argument in `DistributedDataParallel` module is deprecated and has no effect. "
+            "Please avoid using it.",
+            FutureWarning,
+            stacklevel=3,
+        )
+    if broadcast_buffers is None:
+        return
+    text = "The `broadcast_buffers` argument is deprecated; use `forward_sync_buffers` (in forward) instead."
+    if forward_sync is not None:
+        text += " Both were given: `broadcast_buffers` is ignored."
+    warnings.warn(text, FutureWarning, stacklevel=3)
+
+
+def syncs_buffers_in_forward(broadcast_buffers: bool | None, forward_sync: bool | None) -> bool:
+    """Whether forwards synchronise buffers: the newer argument wins, the default is True (DDP-082, DDP-083)."""
+    if forward_sync is not None:
+        return bool(forward_sync)
+    return True if broadcast_buffers is None else bool(broadcast_buffers)
+
+
+def check_delay_pair(named: Sequence[Any] | None, trigger: nn.Parameter | None) -> None:
+    """ValueError unless the two delay arguments come together (DDP-014)."""
+    if (named is None) != (trigger is None):
+        raise ValueError(
+            "delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time: the first "
+            "says what is reduced late, the second when."
+        )
+
+
+def group_of(process_group: dist.ProcessGroup | None, device_mesh: Any) -> dist.ProcessGroup:
+    """The group to average over (DDP-001, DDP-003, DDP-012, DDP-013)."""
+    if process_group is not None and device_mesh is not None:
+        raise RuntimeError("Cannot specify both process_group and device_mesh arguments: give one of them.")
+    if device_mesh is None:
+        return Team.of(process_group).group
+    if device_mesh.ndim != 1:
+        raise RuntimeError(
+            f"Only 1D device mesh is supported, but got {device_mesh}. Pass the dimension over which data is parallel, "
+            'for example device_mesh["dp"].'
+        )
+    return device_mesh.get_group(mesh_dim=0)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a module lives and where its inputs and outputs go."""
+
+    device: torch.device
+    several_devices: bool
+    device_ids: list[int] | None
+    output_device: int | None
+
+
+def place(
+    module: nn.Module,
+    managed: Sequence[nn.Parameter],
+    delayed: Sequence[nn.Parameter],
+    device_ids: Sequence[int | torch.device] | None,
+    output_device: int | torch.device | None,
+) -> Placement:
+    """Find out where the module lives; refuse what cannot be trained (DDP-006 … DDP-011)."""
+    everything = [*managed, *delayed]
+    if not any(parameter.requires_grad for parameter in everything):
+        raise RuntimeError(
+            f"DistributedDataParallel is not needed when a module doesn't have any parameters that require a gradient: "
+            f"{type(module).__name__} has none that is managed. Usual cause: a frozen model, or all names ignored."
+        )
+    if device_ids is not None and len(device_ids) > 1:
+        raise ValueError(
+            f"device_ids can only be None or contain a single element, not {list(device_ids)}: start one process for "
+            "each device."
+        )
+    for parameter in everything:
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise RuntimeError(
+                "Modules with uninitialized parameters can't be used with `DistributedDataParallel`. Run a dummy "
+                "forward pass to correctly initialize the modules."
+            )
+    types = sorted({parameter.device.type for parameter in everything})
+    if len(types) != 1:
+        raise ValueError(
+            "DistributedDataParallel's input module must be on the same type of devices, but input module parameters "
+            f"locate in {types}. Move it to one of them."
+        )
+    devices = {parameter.device for parameter in everything}
+    on_one_accelerator = len(devices) == 1 and types != ["cpu"]
+    if (device_ids or output_device is not None) and not on_one_accelerator:
+        raise ValueError(
+            "DistributedDataParallel device_ids and output_device arguments only work with single-device GPU modules; "
+            f"got device_ids={device_ids}, output_device={output_device}, and module parameters on "
+            f"{sorted(map(str, devices))}. Leave both out for CPU and multi-device modules."
+        )
+    ids = [_index(device) for device in device_ids] if device_ids else None
+    output = _index(output_device) if output_device is not None else (ids[0] if ids else None)
+    return Placement(everything[0].device, len(devices) > 1, ids, output)
+
+
+def _index(device: int | torch.device | str) -> int:
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return torch.get_device_module(torch.device(device)).current_device() if index is None else index
+
+
+def side_stream_wanted() -> bool:
+    """Whether inputs are copied on a side stream (DDP-023)."""
+    return os.environ.get("PYTORCH_DDP_USE_SIDE_STREAM", "1") == "1"
+
+
+def check_static_graph(ddp: DistributedDataParallel) -> None:
+    """Warn or raise where a static graph is asked for again, needlessly or too late (DDP-107, DDP-108, DDP-109)."""
+    assert ddp.logger is not None, "setting a static graph requires the logger"
+    if ddp.static_graph:
+        warnings.warn("You've set static_graph to be True, no need to set it again.", UserWarning, stacklevel=3)
+        return
+    if ddp.reducer.has_seen_forward:
+        ddp._log_and_throw(
+            RuntimeError,
+            "The static graph should be set before the training loop starts, and this model has already run a training "
+            "forward. Pass static_graph=True to the constructor.",
+        )
+    if ddp.find_unused_parameters:
+        warnings.warn(
+            "You passed find_unused_parameters=true to DistributedDataParallel and set static_graph: unused parameters "
+            "are then detected automatically, no need to set both.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def construction_entries(ddp: DistributedDataParallel, specs: Sequence[ParameterSpec]) -> dict[str, Entry]:
+    """The logging data's entries about how the object was built (DDP-144)."""
+    group = ddp.process_group
+    return {
+        "world_size": dist.get_world_size(group),
+        "rank": dist.get_rank(),
+        "backend_name": dist.get_backend(group),
+        "module_name": type(ddp.module).__name__,
+        "device_ids": ", ".join(map(str, ddp.device_ids or ())),
+        "output_device": -1 if ddp.output_device is None else ddp.output_device,
+        "bucket_cap_bytes": ddp.bucket_bytes_cap,
+        "broadcast_buffers": int(ddp.forward_sync_buffers),
+        "find_unused_parameters": int(ddp.find_unused_parameters),
+        "gradient_as_bucket_view": int(ddp.gradient_as_bucket_view),
+        "is_multi_device_module": int(ddp.is_multi_device_module),
+        "has_sync_bn": int(any(isinstance(child, nn.SyncBatchNorm) for child in ddp.module.modules())),
+        "num_parameter_tensors": len(specs),
+        "total_parameter_size_bytes": sum(spec.bytes for spec in specs),
+        "dtypes": ", ".join(sorted({dtype_word(spec.dtype) for spec in specs})),
+    }

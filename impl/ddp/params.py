@@ -1,0 +1,135 @@
+"""Which parameters and buffers a DDP object manages, what they are called, and whether all ranks hold the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..comm import collectives
+from ..comm.ranks import Team
+from .plan import ParameterSpec
+
+_IGNORE_LIST = "_ddp_params_and_buffers_to_ignore"  # set on the module; torch's own name, so that lists carry over
+
+
+def ignored_names(module: nn.Module) -> set[str]:
+    """Names that the user excluded, as ``named_parameters`` spells them.
+
+    A root-level name may be listed as "weight" or ".weight"; both mean the same tensor here (DDP-151). A tensor that is
+    ignored under one of its names is ignored under all of them (DDP-154).
+    """
+    listed = {name.removeprefix(".") for name in getattr(module, _IGNORE_LIST, ())}
+    tensors = {id(tensor) for name, tensor in _all_names(module) if name in listed}
+    return listed | {name for name, tensor in _all_names(module) if id(tensor) in tensors}
+
+
+def _all_names(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def ignore(module: nn.Module, names: Iterable[str]) -> None:
+    """Exclude the named parameters and buffers of ``module`` from everything DDP does (DDP-149, DDP-150)."""
+    chosen = list(names)
+    setattr(module, _IGNORE_LIST, chosen)
+    plain = {name.removeprefix(".") for name in chosen}
+    for name, tensor in _all_names(module):
+        if name in plain:
+            tensor._ddp_ignored = True  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Managed:
+    """One managed parameter: its name in the module, and whether its gradient will be sparse."""
+
+    name: str
+    parameter: nn.Parameter
+    sparse: bool
+
+
+def managed_parameters(module: nn.Module, ignored: set[str]) -> list[Managed]:
+    """All parameters that are not ignored, each once, in registration order; frozen ones included."""
+    sparse_owners = {
+        id(child.weight) for child in module.modules() if isinstance(child, (nn.Embedding, nn.EmbeddingBag)) and child.sparse
+    }
+    return [
+        Managed(name, parameter, id(parameter) in sparse_owners)
+        for name, parameter in module.named_parameters()
+        if name not in ignored
+    ]
+
+
+def specs_of(managed: Sequence[Managed]) -> list[ParameterSpec]:
+    """What bucket planning needs to know of parameters, indexed by their place in the list."""
+    return [
+        ParameterSpec(
+            index, item.name, item.parameter.numel(), item.parameter.element_size(), item.parameter.dtype,
+            item.parameter.device, item.sparse,
+        )
+        for index, item in enumerate(managed)
+    ]
+
+
+def managed_buffers(module: nn.Module, ignored: set[str]) -> dict[str, torch.Tensor]:
+    """The buffers that take part in synchronisation now; modules may replace them at any time (DDP-084)."""
+    return {name: buffer for name, buffer in module.named_buffers() if name not in ignored}
+
+
+# -- are all ranks alike?
+
+Fail = Callable[[type[Exception], str], None]
+
+
+def verify_alike(
+    team: Team, settings: dict[str, object], parameters: Sequence[Managed], buffers: dict[str, torch.Tensor],
+    device: torch.device, fail: Fail,
+) -> None:
+    """RuntimeError on every rank, naming the first difference and the ranks, unless all ranks describe the same model.
+
+    Compared are number, order, names, shapes, dtypes and strides of parameters and buffers, and the settings that
+    decide which collectives are made. Collective: one small all-gather, a second one only to explain a difference.
+    Keeps DDP-027, DDP-028, DDP-030 and exceeds DDP-029, DDP-031, DDP-032.
+    """
+    lines = [f"setting {name}={value}" for name, value in settings.items()]
+    lines += [f"parameter {index} {_describe(p.name, p.parameter)}" for index, p in enumerate(parameters)]
+    lines += [f"buffer {index} {_describe(name, buffer)}" for index, (name, buffer) in enumerate(buffers.items())]
+    digest = hashlib.sha256("\n".join(lines).encode()).digest()
+    own = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(device)
+    whole = own.new_empty(own.numel() * team.size)
+    collectives.all_gather(team, whole, own, "model digests").wait()
+    if bool((whole.view(team.size, -1) == whole[: own.numel()]).all().item()):  # compared with rank 0's by all alike
+        return
+    everyone = collectives.all_gather_object(team, lines, device, "model descriptions")
+    fail(RuntimeError, _first_difference(everyone))
+
+
+def _describe(name: str, tensor: torch.Tensor) -> str:
+    trained = ", requires grad" if tensor.requires_grad else ""
+    return f"{name}: shape {tuple(tensor.shape)}, {tensor.dtype}, strides {tensor.stride()}{trained}"
+
+
+def _first_difference(everyone: Sequence[Sequence[str]]) -> str:
+    counts = [sum(line.startswith("parameter ") for line in lines) for lines in everyone]
+    if len(set(counts)) > 1:
+        found = ", ".join(f"group rank {rank} has {count} params" for rank, count in enumerate(counts))
+        what = f"the ranks hold different numbers of parameters: {found}"
+    else:
+        place = next(i for i in range(max(map(len, everyone))) if len({_line(lines, i) for lines in everyone}) > 1)
+        others = [rank for rank, lines in enumerate(everyone) if _line(lines, place) != _line(everyone[0], place)]
+        odd = others[0]
+        what = (
+            f"group rank 0 has [{_line(everyone[0], place)}], but group rank(s) {others} differ: rank {odd} has "
+            f"[{_line(everyone[odd], place)}]"
+        )
+    return (
+        f"DDP expects the same model in all processes, but {what}. Usual cause: the model was built from rank-dependent "
+        "settings, or layers were registered in a different order. Build the same model on every rank of the group."
+    )
+
+
+def _line(lines: Sequence[str], place: int) -> str:
+    return lines[place] if place < len(lines) else "nothing"

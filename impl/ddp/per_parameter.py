@@ -1,0 +1,47 @@
+"""The mode without buckets: each parameter's gradient is averaged by itself as soon as it has accumulated (DDP-167)."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..comm import collectives
+from . import kernels
+
+if TYPE_CHECKING:
+    from .wrapper import DistributedDataParallel
+
+
+class PerParameterReduction:
+    """One blocking average for each parameter. Nothing happens under ``no_sync``.
+
+    Registered communication hooks are called with ``(gradient, parameter)`` instead of a bucket.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self._ddp = weakref.ref(ddp)
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        """Take over from the bucket reducer."""
+        ddp = self._ddp()
+        assert ddp is not None, "the model is gone"
+        ddp.reducer.remove_hooks()
+        for parameter in ddp.reducer.parameters:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(kernels.weak_call(weakref.WeakMethod(self.reduce))))
+
+    def reduce(self, parameter: torch.Tensor) -> None:
+        """Average this parameter's gradient over the group, in place."""
+        ddp = self._ddp()
+        if ddp is None or not ddp.require_backward_grad_sync or parameter.grad is None:
+            return
+        with torch.no_grad():
+            if ddp._comm_hooks:
+                for hook, state in ddp._comm_hooks:
+                    hook(state, (parameter.grad, parameter))
+                return
+            team = ddp.reducer.team
+            collectives.all_reduce(team, parameter.grad, "gradient of one parameter").wait()
+            kernels.divide(parameter.grad, team.size)

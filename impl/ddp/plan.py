@@ -1,0 +1,166 @@
+"""Which gradients travel together: a pure, frozen layout of parameters in buckets that proves itself when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+
+MIB = 1024 * 1024
+DEFAULT_FIRST_BUCKET_BYTES = MIB
+DEFAULT_BUCKET_BYTES = 25 * MIB
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """What planning needs to know of one managed parameter."""
+
+    index: int  # place in registration order
+    name: str
+    numel: int
+    element_bytes: int
+    dtype: torch.dtype
+    device: torch.device
+    sparse: bool = False  # its gradient is a sparse tensor: it travels alone
+
+    @property
+    def bytes(self) -> int:
+        return self.numel * self.element_bytes
+
+
+@dataclass(frozen=True)
+class BucketCaps:
+    """When a bucket is full. ``sizes_bytes[k]`` closes bucket k; the last entry holds for all further ones."""
+
+    sizes_bytes: tuple[int, ...] = (DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES)
+
+    @staticmethod
+    def of(cap_mib: float | None = None, caps_mib: Sequence[float] | None = None) -> BucketCaps:
+        """The caps that the constructor arguments ask for; a size given by the user holds for the first bucket too."""
+        if caps_mib:
+            return BucketCaps(tuple(int(cap * MIB) for cap in caps_mib))
+        return BucketCaps() if cap_mib is None else BucketCaps((int(cap_mib * MIB),))
+
+    def of_bucket(self, position: int) -> int:
+        return self.sizes_bytes[min(position, len(self.sizes_bytes) - 1)]
+
+    @property
+    def steady_bytes(self) -> int:
+        """The size that all buckets but the first few aim at."""
+        return self.sizes_bytes[-1]
+
+
+UNLIMITED = BucketCaps((2**62,))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter's place in a flat bucket: elements ``offset`` to ``offset + numel``."""
+
+    parameter: int
+    offset: int
+    numel: int
+
+
+@dataclass(frozen=True)
+class BucketSpec:
+    """One bucket: gradients of one dtype on one device that are reduced by one collective."""
+
+    index: int
+    slots: tuple[Slot, ...]
+    dtype: torch.dtype
+    device: torch.device
+    sparse: bool
+
+    @property
+    def numel(self) -> int:
+        last = self.slots[-1]
+        return last.offset + last.numel
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        return tuple(slot.parameter for slot in self.slots)
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """All buckets, in the order in which their collectives start. The same on every rank."""
+
+    buckets: tuple[BucketSpec, ...]
+    parameter_count: int
+    #: parameters that are never reduced (DDP-116)
+    left_out: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        seen = sorted([*(index for bucket in self.buckets for index in bucket.parameters), *self.left_out])
+        if seen != list(range(self.parameter_count)):
+            raise AssertionError(f"a plan must place each of {self.parameter_count} parameters once, not {seen}")
+        for place, bucket in enumerate(self.buckets):
+            if bucket.index != place:
+                raise AssertionError(f"bucket {bucket.index} stands at place {place} of its plan")
+            if bucket.slots[0].offset != 0:
+                raise AssertionError(f"bucket {place} does not begin at its beginning")
+            if any(a.offset + a.numel != b.offset for a, b in pairwise(bucket.slots)):
+                raise AssertionError(f"bucket {place} has a gap or an overlap between its slots")
+            if bucket.sparse and len(bucket.slots) != 1:
+                raise AssertionError(f"bucket {place} mixes a sparse gradient with others")
+
+    def bucket_of(self) -> dict[int, int]:
+        """For each parameter that is reduced, the index of its bucket."""
+        places: dict[int, int] = {}
+        for bucket in self.buckets:
+            for index in bucket.parameters:
+                places[index] = bucket.index
+        return places
+
+
+@dataclass
+class _Filling:
+    """A bucket while it is being planned."""
+
+    members: list[ParameterSpec] = field(default_factory=list)
+    bytes: int = 0
+
+
+def plan_buckets(specs: Sequence[ParameterSpec], order: Iterable[int], caps: BucketCaps) -> BucketPlan:
+    """Lay parameters out in the given order; a bucket closes as soon as it holds its cap. Others are left out.
+
+    Parameters of different dtype or device fill different buckets side by side. Buckets are numbered in the order in
+    which they can become full, so that none waits in line behind a later one.
+    """
+    filling: dict[tuple[torch.dtype, torch.device], _Filling] = {}
+    full: list[list[ParameterSpec]] = []
+    for index in order:
+        spec = specs[index]
+        if spec.sparse:
+            full.append([spec])
+            continue
+        bucket = filling.setdefault((spec.dtype, spec.device), _Filling())
+        bucket.members.append(spec)
+        bucket.bytes += spec.bytes
+        if bucket.bytes >= caps.of_bucket(len(full)):
+            full.append(filling.pop((spec.dtype, spec.device)).members)
+    full.extend(bucket.members for bucket in filling.values())
+    buckets = tuple(_lay_out(index, members) for index, members in enumerate(full))
+    placed = {index for bucket in buckets for index in bucket.parameters}
+    return BucketPlan(buckets, len(specs), frozenset(range(len(specs))) - placed)
+
+
+def first_plan(specs: Sequence[ParameterSpec], caps: BucketCaps, *, will_be_rebuilt: bool) -> BucketPlan:
+    """The plan before any backward was seen: reverse registration order, as gradients are expected to become ready.
+
+    Where the buckets will be rebuilt after the first backward anyway, the first iteration uses one bucket for each
+    dtype and device (DDP-054).
+    """
+    backwards = range(len(specs) - 1, -1, -1)
+    return plan_buckets(specs, backwards, UNLIMITED if will_be_rebuilt else caps)
+
+
+def _lay_out(index: int, members: Sequence[ParameterSpec]) -> BucketSpec:
+    slots, offset = [], 0
+    for member in members:
+        slots.append(Slot(member.index, offset, member.numel))
+        offset += member.numel
+    return BucketSpec(index, tuple(slots), members[0].dtype, members[0].device, members[0].sparse)

@@ -1,0 +1,440 @@
+"""The reducer: watches gradients become ready, starts each bucket's reduction in plan order, delivers the results.
+
+The life of a synchronised backward::
+
+    forward ─ ticket ─► backward begins (hooks on the outputs) ─ arrivals ─► buckets start, in plan order
+                                                                                   │
+             gradients delivered ◄─ results ◄─ agreement on use ◄─ end of backward (a callback of the engine)
+
+All collectives start on the thread that runs backward, in plan order. A joined rank walks the same way with zeros:
+``shadow_bucket`` for each bucket, then ``shadow_finish``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+import torch
+
+from ..comm.ranks import Team
+from . import kernels
+from .bucket import Bucket
+from .plan import BucketCaps, BucketPlan, ParameterSpec, first_plan, plan_buckets
+from .ticket import Ticket
+from .traffic import Flight, Traffic
+
+
+class Phase(Enum):
+    """Where the reducer stands. Legal moves: IDLE → FILLING (begin), FILLING → IDLE (finish, abandon)."""
+
+    IDLE = "no synchronised backward is under way"
+    FILLING = "a synchronised backward has begun and has not delivered"
+
+
+class Reducer:
+    """Averages the gradients of ``parameters`` over a team. One for each DDP object."""
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        specs: Sequence[ParameterSpec],
+        traffic: Traffic,
+        caps: BucketCaps,
+        *,
+        find_unused: bool,
+        static_graph: bool,
+        as_view: bool,
+        skip_unused: bool = False,
+    ) -> None:
+        self.parameters = list(parameters)
+        self.specs = list(specs)
+        self.traffic = traffic
+        self.caps = caps
+        self.find_unused = find_unused and not static_graph  # a static graph finds out by itself
+        self.static_graph = static_graph
+        self.as_view = as_view
+        self.skip_unused = skip_unused  # leave what nobody uses out of later reductions (DDP-116)
+        self.index_of = {parameter: index for index, parameter in enumerate(self.parameters)}
+
+        # -- the same on every rank, because each reduction is either lived or shadowed by each rank
+        #: reductions since the last reset
+        self.reductions = 0
+        #: whether the plan already follows the order of arrival
+        self.rebuilt = False
+        #: static graph: whether the ranks have agreed, once, on what nobody uses
+        self._use_agreed = False
+        #: static graph: parameters that no rank uses; empty until agreed
+        self._never_used: frozenset[int] = frozenset()
+
+        # -- this rank's own knowledge
+        self.phase = Phase.IDLE
+        #: whether the engine will call ``_backward_ended`` for a backward now running
+        self._armed = False
+        #: arrivals that make each parameter ready, learned in the first live backward of a static graph
+        self._expected: list[int] | None = None
+        #: order of readiness in the last complete live backward
+        self.arrival_order: list[int] = []
+        #: 1 for parameters that received a gradient since the last synchronisation (kept if ``find_unused``)
+        self._used_since_sync = bytearray(len(self.parameters))
+        #: the last grad-enabled forward's; None before the first
+        self._latest: Ticket | None = None
+        #: (backward, parameter) of arrivals that came before their backward announced itself
+        self._early: list[tuple[int, int]] = []
+        #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
+        self.other_futures: list[torch.futures.Future[Any]] = []
+
+        # -- valid while FILLING
+        #: arrivals still to come, by parameter; while learning a static graph: minus the arrivals so far
+        self._need: list[int] = []
+        self._order: list[int] = []
+        self._unused: set[int] = set()
+        self._flights: list[Flight] = []
+        #: place of the next bucket to shadow, and what was started
+        self._shadow_flights: list[Flight] = []
+
+        self.sparse_metadata: dict[str, torch.Tensor] = {}
+        self._handles: list[Any] = []
+        self._lay_out(first_plan(self.specs, caps, will_be_rebuilt=not self.find_unused))
+        self._hook_parameters()
+
+    @property
+    def team(self) -> Team:
+        return self.traffic.team
+
+    # -- layout
+
+    def _lay_out(self, plan: BucketPlan) -> None:
+        self.plan = plan
+        self.buckets = [Bucket(spec, self.parameters, as_view=self.as_view) for spec in plan.buckets]
+        self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
+        with torch.no_grad():
+            for bucket in self.buckets:
+                bucket.adopt_gradients()
+
+    def replan_due(self) -> bool:
+        """Whether the next synchronised forward must rebuild the buckets (DDP-054). The same on every rank."""
+        if self.rebuilt or self.find_unused:
+            return False
+        return self.reductions >= (2 if self.static_graph else 1)
+
+    def proposed_order(self) -> list[int]:
+        """This rank's proposal for the rebuilt plan: all parameters, by arrival as far as it has seen them arrive."""
+        seen = dict.fromkeys(self.arrival_order)
+        return [*seen, *(i for bucket in self.plan.buckets for i in bucket.parameters if i not in seen)]
+
+    def rebuild(self, order: Sequence[int]) -> None:
+        """Lay the buckets out anew, in the order that all ranks agreed on."""
+        self._lay_out(plan_buckets(self.specs, order, self.caps))
+        self.rebuilt = True
+
+    def move_to(self, team: Team) -> None:
+        """Reduce over another team; everything learned from backwards is forgotten and agreed anew (DDP-164)."""
+        self.traffic.team = team
+        self.start_over()
+
+    def start_over(self, *, static_graph: bool | None = None) -> None:
+        """Forget everything learned from backwards; optionally become a static-graph reducer (DDP-109)."""
+        self.abandon()
+        if static_graph:
+            self.static_graph, self.find_unused = True, False
+        self.reductions = 0
+        self.rebuilt = self._use_agreed = False
+        self._never_used, self._expected, self.arrival_order = frozenset(), None, []
+        self._lay_out(first_plan(self.specs, self.caps, will_be_rebuilt=not self.find_unused))
+
+    # -- hooks on parameters
+
+    def _hook_parameters(self) -> None:
+        me = weakref.ref(self)  # parameters outlive the reducer and must not keep it alive (HOOK-008)
+        for index, parameter in enumerate(self.parameters):
+            self._handles.append(parameter.register_post_accumulate_grad_hook(_arrival_hook(me, index)))
+
+    def remove_hooks(self) -> None:
+        """Stop watching gradients: from now on backward is local (DDP-066)."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def __del__(self) -> None:
+        for handle in self.__dict__.get("_handles", ()):
+            handle.remove()
+
+    # -- forward
+
+    @property
+    def has_seen_forward(self) -> bool:
+        """Whether a training forward has run."""
+        return self._latest is not None
+
+    def admit(self, ticket: Ticket) -> None:
+        """Note a grad-enabled forward, whose backward may now come."""
+        former = self._latest
+        if ticket.unused is not None and former is not None and not former.spent and former.unused is not None:
+            ticket.unused &= former.unused  # two forwards before one backward: used is what either uses
+            former.unused = ticket.unused
+        self._latest = ticket
+        self._early.clear()
+
+    def check_finished(self) -> None:
+        """RuntimeError if the last synchronised backward left gradients unreduced (DDP-062, DDP-063)."""
+        if self.phase is Phase.IDLE:
+            return
+        if self._armed:  # that backward never ended: it raised, and its caller has seen the exception
+            self.abandon()
+            return
+        missing = [index for index, need in enumerate(self._need) if need > 0]
+        named = ", ".join(f"{index} ({self.specs[index].name})" for index in missing[:20])
+        started = len(self._flights)
+        self.abandon()
+        self._fail(
+            "Expected to have finished reduction in the prior iteration before starting a new one. "
+            f"On group rank {self.team.rank}, {len(missing)} parameter(s) received no gradient in the last backward; "
+            f"parameter indices which did not receive grad: {named}. {started} bucket(s) had been started. Usual "
+            "cause: these parameters, or outputs that depend on them, did not take part in the loss. What to do: pass "
+            "the keyword argument find_unused_parameters=True to DistributedDataParallel, or static_graph=True if the "
+            "same ones are unused in every iteration, and use all outputs of forward in the loss."
+        )
+
+    def abandon(self) -> None:
+        """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
+        if self._flights or self._shadow_flights:  # buffers in flight are left to their collectives
+            self._lay_out(self.plan)
+        self.phase = Phase.IDLE
+        self._armed = False
+        self._flights, self._shadow_flights = [], []
+        self.other_futures.clear()
+
+    # -- backward
+
+    def begin(self, ticket: Ticket) -> None:
+        """A backward through this ticket's forward starts now."""
+        if ticket.spent or not self._handles:
+            return
+        ticket.spent = True
+        if not ticket.sync or self.phase is Phase.FILLING:
+            return
+        self.phase = Phase.FILLING
+        self._order, self._flights = [], []
+        for bucket in self.buckets:
+            bucket.reset()
+        self._arm()
+        self._take_as_unused(ticket)
+        backward, early = kernels.backward_id(), self._early
+        self._early = []
+        for when, index in early:
+            if when == backward:
+                self.arrived(index)
+
+    def _take_as_unused(self, ticket: Ticket) -> None:
+        """Set up what this backward expects of each parameter."""
+        if self.static_graph:
+            self._need = list(self._expected) if self._expected is not None else [0] * len(self.parameters)
+            self._unused = set() if self._expected is None else {i for i, n in enumerate(self._need) if n == 0}
+        else:
+            self._need = [1] * len(self.parameters)
+            self._unused = set(ticket.unused or ())
+        self._unused |= self.plan.left_out
+        self._expect_no_more(self._unused)
+
+    def _expect_no_more(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._need[index] = 0
+            if index not in self.plan.left_out:
+                self._bucket_of[index].missing -= 1
+
+    @property
+    def learning(self) -> bool:
+        """First live backward of a static graph: arrivals are counted, nothing starts before its end (DDP-110)."""
+        return self.static_graph and self._expected is None
+
+    def _arm(self) -> None:
+        self._armed = True
+        kernels.call_at_end_of_backward(self._backward_ended)
+
+    def arrived(self, index: int) -> None:
+        """Parameter ``index`` has accumulated a local gradient."""
+        if self.find_unused:
+            self._used_since_sync[index] = 1
+        if self.phase is Phase.IDLE and not self._begins_late(index):
+            return
+        need = self._need[index] - 1
+        self._need[index] = need
+        if need == 0:
+            self._order.append(index)
+            bucket = self._bucket_of[index]
+            bucket.missing -= 1
+            if not bucket.missing:
+                self._start_full_buckets()
+        elif need < 0 and not self.learning:
+            self._refuse_second_arrival(index)
+        elif need == -1:
+            self._order.append(index)
+
+    def _begins_late(self, index: int) -> bool:
+        """An arrival before its backward announced itself: outputs out of sight, or a parameter used outside."""
+        ticket = self._latest
+        if ticket is None or ticket.spent or not ticket.sync:
+            return False
+        if ticket.announced:
+            self._early.append((kernels.backward_id(), index))
+            return False
+        self.begin(ticket)
+        return True
+
+    def _refuse_second_arrival(self, index: int) -> None:
+        if self.static_graph:
+            why = "it has received more gradients than in the first iteration"
+            advice = "static_graph=True promises that every iteration uses the same parameters in the same way."
+        elif index in self._unused:
+            why = "it had been taken to be unused in this iteration"
+            advice = (
+                "Usual cause: forward returns its outputs inside an object that cannot be searched for tensors, or a "
+                "reentrant checkpoint hides part of the graph. Return tensors, lists, tuples, dicts or dataclasses, "
+                "checkpoint with use_reentrant=False, or turn find_unused_parameters off."
+            )
+        else:
+            why = "it had already received its gradient of this backward"
+            advice = (
+                "Usual cause: several reentrant checkpoints of one layer, or a parameter reached by more than one "
+                "backward pass of the same forward. Checkpoint with use_reentrant=False, or pass static_graph=True if "
+                "the graph does not change between iterations."
+            )
+        self._fail(
+            f"Expected to mark a variable ready only once. Parameter at index {index} with name "
+            f"{self.specs[index].name} on group rank {self.team.rank} has been marked as ready twice: {why}. {advice}"
+        )
+
+    def _fail(self, text: str) -> None:
+        self.traffic.around.fail(RuntimeError, text)
+
+    # -- starting
+
+    def _start_full_buckets(self) -> None:
+        if not self._armed:  # a further backward through the same forward completes what the former one left open
+            self._arm()
+        with torch.no_grad():
+            while len(self._flights) < len(self.buckets) and not self.buckets[len(self._flights)].missing:
+                bucket = self.buckets[len(self._flights)]
+                self.traffic.around.announce(bucket.spec.index)
+                flat = bucket.collect(self._left_out())
+                self._flights.append(self.traffic.start(bucket, flat, last=self._is_last(bucket)))
+
+    def _is_last(self, bucket: Bucket) -> bool:
+        return bucket is self.buckets[-1]
+
+    def _left_out(self) -> Collection[int]:
+        """Parameters that contribute zeros: not used now nor, with accumulation, since the last synchronisation."""
+        if not self._unused or not self.find_unused:
+            return self._unused
+        return {index for index in self._unused if not self._used_since_sync[index]}
+
+    # -- finishing
+
+    def _backward_ended(self) -> None:
+        """The engine's callback: a backward in which we armed is over."""
+        self._armed = False
+        if self.phase is not Phase.FILLING:
+            return
+        if self.learning:
+            self._learn_static_graph()
+        elif self.find_unused:
+            self._give_up_on([index for index, need in enumerate(self._need) if need > 0])
+        if any(need > 0 for need in self._need):
+            return  # another backward may complete it; otherwise the next forward complains (DDP-062)
+        self._armed = True  # whatever raises from here on has ended this backward
+        with torch.no_grad():
+            self._start_full_buckets()
+            self._finish()
+        self._armed = False
+
+    def _give_up_on(self, indices: Sequence[int]) -> None:
+        """Take parameters as unused that have not arrived by the end of backward (outputs outside the loss: DDP-101)."""
+        self._unused.update(indices)
+        self._expect_no_more(indices)
+
+    def _learn_static_graph(self) -> None:
+        self._expected = [-need for need in self._need]
+        self._unused = {index for index, count in enumerate(self._expected) if count == 0}
+        self._need = [0] * len(self.parameters)
+        for bucket in self.buckets:
+            bucket.missing = 0
+
+    def _finish(self) -> None:
+        around = self.traffic.around
+        around.announce(None)
+        untouched: Collection[int] = self._never_used
+        if self._agreement_due():
+            used = [i not in self._unused or bool(self._used_since_sync[i]) for i in range(len(self.parameters))]
+            untouched = self._agree_on_use(used)
+        for bucket, flight in zip(self.buckets, self._flights, strict=True):
+            bucket.deliver(self.traffic.result(bucket, flight), untouched)
+        self._await_others()
+        self.arrival_order = self._order
+        self._used_since_sync = bytearray(len(self.parameters))
+        self.phase = Phase.IDLE
+        self._flights = []
+        self._note_reduction(untouched)
+        around.delivered()
+
+    def _note_reduction(self, untouched: Collection[int]) -> None:
+        self.reductions += 1
+        if self.skip_unused and set(untouched) - self.plan.left_out:
+            kept = [i for bucket in self.buckets for i in bucket.spec.parameters if i not in untouched]
+            self._lay_out(plan_buckets(self.specs, kept, self.caps))
+
+    def unused_bytes(self) -> int:
+        """Size of the gradients that the last backward did not produce here."""
+        return sum(self.specs[index].bytes for index in self._unused)
+
+    def _agreement_due(self) -> bool:
+        """Whether this reduction ends with an agreement on who used what. The same on every rank."""
+        return self.find_unused or (self.static_graph and not self._use_agreed)
+
+    def _agree_on_use(self, used: Sequence[bool]) -> frozenset[int]:
+        untouched = self.traffic.agree_on_use(used, self.buckets[0].spec.device)
+        if self.static_graph:
+            self._never_used, self._use_agreed = untouched, True
+        return untouched
+
+    def _await_others(self) -> None:
+        futures, self.other_futures = self.other_futures, []
+        for future in futures:
+            future.wait()
+
+    # -- a joined rank's side
+
+    def shadow_bucket(self) -> bool:
+        """Start the next bucket's reduction with zeros, as the live ranks start it; False after the last one."""
+        bucket = self.buckets[len(self._shadow_flights)]
+        with torch.no_grad():
+            zeros = bucket.zeros()
+            self._shadow_flights.append(self.traffic.start(bucket, zeros, last=self._is_last(bucket)))
+        return not self._is_last(bucket)
+
+    def shadow_finish(self) -> None:
+        """Go through the end of a reduction as the live ranks do; this rank's own gradients stay (DDPJ-010)."""
+        with torch.no_grad():
+            untouched: Collection[int] = self._never_used
+            if self._agreement_due():
+                untouched = self._agree_on_use([False] * len(self.parameters))
+            for bucket, flight in zip(self.buckets, self._shadow_flights, strict=True):
+                self.traffic.result(bucket, flight)
+            self._await_others()
+            self._shadow_flights = []
+            self._note_reduction(untouched)
+
+    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
+        """Keep the global ids of sparse rows, for hooks that ask (DDP-169)."""
+        self.sparse_metadata = global_unique_ids
+
+
+def _arrival_hook(reducer: weakref.ref[Reducer], index: int) -> Callable[[torch.Tensor], None]:
+    def arrived(_parameter: torch.Tensor) -> None:
+        me = reducer()
+        if me is not None:
+            me.arrived(index)
+
+    return arrived

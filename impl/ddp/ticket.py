@@ -1,0 +1,69 @@
+"""A forward's right to one synchronised backward, and how the forward's outputs announce that backward."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+class Ticket:
+    """One grad-enabled forward's right to one synchronised backward.
+
+    ``sync`` is decided at the forward, not at the backward (DDP-074). ``spent`` turns True when a backward through
+    this forward begins: a second one through the same graph stays local (DDP-061). ``announced`` says whether the
+    outputs will tell when that happens. ``unused`` holds the parameters that the graph search did not reach; None
+    where no search was made.
+    """
+
+    __slots__ = ("__weakref__", "announced", "spent", "sync", "unused")
+
+    def __init__(self, sync: bool) -> None:
+        self.sync = sync
+        self.spent = False
+        self.announced = False
+        self.unused: set[int] | None = None
+
+
+def announce_backward(outputs: Sequence[torch.Tensor], ticket: Ticket, begin: Callable[[Ticket], None]) -> None:
+    """Have ``begin(ticket)`` called when a backward pass reaches any of the outputs, before it goes further.
+
+    ``begin`` must be a bound method; its object is held weakly.
+    """
+    weak_begin = weakref.WeakMethod(begin)
+
+    def reached(_gradient: torch.Tensor) -> None:
+        call = weak_begin()
+        if call is not None:
+            call(ticket)
+
+    for output in outputs:
+        if output.grad_fn is not None:
+            output.register_hook(reached)
+            ticket.announced = True
+
+
+class OutputSink(torch.autograd.Function):
+    """Ties all outputs of a forward together, so that backward announces itself before anything behind them runs.
+
+    Outputs that get no gradient pass None on rather than zeros (DDP-114).
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, begin: Callable[[Ticket], None], ticket: Ticket, clone: bool, *outputs: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.begin = weakref.WeakMethod(begin)
+        ctx.ticket = ticket
+        ticket.announced = True
+        return tuple(output.clone() for output in outputs) if clone else outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        begin = ctx.begin()
+        if begin is not None:
+            begin(ctx.ticket)
+        return (None, None, None, *gradients)

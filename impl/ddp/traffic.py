@@ -1,0 +1,111 @@
+"""How one bucket travels: started by a collective or by the user's hook, and what comes back. Live and joined alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..comm import collectives
+from ..comm.pending import Pending, Watch
+from ..comm.ranks import Team
+from ..comm.sparse import sum_sparse
+from . import kernels
+from .bucket import Bucket, GradBucket
+
+CommHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
+
+#: A started reduction: a collective of ours, a hook's future, or a sparse gradient that has yet to travel.
+Flight = Pending | torch.futures.Future | torch.Tensor
+
+#: torch's own hooks divide by their group's size; where a join asks for another divisor, we put that right.
+_TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+
+
+@dataclass
+class Surroundings:
+    """What reducing needs to know of the iteration it is part of; supplied by the DDP that owns the reducer."""
+
+    #: before the first collective of a bucket (its index) or of the finish (None): joined ranks are told
+    announce: Callable[[int | None], None]
+    #: the number that this iteration divides by; may wait for the roll call
+    divisor: Callable[[], int]
+    #: looks out for failed peers while a wait lasts; gives None outside join contexts
+    watch: Callable[[], Watch | None]
+    #: called when a synchronised backward has delivered its gradients
+    delivered: Callable[[], None]
+    #: records an error in the log and raises it
+    fail: Callable[[type[Exception], str], None]
+
+
+class Traffic:
+    """Starts reductions over a team and reads their results."""
+
+    def __init__(self, team: Team, around: Surroundings) -> None:
+        self.team = team
+        self.around = around
+        #: (state, hook) that replaces our reduction, once registered
+        self.hook: tuple[Any, CommHook] | None = None
+
+    def start(self, bucket: Bucket, flat: torch.Tensor, *, last: bool) -> Flight:
+        """Start reducing ``flat``, this rank's contribution to ``bucket``: (numel,), or a sparse gradient."""
+        index = bucket.spec.index
+        if self.hook is not None:
+            return self._start_hook(self.hook, bucket, flat, last)
+        if bucket.spec.sparse:
+            return flat  # its collectives need the host: they are made in ``result``, in plan order
+        if flat.dtype is torch.float16:  # sums of half precision overflow early: divide first
+            kernels.divide(flat, self.around.divisor())
+        return collectives.all_reduce(self.team, flat, f"bucket {index}")
+
+    def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
+        views = bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)
+        divisor = self.around.divisor()
+        shown = GradBucket(bucket.spec.index, last, flat, views, bucket.parameters, self.team.group, divisor)
+        state, function = hook
+        future = function(state, shown)
+        if isinstance(future, torch.futures.Future):
+            return future
+        raise RuntimeError(
+            f"The communication hook returned {type(future).__name__} for bucket {bucket.spec.index} instead of a "
+            "torch.futures.Future of a tensor. A hook that does not communicate must return a completed future."
+        )
+
+    def result(self, bucket: Bucket, flight: Flight) -> torch.Tensor:
+        """Wait for a started reduction; returns the averaged gradients, flat (numel,) or sparse."""
+        if isinstance(flight, torch.futures.Future):
+            return self._hook_result(bucket, flight.wait())
+        divisor, watch = self.around.divisor(), self.around.watch()
+        if isinstance(flight, torch.Tensor):
+            return sum_sparse(self.team, flight, f"bucket {bucket.spec.index}", watch) / divisor
+        flat = flight.wait(watch)
+        if flat.dtype is not torch.float16:
+            kernels.divide(flat, divisor)
+        return flat
+
+    def _hook_result(self, bucket: Bucket, result: Any) -> torch.Tensor:
+        expected = bucket.spec.numel
+        if not isinstance(result, torch.Tensor) or (not bucket.spec.sparse and result.numel() != expected):
+            shape = f" of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else ""
+            raise RuntimeError(
+                f"The communication hook's future for bucket {bucket.spec.index} holds a {type(result).__name__}"
+                f"{shape}; expected one tensor of {expected} elements, shaped like the bucket. A collective's own "
+                "future holds a list: chain `.then(lambda future: future.value()[0])`."
+            )
+        divisor = self.around.divisor()
+        if divisor != self.team.size and self._hook_divides_by_size():
+            result = result * (self.team.size / divisor)
+        return result
+
+    def _hook_divides_by_size(self) -> bool:
+        return self.hook is not None and str(getattr(self.hook[1], "__module__", "")).startswith(_TORCH_HOOKS)
+
+    def agree_on_use(self, used: Sequence[bool], device: torch.device) -> frozenset[int]:
+        """Tell all ranks which parameters this one used; returns the indices of those that no rank used."""
+        marks = torch.tensor(used, dtype=torch.int32, device=device)
+        total = collectives.all_reduce(self.team, marks, "used parameters").wait(self.around.watch())
+        if all(used):
+            return frozenset()  # nothing to learn, so nothing is read back from the device
+        return frozenset(index for index, count in enumerate(total.tolist()) if not count)

@@ -1,0 +1,580 @@
+"""DistributedDataParallel: wraps a module and averages its gradients over a process group."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..comm import collectives
+from ..comm.coalesce import broadcast_coalesced
+from ..comm.pending import Watch
+from ..comm.ranks import GroupRank, Team
+from ..join import Join, Joinable, JoinHook
+from . import hooks, options, params, stages
+from .buffers import BufferHook, _BufferCommHook, _BufferCommHookLocation
+from .compat import CompatibleNames
+from .containers import find_tensors, map_tensors
+from .delayed import DelayedReduction
+from .in_backward import OptimizersInBackward
+from .join_hook import _DDPJoinHook
+from .log import DDPLogger
+from .mixed_precision import MixedPrecisionRun, _MixedPrecision
+from .per_parameter import PerParameterReduction
+from .plan import BucketCaps
+from .reducer import Reducer
+from .stages import Stage
+from .ticket import OutputSink, Ticket, announce_backward
+from .traffic import Surroundings, Traffic
+from .unused import reachable_parameters
+
+BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
+
+
+class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
+    """Data parallelism over processes: every rank holds the module, feeds it its own data, and gets averaged gradients.
+
+    The constructor, the forward and the backward are points at which all ranks of the group meet (DDP-020). Parameters
+    and buffers start equal to those of group rank 0 (DDP-025); after a backward every managed parameter's ``.grad`` is
+    the mean over the group (DDP-049). Data-loader workers should be started by forkserver or spawn where the backend is
+    not fork-safe (NCCL, Gloo over Infiniband; DDP-021). Inside ``Join`` or ``ddp.join()`` ranks may have different
+    numbers of inputs.
+
+    Args:
+        module: the module to train; kept as it is in ``.module``. All parameters must be registered by now.
+        device_ids: None, or one device for a single-device accelerator module; inputs are then moved there.
+        output_device: None, or the device of the output of such a module.
+        dim: dimension along which ``scatter`` and ``gather`` work.
+        broadcast_buffers: deprecated as in torch 2.13; False leaves buffers alone at construction and in forward.
+        init_sync: False skips the comparison of ranks and the initial broadcast; the ranks must then be equal already.
+        process_group: the ranks to average over; the whole world if None.
+        bucket_cap_mb: size of a gradient bucket in MiB; 25 (and 1 for the first) if None.
+        find_unused_parameters: let iterations leave parameters out. Their gradients are the sum of what exists over the
+            full group size; those that no rank used are not touched.
+        check_reduction: deprecated, without effect.
+        gradient_as_bucket_view: let ``.grad`` be views of the communication buffers after the first iteration.
+        static_graph: promise that every iteration uses the same parameters in the same way.
+        delay_all_reduce_named_params: (name, parameter) pairs to be reduced in one piece when the gradient of
+            ``param_to_hook_all_reduce`` is ready. Both or neither.
+        param_to_hook_all_reduce: see there.
+        mixed_precision: lower dtypes for parameters, reduction and buffers.
+        device_mesh: a one-dimensional mesh instead of ``process_group``.
+        skip_all_reduce_unused_params: leave parameters that no rank uses out of later reductions; they must stay the
+            same on all ranks.
+        bucket_cap_mb_list: sizes in MiB of the first buckets, one by one; the last holds for all further ones.
+        batched_grad_copy: accepted; gradients are always copied bucket by bucket here (DDP-120).
+        forward_sync_buffers: False switches off the buffer broadcast in forward, but not the one at construction.
+
+    Raises:
+        ValueError, RuntimeError: for arguments that do not fit each other, and on every rank when ranks hold different
+            models (DDP-001 … DDP-032).
+    """
+
+    _active_ddp_module: ClassVar[DistributedDataParallel | None] = None
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: Sequence[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Sequence[tuple[str, nn.Parameter]] | None = None,
+        param_to_hook_all_reduce: nn.Parameter | None = None,
+        mixed_precision: _MixedPrecision | None = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Sequence[float] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+    ) -> None:
+        super().__init__()  # nn.Module, then Joinable
+        Joinable.__init__(self)
+        self.logger: DDPLogger | None = None
+        options.warn_of_old_arguments(check_reduction, broadcast_buffers, forward_sync_buffers)
+        options.check_delay_pair(delay_all_reduce_named_params, param_to_hook_all_reduce)
+        self.process_group = options.group_of(process_group, device_mesh)
+        self.device_mesh = device_mesh
+        self.module = module
+        delayed = list(delay_all_reduce_named_params or ())
+        self.parameters_to_ignore = params.ignored_names(module) | {name.removeprefix(".") for name, _ in delayed}
+        self._module_parameters = [item.parameter for item in params.managed_parameters(module, self.parameters_to_ignore)]
+        placement = options.place(module, self._module_parameters, [p for _, p in delayed], device_ids, output_device)
+        self.device_ids, self.output_device = placement.device_ids, placement.output_device
+        self.device, self.device_type = placement.device, placement.device.type
+        self.is_multi_device_module = placement.several_devices
+
+        self.dim = dim
+        self.static_graph = False  # True from ``_set_static_graph`` on
+        self.find_unused_parameters = find_unused_parameters
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
+        self.batched_grad_copy = batched_grad_copy
+        self.mixed_precision = mixed_precision
+        self.forward_sync_buffers = options.syncs_buffers_in_forward(broadcast_buffers, forward_sync_buffers)
+        self.broadcast_buffers = self.forward_sync_buffers
+        self.broadcast_bucket_size = BROADCAST_CHUNK_BYTES
+        self._caps = BucketCaps.of(bucket_cap_mb, bucket_cap_mb_list)
+        self.bucket_bytes_cap = self._caps.steady_bytes
+        self.use_side_stream_for_tensor_copies = options.side_stream_wanted()
+
+        #: whether the next backward will be synchronised; ``no_sync`` changes it
+        self.require_backward_grad_sync = True
+        #: whether the next forward synchronises buffers; each forward sets it for the next one (DDP-081)
+        self.require_forward_param_sync = True
+        self._reset_runtime_state()
+
+        buffers = params.managed_buffers(module, self.parameters_to_ignore)
+        syncs_buffers_at_start = broadcast_buffers is not False or forward_sync_buffers is not None
+        if init_sync:
+            self._synchronise_start(buffers if syncs_buffers_at_start else {})
+        self._mixed_precision_run = MixedPrecisionRun(self, mixed_precision) if mixed_precision is not None else None
+        self._build_reducer()
+        self._delayed = DelayedReduction.of(self, delayed, param_to_hook_all_reduce)
+        if static_graph:
+            self._set_static_graph()
+
+    def _reset_runtime_state(self) -> None:
+        """State that is never pickled with a meaning of its own: as on a fresh object."""
+        self._divide_by_initial_world_size = True
+        self._has_rebuilt_buckets = False
+        self._ddp_sink_clone = True
+        self._lazy_init_ran = False
+        self._comm_hooks: list[tuple[Any, Any]] = []
+        #: the registered buffer hook; None means the default broadcast
+        self._buffer_hook: _BufferCommHook | None = None
+        self._authoritative_rank: int | None = None
+        self._in_backward: OptimizersInBackward | None = None
+        self._per_parameter = PerParameterReduction(self)
+        #: the fused optimizer, once registered (DDP-133)
+        self._fused_optimizer: torch.optim.Optimizer | None = None
+
+    def _synchronise_start(self, buffers: dict[str, torch.Tensor]) -> None:
+        """Compare the ranks' models, then take over that of group rank 0 (DDP-025)."""
+        team = Team.of(self.process_group)
+        managed = params.managed_parameters(self.module, self.parameters_to_ignore)
+        settings: dict[str, object] = {
+            "find_unused_parameters": self.find_unused_parameters,
+            "bucket sizes in bytes": self._caps.sizes_bytes,
+            "buffers synchronised in forward": self.forward_sync_buffers,
+        }
+        params.verify_alike(team, settings, managed, buffers, self.device, self._log_and_throw)
+        state = [item.parameter for item in managed] + list(buffers.values())
+        broadcast_coalesced(
+            team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", self.broadcast_bucket_size
+        )
+
+    def _build_reducer(self) -> None:
+        """Make the reducer and the logger; called by the constructor and after unpickling."""
+        managed = params.managed_parameters(self.module, self.parameters_to_ignore)
+        trained = [item for item in managed if item.parameter.requires_grad]
+        team = Team.of(self.process_group)
+        around = Surroundings(
+            announce=self._announce_bucket,
+            divisor=self._divisor,
+            watch=self._watch,
+            delivered=self._on_delivered,
+            fail=self._log_and_throw,
+        )
+        specs = params.specs_of(trained)
+        if self._mixed_precision_run is not None:
+            specs = self._mixed_precision_run.reduced_specs(specs)
+        self.reducer = Reducer(
+            [item.parameter for item in trained],
+            specs,
+            Traffic(team, around),
+            self._caps,
+            find_unused=self.find_unused_parameters,
+            static_graph=self.static_graph,
+            as_view=self.gradient_as_bucket_view and self._mixed_precision_run is None,
+            skip_unused=self.skip_all_reduce_unused_params,
+        )
+        self.logger = DDPLogger(options.construction_entries(self, specs))
+        self.logger.note_plan(self.reducer.plan, specs, rebuilt=False)
+        self._passing_sync_batchnorm_handle(self.module)
+        self._assign_modules_buffers()
+
+    # -- forward
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the wrapped module; arguments and outputs pass through (DDP-036)."""
+        with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
+            inputs, kwargs = self._pre_forward(*inputs, **kwargs)
+            return self._post_forward(self._run_ddp_forward(*inputs, **kwargs))
+
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not self._lazy_init_ran:
+            self._lazy_init()
+        sync = torch.is_grad_enabled() and self.require_backward_grad_sync
+        if sync:
+            self.logger.forward_starts()  # type: ignore[union-attr]
+            self.reducer.check_finished()
+        due = stages.due_before_forward(self, sync=sync)
+        if self._join_session is not None:
+            self._join_session.begin(self, due[0] if due else None)
+        for place, stage in enumerate(due):
+            if place > 0:
+                self._announce(stage)
+            stages.perform(self, stage)
+        if self.device_ids:
+            inputs = self._to_own_device(inputs)
+            kwargs = self._to_own_device(kwargs)
+        if self._mixed_precision_run is not None:
+            inputs, kwargs = self._mixed_precision_run.before_forward(inputs, kwargs)
+        return inputs, kwargs
+
+    def _to_own_device(self, value: Any) -> Any:
+        """A structure with all its tensors on the single device of the module (DDP-046)."""
+        return map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), value)
+
+    def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        with self._inside_ddp_forward():
+            return self.module(*inputs, **kwargs)
+
+    def _post_forward(self, output: Any) -> Any:
+        if self._delayed is not None:
+            self._delayed.after_forward()
+        if self._mixed_precision_run is not None:
+            self._mixed_precision_run.after_forward()
+        if self._check_sync_bufs_post_fwd():
+            self._announce(Stage.BUFFERS_AFTER)
+            stages.perform(self, Stage.BUFFERS_AFTER)
+        if not torch.is_grad_enabled():
+            self.require_forward_param_sync = False
+            return output
+        ticket = Ticket(sync=self.require_backward_grad_sync)
+        self.require_forward_param_sync = ticket.sync
+        output = self._prepare_backward(output, ticket)
+        self.reducer.admit(ticket)
+        return output
+
+    def _prepare_backward(self, output: Any, ticket: Ticket) -> Any:
+        """Arrange that the coming backward announces itself; find out which parameters it can reach."""
+        if not (self.reducer.find_unused or self.reducer.learning):
+            if ticket.sync:
+                announce_backward(find_tensors(output), ticket, self.reducer.begin)
+            return output
+        tensors = [tensor for tensor in find_tensors(output) if tensor.grad_fn is not None]
+        if ticket.sync and self.reducer.find_unused:
+            reached = reachable_parameters(find_tensors(output), self.reducer.index_of)
+            ticket.unused = set(range(len(self.reducer.parameters))) - reached
+        if not tensors:
+            return output
+        tied = iter(OutputSink.apply(self.reducer.begin, ticket, self._ddp_sink_clone, *tensors))
+        return map_tensors(lambda tensor: tensor if tensor.grad_fn is None else next(tied), output)
+
+    @contextmanager
+    def _inside_ddp_forward(self) -> Iterator[None]:
+        """While the wrapped forward runs, ``_get_active_ddp_module`` tells this object (DDP-042, DDP-043)."""
+        outer = DistributedDataParallel._active_ddp_module
+        DistributedDataParallel._active_ddp_module = self
+        try:
+            yield
+        finally:
+            DistributedDataParallel._active_ddp_module = outer
+
+    def _lazy_init(self) -> None:
+        """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130)."""
+        self._in_backward = OptimizersInBackward.of(self)
+        self._lazy_init_ran = True
+
+    # -- what the reducer asks
+
+    def _announce(self, stage: Stage) -> None:
+        """Before a stage's first collective: tell joined ranks, where there are any."""
+        if self._join_session is not None:
+            self._join_session.announce(self, stage)
+
+    def _announce_bucket(self, bucket: int | None) -> None:
+        session = self._join_session
+        if session is None:
+            return
+        if session.several_followers:  # another model's buckets may come in between: step by step
+            session.announce(self, Stage.FINISH if bucket is None else Stage.BUCKET)
+        elif bucket == 0:
+            session.announce(self, Stage.BUCKETS)
+
+    def _divisor(self) -> int:
+        """What an average divides by now (DDPJ-007, DDPJ-008)."""
+        if self._join_session is None or self._divide_by_initial_world_size:
+            return self.reducer.team.size
+        return self._join_session.active
+
+    def _source(self) -> GroupRank:
+        """The rank whose word counts: group rank 0, or inside a join the highest active rank (DDPJ-024)."""
+        return GroupRank(0) if self._join_session is None else self._join_session.source
+
+    def _watch(self) -> Watch | None:
+        return None if self._join_session is None else self._join_session.watch
+
+    def _on_delivered(self) -> None:
+        if self._in_backward is not None:
+            self._in_backward.step()
+        if self._fused_optimizer is not None:
+            self._fused_optimizer.step()
+        if self.logger is not None:
+            self.logger.step_done(self.reducer.arrival_order, len(self.reducer.buckets), self.reducer.unused_bytes())
+
+    # -- accumulation
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forwards inside only accumulate local gradients; the first forward-backward after it reduces the sum.
+
+        What counts is where the forward runs (DDP-072 … DDP-076).
+        """
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    # -- hooks on communication
+
+    def register_comm_hook(self, state: object, hook: Any) -> None:
+        """Let ``hook(state, bucket)`` reduce each bucket instead of the built-in averaging.
+
+        The hook returns a future of one tensor shaped like ``bucket.buffer()``, which becomes the gradients
+        (COMM-001). It is given raw local gradients (COMM-002).
+
+        Raises:
+            TypeError: not callable, or bfloat16 compression without support. ValueError: wrong annotations.
+            RuntimeError: a hook is registered already (COMM-007).
+        """
+        hooks.check_comm_hook(hook, self._log_and_throw)
+        assert self.logger is not None, "registering a communication hook requires the logger"
+        self._occupy_hook_slot(state, hook, hooks.hook_name(hook))
+
+    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+        """Register one of the two built-in hooks by its enumeration member, ours or torch's (COMM-017, COMM-018)."""
+        assert self.logger is not None, "registering a communication hook requires the logger"
+        kind, hook = hooks.builtin_hook(comm_hook_type)
+        self._occupy_hook_slot(None, hook, str(kind))
+
+    def _occupy_hook_slot(self, state: object, hook: Any, name: str) -> None:
+        if self.reducer.traffic.hook is not None:
+            self._log_and_throw(
+                RuntimeError,
+                f"register_comm_hook or register_builtin_comm_hook can only be called once; {name} cannot replace the "
+                "hook that is registered. Usual cause: mixed_precision or an optimizer in backward uses the only slot.",
+            )
+        self.reducer.traffic.hook = (state, hook)
+        self._comm_hooks.append((hook, state))
+        self.logger._set_comm_hook_name(name)  # type: ignore[union-attr]
+
+    def _register_buffer_comm_hook(
+        self,
+        state: object,
+        hook: BufferHook,
+        comm_hook_location: _BufferCommHookLocation = _BufferCommHookLocation.POST_FORWARD,
+    ) -> None:
+        """Let ``hook(state, {name: buffer})`` synchronise buffers instead of the broadcast (DDP-091 … DDP-098).
+
+        It may return a list of futures; they are done when backward returns.
+        """
+        assert callable(hook), "a buffer communication hook must be callable"
+        self._buffer_hook = _BufferCommHook(hook, state, comm_hook_location)
+
+    # -- buffers
+
+    def _assign_modules_buffers(self) -> None:
+        """Look the managed buffers up again: a module may have replaced them (DDP-084)."""
+        self.named_module_buffers = params.managed_buffers(self.module, self.parameters_to_ignore)
+        self.modules_buffers = list(self.named_module_buffers.values())
+
+    def will_sync_module_buffers(self) -> bool:
+        """Whether this forward synchronises buffers (DDP-081)."""
+        return self.require_forward_param_sync and self.forward_sync_buffers and len(self.modules_buffers) > 0
+
+    def _check_sync_bufs_pre_fwd(self) -> bool:
+        """Whether that happens before the wrapped forward."""
+        before = _BufferCommHookLocation.PRE_FORWARD
+        hook = self._buffer_hook
+        return self.will_sync_module_buffers() and (hook is None or hook.buffer_comm_hook_location is before)
+
+    def _check_sync_bufs_post_fwd(self) -> bool:
+        """Whether that happens after the wrapped forward."""
+        after = _BufferCommHookLocation.POST_FORWARD
+        hook = self._buffer_hook
+        return self.will_sync_module_buffers() and hook is not None and hook.buffer_comm_hook_location is after
+
+    def _sync_module_buffers(self) -> None:
+        """Synchronise buffers now: by the user's hook, or from the source."""
+        self._assign_modules_buffers()
+        if self._buffer_hook is not None:
+            with torch.no_grad():
+                self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))
+        else:
+            self._broadcast_buffers(self._source())
+
+    def _broadcast_buffers(self, source: GroupRank) -> None:
+        broadcast_coalesced(
+            self.reducer.team, self.modules_buffers, source, "buffers", self.broadcast_bucket_size, self._watch()
+        )
+
+    # -- uneven inputs
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """A ``Join`` context over this model alone (DDPJ-003).
+
+        Args:
+            divide_by_initial_world_size: divide by the group's size even after ranks have run out (True), or by the
+                number of ranks still active (False), which weighs late samples more.
+            enable: False when inputs are known to be even.
+            throw_on_early_termination: raise on all ranks when the first one runs out.
+        """
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """The hook for one context; reads ``divide_by_initial_world_size`` (True) and ignores the rest (DDPJ-004)."""
+        return _DDPJoinHook(self, divide_by_initial_world_size=kwargs.get("divide_by_initial_world_size", True))
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the managed parameters."""
+        return self.device
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The group that gradients are averaged over."""
+        return self.process_group
+
+    def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
+        """The highest ``input_rank`` among ranks for which ``rank_cond`` holds; ValueError if for none (DDPJ-021)."""
+        candidate = torch.tensor([input_rank if rank_cond else -1], device=self.device)
+        highest = collectives.all_reduce(self.reducer.team, candidate, "common rank", dist.ReduceOp.MAX)
+        found = int(highest.wait(self._watch()).item())
+        if found == -1:
+            self._log_and_throw(
+                ValueError,
+                "BUG! Expected rank_cond to be true for at least one process. This indicates a bug, please report it.",
+            )
+        return found
+
+    def _sync_final_model(self, is_last_joiner: bool) -> None:
+        """All ranks take over parameters and buffers of the highest rank among the last joiners (DDPJ-016, 017)."""
+        team = self.reducer.team
+        source = GroupRank(self._find_common_rank(int(team.rank), is_last_joiner))
+        self._authoritative_rank = int(source)
+        self._assign_modules_buffers()
+        state: list[torch.Tensor] = [parameter.detach() for parameter in self._module_parameters]
+        if self.forward_sync_buffers:
+            state += self.modules_buffers
+        broadcast_coalesced(team, state, source, "final model", self.broadcast_bucket_size, self._watch())
+        # ranks that joined early have missed the last forwards' word on this; all start alike
+        self.require_forward_param_sync = True
+
+    def _shadow_delayed(self) -> None:
+        if self._delayed is not None:
+            self._delayed.shadow()
+
+    # -- errors, pickling, groups
+
+    def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:
+        """Record an error in the logging data, then raise it (DDP-019)."""
+        if self.logger is not None:
+            self.logger.set_error_and_log(f"{err_type!s}: {err_msg}")
+        raise err_type(err_msg)
+
+    def train(self, mode: bool = True) -> DistributedDataParallel:
+        """Switch the wrapped module; returns this object (DDP-039)."""
+        super().train(mode)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes that this object lacks come from the wrapped module (DDP-040)."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            modules = self.__dict__.get("_modules", {})
+            if name == "module" or "module" not in modules:
+                raise
+            return getattr(modules["module"], name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the handles of this process (DDP-155); RuntimeError unless on the default group (DDP-156)."""
+        self._check_default_group()
+        state = copy.copy(self.__dict__)
+        for handle in ("process_group", "reducer", "logger", "_delayed", "_mixed_precision_run", "_in_backward",
+                       "_per_parameter", "_fused_optimizer", "_join_session", "_join_stamp"):
+            state.pop(handle, None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild the reducer on the default group, with the stored settings (DDP-158, DDP-159)."""
+        self.process_group = Team.of(None).group
+        super().__setstate__(state)
+        self.__dict__.setdefault("require_forward_param_sync", True)
+        self.__dict__.setdefault("require_backward_grad_sync", True)
+        Joinable.__init__(self)
+        self.__dict__.update(state)
+        self._reset_runtime_state()
+        static_graph, self.static_graph = self.static_graph, False
+        self.logger = None
+        self._delayed = None
+        self._mixed_precision_run = None
+        self._build_reducer()
+        if static_graph:
+            self._set_static_graph()
+
+    def _check_default_group(self) -> None:
+        try:
+            default = dist.group.WORLD
+        except (RuntimeError, ValueError):
+            default = None
+        if default is None or self.process_group is not default:
+            self._log_and_throw(
+                RuntimeError,
+                "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
+                "when you have called init_process_group and have not passed process_group to the constructor.",
+            )
+
+    def _update_process_group(self, new_process_group: dist.ProcessGroup) -> None:
+        """Average over another group from now on; non-members keep theirs and must not train on (DDP-162 … 164).
+
+        Communication hooks keep whatever group is in their state (DDP-165).
+        """
+        self._has_rebuilt_buckets = False
+        member = new_process_group not in (None, dist.GroupMember.NON_GROUP_MEMBER)
+        if not member:
+            self.reducer.start_over()
+            return
+        self.process_group = new_process_group
+        self.reducer.move_to(Team.of(new_process_group))
+
+    def _set_static_graph(self) -> None:
+        """Promise a static graph; before the first training forward (DDP-107 … DDP-109)."""
+        options.check_static_graph(self)
+        if self.static_graph:
+            return
+        self.reducer.start_over(static_graph=True)
+        self.static_graph = True
+        assert self.logger is not None, "setting a static graph requires the logger"
+        self.logger._set_static_graph()
+
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(
+        module: nn.Module, params_and_buffers_to_ignore: Iterable[str]
+    ) -> None:
+        """Exclude named parameters and buffers of ``module`` before it is wrapped (DDP-149 … DDP-151)."""
+        params.ignore(module, params_and_buffers_to_ignore)
