@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .bad_input import BadInput
 from .clauses import matches
-from .deviations import Deviation, DeviationError, DeviationFile, built_in, load
+from .deviations import Deviation, DeviationFile, built_in, load
 from .subjects import Subject, SubjectError, is_built_in, resolve
 
-
-class BadInput(ValueError):
-    """Something that was asked for cannot be had; the text is one sentence for the user. Exit status 2."""
+WORLDS = (1, 2, 3, 4)
+MOST_RANKS = 256
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,13 @@ class Asked:
     deadline_s: float | None = None  # for one run of ranks; None: the cluster's own
     jobs: int = 1
     deviations: dict[str, tuple[Deviation, ...]] = field(default_factory=dict)  # by name of the subject
+    checks: str = ""  # folder or file of checks instead of the suite's own
+
+    def again(self, subject: str, worlds: Iterable[int], clause: str, check: str) -> str:
+        """The command that runs one check of this run again."""
+        words = ["run", "--subject", self.subjects[subject], "--backend", self.backend]
+        words += ["--worlds", ",".join(map(str, worlds)), "--select", clause, "--check", check]
+        return shlex.join(["python", "-m", "conformance", *words, *(["--checks", self.checks] if self.checks else [])])
 
 
 def numbers(text: str, what: str = "world") -> tuple[int, ...]:
@@ -39,6 +46,17 @@ def numbers(text: str, what: str = "world") -> tuple[int, ...]:
             raise BadInput(f"{what} {part!r} is not a whole number above 0; give for example 1,2,3,4")
         found.append(int(part))
     return tuple(dict.fromkeys(found))
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise BadInput(f"deadline {text!r} is not a number of seconds above 0")
+    return found
 
 
 def words(text: str, what: str) -> tuple[str, ...]:
@@ -64,48 +82,31 @@ def subjects(text: str) -> dict[str, tuple[str, Subject]]:
     return found
 
 
-def backend_limit(backend: str) -> int | None:
-    """The most ranks that a backend can give on this machine; None if there is no fixed limit."""
-    import torch
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        raise BadInput("this torch was built without torch.distributed; install one that has it")
-    if ":" in backend:
-        _import_backend(backend)
-        return None
-    if backend == "gloo" and dist.is_gloo_available():
-        return None
-    if backend == "nccl":
-        if not dist.is_nccl_available():
-            raise BadInput("backend 'nccl' is not built into this torch; use --backend gloo, or a CUDA build")
-        if not torch.cuda.device_count():
-            raise BadInput("backend 'nccl' needs a GPU for every rank and this machine has none; use --backend gloo")
-        return torch.cuda.device_count()
-    raise BadInput(f"unknown backend {backend!r}: use gloo, nccl, or package.module:name of one that you register")
-
-
-def _import_backend(backend: str) -> None:
-    module = backend.partition(":")[0]
-    try:
-        importlib.import_module(module)
-    except Exception as error:  # somebody else's module may raise anything
-        raise BadInput(f"backend {backend!r}: {module} cannot be imported: {type(error).__name__}: {error}") from error
-
-
 def worlds(text: str | None, backend: str) -> tuple[int, ...]:
     """The world sizes to run at; without a wish: 1 to 4, as far as the backend can give them."""
-    limit = backend_limit(backend)
-    if text is None:
-        return tuple(world for world in (1, 2, 3, 4) if limit is None or world <= limit)
-    found = numbers(text)
-    too_many = [world for world in found if limit is not None and world > limit]
-    if too_many:
-        raise BadInput(
-            f"world {too_many[0]} needs more ranks than backend {backend!r} can give here ({limit}, one per GPU); "
-            "ask for fewer, or use --backend gloo"
-        )
-    return found
+    found = WORLDS if text is None else numbers(text)
+    if max(found) > MOST_RANKS:
+        raise BadInput(f"world {max(found)} is more than the {MOST_RANKS} ranks that one machine is asked to hold")
+    obstacles = {world: _obstacle(backend, world) for world in found}
+    possible = tuple(world for world in found if not obstacles[world])
+    wanted = found if text is not None else found[:1]  # without a wish, one possible world is enough
+    for world in wanted:
+        if obstacles[world] and not (text is None and possible):
+            raise BadInput(f"{obstacles[world]}; ask for fewer ranks, or use --backend gloo")
+    return possible
+
+
+def _obstacle(backend: str, world: int) -> str:
+    """Why so many ranks cannot have this backend here; empty if they can."""
+    from .ranks.backends import NotRunnable, ensure_runnable
+
+    try:
+        ensure_runnable(backend, world)
+    except NotRunnable as error:
+        return str(error)
+    except Exception as error:  # a module that somebody else wrote may raise anything
+        return f"backend {backend!r} cannot be loaded: {type(error).__name__}: {error}"
+    return ""
 
 
 def patterns(text: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -120,13 +121,10 @@ def patterns(text: str, known: Iterable[str]) -> tuple[str, ...]:
 
 def deviations(files: Sequence[str], specs: dict[str, str]) -> dict[str, tuple[Deviation, ...]]:
     """The deviations of every subject: the suite's own list for a built-in one, and those of the files."""
-    try:
-        found = {name: built_in(spec) if is_built_in(spec) else () for name, spec in specs.items()}
-        for file in files:
-            name, more = _whose(file, load(Path(file)), specs)
-            found[name] += more
-    except DeviationError as error:
-        raise BadInput(str(error)) from error
+    found = {name: built_in(spec) if is_built_in(spec) else () for name, spec in specs.items()}
+    for file in files:
+        name, more = _whose(file, load(Path(file)), specs)
+        found[name] += more
     return found
 
 

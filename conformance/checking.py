@@ -92,6 +92,7 @@ class Ranks:
     deadline_s: float | None = None
     notes: list[str] = field(default_factory=list)
     last_run: Run | None = None  # for the witness of a failed assertion
+    always_ledger: bool = False  # record every collective even if the check does not ask for it
 
     @property
     def subject(self) -> Subject:
@@ -114,8 +115,8 @@ class Ranks:
         A rank that raises ``Unsupported`` or ``NotRun`` ends the check: there is nothing left to judge.
         """
         self.last_run = run = self.cluster.run(
-            function, args, world=world or self.world, subject=self.subject_spec, ledger=ledger, init=init,
-            deadline_s=deadline_s or self.deadline_s, env=env,
+            function, args, world=world or self.world, subject=self.subject_spec, init=init,
+            ledger=ledger or self.always_ledger, deadline_s=deadline_s or self.deadline_s, env=env,
         )
         if any(isinstance(end, Raised) and (end.unsupported or end.error.kinds[0] == "NotRun") for end in run.outcomes):
             raise RunFailed(run)

@@ -20,6 +20,8 @@ from .ranks import Cluster
 from .results import Case, Outcome, Result
 from .verdict import Verdict
 
+LOOKS_AGAIN = 8
+
 
 class Reporter(Protocol):
     """Somebody who is told what happens."""
@@ -27,6 +29,8 @@ class Reporter(Protocol):
     def begin(self, total: int) -> None: ...
 
     def finished(self, case: Case, results: Sequence[Result]) -> None: ...
+
+    def end(self) -> None: ...
 
 
 class Silent:
@@ -36,6 +40,9 @@ class Silent:
         """Say nothing."""
 
     def finished(self, case: Case, results: Sequence[Result]) -> None:
+        """Say nothing."""
+
+    def end(self) -> None:
         """Say nothing."""
 
 
@@ -52,6 +59,8 @@ class Frame:
     declared: dict[str, Check] = field(default_factory=dict)  # every check in the run, by name
     suite_errors: list[str] = field(default_factory=list)  # checks that could not be read, or did not clean up
     judgement: Judgement | None = None  # set once, at the end
+    _preload: tuple[str, ...] = ()  # modules that every rank will want
+    _looks: int = LOOKS_AGAIN  # how many more breaks are looked at twice
     _clusters: list[Cluster] = field(default_factory=list)
     _mine: threading.local = field(default_factory=threading.local)  # each thread its own cluster
 
@@ -69,30 +78,45 @@ class Frame:
     def _cluster(self) -> Cluster:
         if not hasattr(self._mine, "cluster"):
             options: dict[str, Any] = {"deadline_s": self.asked.deadline_s} if self.asked.deadline_s else {}
-            self._mine.cluster = Cluster(self.asked.backend, **options)
+            self._mine.cluster = Cluster(self.asked.backend, preload=self._preload, **options)
             self._clusters.append(self._mine.cluster)
         cluster: Cluster = self._mine.cluster
         return cluster
 
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Before the first check: start loading what the ranks will need, in the background."""
+        self._preload = tuple(modules)
+        self._cluster()
+
+    def expects(self, case: Case, check: Check, verdict: Verdict) -> bool:
+        """Whether a break is a listed deviation for every clause of the check."""
+        return all(result.listed for result in self._judged(case, check, verdict, 0.0, ()))
+
+    def may_look_again(self) -> bool:
+        """Whether one more break may be run a second time: a subject that hangs everywhere must not take for ever."""
+        self._looks -= 1
+        return self._looks >= 0
+
     def add(self, case: Case, check: Check, verdict: Verdict, seconds: float, notes: Sequence[str]) -> list[Result]:
         """Note how a case ended: one result for each of its selected clauses."""
-        limits = tuple(dict.fromkeys(notes)) if verdict.outcome is Outcome.PASSED else ()
-        made = [
-            excuse(
-                Result(
-                    clause, self.catalogue.level(clause), case, verdict.outcome, seconds, verdict.witness,
-                    verdict.detail, limits,
-                ),
-                [d for d in self.asked.deviations.get(case.subject, ()) if d.holds_for(self.torch_version)],
-            )
-            for clause in self.wants(case.check, check)
-        ]  # fmt: skip
+        made = self._judged(case, check, verdict, seconds, notes)
         self.results += made
         if self.writer is not None:
             for result in made:
                 self.writer.write(result.row())
         self.reporter.finished(case, made)
         return made
+
+    def _judged(
+        self, case: Case, check: Check, verdict: Verdict, seconds: float, notes: Sequence[str]
+    ) -> list[Result]:
+        limits = tuple(dict.fromkeys(notes)) if verdict.outcome is Outcome.PASSED else ()
+        listed = [each for each in self.asked.deviations.get(case.subject, ()) if each.holds_for(self.torch_version)]
+        ending = (verdict.outcome, seconds, verdict.witness, verdict.detail, limits)
+        return [
+            excuse(Result(clause, self.catalogue.level(clause), case, *ending), listed)
+            for clause in self.wants(case.check, check)
+        ]
 
     @property
     def torch_version(self) -> str:
@@ -103,7 +127,7 @@ class Frame:
     def end(self, interrupted: bool) -> Judgement:
         """Judge, write the footer, end the clusters."""
         judged = Judgement(
-            tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results),
+            tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results), self._again,
             () if interrupted or not self.whole else tuple(self._stale()), interrupted,
         )  # fmt: skip
         self.judgement = judged
@@ -112,6 +136,10 @@ class Frame:
             self.writer.close(footer, interrupted=interrupted)
         self.close()
         return judged
+
+    def _again(self, results: Sequence[Result]) -> str:
+        case, worlds = results[0].case, sorted({result.case.world for result in results})
+        return self.asked.again(case.subject, worlds, results[0].clause, case.check)
 
     def close(self) -> None:
         """End the clusters; harmless a second time."""

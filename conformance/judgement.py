@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,7 +41,8 @@ class Judgement:
     subjects: tuple[str, ...]
     clauses: tuple[str, ...]  # selected and testable, in the order of the catalogue
     results: tuple[Result, ...]
-    stale: tuple[str, ...]  # a sentence for each deviation that no longer shows
+    again: Callable[[Sequence[Result]], str]  # the command that runs these results' check again
+    stale: tuple[str, ...] = ()  # a sentence for each deviation that no longer shows
     interrupted: bool = False
 
     def of(self, clause: str, subject: str) -> list[Result]:
@@ -57,7 +58,8 @@ class Judgement:
 
     def at_limit(self, subject: str) -> int:
         """Clauses that the subject keeps by a harmless documented weakness."""
-        return len({r.clause for r in self.results if r.case.subject == subject and r.at_limit})
+        kept = {clause for clause, how in self.standings(subject).items() if how is Standing.KEPT}
+        return len(kept & {r.clause for r in self.results if r.case.subject == subject and r.at_limit})
 
     @property
     def unlisted(self) -> list[Result]:

@@ -18,16 +18,17 @@ import pytest
 
 from . import asked as ask
 from . import inventory
+from .bad_input import BadInput
 from .checking import Check, Ranks
-from .clauses import CatalogueError, load
+from .clauses import load
 from .frame import Frame
 from .parallel import Ahead, Ending, timed
 from .report import render
 from .results import Case, Outcome, Result
-from .verdict import judge
+from .verdict import Verdict, judge
 
 FRAME = pytest.StashKey[Frame]()
-AHEAD = pytest.StashKey["Ahead[_Detached]"]()
+AHEAD = pytest.StashKey["Ahead[Detached]"]()
 ENDING = pytest.StashKey[tuple[Ending, Ranks]]()
 DRIVER = "conformance-driver"  # name under which ``run`` registers itself with pytest: see Driver
 
@@ -78,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         try:
             config.stash[FRAME] = _frame(config)
-        except (ask.BadInput, CatalogueError) as error:
+        except BadInput as error:
             raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(_CollectionErrors(config.stash[FRAME]))
 
@@ -201,10 +202,11 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     frame = config.stash[FRAME]
     if isinstance(driver, Driver):
         driver.before_first()
+    frame.prepare(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
     frame.reporter.begin(len(session.items))
     if frame.asked.jobs > 1:
         items = [item for item in session.items if isinstance(item, pytest.Function) and _is_simple(item)]
-        config.stash[AHEAD] = Ahead(frame.asked.jobs, {item.nodeid: _Detached(frame, item) for item in items})
+        config.stash[AHEAD] = Ahead(frame.asked.jobs, {item.nodeid: Detached(frame, item) for item in items})
 
 
 def _is_simple(item: pytest.Function) -> bool:
@@ -213,16 +215,17 @@ def _is_simple(item: pytest.Function) -> bool:
     return set(item.fixturenames) <= {"ranks", "scenario", "request"} and not marked and item.cls is None
 
 
-class _Detached:
+class Detached:
     """A check that is called outside of pytest's protocol, by a thread."""
 
-    def __init__(self, frame: Frame, item: pytest.Function) -> None:
-        self.frame, self.item = frame, item
+    def __init__(self, frame: Frame, item: pytest.Function, always_ledger: bool = False) -> None:
+        self.frame, self.item, self.always_ledger = frame, item, always_ledger
         self.ranks: Ranks | None = None  # set when it starts
 
     def __call__(self) -> None:
         place: Place = _param(self.item, "ranks")
         self.ranks = self.frame.ranks(self.item.function.check, place.subject, place.world)
+        self.ranks.always_ledger = self.always_ledger
         arguments: dict[str, Any] = {"ranks": self.ranks}
         if "scenario" in self.item.fixturenames:
             arguments["scenario"] = _param(self.item, "scenario").value
@@ -232,12 +235,12 @@ class _Detached:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
     """Run one check, or take the ending from the thread that ran it ahead, and keep it for the judgement."""
-    used: Ranks = pyfuncitem.funcargs["ranks"]
-    ahead: Ahead[_Detached] | None = pyfuncitem.config.stash.get(AHEAD, None)
+    used = pyfuncitem.funcargs["ranks"]
+    assert isinstance(used, Ranks)
+    ahead: Ahead[Detached] | None = pyfuncitem.config.stash.get(AHEAD, None)
     if ahead is not None and pyfuncitem.nodeid in ahead.calls:
         ending = ahead.ending(pyfuncitem.nodeid)
-        started = ahead.calls[pyfuncitem.nodeid].ranks
-        used = used if started is None else started
+        used = ahead.calls[pyfuncitem.nodeid].ranks or used
     else:
         wanted = inspect.signature(pyfuncitem.obj).parameters
         arguments = {name: value for name, value in pyfuncitem.funcargs.items() if name in wanted}
@@ -274,9 +277,22 @@ def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -
     case = Case(_name(item), scenario.name if scenario else "", place.subject, place.backend, place.world)
     if ENDING in item.stash:
         ending, used = item.stash[ENDING]
-        return frame.add(case, item.function.check, judge(ending.error, used.last_run), ending.seconds, used.notes)
+        verdict = judge(ending.error, used.last_run)
+        if verdict.outcome in (Outcome.HUNG, Outcome.CRASHED) and not frame.expects(case, item.function.check, verdict):
+            verdict = _with_ledger(frame, item, verdict)
+        return frame.add(case, item.function.check, verdict, ending.seconds, used.notes)
     error = call.excinfo.value if call.excinfo is not None else None  # it did not get past its fixtures or marks
     return frame.add(case, item.function.check, judge(error), call.duration, ())
+
+
+def _with_ledger(frame: Frame, item: pytest.Function, verdict: Verdict) -> Verdict:
+    """A hang or crash that is news is looked at once more with every collective recorded: where did the ranks part?"""
+    if not _is_simple(item) or not frame.may_look_again():
+        return verdict
+    call = Detached(frame, item, always_ledger=True)
+    ending = timed(call)
+    again = judge(ending.error, call.ranks.last_run if call.ranks is not None else None)
+    return again if again.outcome is verdict.outcome else verdict
 
 
 def _show(report: pytest.TestReport, results: list[Result]) -> None:

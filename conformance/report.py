@@ -29,7 +29,9 @@ _STYLES = {
     Standing.KEPT: "green", Standing.LISTED: "magenta", Standing.UNLISTED: "bold red",
     Standing.UNSUPPORTED: "yellow", Standing.NOT_RUN: "dim",
 }  # fmt: skip
-DETAIL_LINES = 6
+DETAIL_LINES = 6  # behind a witness
+GAP = 2  # blanks between columns
+MIN_TITLE, MIN_CELL, MOST_CELL = 24, 8, 36  # widths of columns
 
 
 def render(judgement: Judgement, catalogue: Catalogue, width: int = 120, colour: bool = False) -> str:
@@ -42,7 +44,7 @@ def render(judgement: Judgement, catalogue: Catalogue, width: int = 120, colour:
 
 def write(console: Console, judgement: Judgement, catalogue: Catalogue) -> None:
     """Print the whole report."""
-    console.print(_matrix(judgement, catalogue))
+    console.print(_matrix(judgement, catalogue, console.width))
     _witnesses(console, judgement)
     _listed(console, judgement)
     _reasons(console, judgement)
@@ -53,20 +55,27 @@ def write(console: Console, judgement: Judgement, catalogue: Catalogue) -> None:
 # --- the matrix -------------------------------------------------------------------------------------------------------
 
 
-def _matrix(judgement: Judgement, catalogue: Catalogue) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("clause", no_wrap=True)
-    table.add_column("level", no_wrap=True)
-    table.add_column("what is promised", ratio=1, no_wrap=True, overflow="ellipsis")
-    for subject in judgement.subjects:
-        table.add_column(subject, no_wrap=True)
-    for area, clauses in groupby(judgement.clauses, key=lambda clause: _area(clause, catalogue)):
+def _matrix(judgement: Judgement, catalogue: Catalogue, width: int) -> Table:
+    rows = [_row(clause, judgement, catalogue) for clause in judgement.clauses]
+    widest = [max([len(row[column]) for row in rows], default=0) for column in range(3 + len(judgement.subjects))]
+    room = max(MIN_TITLE, width - sum(widest[:2]) - sum(max(w, MIN_CELL) for w in widest[3:]) - GAP * (len(widest) - 1))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    table.add_column("clause", no_wrap=True, min_width=widest[0])
+    table.add_column("level", no_wrap=True, min_width=widest[1])
+    table.add_column("what is promised", no_wrap=True, overflow="ellipsis", max_width=room)
+    for subject, needed in zip(judgement.subjects, widest[3:], strict=True):
+        table.add_column(subject, min_width=min(needed, MOST_CELL), max_width=MOST_CELL)
+    for area, group in groupby(zip(judgement.clauses, rows, strict=True), key=lambda pair: _area(pair[0], catalogue)):
         table.add_row(Text(area, style="bold cyan"))
-        for clause in clauses:
-            about = catalogue.get(clause)
-            cells = [_cell(judgement.of(clause, subject)) for subject in judgement.subjects]
-            table.add_row(clause, about.kind if about else "", about.title if about else "", *cells)
+        for _, row in group:
+            table.add_row(*row)
     return table
+
+
+def _row(clause: str, judgement: Judgement, catalogue: Catalogue) -> list[Text]:
+    about = catalogue.get(clause)
+    texts = [Text(clause), Text(about.kind if about else ""), Text(about.title if about else "")]
+    return [*texts, *(_cell(judgement.of(clause, subject)) for subject in judgement.subjects)]
 
 
 def _area(clause: str, catalogue: Catalogue) -> str:
@@ -92,17 +101,17 @@ def _witnesses(console: Console, judgement: Judgement) -> None:
     if groups:
         console.print("\n[bold red]Broken, and not listed as a deviation[/]")
     for results in groups:
-        console.print(Text(_headline(results), style="bold"))
+        console.print(Text(_headline(results), style="bold"), soft_wrap=True)
         for result in _first_of_each_witness(results):
             for line in _seen(result):
                 console.print(Text(f"    {line}"), soft_wrap=True)
-        console.print(Text(f"    again: {again(results)}", style="cyan"), soft_wrap=True)
+        console.print(Text(f"    again: {judgement.again(results)}", style="cyan"), soft_wrap=True)
 
 
 def _grouped(results: Iterable[Result]) -> list[list[Result]]:
-    """The results of one check, scenario and subject together, whatever the clause and world."""
+    """The results of one check, scenario and subject together, whatever the clause and world; by clause."""
     groups: dict[tuple[str, str, str], list[Result]] = {}
-    for result in results:
+    for result in sorted(results, key=lambda each: (each.clause, each.case.subject, each.case.world)):
         groups.setdefault((result.case.check, result.case.scenario, result.case.subject), []).append(result)
     return list(groups.values())
 
@@ -135,14 +144,6 @@ def _seen(result: Result) -> list[str]:
     return [f"world {result.case.world}: {result.witness}", *more[:DETAIL_LINES]]
 
 
-def again(results: Sequence[Result]) -> str:
-    """The command that runs just these cases again."""
-    case = results[0].case
-    worlds = ",".join(_unique(str(result.case.world) for result in results))
-    words = f"--subject {case.subject} --backend {case.backend} --worlds {worlds} --select {results[0].clause}"
-    return f"python -m conformance run {words} --check {case.check}"
-
-
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 
@@ -160,8 +161,17 @@ def _reasons(console: Console, judgement: Judgement) -> None:
     """Why there is no answer, and which weaknesses were shown: each reason once, with its clauses."""
     _by_reason(console, "Unsupported", judgement.results, Outcome.UNSUPPORTED)
     _by_reason(console, "Not run", judgement.results, Outcome.NOT_RUN)
+    _no_case(console, judgement)
     notes = [(note, result) for result in judgement.results for note in result.notes]
     _by_text(console, "Kept at a documented limit", notes)
+
+
+def _no_case(console: Console, judgement: Judgement) -> None:
+    """Clauses for which there was nothing to run at the worlds and on the backend that were asked for."""
+    met = {result.clause for result in judgement.results}
+    unmet = [clause for clause in judgement.clauses if clause not in met]
+    if unmet and not judgement.interrupted:
+        console.print(Text(f"\nNo check runs here: {_few(unmet)}"), soft_wrap=True)
 
 
 def _by_reason(console: Console, title: str, results: Sequence[Result], outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ class Outcome(StrEnum):
     NOT_RUN = "not run"
 
 
-BEHIND = "    | "  # before each line of a stack or a log in a detail: a record keeps them, a terminal does not show them
+BEHIND = "    | "  # before each line of a stack or a log in a detail: records keep them, terminals do not show them
 BROKEN = frozenset({Outcome.FAILED, Outcome.HUNG, Outcome.CRASHED})
 
 

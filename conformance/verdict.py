@@ -16,6 +16,7 @@ from .results import BEHIND, Outcome
 from .subjects import Unsupported
 
 WITNESS_CHARS = 300  # a witness is one line that fits a report
+PHRASE_CHARS = 140  # what one rank raised, within it; the detail has the rest
 DETAIL_CHARS = 8000
 # A group of errors is judged by its worst; what cannot be judged comes last.
 _WORST_FIRST = [
@@ -60,8 +61,8 @@ def of_run(run: Run) -> Verdict:
         reasons = [end.error.text for end in run.outcomes if isinstance(end, Raised) and _no_answer(end)]
         return Verdict(outcome, _line(reasons[0]))
     ends = "; ".join(_grouped(run.outcomes))
-    first = run.witness.strip().splitlines()[0] if run.witness.strip() else ""
-    witness = f"{ends} — {first}" if first else ends
+    first = _first_line(run.witness) if any(end.ledger for end in run.outcomes) else ""
+    witness = f"{first.rstrip('.')} ({ends})" if first else ends
     return Verdict(outcome, _line(witness), _clip("\n".join(_story(run))))
 
 
@@ -97,7 +98,7 @@ def _phrase(end: RankOutcome) -> str:
             return "finished"
         case Raised(error=error):
             text = _first_line(error.text) or f"at {_last_source_line(end.traceback)}"
-            return f"raised {error.kinds[0]}: {text}"
+            return f"raised {error.kinds[0]}: {_short(text, PHRASE_CHARS)}"
         case Hung():
             return "hung"
         case Died(exit_code=code) if code < 0:
@@ -150,8 +151,11 @@ def _first_line(text: str) -> str:
 
 def _line(text: str) -> str:
     """One line, not too long. A rewritten assertion says the essential on its first line."""
-    line = _first_line(text)
-    return line if len(line) <= WITNESS_CHARS else line[: WITNESS_CHARS - 1] + "…"
+    return _short(_first_line(text), WITNESS_CHARS)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _clip(text: str) -> str:

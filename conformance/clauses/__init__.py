@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ..bad_input import BadInput
+
 HERE = Path(__file__).parent
 LEVELS = ("MUST", "RAISES", "DEFAULT", "WARNS", "LIMIT")
 _ID = re.compile(r"[A-Z][A-Z0-9]*-\d{3}")
@@ -22,7 +24,7 @@ _OPTIONAL_TEXTS = ("error", "section", "anchor", "anchor_in", "since", "note", "
 _TOP = {"area", "title", "complete", "clause"}
 
 
-class CatalogueError(ValueError):
+class CatalogueError(BadInput):
     """A catalogue file that cannot be used; the text says where and what to do."""
 
 

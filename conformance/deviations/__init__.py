@@ -29,6 +29,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from ..bad_input import BadInput
 from ..results import Result
 
 HERE = Path(__file__).parent
@@ -36,7 +37,7 @@ OUTCOMES = ("failed", "hung", "crashed", "any")
 _TEXTS = ("clause", "check", "scenario", "torch", "backend", "outcome", "reason", "link")
 
 
-class DeviationError(ValueError):
+class DeviationError(BadInput):
     """A file of deviations that cannot be used; the text says where and what to do."""
 
 

@@ -1,0 +1,65 @@
+"""The command line: ``python -m conformance run | clauses | show``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .bad_input import BadInput
+
+STATUSES = """exit status:
+  0   every clause is kept, or its break is a listed deviation, and no listed deviation is stale
+  1   a clause is broken that is not listed, or a listed deviation did not show
+  2   what was asked for cannot be had, or a check cannot be read; nothing was judged
+  130 interrupted; what was finished is recorded, marked as interrupted"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="run | clauses | show")
+    _run(commands.add_parser(
+        "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
+    ))  # fmt: skip
+    clauses = commands.add_parser("clauses", help="list the catalogue with its coverage")
+    clauses.add_argument("--select", default="*", metavar="PATTERNS", help="clause ids, e.g. 'JOIN-*,DDP-001'")
+    show = commands.add_parser("show", help="print one clause with its checks")
+    show.add_argument("clause", metavar="CLAUSE", help="e.g. JOIN-025")
+    return top
+
+
+def _run(run: argparse.ArgumentParser) -> None:
+    run.add_argument("--subject", default="impl,torch", metavar="NAMES", help="impl, torch or package.module:attribute")
+    run.add_argument("--backend", default="gloo", help="gloo, nccl or package.module:name (default: %(default)s)")
+    run.add_argument("--worlds", metavar="SIZES", help="world sizes, e.g. 2,4 (default: 1 to 4 as far as possible)")
+    run.add_argument("--select", default="*", metavar="PATTERNS", help="clauses, e.g. 'JOIN-*,DDP-001' (default: all)")
+    run.add_argument("--check", default="*", metavar="PATTERN", help="only checks of this name")
+    run.add_argument("--checks", metavar="PATH", help="a folder or file of checks instead of the suite's own")
+    run.add_argument("--deviations", action="append", default=[], metavar="FILE", help="known deviations; repeatable")
+    run.add_argument("--deadline", metavar="SECONDS", help="for one run of ranks, where a check does not say its own")
+    run.add_argument("--jobs", default="1", metavar="N", help="checks at a time (default: %(default)s)")
+    run.add_argument("--out", default="out/conformance", metavar="FOLDER", help="of the records (default: %(default)s)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; returns the exit status."""
+    given = parser().parse_args(arguments)
+    try:
+        match given.command:
+            case "run":
+                from .commands.run import run as command
+            case "clauses":
+                from .commands.clauses import clauses as command
+            case _:
+                from .commands.show import show as command
+        return command(given)
+    except BadInput as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output has had enough
+        sys.stderr.close()
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

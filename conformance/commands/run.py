@@ -1,0 +1,180 @@
+"""``python -m conformance run``: checks what was asked, drives pytest through the plugin, records, reports, judges."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+import pytest
+from rich.console import Console
+
+from reports.records import Writer, identity
+
+from .. import asked as ask
+from .. import inventory, plugin, report
+from ..bad_input import BadInput
+from ..clauses import Catalogue, load
+from ..frame import Frame
+from ..judgement import BAD_INPUT, INTERNAL, INTERRUPTED
+from ..progress import reporter
+
+RECORD = "conformance.jsonl"
+JUNIT = "junit.xml"
+
+
+def run(given: Namespace) -> int:
+    """Run, report on standard output, write the records into ``--out``; returns the exit status."""
+    checks = _checks(given.checks)
+    catalogue = load()
+    asked = _asked(given, catalogue, checks)
+    out = _writable(Path(given.out))
+    with _streams() as (stdout, stderr):
+        frame = Frame(asked, catalogue, whole=given.check == "*", reporter=reporter(stderr))
+        with _terminated_like_interrupted():
+            status = _pytest(frame, checks, out)
+        frame.reporter.end()
+        return _conclude(frame, status, out, stdout, stderr)
+
+
+def _checks(given: str | None) -> Path:
+    path = Path(given) if given is not None else inventory.CHECKS
+    if not path.exists():
+        raise BadInput(f"there are no checks at {path}")
+    return path.resolve()
+
+
+def _asked(given: Namespace, catalogue: Catalogue, checks: Path) -> ask.Asked:
+    """Everything that was asked for, looked at from the cheapest to the dearest."""
+    cited = inventory.by_clause(inventory.declared(checks))
+    select = ask.patterns(given.select, [*catalogue.by_id, *cited])
+    (jobs,) = ask.numbers(given.jobs, "number of jobs")[:1]
+    deadline_s = ask.seconds(given.deadline) if given.deadline is not None else None
+    worlds = ask.worlds(given.worlds, given.backend)
+    subjects = ask.subjects(given.subject)
+    specs = {name: spec for name, (spec, _) in subjects.items()}
+    versions = {name: subject.version for name, (_, subject) in subjects.items()}
+    return ask.Asked(
+        specs,
+        versions,
+        given.backend,
+        worlds,
+        select,
+        given.check,
+        deadline_s,
+        jobs,
+        ask.deviations(given.deviations, specs),
+        "" if given.checks is None else str(checks),
+    )
+
+
+def _writable(out: Path) -> Path:
+    """Make the folder of the records and see that files can be made in it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BadInput(f"cannot write into {out}: {why}; choose another folder with --out") from error
+    return out.resolve()
+
+
+def _pytest(frame: Frame, checks: Path, out: Path) -> int:
+    """Let pytest run the checks; the plugin keeps the results in the frame."""
+
+    def open_record() -> None:
+        command = [sys.executable, "-m", "conformance", *sys.argv[1:]]
+        header = identity("conformance", command, home=Path(__file__).parent)
+        subjects = [
+            {"name": name, "spec": spec, "version": frame.asked.versions[name]}
+            for name, spec in frame.asked.subjects.items()
+        ]
+        asked = {"backend": frame.asked.backend, "worlds": list(frame.asked.worlds), "select": list(frame.asked.select)}
+        frame.writer = Writer(out / RECORD, {**header, "subjects": subjects, "asked": asked})
+
+    driver = plugin.Driver(frame, open_record)
+    # Only our own plugin: what else is installed here must change nothing. No terminal: the report is ours.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    arguments = [
+        str(checks), "-p", "conformance.plugin", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
+        "--rootdir", str(checks if checks.is_dir() else checks.parent), f"--junitxml={out / JUNIT}",
+        "-o", "junit_suite_name=conformance", "-o", "verbosity_assertions=1",
+    ]  # fmt: skip
+    return int(pytest.main(arguments, plugins=[_Named(driver)]))
+
+
+class _Named:
+    """Puts the driver where the plugin looks for it, before pytest is configured."""
+
+    def __init__(self, driver: plugin.Driver) -> None:
+        self.driver = driver
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.pluginmanager.register(self.driver, plugin.DRIVER)
+
+
+def _conclude(frame: Frame, status: int, out: Path, stdout: TextIO, stderr: TextIO) -> int:
+    """Print the report, or why there is none; the exit status of the whole."""
+    for text in frame.suite_errors:
+        print(f"conformance: a check cannot be run: {text}", file=stderr)
+    judged = frame.judgement
+    if judged is None or not (frame.results or judged.interrupted):
+        return _nothing(frame, status, stderr)
+    tty = stdout.isatty()
+    console = Console(file=stdout, width=None if tty else 120, highlight=False)
+    report.write(console, judged, frame.catalogue)
+    console.print(f"records: {out / RECORD} · {out / JUNIT}", soft_wrap=True)
+    return INTERNAL if frame.suite_errors and not judged.interrupted else judged.exit_status
+
+
+def _nothing(frame: Frame, status: int, stderr: TextIO) -> int:
+    """Say why nothing was judged."""
+    if status == pytest.ExitCode.INTERRUPTED and not frame.suite_errors:
+        print("conformance: interrupted before the first check had ended", file=stderr)
+        return INTERRUPTED
+    if frame.suite_errors:
+        return BAD_INPUT
+    if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+        worlds = ", ".join(map(str, frame.asked.worlds))
+        which = f" named {frame.asked.check}" if frame.asked.check != "*" else ""
+        print(
+            f"conformance: nothing to run: no check{which} of {', '.join(frame.asked.select)} runs at world {worlds}; "
+            "`python -m conformance show CLAUSE` says at which it does",
+            file=stderr,
+        )
+        return BAD_INPUT
+    print(f"conformance: pytest gave up with status {status}", file=stderr)
+    return INTERNAL
+
+
+@contextmanager
+def _streams() -> Iterator[tuple[TextIO, TextIO]]:
+    """Our own handles on the terminal: pytest captures the usual ones while checks run."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with os.fdopen(os.dup(1), "w") as stdout, os.fdopen(os.dup(2), "w") as stderr:
+        yield stdout, stderr
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """A polite request to end (SIGTERM) ends a run as Ctrl-C does: recorded, and without leaving ranks behind."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

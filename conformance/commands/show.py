@@ -1,0 +1,65 @@
+"""``python -m conformance show CLAUSE``: one clause, its anchor, its checks and the deviations listed for it."""
+
+from __future__ import annotations
+
+import textwrap
+from argparse import Namespace
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from .. import deviations
+from ..bad_input import BadInput
+from ..clauses import Catalogue, Clause, load
+from ..clauses.anchors import fault
+from ..inventory import Declared, by_clause, declared
+
+
+def show(given: Namespace) -> int:
+    """Print everything that the suite knows of one clause."""
+    clause = _find(load(), given.clause)
+    for line in [*_about(clause), *_checks(by_clause(declared()).get(clause.id, [])), *_deviations(clause)]:
+        print(line)
+    return 0
+
+
+def _find(catalogue: Catalogue, wanted: str) -> Clause:
+    clause = catalogue.get(wanted.upper())
+    if clause is None:
+        raise BadInput(f"there is no clause {wanted!r}; `python -m conformance clauses` lists all")
+    return clause
+
+
+def _about(clause: Clause) -> Iterator[str]:
+    yield f"{clause.id} · {clause.kind} · {clause.title}"
+    yield textwrap.fill(clause.statement, 100, initial_indent="  ", subsequent_indent="  ")
+    yield f"  source: {clause.source}"
+    if clause.since:
+        yield f"  since: torch {clause.since}"
+    if clause.anchor:
+        wrong = fault(clause)
+        yield f"  anchor: “{clause.anchor}” in {clause.anchor_in}" + (f" — STALE: {wrong}" if wrong else "")
+    if clause.note:
+        yield f"  note: {clause.note}"
+    if not clause.testable:
+        yield f"  untestable: {clause.reason}"
+
+
+def _checks(checks: list[Declared]) -> Iterator[str]:
+    yield f"checks: {len(checks) or 'none'}"
+    for found in checks:
+        worlds = f" · worlds {found.worlds}" if found.worlds else ""
+        backends = f" · backends {found.backends}" if found.backends else ""
+        scenarios = f" · scenarios {', '.join(found.scenarios)}" if found.scenarios else ""
+        yield f"  {found.sentence}"
+        yield f"    {found.file.name}:{found.line} · {', '.join(found.clauses)}{worlds}{backends}{scenarios}"
+
+
+def _deviations(clause: Clause) -> Iterator[str]:
+    for path in sorted(deviations.HERE.glob("*.toml")):
+        for deviation in deviations.load(path).deviations:
+            if fnmatchcase(clause.id, deviation.clause):
+                limits = [f"worlds {', '.join(map(str, deviation.worlds))}"] if deviation.worlds else []
+                limits += [f"torch {deviation.torch}"] if deviation.torch else []
+                limits += [f"on {deviation.backend}"] if deviation.backend else []
+                yield f"deviation of {path.stem} · {deviation.outcome}{''.join(f' · {limit}' for limit in limits)}"
+                yield f"    {deviation.reason}" + (f" ({deviation.link})" if deviation.link else "")
