@@ -87,7 +87,7 @@ def test_in_a_subgroup_the_source_is_the_highest_active_rank_of_the_group(ranks)
 
 def average_buffers(state, buffers):
     """A buffer hook that every rank must take part in; does its own communication."""
-    ctx, model = state
+    ctx, _model = state
     for buffer in buffers.values():
         torch.distributed.all_reduce(buffer)
         buffer /= ctx.world
@@ -130,12 +130,12 @@ def assert_right_or_refused(ranks, location):
     assert len({count for _, _, count in told}) == 1, "buffers differ after the block"
 
 
-@check("DDPJ-026", worlds=MANY)
+@check("DDPJ-026", worlds=MANY, beyond=False)
 def test_a_buffer_hook_after_the_forward_is_followed_or_refused(ranks):
     assert_right_or_refused(ranks, "POST_FORWARD")
 
 
-@check("DDPJ-026", worlds=MANY)
+@check("DDPJ-026", worlds=MANY, beyond=False)
 def test_a_buffer_hook_before_the_forward_is_followed_or_refused(ranks):
     assert_right_or_refused(ranks, "PRE_FORWARD")
 
@@ -173,7 +173,7 @@ def iterate_around_a_block(ctx, schedule):
     return before, iterate(), iterate()
 
 
-@check("DDPJ-027", "DDPJ-035", "JOIN-038", worlds=MANY)
+@check("DDPJ-027", "JOIN-038", worlds=MANY)
 def test_after_the_block_an_iteration_sends_exactly_what_it_sent_before(ranks):
     schedule = tuple(1 + rank for rank in range(ranks.world))
     for before, first, second in ranks(iterate_around_a_block, schedule, ledger=True):

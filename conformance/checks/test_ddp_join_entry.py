@@ -61,7 +61,7 @@ def train_one_way_and_the_other(ctx, job, divide):
     return exact_type, seen, iterate(ctx, with_class, job, context)
 
 
-@check("DDPJ-003", worlds=MANY)
+@check("DDPJ-003", worlds=MANY, beyond=False)
 def test_join_is_a_join_context_over_this_model_alone(ranks):
     job = Job(models.scalar, models.divisible_scalar, UP[ranks.world])
     for mine in ranks(train_both_ways, job):
@@ -70,7 +70,7 @@ def test_join_is_a_join_context_over_this_model_alone(ranks):
             assert by_method == by_class
 
 
-@check("DDPJ-003", "DDPJ-002", worlds=MANY)
+@check("DDPJ-003", "DDPJ-002", worlds=MANY, beyond=False)
 def test_a_disabled_join_trains_plainly(ranks):
     job = Job(models.Sum, models.divisible, (2,) * ranks.world, join={"enable": False}, lr=1.0)
     assert_as_alone(job, ranks(train, job))
@@ -97,7 +97,7 @@ def test_join_hook_ignores_keywords_meant_for_others(ranks):
     assert ranks(build_hooks) == [[True, True]] * ranks.world
 
 
-@check("DDPJ-004", "DDPJ-002", worlds=MANY)
+@check("DDPJ-004", "DDPJ-002", worlds=MANY, beyond=False)
 def test_join_hook_reads_the_divide_setting_which_is_true_when_absent(ranks):
     schedule = UP[ranks.world]
     by_all = [12 * sum(count > i for count in schedule) / ranks.world for i in range(max(schedule))]
@@ -152,7 +152,7 @@ def train_in_two_contexts(ctx, schedule):
     return told
 
 
-@check("DDPJ-012", "DDPJ-034", "DDPJ-035", worlds=MANY)
+@check("DDPJ-012", "DDPJ-034", "DDPJ-035", worlds=MANY, beyond=False)
 def test_each_context_brings_its_own_divide_setting_and_leaves_none_behind(ranks):
     schedule = UP[ranks.world]
     by_all = [12 * sum(count > i for count in schedule) / ranks.world for i in range(max(schedule))]

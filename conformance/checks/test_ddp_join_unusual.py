@@ -1,0 +1,232 @@
+"""Loops that differ from one forward and one backward an iteration: the document asks for no change to them."""
+
+import itertools
+
+import torch
+import torch.distributed as dist
+
+from conformance import models, oracle
+from conformance.checking import MANY, check
+from conformance.training import ddp, gradient
+
+BUFFERED = {"without buffers": False, "with buffers": True}
+
+
+def new_model(ctx, buffers):
+    return ddp(ctx, models.Counting(1.0)) if buffers else ddp(ctx, torch.nn.ModuleDict({"a": models.scalar()}).a)
+
+
+def weight_of(model):
+    return next(model.parameters())
+
+
+def evaluate(model, x):
+    with torch.no_grad():
+        model(x)
+
+
+def evaluate_in_eval_mode(model, x):
+    model.eval()
+    with torch.no_grad():
+        model(x)
+    model.train()
+
+
+def forward_only(model, x):
+    model(x)  # with gradients, but nobody calls backward
+
+
+def train_with_extra_forwards(ctx, schedule, extra, buffers):
+    model = new_model(ctx, buffers)
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            x = models.divisible_scalar(ctx.rank, iteration)
+            model.zero_grad()
+            model(x).sum().backward()
+            seen.append(gradient(weight_of(model)))
+            extra(model, x)
+    return seen
+
+
+def means(schedule, factor=1.0):
+    """Per iteration, the averaged gradient of a scalar weight."""
+    rows = []
+    for iteration in range(max(schedule)):
+        data = [models.divisible_scalar(rank, iteration).item() for rank in oracle.active_ranks(schedule, iteration)]
+        rows.append(factor * sum(data) / len(schedule))
+    return [rows[:count] for count in schedule]
+
+
+def ends(world):
+    """Rank 0 alone to the end, and rank 0 first to join."""
+    return (3, *[1] * (world - 1)), (0, *[2] * (world - 1))
+
+
+def assert_extra_forwards_do_no_harm(ranks, extra, buffers):
+    for schedule in ends(ranks.world):
+        assert ranks(train_with_extra_forwards, schedule, extra, buffers) == means(schedule), f"schedule {schedule}"
+
+
+@check("DDPJ-038", "JOIN-054", worlds=MANY, scenarios=BUFFERED, beyond=False)
+def test_forwards_without_gradients_between_iterations_do_no_harm(ranks, scenario):
+    assert_extra_forwards_do_no_harm(ranks, evaluate, scenario)
+
+
+@check("DDPJ-038", "JOIN-054", worlds=(2,), scenarios=BUFFERED)
+def test_forwards_in_eval_mode_between_iterations_do_no_harm(ranks, scenario):
+    assert_extra_forwards_do_no_harm(ranks, evaluate_in_eval_mode, scenario)
+
+
+@check("JOIN-054", worlds=MANY, scenarios=BUFFERED, beyond=False)
+def test_forwards_without_a_backward_do_no_harm(ranks, scenario):
+    assert_extra_forwards_do_no_harm(ranks, forward_only, scenario)
+
+
+def evaluate_then_leave(ctx, schedule):
+    model = new_model(ctx, True)
+    with model.join(), torch.no_grad():
+        for _ in range(schedule[ctx.rank]):
+            model(torch.ones(1, 1))
+    return len(model.module.seen), model.module.count.item()
+
+
+@check("DDPJ-038", worlds=MANY)
+def test_a_context_may_hold_nothing_but_evaluation(ranks):
+    schedule = tuple(1 + rank for rank in range(ranks.world))
+    for rank, (forwards, count) in enumerate(ranks(evaluate_then_leave, schedule)):
+        assert forwards == schedule[rank]
+        assert count in range(1, ranks.world + 1)
+
+
+def forward_twice(ctx, schedule, buffers):
+    model = new_model(ctx, buffers)
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            x = models.divisible_scalar(ctx.rank, iteration)
+            model.zero_grad()
+            (model(x) + model(x)).sum().backward()
+            seen.append(gradient(weight_of(model)))
+    return seen
+
+
+@check("JOIN-054", worlds=MANY, scenarios=BUFFERED, beyond=False)
+def test_two_forwards_before_one_backward_can_be_joined(ranks, scenario):
+    for schedule in ends(ranks.world):
+        assert ranks(forward_twice, schedule, scenario) == means(schedule, factor=2.0), f"schedule {schedule}"
+
+
+def tally(ctx):
+    """A joinable that counts iterations of all ranks with collectives of another size than DDP's."""
+
+    class Hook(ctx.subject.JoinHook):
+        def main_hook(self):
+            dist.all_reduce(torch.zeros(3))
+
+    class Tally(ctx.subject.Joinable):
+        def __init__(self):
+            super().__init__()
+            self.totals = []
+
+        def __call__(self):
+            ctx.subject.Join.notify_join_context(self)
+            mine = torch.ones(3)
+            dist.all_reduce(mine)
+            self.totals.append(mine[0].item())
+
+        def join_hook(self, **_keywords):
+            return Hook()
+
+        @property
+        def join_device(self):
+            return ctx.device
+
+        @property
+        def join_process_group(self):
+            return ctx.group
+
+    return Tally()
+
+
+def train_and_tally(ctx, schedule, between):
+    model, counter = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4), tally(ctx)
+    seen = []
+    with ctx.subject.Join([model, counter]):
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            loss = model(models.divisible(ctx.rank, iteration)).sum()
+            if between:
+                counter()
+            loss.backward()
+            if not between:
+                counter()
+            seen.append(model.module.layers[0].bias.grad[0].item())
+    return seen, counter.totals
+
+
+def assert_both_are_right(ranks, between):
+    for schedule in ends(ranks.world):
+        active = [len(oracle.active_ranks(schedule, i)) for i in range(max(schedule))]
+        rows = 12  # of a batch; the bias of the first layer counts them
+        for rank, (seen, totals) in enumerate(ranks(train_and_tally, schedule, between)):
+            assert totals == active[: schedule[rank]], f"rank {rank}, schedule {schedule}"
+            assert seen == [rows * a / ranks.world for a in active[: schedule[rank]]], f"rank {rank}, {schedule}"
+
+
+@check("JOIN-034", "JOIN-027", worlds=MANY, beyond=False)
+def test_a_second_joinable_may_communicate_after_the_backward(ranks):
+    assert_both_are_right(ranks, between=False)
+
+
+@check("JOIN-034", worlds=MANY, beyond=False)
+def test_a_second_joinable_may_communicate_between_forward_and_backward(ranks):
+    assert_both_are_right(ranks, between=True)
+
+
+def train_two_in_turn(ctx, schedule, listed):
+    """Two models, one of them with buffers; forwards and backwards in an order of their own."""
+    pair = ddp(ctx, models.Counting(1.0)), ddp(ctx, models.Sum(3))
+    seen = []
+    with ctx.subject.Join([pair[index] for index in listed]):
+        for iteration in range(schedule[ctx.rank]):
+            first, second = pair
+            for model in pair:
+                model.zero_grad()
+            x = models.divisible_scalar(ctx.rank, iteration)
+            losses = first(x).sum(), second(models.divisible(ctx.rank, iteration)).sum()
+            for loss in reversed(losses):
+                loss.backward()
+            seen.append((gradient(first.module.a.weight), second.module.layers[0].bias.grad[0].item()))
+    return seen
+
+
+@check("JOIN-040", worlds=MANY, beyond=False)
+def test_neither_the_order_of_the_list_nor_that_of_the_passes_matters(ranks):
+    for schedule, listed in itertools.product(ends(ranks.world), ((0, 1), (1, 0))):
+        rows = [
+            [(mean, 12.0 * len(oracle.active_ranks(schedule, i)) / ranks.world) for i, mean in enumerate(mine)]
+            for mine in means(schedule)
+        ]
+        assert ranks(train_two_in_turn, schedule, listed) == rows, f"schedule {schedule}, list order {listed}"
+
+
+def fail_on_one(ctx, schedule, failing):
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            if ctx.rank == failing and iteration == 1:
+                raise KeyError("the data of this rank ended in the middle of a file")
+            model(models.divisible(ctx.rank, iteration)).sum().backward()
+
+
+@check("JOIN-024", worlds=MANY)
+def test_a_rank_that_fails_under_ddp_is_named_to_its_peers(ranks):
+    run = ranks.run(fail_on_one, (2, *[4] * (ranks.world - 1)), ranks.world - 1)
+    *peers, failed = run.outcomes
+    assert failed.error.is_a(KeyError), run.story()
+    for rank, peer in enumerate(peers):
+        assert type(peer).__name__ == "Raised", f"rank {rank}: {run.story()}"
+        assert peer.error.is_a(RuntimeError)
+        assert f"rank {ranks.world - 1}" in peer.error.text
+        assert "KeyError" in peer.error.text
