@@ -31,7 +31,7 @@ _STYLES = {
 }  # fmt: skip
 DETAIL_LINES = 6  # behind a witness
 GAP = 2  # blanks between columns
-MIN_TITLE, MIN_CELL, MOST_CELL = 24, 8, 36  # widths of columns
+MIN_TITLE, MOST_CELL = 10, 36  # widths of columns
 
 
 def render(judgement: Judgement, catalogue: Catalogue, width: int = 120, colour: bool = False) -> str:
@@ -57,14 +57,17 @@ def write(console: Console, judgement: Judgement, catalogue: Catalogue) -> None:
 
 def _matrix(judgement: Judgement, catalogue: Catalogue, width: int) -> Table:
     rows = [_row(clause, judgement, catalogue) for clause in judgement.clauses]
-    widest = [max([len(row[column]) for row in rows], default=0) for column in range(3 + len(judgement.subjects))]
-    room = max(MIN_TITLE, width - sum(widest[:2]) - sum(max(w, MIN_CELL) for w in widest[3:]) - GAP * (len(widest) - 1))
+    columns = len(judgement.subjects)
+    widest = [max([len(row[column]) for row in rows], default=0) for column in range(3 + columns)]
+    cells = [min(max(len(name), needed), MOST_CELL) for name, needed in zip(judgement.subjects, widest[3:], strict=True)]
+    ids, levels = max(widest[0], len("clause")), max(widest[1], len("level"))
+    title = max(MIN_TITLE, width - ids - levels - sum(cells) - GAP * (columns + 2))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-    table.add_column("clause", no_wrap=True, min_width=widest[0])
-    table.add_column("level", no_wrap=True, min_width=widest[1])
-    table.add_column("what is promised", no_wrap=True, overflow="ellipsis", max_width=room)
-    for subject, needed in zip(judgement.subjects, widest[3:], strict=True):
-        table.add_column(subject, min_width=min(needed, MOST_CELL), max_width=MOST_CELL)
+    table.add_column("clause", no_wrap=True, min_width=ids)
+    table.add_column("level", no_wrap=True, min_width=levels)
+    table.add_column("what is promised"[:title], no_wrap=True, overflow="ellipsis", max_width=title)
+    for subject, needed in zip(judgement.subjects, cells, strict=True):
+        table.add_column(subject, min_width=needed, max_width=needed)
     for area, group in groupby(zip(judgement.clauses, rows, strict=True), key=lambda pair: _area(pair[0], catalogue)):
         table.add_row(Text(area, style="bold cyan"))
         for _, row in group:
@@ -80,7 +83,7 @@ def _row(clause: str, judgement: Judgement, catalogue: Catalogue) -> list[Text]:
 
 def _area(clause: str, catalogue: Catalogue) -> str:
     about = catalogue.get(clause)
-    return f"Area {about.area}" if about else "not in the catalogue"
+    return f"Area {about.area}" if about else "Other"
 
 
 def _cell(results: Sequence[Result]) -> Text:
