@@ -106,5 +106,5 @@ class Passage(ABC):
             f"inputs: the inputs are skewed by over {SKEW_WARNING_ABOVE} iterations. The time of this rank is lost. "
             "Consider spreading the inputs more evenly over the ranks.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=6,  # the user's with statement
         )
