@@ -5,8 +5,17 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms import join
-from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, debugging_hooks, default_hooks, powerSGD_hook
-from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    DDPCommHookType,
+    ddp_zero_hook,
+    debugging_hooks,
+    default_hooks,
+    optimizer_overlap_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+    quantization_hooks,
+    register_ddp_comm_hook,
+)
 from torch.distributed.optim import zero_redundancy_optimizer as zero
 from torch.nn.parallel import distributed as ddp
 
@@ -32,6 +41,9 @@ subject = Subject(
         "default_hooks": default_hooks,
         "debugging_hooks": debugging_hooks,
         "powerSGD_hook": powerSGD_hook,
+        "post_localSGD_hook": post_localSGD_hook,
+        "quantization_hooks": quantization_hooks,
+        "optimizer_overlap_hooks": optimizer_overlap_hooks,
         # zero
         "zero": zero,
         "ZeroRedundancyOptimizer": zero.ZeroRedundancyOptimizer,

@@ -1,0 +1,354 @@
+"""What may be registered as a communication hook, how often, when, and under which name."""
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+
+from conformance import models
+from conformance.checking import check
+from conformance.hooked import TINY_MIB, alone, done, gap, hooked, step, steps, summing
+from conformance.ranks import Caught, caught
+from conformance.training import ddp, private
+
+FutureTensor = torch.futures.Future[torch.Tensor]
+NAMES = (
+    "ALLREDUCE", "FP16_COMPRESS", "BF16_COMPRESS", "QUANTIZE_PER_TENSOR", "QUANTIZE_PER_CHANNEL", "POWER_SGD",
+    "POWER_SGD_RANK2", "BATCHED_POWER_SGD", "BATCHED_POWER_SGD_RANK2", "NOOP",
+)  # fmt: skip
+
+
+def local(_state, bucket):
+    return done(bucket.buffer())
+
+
+def annotated(bucket=None, result=None):
+    """A local hook with these annotations."""
+
+    def hook(state, bucket):
+        return local(state, bucket)
+
+    given = {"bucket": bucket, "return": result}
+    hook.__annotations__ = {name: annotation for name, annotation in given.items() if annotation is not None}
+    return hook
+
+
+def refusal(ctx, hook):
+    """What registering ``hook`` raises; None if it is accepted."""
+    return caught(ddp(ctx, models.Sum()).register_comm_hook, None, hook)
+
+
+# -- COMM-003 to COMM-006: refusals
+
+
+def register_what_cannot_be_called(ctx):
+    return [refusal(ctx, wrong) for wrong in (3, None, "allreduce_hook", done(torch.zeros(1)))]
+
+
+@check("COMM-003", worlds=(1, 2))
+def test_what_cannot_be_called_is_refused_with_type_error(ranks):
+    for errors in ranks(register_what_cannot_be_called):
+        assert all(error is not None and error.is_a(TypeError) for error in errors), errors
+
+
+def register_bucket_annotations(ctx):
+    wrong = [refusal(ctx, annotated(bucket=kind)) for kind in (int, torch.Tensor, list[torch.Tensor], Any)]
+    right = [refusal(ctx, annotated(bucket=kind)) for kind in (None, ctx.subject.GradBucket)]
+    return wrong, right
+
+
+@check("COMM-004", worlds=(1,))
+def test_an_annotated_bucket_must_be_a_grad_bucket(ranks):
+    wrong, right = ranks(register_bucket_annotations)[0]
+    assert all(error is not None and error.is_a(ValueError) for error in wrong), wrong
+    assert right == [None, None]
+
+
+def register_return_annotations(ctx):
+    others = (int, torch.Tensor, torch.futures.Future[list[torch.Tensor]], torch.futures.Future[int])
+    wrong = [refusal(ctx, annotated(result=kind)) for kind in others]
+    right = [
+        refusal(ctx, annotated(result=FutureTensor)),
+        refusal(ctx, annotated(ctx.subject.GradBucket, FutureTensor)),
+        refusal(ctx, annotated()),
+    ]
+    return wrong, right
+
+
+@check("COMM-005", worlds=(1,))
+def test_an_annotated_result_must_be_a_future_of_a_tensor(ranks):
+    wrong, right = ranks(register_return_annotations)[0]
+    assert all(error is not None and error.is_a(ValueError) for error in wrong), wrong
+    assert right == [None] * 3
+
+
+def _supports_bfloat16():
+    if (torch.version.cuda or torch.version.hip) and torch.distributed.is_nccl_available():
+        return torch.cuda.nccl.version() >= (2, 10)
+    return torch.xpu.is_available() and torch.distributed.is_xccl_available()
+
+
+def register_bfloat16_hooks(ctx):
+    def bf16_compress_hook(state, bucket):
+        return local(state, bucket)
+
+    library = ctx.subject.default_hooks
+    hooks = [library.bf16_compress_hook, library.bf16_compress_wrapper(local), bf16_compress_hook]
+    return [refusal(ctx, hook) for hook in hooks], _supports_bfloat16()
+
+
+@check("COMM-006", worlds=(1,))
+def test_bfloat16_hooks_are_known_by_name_and_refused_where_they_cannot_work(ranks):
+    errors, supported = ranks(register_bfloat16_hooks)[0]
+    if supported:
+        assert errors == [None] * 3
+    else:
+        assert all(error is not None and error.is_a(TypeError) for error in errors), errors
+
+
+# -- COMM-007, COMM-008: how often and when
+
+
+def register_twice(ctx, first, second):
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+
+    def register(kind, hook):
+        if kind == "python":
+            model.register_comm_hook(None, hook)
+        else:
+            private(model, "_register_builtin_comm_hook")(ctx.subject.BuiltinCommHookType.ALLREDUCE)
+
+    register(first, summing)
+    error = caught(register, second, local)
+    return error, steps(ctx, model)
+
+
+@check(
+    "COMM-007",
+    worlds=(1, 2, 4),
+    scenarios={
+        "twice Python": ("python", "python"),
+        "Python, then built-in": ("python", "built-in"),
+        "built-in, then Python": ("built-in", "python"),
+        "twice built-in": ("built-in", "built-in"),
+    },
+)
+def test_a_second_registration_is_refused_and_the_first_stays(ranks, scenario):
+    divisor = 1 if scenario[0] == "python" else ranks.world
+    expected = alone(range(ranks.world), divisor=divisor)
+    for error, seen in ranks(register_twice, *scenario):
+        assert error is not None, "the second registration was accepted"
+        assert error.is_a(RuntimeError), str(error)
+        assert seen == expected
+
+
+def register_late(ctx):
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+    before = step(model, models.divisible(ctx.rank, 0))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        error = caught(model.register_comm_hook, None, summing)
+    return before, error, len(told), None if error else steps(ctx, model)
+
+
+@check("COMM-008")
+def test_a_hook_registered_after_an_iteration_raises_or_holds_from_the_next_one_on(ranks):
+    averages, sums = alone(range(ranks.world), count=1)[0], alone(range(ranks.world), divisor=1)
+    for before, error, _warnings, after in ranks(register_late):
+        if ranks.world in (1, 2, 4):  # thirds are not exact
+            assert before == averages
+        assert error is not None or after == sums
+
+
+# -- COMM-009, COMM-010: hooks that differ only in form
+
+
+def register_and_use(ctx, form):
+    hook = FORMS[form]()
+    try:
+        model = hooked(ctx, None, hook)
+    except (KeyError, AttributeError) as error:
+        return Caught((type(error).__name__,), str(error))
+    return steps(ctx, model)
+
+
+class _Object:
+    def __call__(self, state, bucket):
+        return summing(state, bucket)
+
+    def method(self, state, bucket):
+        return summing(state, bucket)
+
+
+def _with_other_names():
+    return lambda memory, gradients: summing(memory, gradients)
+
+
+FORMS = {
+    "other names": _with_other_names,
+    "partial": lambda: functools.partial(summing),
+    "object": _Object,
+    "method": lambda: _Object().method,
+}
+
+
+def _judge_form(ranks, form, limit):
+    expected = alone(range(ranks.world), divisor=1)
+    for told in ranks(register_and_use, form):
+        if isinstance(told, Caught):
+            assert told.kinds == (limit,), str(told)
+            ranks.at_limit(f"a hook in the form {form!r} is refused with {limit}")
+        else:
+            assert told == expected
+
+
+@check("COMM-009", worlds=(1, 2))
+def test_the_bucket_parameter_may_have_any_name(ranks):
+    _judge_form(ranks, "other names", "KeyError")
+
+
+@check("COMM-010", worlds=(1, 2), scenarios={"partial": "partial", "object": "object", "method": "method"})
+def test_callables_that_are_no_plain_functions_work_as_hooks(ranks, scenario):
+    _judge_form(ranks, scenario, "AttributeError")
+
+
+# -- COMM-011: the name in the log
+
+
+def read_names(ctx):
+    def logged(register):
+        model = ddp(ctx, models.Sum())
+        register(model)
+        step(model, models.divisible(ctx.rank, 0))
+        return private(model, "_get_ddp_logging_data")().get("comm_hook")
+
+    def nested(state, bucket):
+        return local(state, bucket)
+
+    kinds = ctx.subject.BuiltinCommHookType
+    library = ctx.subject.default_hooks
+    return {
+        nested.__qualname__: logged(lambda model: model.register_comm_hook(None, nested)),
+        "local": logged(lambda model: model.register_comm_hook(None, local)),
+        "allreduce_hook": logged(lambda model: model.register_comm_hook(ctx.group, library.allreduce_hook)),
+        **{
+            f"BuiltinCommHookType.{name}": logged(
+                lambda model, name=name: private(model, "_register_builtin_comm_hook")(getattr(kinds, name))
+            )
+            for name in ("ALLREDUCE", "FP16_COMPRESS")
+        },
+    }
+
+
+@check("COMM-011", worlds=(1, 2))
+def test_the_logging_data_names_the_hook(ranks):
+    for named in ranks(read_names):
+        assert named == {expected: expected for expected in named}
+        assert len(named) == 5
+
+
+# -- COMM-023: by enumeration
+
+
+class _Recorder:
+    """Takes a registration like a DDP."""
+
+    def register_comm_hook(self, state, hook):
+        self.state, self.hook = state, hook
+
+
+def register_by_name(ctx):
+    told = {}
+    kinds = ctx.subject.DDPCommHookType
+    for kind in kinds:
+        for how in ("function", "value"):
+            recorder = _Recorder()
+            if how == "function":
+                ctx.subject.register_ddp_comm_hook(kind, recorder, ctx.group)
+            else:
+                kind.value(model=recorder, state=ctx.group)
+            state = recorder.state
+            wrapped = isinstance(state, ctx.subject.powerSGD_hook.PowerSGDState)
+            group = state.process_group if wrapped else state
+            rank = state.matrix_approximation_rank if wrapped else None
+            told[kind.name, how] = (recorder.hook.__name__, wrapped, rank, group is ctx.group)
+    return told
+
+
+@check("COMM-023", worlds=(1, 2))
+def test_ten_hooks_can_be_registered_by_name_and_get_the_group(ranks):
+    expected = {
+        "ALLREDUCE": ("allreduce_hook", False, None),
+        "FP16_COMPRESS": ("fp16_compress_hook", False, None),
+        "BF16_COMPRESS": ("bf16_compress_hook", False, None),
+        "QUANTIZE_PER_TENSOR": ("quantization_pertensor_hook", False, None),
+        "QUANTIZE_PER_CHANNEL": ("quantization_perchannel_hook", False, None),
+        "POWER_SGD": ("powerSGD_hook", True, 1),
+        "POWER_SGD_RANK2": ("powerSGD_hook", True, 2),
+        "BATCHED_POWER_SGD": ("batched_powerSGD_hook", True, 1),
+        "BATCHED_POWER_SGD_RANK2": ("batched_powerSGD_hook", True, 2),
+        "NOOP": ("noop_hook", False, None),
+    }
+    for told in ranks(register_by_name):
+        assert told == {(name, how): (*expected[name], True) for name in NAMES for how in ("function", "value")}
+
+
+EXACT = ("ALLREDUCE", "POWER_SGD", "POWER_SGD_RANK2", "BATCHED_POWER_SGD", "BATCHED_POWER_SGD_RANK2")
+
+
+def train_by_name(ctx, name, with_group):
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+    state = ctx.group if with_group else None
+    ctx.subject.register_ddp_comm_hook(ctx.subject.DDPCommHookType[name], model, state)
+    return steps(ctx, model)
+
+
+@check("COMM-023", scenarios={name: name for name in (*EXACT, "FP16_COMPRESS", "NOOP")})
+def test_hooks_registered_by_name_train_with_and_without_a_group(ranks, scenario):
+    for with_group in (True, False):
+        for rank, seen in enumerate(ranks(train_by_name, scenario, with_group)):
+            expected = alone([rank]) if scenario == "NOOP" else alone(range(ranks.world))
+            assert gap(seen, expected) <= (1e-3 if scenario == "FP16_COMPRESS" else 1e-6)
+
+
+# -- COMM-030: an optimizer in the hook
+
+
+class _Stepping:
+    """Steps single parameters, as functional optimizers do."""
+
+    def step_param(self, parameter, gradient):
+        parameter.data.sub_(0.5 * gradient)
+
+
+def hold_optimizers(ctx):
+    holder = private(ctx.subject.optimizer_overlap_hooks, "_OptimizerHookState")
+    wrong = (torch.optim.SGD([torch.zeros(1)], lr=0.1), object(), torch.optim.SGD)
+    return [caught(holder, each) for each in wrong], caught(holder, _Stepping())
+
+
+@check("COMM-030", worlds=(1,))
+def test_an_optimizer_that_cannot_step_one_parameter_is_refused(ranks):
+    wrong, right = ranks(hold_optimizers)[0]
+    assert all(error is not None and error.is_a(ValueError) for error in wrong), wrong
+    assert right is None
+
+
+def train_with_optimizer_in_hook(ctx):
+    library = ctx.subject.optimizer_overlap_hooks
+    state = private(library, "_OptimizerHookState")(_Stepping())
+    hook = private(library, "_hook_then_optimizer")(ctx.subject.default_hooks.allreduce_hook, state)
+    model = hooked(ctx, ctx.group, hook)
+    steps(ctx, model)
+    return [parameter.detach().flatten().tolist() for parameter in model.parameters()]
+
+
+@check("COMM-030", worlds=(1, 2, 4))
+def test_an_optimizer_in_the_hook_steps_with_the_averaged_gradients(ranks):
+    expected = [parameter.detach().flatten() for parameter in models.Sum().parameters()]
+    for averages in alone(range(ranks.world)):
+        for parameter, average in zip(expected, averages.values(), strict=True):
+            parameter -= 0.5 * torch.tensor(average)
+    for mine in ranks(train_with_optimizer_in_hook):
+        assert mine == [values.tolist() for values in expected]
