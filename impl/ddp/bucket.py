@@ -149,6 +149,10 @@ class Bucket:
             return parameter.grad.to_sparse(1)
         return parameter.grad.coalesce()
 
+    def kept_gradient(self, place: int) -> torch.Tensor | None:
+        """The gradient that the parameter at ``place`` keeps if nobody used it; between ``collect`` and ``deliver``."""
+        return self._set_aside.get(place, self.parameters[place].grad)
+
     # -- delivering
 
     def deliver(self, result: torch.Tensor, untouched: Collection[int]) -> None:

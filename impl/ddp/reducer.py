@@ -393,6 +393,23 @@ class Reducer:
         """Whether this reduction ends with an agreement on who used what. The same on every rank."""
         return self.find_unused or (self.static_graph and not self._use_agreed)
 
+    def use_of(self, place: int) -> list[bool] | None:
+        """Whether this rank uses each parameter of bucket ``place``, for hooks that step inside backward.
+
+        None where this reduction does not agree on use: then all are used but those in ``never_used``. On a joined
+        rank nothing is used.
+        """
+        if not self._agreement_due():
+            return None
+        live = self.phase is Phase.FILLING
+        indices = self.buckets[place].spec.parameters
+        return [live and (i not in self._unused or bool(self._used_since_sync[i])) for i in indices]
+
+    @property
+    def never_used(self) -> frozenset[int]:
+        """Static graph: the parameters that no rank uses, once the ranks have agreed on them."""
+        return self._never_used
+
     def _agree_on_use(self, used: Sequence[bool]) -> frozenset[int]:
         untouched = self.traffic.agree_on_use(used, self.buckets[0].spec.device)
         if self.static_graph:
