@@ -10,5 +10,6 @@ from .wrapper import DistributedDataParallel
 
 __all__ = [
     "BuiltinCommHookType", "DDPCommHookType", "DistributedDataParallel", "GradBucket", "_BufferCommHook",
-    "_BufferCommHookLocation", "_DDPJoinHook", "_MixedPrecision", "_dump_DDP_relevant_env_vars", "register_ddp_comm_hook",
+    "_BufferCommHookLocation", "_DDPJoinHook", "_MixedPrecision", "_dump_DDP_relevant_env_vars",
+    "register_ddp_comm_hook",
 ]

@@ -49,7 +49,7 @@ class GradBucket:
         return self._flat
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Replace the flat tensor; ``gradients`` shows the new one from now on (a wrapped hook may read it, COMM-021)."""
+        """Replace the flat tensor; ``gradients`` shows the new one from now on (wrapped hooks read it, COMM-021)."""
         if not buffer.is_sparse and not self._flat.is_sparse and buffer.numel() == self._flat.numel():
             shift = buffer.storage_offset() - self._flat.storage_offset()
             self._views = [

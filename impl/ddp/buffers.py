@@ -33,4 +33,4 @@ class _BufferCommHook:
         futures = self.buffer_comm_hook(self.buffer_comm_hook_state, buffers)
         if futures is None:
             return []
-        return [futures] if isinstance(futures, torch.futures.Future) else list(futures)
+        return list(futures) if isinstance(futures, (list, tuple)) else [futures]

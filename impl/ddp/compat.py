@@ -1,32 +1,22 @@
-"""Names of torch's DDP that other code calls: inspection, scattering, and switches that need no machinery of their own."""
+"""Names of torch's DDP that other code calls: inspection, scattering, and switches without machinery of their own."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from .log import Entry
-    from .wrapper import DistributedDataParallel as DDP
-else:
-    DDP = Any
+    from .log import DDPLogger, Entry
+    from .per_parameter import PerParameterReduction
+    from .reducer import Reducer
+    from .wrapper import DistributedDataParallel
 
-_RELEVANT_VARIABLES = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME",
-    "GLOO_DEVICE_TRANSPORT", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS",
-    "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_SOCKET_NTHREADS",
-    "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_RINGS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS",
-    "NCCL_CHECKS_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_LAUNCH_MODE", "NCCL_IB_HCA", "NCCL_IB_TIMEOUT",
-    "NCCL_IB_RETRY_CNT", "NCCL_IB_GID_INDEX", "NCCL_IB_SL", "NCCL_IB_TC", "NCCL_IB_AR_THRESHOLD", "NCCL_IB_CUDA_SUPPORT",
-    "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_SINGLE_RING_THRESHOLD", "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD",
-    "NCCL_ALGO", "NCCL_PROTO", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_DEBUG_FILE", "NCCL_COLLNET_ENABLE",
-    "NCCL_TOPO_FILE", "NCCL_TOPO_DUMP_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_DISTRIBUTED_DEBUG",
-)  # fmt: skip
+_RELEVANT_VARIABLES = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_RINGS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_CHECKS_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_LAUNCH_MODE", "NCCL_IB_HCA", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_GID_INDEX", "NCCL_IB_SL", "NCCL_IB_TC", "NCCL_IB_AR_THRESHOLD", "NCCL_IB_CUDA_SUPPORT", "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_SINGLE_RING_THRESHOLD", "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD", "NCCL_ALGO", "NCCL_PROTO", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_DEBUG_FILE", "NCCL_COLLNET_ENABLE", "NCCL_TOPO_FILE", "NCCL_TOPO_DUMP_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_DISTRIBUTED_DEBUG"]
 
 
 def _dump_DDP_relevant_env_vars() -> None:
@@ -36,27 +26,43 @@ def _dump_DDP_relevant_env_vars() -> None:
 
 
 class CompatibleNames:
-    """Small methods of torch's DDP, kept by name. All need a complete ``DistributedDataParallel`` as ``self``."""
+    """Small methods of torch's DDP, kept by name; a base of ``DistributedDataParallel`` alone."""
+
+    if TYPE_CHECKING:  # what they find in it
+        module: nn.Module
+        reducer: Reducer
+        logger: DDPLogger | None
+        parameters_to_ignore: set[str]
+        device_type: str
+        dim: int
+        _active_ddp_module: ClassVar[DistributedDataParallel | None]
+        _ddp_sink_clone: bool
+        _per_parameter: PerParameterReduction
+        _fused_optimizer: torch.optim.Optimizer | None
+
+        def _occupy_hook_slot(self, state: object, hook: Any, name: str) -> None: ...
+
+        def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn: ...
 
     # -- inspection
 
-    def _get_ddp_logging_data(self: DDP) -> dict[str, Entry]:
+    def _get_ddp_logging_data(self) -> dict[str, Entry]:
         """What this object was built with and how it runs, as one flat dictionary (DDP-144)."""
         assert self.logger is not None, "logging data require the logger"
         return self.logger._get_ddp_logging_data()
 
-    def _set_ddp_runtime_logging_sample_rate(self: DDP, sample_rate: int) -> None:
-        """Refresh run-time entries every ``sample_rate`` iterations after the first ten; ValueError below 1 (DDP-142)."""
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
+        """Refresh run-time entries every ``sample_rate`` iterations after the first ten; ValueError below 1: DDP-142."""
         if sample_rate < 1:
             self._log_and_throw(ValueError, "DDP runtime logging sample rate should be equal or greater than 1")
         assert self.logger is not None, "the sampling rate requires the logger"
         self.logger.sample_rate = sample_rate
 
-    def _check_reducer_finalized(self: DDP) -> None:
+    def _check_reducer_finalized(self) -> None:
         """RuntimeError if the last backward left gradients unreduced (DDP-063)."""
         self.reducer.check_finished()
 
-    def _build_debug_param_to_name_mapping(self: DDP, parameters: list[nn.Parameter]) -> dict[int, str]:
+    def _build_debug_param_to_name_mapping(self, parameters: list[nn.Parameter]) -> dict[int, str]:
         """Names by the parameters' places in ``parameters``; ValueError unless all trained ones are there (DDP-147)."""
         places = {parameter: place for place, parameter in enumerate(parameters)}
         names: dict[int, str] = {}
@@ -79,12 +85,12 @@ class CompatibleNames:
         return names
 
     @classmethod
-    def _get_active_ddp_module(cls: type[DDP]) -> DDP | None:
+    def _get_active_ddp_module(cls) -> DistributedDataParallel | None:
         """The object whose wrapped forward is running, if any (DDP-042)."""
         return cls._active_ddp_module
 
     @property
-    def _distributed_rank(self: DDP) -> int:
+    def _distributed_rank(self) -> int:
         """This process's rank in the group."""
         return int(self.reducer.team.rank)
 
@@ -103,19 +109,19 @@ class CompatibleNames:
 
     # -- switches
 
-    def _set_ddp_sink_clone(self: DDP, val: bool) -> None:
+    def _set_ddp_sink_clone(self, val: bool) -> None:
         """Whether outputs that pass the sink are cloned, so that they may be changed in place (DDP-112, DDP-113)."""
         self._ddp_sink_clone = val
 
-    def _remove_autograd_hooks(self: DDP) -> None:
+    def _remove_autograd_hooks(self) -> None:
         """Backward stays local from now on (DDP-066)."""
         self.reducer.remove_hooks()
 
-    def _set_sparse_metadata(self: DDP, global_unique_ids: dict[str, torch.Tensor]) -> None:
+    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
         """Hand the reducer the global ids of sparse rows (DDP-169)."""
         self.reducer._set_sparse_metadata(global_unique_ids)
 
-    def _passing_sync_batchnorm_handle(self: DDP, module: nn.Module) -> None:
+    def _passing_sync_batchnorm_handle(self, module: nn.Module) -> None:
         """ValueError for SyncBatchNorm layers anywhere in a CPU module (DDP-017)."""
         if self.device_type == "cpu" and any(isinstance(child, nn.SyncBatchNorm) for child in module.modules()):
             self._log_and_throw(
@@ -124,11 +130,13 @@ class CompatibleNames:
                 "accelerator before wrapping it.",
             )
 
-    def _register_accum_grad_hook(self: DDP) -> None:
+    def _register_accum_grad_hook(self) -> None:
         """Reduce parameter by parameter instead of by bucket (DDP-167)."""
         self._per_parameter.install()
 
-    def _register_fused_optim(self: DDP, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any) -> None:
+    def _register_fused_optim(
+        self, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
+    ) -> None:
         """Step an optimizer with each averaged bucket; once, and not beside communication hooks (DDP-133)."""
         from .fused_optimizer import register
 
@@ -136,18 +144,18 @@ class CompatibleNames:
 
     # -- moving data
 
-    def scatter(self: DDP, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+    def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
         """Split tensors along ``dim`` over devices (DDP-045)."""
         from torch.nn.parallel.scatter_gather import scatter_kwargs
 
         return scatter_kwargs(inputs, kwargs, device_ids, dim=self.dim)
 
-    def to_kwargs(self: DDP, inputs: Any, kwargs: Any, device_id: int) -> Any:
+    def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> Any:
         """Arguments on the given device, one tuple each for positional and keyword ones (DDP-045)."""
         device = torch.device(self.device_type, device_id)
         return (self._moved(inputs, device),), (self._moved(kwargs, device),)
 
-    def gather(self: DDP, outputs: Any, output_device: Any) -> Any:
+    def gather(self, outputs: Any, output_device: Any) -> Any:
         """Bring outputs of several devices together along ``dim`` (DDP-045)."""
         from torch.nn.parallel.scatter_gather import gather
 

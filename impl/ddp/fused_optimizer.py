@@ -10,11 +10,11 @@ import torch
 from .hooks.default_hooks import allreduce_hook
 
 if TYPE_CHECKING:
-    from .wrapper import DistributedDataParallel
+    from .compat import CompatibleNames
 
 
 def register(
-    ddp: DistributedDataParallel, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
+    ddp: CompatibleNames, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
 ) -> None:
     """Step ``optim(parameters, *args, **kwargs)`` in every synchronised backward (DDP-133).
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+#: what collectives and hooks hand out; ``torch.futures.Future`` is only its best-known subclass
+AnyFuture = torch._C.Future
 
-def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+
+def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Copy each source into its target with as few launches as the device allows (one for the whole list)."""
     torch._foreach_copy_(targets, sources)
 
@@ -53,7 +57,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def weak_call(method: weakref.WeakMethod[Callable[[torch.Tensor], None]]) -> Callable[[torch.Tensor], None]:
+def weak_call(method: weakref.WeakMethod[Any]) -> Callable[[torch.Tensor], None]:
     """A hook for tensors that calls ``method`` as long as its object lives, and does not keep it alive."""
 
     def call(tensor: torch.Tensor) -> None:

@@ -53,9 +53,8 @@ class Managed:
 
 def managed_parameters(module: nn.Module, ignored: set[str]) -> list[Managed]:
     """All parameters that are not ignored, each once, in registration order; frozen ones included."""
-    sparse_owners = {
-        id(child.weight) for child in module.modules() if isinstance(child, (nn.Embedding, nn.EmbeddingBag)) and child.sparse
-    }
+    embeddings = [child for child in module.modules() if isinstance(child, (nn.Embedding, nn.EmbeddingBag))]
+    sparse_owners = {id(child.weight) for child in embeddings if child.sparse}
     return [
         Managed(name, parameter, id(parameter) in sparse_owners)
         for name, parameter in module.named_parameters()

@@ -1,4 +1,4 @@
-"""Which gradients travel together: a pure, frozen layout of parameters in buckets that proves itself when it is made."""
+"""Which gradients travel together: a pure, frozen layout of parameters in buckets that proves itself when made."""
 
 from __future__ import annotations
 

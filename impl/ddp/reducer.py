@@ -351,7 +351,7 @@ class Reducer:
         self._armed = False
 
     def _give_up_on(self, indices: Sequence[int]) -> None:
-        """Take parameters as unused that have not arrived by the end of backward (outputs outside the loss: DDP-101)."""
+        """Take as unused what has not arrived by the end of backward (outputs outside the loss: DDP-101)."""
         self._unused.update(indices)
         self._expect_no_more(indices)
 

@@ -67,3 +67,10 @@ class OutputSink(torch.autograd.Function):
         if begin is not None:
             begin(ctx.ticket)
         return (None, None, None, *gradients)
+
+    @staticmethod
+    def tie(
+        begin: Callable[[Ticket], None], ticket: Ticket, clone: bool, outputs: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs, tied together (and cloned, so that they may be changed in place: DDP-112)."""
+        return OutputSink.apply(begin, ticket, clone, *outputs)  # type: ignore[no-any-return, no-untyped-call]

@@ -18,7 +18,7 @@ from .bucket import Bucket, GradBucket
 CommHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
 
 #: A started reduction: a collective of ours, a hook's future, or a sparse gradient that has yet to travel.
-Flight = Pending | torch.futures.Future | torch.Tensor
+Flight = Pending | kernels.AnyFuture | torch.Tensor
 
 #: torch's own hooks divide by their group's size; where a join asks for another divisor, we put that right.
 _TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -66,7 +66,7 @@ class Traffic:
         shown = GradBucket(bucket.spec.index, last, flat, views, bucket.parameters, self.team.group, divisor)
         state, function = hook
         future = function(state, shown)
-        if isinstance(future, torch.futures.Future):
+        if isinstance(future, kernels.AnyFuture):
             return future
         raise RuntimeError(
             f"The communication hook returned {type(future).__name__} for bucket {bucket.spec.index} instead of a "
@@ -75,7 +75,7 @@ class Traffic:
 
     def result(self, bucket: Bucket, flight: Flight) -> torch.Tensor:
         """Wait for a started reduction; returns the averaged gradients, flat (numel,) or sparse."""
-        if isinstance(flight, torch.futures.Future):
+        if isinstance(flight, kernels.AnyFuture):
             return self._hook_result(bucket, flight.wait())
         divisor, watch = self.around.divisor(), self.around.watch()
         if isinstance(flight, torch.Tensor):
@@ -95,9 +95,10 @@ class Traffic:
                 "future holds a list: chain `.then(lambda future: future.value()[0])`."
             )
         divisor = self.around.divisor()
+        averaged: torch.Tensor = result
         if divisor != self.team.size and self._hook_divides_by_size():
-            result = result * (self.team.size / divisor)
-        return result
+            averaged = averaged * (self.team.size / divisor)
+        return averaged
 
     def _hook_divides_by_size(self) -> bool:
         return self.hook is not None and str(getattr(self.hook[1], "__module__", "")).startswith(_TORCH_HOOKS)

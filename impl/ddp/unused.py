@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
 
-def reachable_parameters(outputs: Iterable[torch.Tensor], index_of: Mapping[torch.Tensor, int]) -> set[int]:
+def reachable_parameters(outputs: Iterable[torch.Tensor], index_of: Mapping[Any, int]) -> set[int]:
     """Indices of the parameters in the autograd graph behind ``outputs``.
 
     ``index_of`` maps managed parameters (by identity) to their index. Walks the graph once, without recursion.

@@ -110,7 +110,8 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
         self.module = module
         delayed = list(delay_all_reduce_named_params or ())
         self.parameters_to_ignore = params.ignored_names(module) | {name.removeprefix(".") for name, _ in delayed}
-        self._module_parameters = [item.parameter for item in params.managed_parameters(module, self.parameters_to_ignore)]
+        managed = params.managed_parameters(module, self.parameters_to_ignore)
+        self._module_parameters = [item.parameter for item in managed]
         placement = options.place(module, self._module_parameters, [p for _, p in delayed], device_ids, output_device)
         self.device_ids, self.output_device = placement.device_ids, placement.output_device
         self.device, self.device_type = placement.device, placement.device.type
@@ -272,7 +273,7 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
             ticket.unused = set(range(len(self.reducer.parameters))) - reached
         if not tensors:
             return output
-        tied = iter(OutputSink.apply(self.reducer.begin, ticket, self._ddp_sink_clone, *tensors))
+        tied = iter(OutputSink.tie(self.reducer.begin, ticket, self._ddp_sink_clone, tensors))
         return map_tensors(lambda tensor: tensor if tensor.grad_fn is None else next(tied), output)
 
     @contextmanager
@@ -523,7 +524,7 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the reducer on the default group, with the stored settings (DDP-158, DDP-159)."""
         self.process_group = Team.of(None).group
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.__dict__.setdefault("require_forward_param_sync", True)
         self.__dict__.setdefault("require_backward_grad_sync", True)
         Joinable.__init__(self)
@@ -549,14 +550,13 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
                 "when you have called init_process_group and have not passed process_group to the constructor.",
             )
 
-    def _update_process_group(self, new_process_group: dist.ProcessGroup) -> None:
+    def _update_process_group(self, new_process_group: Any) -> None:
         """Average over another group from now on; non-members keep theirs and must not train on (DDP-162 … 164).
 
         Communication hooks keep whatever group is in their state (DDP-165).
         """
         self._has_rebuilt_buckets = False
-        member = new_process_group not in (None, dist.GroupMember.NON_GROUP_MEMBER)
-        if not member:
+        if new_process_group is None or new_process_group == dist.GroupMember.NON_GROUP_MEMBER:
             self.reducer.start_over()
             return
         self.process_group = new_process_group
