@@ -57,6 +57,7 @@ class Frame:
     writer: Writer | None = None  # opened when the first check is about to run
     results: list[Result] = field(default_factory=list)
     declared: dict[str, Check] = field(default_factory=dict)  # every check in the run, by name
+    cited: list[str] = field(default_factory=list)  # every clause that some check cites, in the run or not
     suite_errors: list[str] = field(default_factory=list)  # checks that could not be read, or did not clean up
     judgement: Judgement | None = None  # set once, at the end
     _preload: tuple[str, ...] = ()  # modules that every rank will want
@@ -148,8 +149,7 @@ class Frame:
 
     def known(self) -> list[str]:
         """Every clause id of the catalogue, then those that only checks cite."""
-        cited = [clause for check in self.declared.values() for clause in check.clauses]
-        return list(dict.fromkeys([*(clause.id for clause in self.catalogue), *cited]))
+        return list(dict.fromkeys([*(clause.id for clause in self.catalogue), *self.cited]))
 
     def _clauses(self) -> list[str]:
         """The clauses that the judgement is about: selected and testable (in a part of a run: those with a result)."""

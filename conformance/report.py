@@ -59,7 +59,8 @@ def _matrix(judgement: Judgement, catalogue: Catalogue, width: int) -> Table:
     rows = [_row(clause, judgement, catalogue) for clause in judgement.clauses]
     columns = len(judgement.subjects)
     widest = [max([len(row[column]) for row in rows], default=0) for column in range(3 + columns)]
-    cells = [min(max(len(name), needed), MOST_CELL) for name, needed in zip(judgement.subjects, widest[3:], strict=True)]
+    named = zip(judgement.subjects, widest[3:], strict=True)
+    cells = [min(max(len(name), needed), MOST_CELL) for name, needed in named]
     ids, levels = max(widest[0], len("clause")), max(widest[1], len("level"))
     title = max(MIN_TITLE, width - ids - levels - sum(cells) - GAP * (columns + 2))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))

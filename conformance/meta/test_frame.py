@@ -179,7 +179,8 @@ def test_a_file_of_deviations_is_read_as_written(tmp_path):
     read = deviations.load(path)
     assert read.subject == "mine"
     (found,) = read.deviations
-    assert (found.clause, found.worlds, found.torch, found.outcome, found.check) == ("JOIN-038", (2,), ">=2", "hung", "*")
+    assert (found.clause, found.worlds, found.torch, found.outcome) == ("JOIN-038", (2,), ">=2", "hung")
+    assert found.check == "*"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_a_file_of_deviations_belongs_to_the_subject_that_it_can_mean(tmp_path, 
 def test_a_file_of_deviations_without_a_subject_to_belong_to_is_refused(tmp_path, top, specs):
     path = tmp_path / "d.toml"
     path.write_text(top + ENTRY)
-    with pytest.raises(BadInput, match="whose deviations|not in this run"):
+    with pytest.raises(BadInput, match=r"whose deviations|not in this run"):
         ask.deviations([str(path)], specs)
 
 
@@ -292,9 +293,9 @@ def test_the_report_names_what_broke_with_its_witness_and_the_command():
     text = report.render(judged(NEWS, KNOWN, limit, stale=("an entry",)), Catalogue(()), width=100)
     for words in (
         "FAILED 1, deviation 1", "ok 1 (at its limit)", "world 2: seen", "again: the command", "an entry",
-        "a documented weakness", "0 kept", "1 broken (not listed)",
+        "a documented weakness", "1 kept (1 at a limit)", "1 broken (not listed)",
     ):  # fmt: skip
-        assert words in text.replace("1 kept (1 at a limit)", "0 kept"), words
+        assert words in text, words
 
 
 def test_a_report_shows_whole_ids_and_outcomes_on_a_narrow_terminal():
