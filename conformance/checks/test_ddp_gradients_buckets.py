@@ -1,0 +1,137 @@
+"""Buckets as a communication hook sees them: filled from the last registered parameters, rebuilt once by arrival."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, WORLDS, check
+from conformance.training import ddp, gradients, private
+
+WIDTH = 4
+ROOM_FOR_TWO_MIB = 2 * WIDTH * WIDTH * 4 / 2**20  # two layers without bias in float32
+
+
+def future_of(tensor):
+    future = torch.futures.Future()
+    future.set_result(tensor)
+    return future
+
+
+class Lane(nn.Module):
+    """Four square layers, registered as 0, 1, 2, 3 and applied in an order of one's own."""
+
+    def __init__(self, order=(0, 1, 2, 3)):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)])
+        self.order = order
+        for layer in self.layers:
+            nn.init.eye_(layer.weight)
+
+    def forward(self, x):
+        for index in self.order:
+            x = self.layers[index](x)
+        return x
+
+
+def watch_buckets(ctx, iterations, order, options):
+    """Per iteration, the buckets as the hook got them: (index, is_last, elements, layers in them)."""
+    model = ddp(ctx, Lane(order[ctx.rank % len(order)]), bucket_cap_mb=ROOM_FOR_TWO_MIB, **options)
+    numbering = {id(layer.weight): index for index, layer in enumerate(model.module.layers)}
+    calls = []
+
+    def hook(_state, bucket):
+        layers = [numbering[id(parameter)] for parameter in bucket.parameters()]
+        calls.append((bucket.index(), bucket.is_last(), bucket.buffer().numel(), layers))
+        buffer = bucket.buffer()
+        dist.all_reduce(buffer)
+        return future_of(buffer.div_(ctx.world))
+
+    model.register_comm_hook(None, hook)
+    told = []
+    for iteration in range(iterations):
+        calls.clear()
+        model.zero_grad()
+        model(models.divisible(ctx.rank, iteration)).sum().backward()
+        told.append((list(calls), gradients(model)))
+    return told
+
+
+def shapes(calls):
+    return [(index, last, size, sorted(layers)) for index, last, size, layers in calls]
+
+
+IN_ORDER = ((0, 1, 2, 3),)
+BACKWARDS = ((3, 2, 1, 0),)
+BY_RANK = ((0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2))
+
+
+@check("DDP-053", worlds=WORLDS)
+def test_the_first_bucket_holds_the_parameters_registered_last(ranks):
+    size = 2 * WIDTH * WIDTH
+    for told in ranks(watch_buckets, 2, IN_ORDER, {}):
+        calls, _ = told[1]
+        assert shapes(calls) == [(0, False, size, [2, 3]), (1, True, size, [0, 1])]
+    for told in ranks(watch_buckets, 2, IN_ORDER, {"find_unused_parameters": True}):
+        calls, _ = told[0]
+        assert [layers for _, _, _, layers in shapes(calls)] == [[2, 3], [0, 1]]
+
+
+@check("DDP-054", worlds=WORLDS)
+def test_one_bucket_at_first_then_rebuilt_once_in_the_order_of_arrival(ranks):
+    size = 2 * WIDTH * WIDTH
+    for told in ranks(watch_buckets, 4, BACKWARDS, {}):
+        assert shapes(told[0][0]) == [(0, True, 2 * size, [0, 1, 2, 3])]
+        for calls, _ in told[1:]:
+            assert shapes(calls) == [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
+
+
+@check("DDP-054", "DDP-049", worlds=MANY, beyond=False)
+def test_ranks_that_differ_in_arrival_rebuild_alike_and_average_right(ranks):
+    told = ranks(watch_buckets, 3, BY_RANK, {})
+    for iteration in range(3):
+        buckets = [mine[iteration][0] for mine in told]
+        assert buckets == [buckets[0]] * ranks.world, f"iteration {iteration}"
+        alone = averaged_alone(ranks.world, iteration)
+        for rank, mine in enumerate(told):
+            assert mine[iteration][1] == alone, f"rank {rank}, iteration {iteration}"
+    assert len(told[0][2][0]) == 2
+
+
+def averaged_alone(world, iteration):
+    model = Lane()
+    for rank in range(world):
+        model.order = BY_RANK[rank % len(BY_RANK)]
+        model(models.divisible(rank, iteration)).sum().backward()
+    return {name: [value / world for value in values] for name, values in gradients(model).items()}
+
+
+def watch_flag(ctx, options):
+    model = ddp(ctx, Lane(), bucket_cap_mb=ROOM_FOR_TWO_MIB, **options)
+    flags = []
+    for iteration in range(4):
+        out = model(models.divisible(ctx.rank, iteration))
+        flags.append(bool(private(model, "_has_rebuilt_buckets")))
+        out.sum().backward()
+    return flags, private(model, "_get_ddp_logging_data")()
+
+
+@check("DDP-054", worlds=(1, 2))
+def test_the_object_notes_when_its_buckets_were_rebuilt(ranks):
+    for flags, logged in ranks(watch_flag, {}):
+        assert flags == [False, True, True, True]
+        assert str(logged["rebuilt_bucket_sizes"]) == "128, 128"
+    for flags, _ in ranks(watch_flag, {"static_graph": True}):
+        assert flags in ([False, True, True, True], [False, False, True, True])
+
+
+@check("DDP-055", worlds=(1, 2))
+def test_looking_for_unused_parameters_may_keep_the_first_buckets(ranks):
+    size = 2 * WIDTH * WIDTH
+    first = [(0, False, size, [2, 3]), (1, True, size, [0, 1])]
+    arrived = [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
+    for told in ranks(watch_buckets, 3, BACKWARDS, {"find_unused_parameters": True}):
+        assert shapes(told[0][0]) == first
+        assert shapes(told[2][0]) in (first, arrived)
+        if shapes(told[2][0]) == first:
+            ranks.at_limit("with find_unused_parameters buckets are never rebuilt to the order of arrival")

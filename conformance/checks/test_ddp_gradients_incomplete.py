@@ -1,0 +1,148 @@
+"""Backward passes that DDP cannot complete or never sees: what is said, when, and what the gradients are meanwhile."""
+
+import torch
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, WORLDS, check
+from conformance.ranks import caught
+from conformance.training import ddp, gradient, private
+
+
+def mean_of(ranks, factor=12.0):
+    return factor * sum(range(1, ranks.world + 1)) / ranks.world
+
+
+def backward_twice(ctx):
+    model = ddp(ctx, models.scalar())
+    loss = model(12 * models.place(ctx.rank, 0)).sum()
+    loss.backward(retain_graph=True)
+    first = gradient(model.module.weight)
+    error = caught(loss.backward)
+    ctx.meet("told")
+    return first, error, gradient(model.module.weight)
+
+
+@check("DDP-061", worlds=MANY, beyond=False)
+def test_a_second_backward_through_one_forward_averages_adds_locally_or_is_refused(ranks):
+    mean = mean_of(ranks)
+    told = ranks(backward_twice)
+    assert [first for first, _, _ in told] == [mean] * ranks.world
+    if all(error is None and after == mean + 12.0 * (rank + 1) for rank, (_, error, after) in enumerate(told)):
+        ranks.at_limit("a second backward through the same forward adds local gradients")
+        return
+    for _, error, after in told:
+        assert after == 2 * mean if error is None else error.is_a(RuntimeError)
+
+
+class Partial(nn.Module):
+    """Four scalar layers ``0`` to ``3``; a forward leaves out those that it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([models.scalar() for _ in range(4)])
+
+    def forward(self, x, without=()):
+        parts = [layer(x) for index, layer in enumerate(self.layers) if index not in without]
+        return torch.stack(parts).sum()
+
+
+def leave_out(ctx, without):
+    model = ddp(ctx, Partial())
+    x = 12 * models.place(ctx.rank, 0)
+    model(x, without).backward()
+    held = [None if layer.weight.grad is None else layer.weight.grad.item() for layer in model.module.layers]
+    error = caught(model, x)
+    ctx.meet("told")
+    return error, held
+
+
+@check("DDP-062", worlds=WORLDS)
+def test_a_parameter_without_gradient_is_reported_at_the_next_forward_on_every_rank(ranks):
+    for error, _ in ranks(leave_out, (2,)):
+        assert error is not None
+        assert error.is_a(RuntimeError)
+        assert "find_unused_parameters" in error.text
+        numbers = error.text.replace("[", " ").replace("]", " ").replace(",", " ").replace(":", " ").split()
+        assert "2" in numbers, f"the index of the parameter is missing: {error.text}"
+
+
+@check("DDP-062", worlds=(1, 2))
+def test_with_details_the_error_names_the_parameter(ranks):
+    for error, _ in ranks(leave_out, (1, 3), env={"TORCH_DISTRIBUTED_DEBUG": "INFO"}):
+        assert error is not None
+        assert "layers.1.weight" in error.text
+        assert "layers.3.weight" in error.text
+        assert "layers.2.weight" not in error.text
+
+
+@check("DDP-064", worlds=MANY, beyond=False)
+def test_until_that_error_gradients_are_averaged_local_or_absent_but_never_mixed(ranks):
+    mean = mean_of(ranks)
+    for rank, (error, held) in enumerate(ranks(leave_out, (2,))):
+        assert error is not None, "an incomplete iteration must not pass unnoticed"
+        assert held[2] is None
+        assert {held[0], held[1], held[3]} <= {mean, 12.0 * (rank + 1)}
+        if 12.0 * (rank + 1) in held:
+            ranks.at_limit("in an incomplete iteration gradients may be local until the next forward raises")
+
+
+def check_completeness(ctx, without):
+    model = ddp(ctx, Partial())
+    x = 12 * models.place(ctx.rank, 0)
+    model(x, without).backward()
+    error = caught(private(model, "_check_reducer_finalized"))
+    ctx.meet("told")
+    return error
+
+
+@check("DDP-063", worlds=WORLDS)
+def test_asked_after_backward_completeness_raises_at_once_or_returns_quietly(ranks):
+    assert ranks(check_completeness, ()) == [None] * ranks.world
+    for error in ranks(check_completeness, (0,)):
+        assert error is not None
+        assert error.is_a(RuntimeError)
+        assert "find_unused_parameters" in error.text
+
+
+def differentiate(ctx):
+    model = ddp(ctx, models.scalar())
+    loss = model(12 * models.place(ctx.rank, 0)).sum()
+    (mine,) = torch.autograd.grad(loss, [model.module.weight])
+    untouched = model.module.weight.grad is None
+    model(12 * models.place(ctx.rank, 0)).sum().backward()  # and the next ordinary iteration is in order
+    return mine.item(), untouched, gradient(model.module.weight)
+
+
+@check("DDP-065", worlds=MANY, beyond=False)
+def test_functional_gradients_are_local_or_averaged_and_leave_grad_alone(ranks):
+    mean = mean_of(ranks)
+    for rank, (mine, untouched, after) in enumerate(ranks(differentiate)):
+        assert untouched
+        assert after == mean
+        assert mine in (mean, 12.0 * (rank + 1))
+        if mine != mean:
+            ranks.at_limit("torch.autograd.grad returns local gradients")
+
+
+def remove_hooks(ctx):
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+    model(models.divisible(ctx.rank, 0)).sum().backward()
+    private(model, "_remove_autograd_hooks")()
+    model.zero_grad()
+    start = len(ctx.ledger())
+    loss = model(models.divisible(ctx.rank, 1)).sum()
+    forward = len(ctx.ledger())
+    loss.backward()
+    held = model.module.layers[1].weight.grad.tolist()
+    return held, start, len(ctx.ledger()) - forward
+
+
+@check("DDP-066", worlds=MANY)
+def test_without_its_hooks_backward_is_local_and_communicates_nothing(ranks):
+    for rank, (held, before, sent) in enumerate(ranks(remove_hooks, ledger=True)):
+        alone = models.Sum()
+        alone(models.divisible(rank, 1)).sum().backward()
+        assert held == alone.layers[1].weight.grad.tolist()
+        assert before > 0, "the ledger recorded nothing at all"
+        assert sent == 0

@@ -1,0 +1,243 @@
+"""After backward every rank holds the mean of the ranks' gradients: groups, dtypes, sharing, sparsity, accumulation."""
+
+import itertools
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, WORLDS, check
+from conformance.training import Job, assert_as_alone, ddp, gradients, numbers, train_each
+
+TINY_MIB = 1e-4
+
+
+@check("DDP-049", worlds=WORLDS, beyond=False)
+def test_gradients_are_the_mean_over_the_group_under_every_option(ranks):
+    caps = ({}, {"bucket_cap_mb": TINY_MIB}, {"bucket_cap_mb": 2 * TINY_MIB})
+    ways = ({}, {"find_unused_parameters": True}, {"static_graph": True})
+    views = ({}, {"gradient_as_bucket_view": True})
+    options = [{**cap, **way, **view} for cap, way, view in itertools.product(caps, ways, views)]
+    jobs = [Job(five_layers, models.divisible, (3,) * ranks.world, ddp=option, join=None) for option in options]
+    for job, trained in zip(jobs, zip(*ranks(train_each, jobs), strict=True), strict=True):
+        assert_as_alone(job, trained)
+
+
+def five_layers():
+    return models.Sum(5)
+
+
+def train_randomly(ctx):
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)]
+    model = ddp(ctx, nn.Sequential(*layers), bucket_cap_mb=5 * TINY_MIB)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1 + ctx.rank)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().mean().backward()
+        optimizer.step()
+    return gradients(model), numbers(model.module.named_parameters())
+
+
+@check("DDP-049", worlds=MANY)
+def test_gradients_and_weights_of_a_random_model_are_bitwise_equal_across_ranks(ranks):
+    first, *others = ranks(train_randomly)
+    assert any(abs(value) > 0 for values in first[0].values() for value in values)
+    for rank, mine in enumerate(others, start=1):
+        assert mine == first, f"rank {rank} differs from rank 0"
+
+
+def reduce_samples(ctx, samples):
+    """Gradients of a mean and of a summed loss over this rank's own two samples."""
+    told = []
+    for loss in (torch.mean, torch.sum):
+        model = ddp(ctx, nn.Linear(3, 1))
+        loss(model(samples[2 * ctx.rank : 2 * ctx.rank + 2])).backward()
+        told.append(gradients(model))
+    return told
+
+
+@check("DDP-050", worlds=WORLDS, beyond=False)
+def test_ranks_with_small_batches_equal_one_process_with_the_big_one(ranks):
+    world = ranks.world
+    samples = 24 * models.integers(2 * world, 3)
+    alone = []
+    for loss in (torch.mean, torch.sum):
+        model = nn.Linear(3, 1)
+        loss(model(samples)).backward()
+        alone.append(gradients(model))
+    summed = {name: [value / world for value in values] for name, values in alone[1].items()}
+    for by_mean, by_sum in ranks(reduce_samples, samples):
+        assert by_mean["weight"] == alone[0]["weight"]
+        assert abs(by_mean["bias"][0] - 1) < 1e-6  # thirds and sixths of one round
+        assert by_sum == {"weight": summed["weight"], "bias": [2.0]}
+
+
+def average_in_groups(ctx, groups):
+    made = [dist.new_group(members) for members in groups]  # every rank takes part in making every group
+    mine = next(index for index, members in enumerate(groups) if ctx.rank in members)
+    model = ddp(ctx, models.Sum(4), process_group=made[mine], bucket_cap_mb=TINY_MIB)
+    model(models.divisible(ctx.rank, 0)).sum().backward()
+    return gradients(model)
+
+
+@check("DDP-051", worlds=(3, 4), beyond=False)
+def test_the_divisor_is_the_size_of_the_subgroup(ranks):
+    groups = [[1, 2], [0]] if ranks.world == 3 else [[0, 2], [3, 1]]
+    seen = ranks(average_in_groups, groups)
+    for members in groups:
+        alone = models.Sum(4)
+        for rank in members:
+            (alone(models.divisible(rank, 0)).sum() / len(members)).backward()
+        for rank in members:
+            assert seen[rank] == gradients(alone), f"rank {rank} of group {members}"
+
+
+class ManyTypes(nn.Module):
+    """One parameter of each floating-point type; its local gradient is the sum of the input."""
+
+    TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+    def __init__(self):
+        super().__init__()
+        self.each = nn.ParameterList([nn.Parameter(torch.ones(3, dtype=kind)) for kind in self.TYPES * 2])
+
+    def forward(self, x):
+        products = [(parameter * x.to(parameter.dtype)).sum().double() for parameter in self.each]
+        return torch.stack(products).sum()
+
+
+def average_types(ctx):
+    told = []
+    for view in (False, True):
+        model = ddp(ctx, ManyTypes(), gradient_as_bucket_view=view, bucket_cap_mb=TINY_MIB)
+        model(12.0 * (ctx.rank + 1) * torch.arange(1.0, 4.0)).backward()
+        told.append([(str(p.grad.dtype), p.grad.tolist()) for p in model.module.each])
+    return told
+
+
+@check("DDP-052", worlds=MANY, beyond=False)
+def test_each_dtype_is_averaged_in_itself(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    expected = [(str(kind), [mean, 2 * mean, 3 * mean]) for kind in ManyTypes.TYPES * 2]
+    for told in ranks(average_types):
+        assert told == [expected] * 2
+
+
+def average_shared(ctx):
+    told = []
+    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}):
+        layer = models.scalar()
+        model = ddp(ctx, nn.Sequential(layer, nn.Identity(), layer), **options)
+        model(12 * models.place(ctx.rank, 0)).sum().backward()
+        told.append((layer.weight.grad.item(), len(list(model.parameters()))))
+    return told
+
+
+@check("DDP-056", worlds=MANY, beyond=False)
+def test_a_shared_parameter_is_averaged_once_with_all_its_contributions(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    assert ranks(average_shared) == [[(2 * mean, 1)] * 3] * ranks.world
+
+
+class Looking(nn.Module):
+    """Two sparse tables and a dense layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6, 2, sparse=True)
+        self.bag = nn.EmbeddingBag(6, 2, mode="sum", sparse=True)
+        self.a = models.scalar()
+
+    def forward(self, rows):
+        return self.table(rows).sum() + self.bag(rows.view(1, -1)).sum() + self.a(rows.float().view(-1, 1)).sum()
+
+
+def look_up(ctx):
+    model = ddp(ctx, Looking())
+    told = []
+    for _ in range(2):
+        model.zero_grad(set_to_none=True)
+        (12 * model(torch.tensor([ctx.rank, 5]))).backward()
+        held = [model.module.table.weight.grad, model.module.bag.weight.grad]
+        told.append([(grad.is_sparse, grad.to_dense().tolist()) for grad in held])
+    return told, model.module.a.weight.grad.item()
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_sparse_gradients_are_averaged_and_stay_sparse(ranks):
+    world = ranks.world
+    dense = [[12.0 / world] * 2 for _ in range(world)] + [[0.0] * 2 for _ in range(5 - world)] + [[12.0] * 2]
+    for told, plain in ranks(look_up):
+        assert told == [[(True, dense)] * 2] * 2
+        assert plain == 12 * (sum(range(world)) + 5 * world) / world
+
+
+def train_frozen(ctx):
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    nn.init.ones_(module[1].weight)
+    module[0].bias.requires_grad_(False)
+    model = ddp(ctx, module, bucket_cap_mb=TINY_MIB)
+    before = module[0].bias.tolist()
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.full((1, 2), 12.0 * (ctx.rank + 1))).sum().backward()
+    return module[0].bias.grad is None, before == module[0].bias.tolist(), module[0].weight.grad.tolist()
+
+
+@check("DDP-058", worlds=WORLDS, beyond=False)
+def test_frozen_parameters_stay_untouched_beside_averaged_ones(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    assert ranks(train_frozen) == [(True, True, [[2 * mean] * 2] * 2)] * ranks.world
+
+
+def accumulate_averages(ctx):
+    told = []
+    for view in (False, True):
+        model = ddp(ctx, models.scalar(), gradient_as_bucket_view=view)
+        seen, held = [], []
+        for iteration in range(3):
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(model.module.weight.grad.item())
+            held.append(model.module.weight.grad)
+        told.append((seen, held[1] is held[2]))
+    return told
+
+
+@check("DDP-059", worlds=WORLDS, beyond=False)
+def test_without_zeroing_the_averages_of_iterations_add_up_in_the_same_tensor(ranks):
+    means = [sum(models.divisible_scalar(r, i).item() for r in range(ranks.world)) / ranks.world for i in range(3)]
+    sums = [means[0], means[0] + means[1], sum(means)]
+    assert ranks(accumulate_averages) == [[(sums, True)] * 2] * ranks.world
+
+
+class Normed(nn.Module):
+    """A scalar layer after a normalisation in training mode, whose output the weight's gradient does not depend on."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1, affine=False)
+        self.a = models.scalar()
+
+    def forward(self, x):
+        return self.a(x) + 0 * self.norm(x)
+
+
+def forward_twice(ctx):
+    told = []
+    for kind in (models.scalar, Normed):
+        model = ddp(ctx, kind())
+        for _ in range(3):
+            model.zero_grad()
+            x = torch.tensor([[12.0 * (ctx.rank + 1)], [24.0]])
+            (model(x) + model(2 * x)).sum().backward()
+        told.append(gradients(model))
+    return [next(iter(each.values())) for each in told]
+
+
+@check("DDP-060", worlds=MANY, beyond=False)
+def test_several_forwards_before_one_backward_give_the_averaged_sum(ranks):
+    mean = 3 * sum(12.0 * (rank + 1) + 24.0 for rank in range(ranks.world)) / ranks.world
+    assert ranks(forward_twice) == [[[mean]] * 2] * ranks.world

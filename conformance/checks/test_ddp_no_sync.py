@@ -1,0 +1,230 @@
+"""no_sync: nothing is sent inside, and the first pass that begins outside averages all that was accumulated."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, WORLDS, check
+from conformance.ranks import caught
+from conformance.training import ddp, gradient, gradients
+
+TINY_MIB = 1e-4
+WAYS = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": TINY_MIB})
+
+
+def accumulate(ctx, options):
+    """Two iterations inside, two outside; gradients and number of collectives after each."""
+    model = ddp(ctx, models.Sum(3), **options)
+    seen, sent = [], []
+    for iteration, context in enumerate((model.no_sync, model.no_sync, nullcontext, nullcontext)):
+        start = len(ctx.ledger())
+        with context():
+            model(models.divisible(ctx.rank, iteration)).sum().backward()
+        seen.append(gradients(model))
+        sent.append(len(ctx.ledger()) - start)
+    return seen, sent
+
+
+def accumulate_every_way(ctx):
+    return [accumulate(ctx, options) for options in WAYS]
+
+
+def accumulated_alone(world):
+    """By rank, what ``accumulate`` must show: local sums twice, their mean, and one more mean on top."""
+    local = [[], []]
+    for rank in range(world):
+        model = models.Sum(3)
+        for iteration in range(2):
+            model(models.divisible(rank, iteration)).sum().backward()
+            local[iteration].append(gradients(model))
+    model, closed = models.Sum(3), []
+    for iteration in range(4):
+        for rank in range(world):
+            model(models.divisible(rank, iteration)).sum().backward()
+        if iteration >= 2:
+            sums = gradients(model)
+            closed.append({name: [value / world for value in values] for name, values in sums.items()})
+    return [[local[0][rank], local[1][rank], *closed] for rank in range(world)]
+
+
+@check("DDP-072", "DDP-073", worlds=WORLDS, beyond=False)
+def test_inside_gradients_add_up_locally_and_the_first_pass_outside_averages_all(ranks):
+    alone = accumulated_alone(ranks.world)
+    for rank, told in enumerate(ranks(accumulate_every_way)):
+        for options, (seen, _) in zip(WAYS, told, strict=True):
+            assert seen == alone[rank], f"rank {rank}, {options}"
+
+
+@check("DDP-072", worlds=MANY)
+def test_inside_nothing_at_all_is_sent_for_a_model_without_buffers(ranks):
+    for told in ranks(accumulate_every_way, ledger=True):
+        for options, (_, sent) in zip(WAYS, told, strict=True):
+            assert sent[:2] == [0, 0], options
+            assert min(sent[2:]) > 0, "the ledger recorded nothing of a synchronised pass"
+
+
+def cross_the_border(ctx):
+    """Forward outside with backward inside, and the other way round."""
+    x, told = 12 * models.place(ctx.rank, 0), []
+    for forward_inside in (False, True):
+        model = ddp(ctx, models.scalar())
+        with model.no_sync() if forward_inside else nullcontext():
+            loss = model(x).sum()
+        with nullcontext() if forward_inside else model.no_sync():
+            loss.backward()
+        told.append(gradient(model.module.weight))
+    return told
+
+
+@check("DDP-074", worlds=MANY, beyond=False)
+def test_what_counts_is_where_the_forward_ran(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    assert ranks(cross_the_border) == [[mean, 12.0 * (rank + 1)] for rank in range(ranks.world)]
+
+
+def nest(ctx):
+    model = ddp(ctx, models.scalar())
+    settings = [model.require_backward_grad_sync]
+    with model.no_sync():
+        with model.no_sync():
+            settings.append(model.require_backward_grad_sync)
+        settings.append(model.require_backward_grad_sync)
+    settings.append(model.require_backward_grad_sync)
+
+    def fail(depth):
+        with model.no_sync():
+            if depth:
+                fail(depth - 1)
+            raise KeyError("from inside")
+
+    error = caught(fail, 1)
+    return settings, error.kinds[0], model.require_backward_grad_sync
+
+
+def train_after_nesting(ctx):
+    """A pass inside the outer context, after an inner one has ended, is still local."""
+    model, seen = ddp(ctx, models.scalar()), []
+    with model.no_sync():
+        with model.no_sync():
+            pass
+        model(12 * models.place(ctx.rank, 0)).sum().backward()
+        seen.append(gradient(model.module.weight))
+    caught(leave_by_error, model)
+    model.zero_grad()
+    model(12 * models.place(ctx.rank, 0)).sum().backward()
+    return [*seen, gradient(model.module.weight)]
+
+
+def leave_by_error(model):
+    with model.no_sync():
+        raise KeyError("from inside")
+
+
+@check("DDP-075", worlds=WORLDS)
+def test_leaving_restores_the_setting_found_even_by_an_error(ranks):
+    assert ranks(nest) == [([True, False, False, True], "KeyError", True)] * ranks.world
+
+
+@check("DDP-075", worlds=MANY, beyond=False)
+def test_after_an_inner_context_the_outer_one_still_holds(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    assert ranks(train_after_nesting) == [[12.0 * (rank + 1), mean] for rank in range(ranks.world)]
+
+
+def leave_one_after_the_other(ctx):
+    """Each rank leaves only when the one before it has left: an exit that communicated would wait for ever."""
+    model = ddp(ctx, models.scalar())
+    with model.no_sync():
+        model(12 * models.place(ctx.rank, 0)).sum().backward()
+        if ctx.rank > 0:
+            ctx.store.wait([f"left/{ctx.rank - 1}"])
+    held = gradient(model.module.weight)
+    ctx.store.set(f"left/{ctx.rank}", "1")
+    return held
+
+
+@check("DDP-076", worlds=MANY)
+def test_leaving_waits_for_nobody_and_averages_nothing(ranks):
+    assert ranks(leave_one_after_the_other) == [12.0 * (rank + 1) for rank in range(ranks.world)]
+
+
+def use_b_inside_only(ctx):
+    model = ddp(ctx, models.Branches(), find_unused_parameters=True)
+    x = 12 * models.place(ctx.rank, 0)
+    with model.no_sync():
+        model(x, with_b=ctx.rank == 1).sum().backward()
+        model(x, with_b=False).sum().backward()
+    model(x, with_b=False).sum().backward()
+    first = gradients(model)
+    model.zero_grad(set_to_none=True)
+    model(x, with_b=False).sum().backward()
+    return first, gradients(model)
+
+
+@check("DDP-077", worlds=MANY, beyond=False)
+def test_a_parameter_used_only_inside_counts_as_used_in_the_closing_pass_alone(ranks):
+    world = ranks.world
+    mean = 12 * sum(range(1, world + 1)) / world
+    for first, second in ranks(use_b_inside_only):
+        assert first == {"a.weight": [3 * mean], "b.weight": [24.0 / world]}
+        assert second == {"a.weight": [mean], "b.weight": None}
+
+
+def count_through(ctx):
+    """One normal pass, three inside, two outside; each rank's counter grows by a step of its own."""
+    model = ddp(ctx, models.Counting(1.0 + 10.0 * ctx.rank))
+    for inside in (False, True, True, True, False, False):
+        with model.no_sync() if inside else nullcontext():
+            model(torch.ones(1, 1)).sum().backward()
+    return model.module.seen
+
+
+@check("DDP-078", worlds=MANY)
+def test_buffers_are_rank_0s_again_by_the_second_pass_outside_at_the_latest(ranks):
+    seen = ranks(count_through)
+    assert seen[0] == [0, 1, 2, 3, 4, 5]
+    for rank, mine in enumerate(seen[1:], start=1):
+        step = 1.0 + 10.0 * rank
+        assert mine[0] == 0
+        assert mine[5] == 5, f"rank {rank} never received rank 0's buffer again: {mine}"
+        for place in range(1, 5):
+            assert mine[place] in (seen[0][place], mine[place - 1] + step), f"rank {rank}: {mine}"
+    if any(mine[4] != 4 for mine in seen[1:]):
+        ranks.at_limit("the first synchronised forward after no_sync does not broadcast buffers")
+
+
+def begin_inside(ctx):
+    told = []
+    for unused in (False, True):
+        model = ddp(ctx, models.Branches() if unused else nn.Sequential(models.scalar()), static_graph=True)
+        seen = []
+
+        def loop(model=model, seen=seen):
+            for iteration in range(4):
+                with model.no_sync() if iteration == 0 else nullcontext():
+                    model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                seen.append(list(gradients(model).values()))
+                if iteration:
+                    model.zero_grad(set_to_none=True)
+
+        told.append((caught(loop), seen))
+    return told
+
+
+@check("DDP-079", worlds=MANY, beyond=False)
+def test_a_static_graph_may_begin_inside_or_says_why_not(ranks):
+    def local(rank, iteration):
+        return models.divisible_scalar(rank, iteration).item()
+
+    means = [sum(local(rank, i) for rank in range(ranks.world)) / ranks.world for i in range(4)]
+    for rank, told in enumerate(ranks(begin_inside)):
+        rows = [local(rank, 0), means[0] + means[1], means[2], means[3]]
+        for unused, (error, seen) in zip((False, True), told, strict=True):
+            if error is None:
+                assert seen == [[[row], None] if unused else [[row]] for row in rows], f"rank {rank}"
+            else:
+                assert "no_sync" in error.text, f"the refusal names neither cause nor cure: {error}"
+                assert "static_graph" in error.text
+                ranks.at_limit("static_graph cannot begin inside no_sync")

@@ -1,0 +1,254 @@
+"""Replicas at the start: made equal to group rank 0's, refused where they are different models, and kept the same."""
+
+import inspect
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, check
+from conformance.ranks import Caught, caught
+from conformance.subjects import Unsupported
+from conformance.training import ddp, gradient
+
+
+class Mixed(nn.Module):
+    """Two parameters and a buffer of each kind, all of one value."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.line = nn.Linear(2, 2)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.register_buffer("number", torch.zeros(3))
+        self.register_buffer("whole", torch.zeros((2, 2), dtype=torch.int64))
+        self.register_buffer("flag", torch.zeros(2, dtype=torch.bool))
+        self.register_buffer("passing", torch.zeros(2, dtype=torch.float64), persistent=False)
+        with torch.no_grad():
+            for tensor in [*self.parameters(), *self.buffers()]:
+                tensor.fill_(value)
+
+
+def values(module):
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: sorted(set(tensor.flatten().tolist())) for name, tensor in named}
+
+
+def wrap_differently_seeded(ctx, members):
+    group = dist.new_group(members)
+    if ctx.rank not in members:
+        return None
+    module = Mixed(ctx.rank)
+    before = {name: id(tensor) for name, tensor in module.named_parameters()}
+    model = ddp(ctx, module, process_group=group)
+    return values(model.module), before == {name: id(tensor) for name, tensor in module.named_parameters()}
+
+
+@check("DDP-025", worlds=MANY)
+def test_parameters_and_buffers_of_every_kind_start_equal_to_rank_0(ranks):
+    for mine, same_objects in ranks(wrap_differently_seeded, list(range(ranks.world))):
+        assert set(map(tuple, mine.values())) == {(0.0,)}, mine
+        assert len(mine) == 7
+        assert same_objects, "parameters must keep their identity: optimizers may already hold them"
+
+
+@check("DDP-025", worlds=(3, 4))
+def test_in_a_subgroup_replicas_start_equal_to_the_groups_first_rank(ranks):
+    members = list(range(1, ranks.world))
+    for mine, _ in ranks(wrap_differently_seeded, members)[1:]:
+        assert mine.pop("flag") == [True]
+        assert set(map(tuple, mine.values())) == {(1.0,)}, mine
+
+
+def wrap_without_sync(ctx):
+    if "init_sync" not in inspect.signature(ctx.subject.DistributedDataParallel.__init__).parameters:
+        raise Unsupported("this version has no init_sync")
+    model = ddp(ctx, models.scalar(ctx.rank + 1.0), init_sync=False)
+    start = model.module.weight.item()
+    model(12 * models.place(ctx.rank, 0)).sum().backward()
+    return start, gradient(model.module.weight)
+
+
+@check("DDP-026", worlds=MANY, beyond=False)
+def test_without_initial_sync_each_rank_keeps_its_own_weights_and_gradients_are_averaged(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    assert ranks(wrap_without_sync) == [(rank + 1.0, mean) for rank in range(ranks.world)]
+
+
+def refused(ctx, build):
+    """What wrapping this rank's own model raises, in a group whose waits end soon."""
+    group = dist.new_group(list(range(ctx.world)), timeout=timedelta(seconds=2))
+    error = caught(ddp, ctx, build(ctx.rank), process_group=group)
+    ctx.meet("told")
+    return error
+
+
+def with_bias_on_0(rank):
+    return nn.Linear(2, 1, bias=rank == 0)
+
+
+def wider_by_rank(rank):
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1 + rank))
+
+
+def wider_on_last(rank):
+    return nn.Linear(2, 3 if rank == dist.get_world_size() - 1 else 2)
+
+
+def channels_last_beyond_0(rank):
+    layer = nn.Conv2d(4, 4, 3)
+    return layer if rank == 0 else layer.to(memory_format=torch.channels_last)
+
+
+def registered_backwards_beyond_0(rank):
+    names = ["a", "b"] if rank == 0 else ["b", "a"]
+    return nn.ModuleDict({name: models.scalar() for name in names})
+
+
+def double_beyond_0(rank):
+    return nn.Linear(2, 2, dtype=torch.float32 if rank == 0 else torch.float64)
+
+
+def is_refusal(error: Caught | None, *words: str) -> bool:
+    return error is not None and error.is_a(RuntimeError) and all(word in error.text.lower() for word in words)
+
+
+def says_time_out(error):
+    return any(word in error.text.lower() for word in ("timed out", "timeout", "connection closed", "reset by peer"))
+
+
+@check("DDP-027", worlds=MANY)
+def test_different_numbers_of_parameters_are_refused_on_every_rank(ranks):
+    for error in ranks(refused, with_bias_on_0):
+        assert is_refusal(error, "rank 0", "param", "2", "1"), error
+        assert not says_time_out(error)
+
+
+@check("DDP-028", worlds=MANY)
+def test_a_differing_shape_is_refused_on_the_differing_ranks_with_its_place(ranks):
+    for error in ranks(refused, wider_by_rank)[1:]:
+        assert is_refusal(error, "param", "2"), error  # the second layer's weight is parameter 2
+        assert not says_time_out(error)
+    assert is_refusal(ranks(refused, wider_on_last)[-1], "param", "0")
+
+
+@check("DDP-029", worlds=MANY)
+def test_a_differing_shape_is_refused_on_rank_0_too(ranks):
+    error = ranks(refused, wider_by_rank)[0]
+    assert is_refusal(error, "param"), error
+    assert not says_time_out(error), f"rank 0 learned of it only by {error}"
+
+
+@check("DDP-029", worlds=MANY)
+def test_a_differing_stride_is_refused_on_rank_0_too(ranks):
+    error = ranks(refused, channels_last_beyond_0)[0]
+    assert is_refusal(error, "stride"), error
+    assert not says_time_out(error), f"rank 0 learned of it only by {error}"
+
+
+@check("DDP-030", worlds=MANY)
+def test_differing_strides_are_refused_on_the_differing_ranks(ranks):
+    for error in ranks(refused, channels_last_beyond_0)[1:]:
+        assert is_refusal(error, "stride"), error
+        assert not says_time_out(error)
+
+
+def train_channels_last(ctx):
+    told = []
+    for view in (False, True):
+        torch.manual_seed(0)
+        layer = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        model = ddp(ctx, layer, gradient_as_bucket_view=view)
+        model(12 * models.integers(1, 2, 3, 3, seed=ctx.rank)).sum().backward()
+        told.append((layer.weight.grad.stride() == layer.weight.stride(), layer.weight.grad.tolist()))
+    return told
+
+
+@check("DDP-030", worlds=MANY, beyond=False)
+def test_non_contiguous_parameters_get_gradients_of_their_own_strides(ranks):
+    alone = torch.zeros(3, 2, 2, 2)
+    for rank in range(ranks.world):
+        layer = nn.Conv2d(2, 3, 2)
+        layer(12 * models.integers(1, 2, 3, 3, seed=rank)).sum().backward()
+        alone += layer.weight.grad / ranks.world
+    for rank, told in enumerate(ranks(train_channels_last)):
+        assert told == [(True, alone.tolist())] * 2, f"rank {rank}"
+
+
+@check("DDP-031", worlds=MANY)
+def test_equal_shapes_in_another_order_are_refused(ranks):
+    for error in ranks(refused, registered_backwards_beyond_0):
+        assert is_refusal(error, "a", "b", "param"), f"passed validation: {error}"
+        assert not says_time_out(error)
+
+
+@check("DDP-032", worlds=MANY)
+def test_differing_dtypes_are_refused(ranks):
+    for error in ranks(refused, double_beyond_0):
+        assert is_refusal(error, "float32", "float64"), f"passed validation: {error}"
+        assert not says_time_out(error)
+
+
+def add_a_layer_later(ctx):
+    model = ddp(ctx, nn.Sequential(models.scalar()))
+
+    def use():
+        model.module.append(models.scalar())
+        model(12 * models.place(ctx.rank, 0)).sum().backward()
+
+    error = caught(use)
+    ctx.meet("told")
+    return error, [None if p.grad is None else p.grad.item() for p in model.parameters()]
+
+
+@check("DDP-033", worlds=MANY, beyond=False)
+def test_parameters_added_later_are_refused_or_stay_local_while_the_others_are_averaged(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    told = ranks(add_a_layer_later)
+    if all(error is not None for error, _ in told):
+        assert all(is_refusal(error, "param") for error, _ in told)
+        return
+    for rank, (error, (old, new)) in enumerate(told):
+        assert error is None
+        assert old == mean
+        assert new in (mean, 12.0 * (rank + 1))
+    if {new for _, (_, new) in told} != {mean}:
+        ranks.at_limit("parameters registered after wrapping keep local gradients")
+
+
+def replace_a_parameter(ctx, bias):
+    model = ddp(ctx, nn.Linear(1, 1, bias=bias))
+    model.module.weight = nn.Parameter(torch.ones(1, 1))
+
+    def use():
+        model(12 * models.place(ctx.rank, 0)).sum().backward()
+
+    first = caught(use)
+    held = None if model.module.weight.grad is None else model.module.weight.grad.item()
+    second = caught(use)
+    ctx.meet("told")
+    return first, held, second
+
+
+def assert_noticed(ranks, bias):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    for rank, (first, held, second) in enumerate(ranks(replace_a_parameter, bias)):
+        if first is not None:
+            assert is_refusal(first, "param")
+        elif held == mean:
+            assert second is None
+        else:
+            assert held == 12.0 * (rank + 1)
+            assert is_refusal(second, "param"), f"rank {rank} goes on with local gradients: {second}"
+            ranks.at_limit("the new parameter's first gradient is local; the next forward raises")
+
+
+@check("DDP-034", worlds=MANY, beyond=False)
+def test_a_replaced_parameter_among_others_is_noticed_at_the_next_forward_at_the_latest(ranks):
+    assert_noticed(ranks, bias=True)
+
+
+@check("DDP-034", worlds=MANY, beyond=False)
+def test_a_replaced_only_parameter_is_noticed_at_the_next_forward_at_the_latest(ranks):
+    assert_noticed(ranks, bias=False)
