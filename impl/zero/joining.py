@@ -10,6 +10,7 @@ The news go out only while somebody has joined; otherwise a step sends what it s
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -37,17 +38,15 @@ class Joining:
     def __init__(self, zero: ZeroRedundancyOptimizer, team: Team, device: torch.device) -> None:
         self._zero = zero
         self._team = team
-        self._channel = NewsChannel(team, device)
         self._device = device
+        # the context that we are in or were in last; held weakly, it must not outlive its block
+        self._session: weakref.ref[Session] | None = None
+        # carries news in that context
+        self._channel: NewsChannel
         # ranks that had joined at the last step; when they change, the newcomers need the news afresh
         self._absent: tuple[GroupRank, ...] = ()
         # on a joined rank: the keywords of the live ranks' last known step()
         self._arguments: dict[str, Any] = {}
-
-    def begin_context(self) -> None:
-        """A context is being set up: nobody has been told anything yet."""
-        self._channel.forget()
-        self._absent = ()
 
     def step(self, session: Session, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank."""
@@ -92,9 +91,23 @@ class Joining:
             raise AssertionError("a joined rank follows a consolidation in which nobody has joined")
         self._zero._consolidate(GroupRank(target))
 
+    def share_settings(self, session: Session) -> None:
+        """Bring the live ranks' settings to those that have joined; for steps whose gradients arrive by themselves."""
+        if not self._absent_ranks(session):
+            return
+        zero = self._zero
+        news = News(settings_of(zero.param_groups), zero._sent_parameters(), {})
+        told, _, _ = self._channel.exchange(news, [], session.source, {}, session.watch)
+        if told is not None and session.shadowing:
+            zero._take_news(told.settings, told.sent)
+
     def _absent_ranks(self, session: Session) -> tuple[GroupRank, ...]:
+        if self._session is None or self._session() is not session:
+            self._session = weakref.ref(session)
+            self._channel = NewsChannel(session.team, self._device)
+            self._absent = ()
         active = set(session.active_ranks)
-        absent = tuple(GroupRank(rank) for rank in self._team.members if rank not in active)
+        absent = tuple(GroupRank(rank) for rank in session.team.members if rank not in active)
         if absent != self._absent:
             self._channel.forget()
             self._absent = absent

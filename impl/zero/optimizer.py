@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ..comm.collectives import all_gather_object
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Joinable, JoinHook
 from . import checkpoint
 from .arguments import Group, check_alike, checked_groups, local_constructor
+from .compat import SENT_FROM_BACKWARD, CompatibleNames
 from .groups import copy_settings, take_settings
 from .joining import Joining
 from .overlapping import OverlapInfo, OverlapState, PartialSteps
@@ -23,10 +25,8 @@ logger = logging.getLogger(__name__)
 
 Closure = Callable[[], Any]
 
-_SENT_FROM_BACKWARD = "with overlap_with_ddp=True parameters are sent from inside backward, bucket by bucket"
 
-
-class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable):
+class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
     """Wraps any optimizer and shards its state over the ranks of a process group.
 
     Every parameter is owned by one rank. ``step`` updates the parameters of this rank with a local optimizer
@@ -252,7 +252,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable):
     def _sync_params(self, watch: Watch | None = None) -> None:
         """Send every owner's parameters to all ranks."""
         if self._overlap_info is not None:
-            raise AssertionError(_SENT_FROM_BACKWARD)
+            raise AssertionError(SENT_FROM_BACKWARD)
         self._current_publisher().publish(watch)
 
     # --- overlap with DDP's backward -------------------------------------------------------------------------------
@@ -269,6 +269,27 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable):
         self._partial_steps = PartialSteps(self)
         self._overlap_info.status = OverlapState.INITIALIZED
         return self._partial_steps
+
+    def _move_to(self, team: Team, plan: ShardPlan) -> None:
+        """Share the state over another group from now on, with these owners; call it on every rank of that group.
+
+        States go to their new owners. Those that only ranks outside the new group held are lost, with a warning.
+        """
+        held: checkpoint.States = {}
+        mine = checkpoint.snapshot(self._own_states())
+        for part in all_gather_object(team, mine, self._device, "zero: states on the move"):
+            held.update(part)
+        parameters = self._parameters()
+        lost = [index for index in range(len(parameters)) if index not in held]
+        if lost and held:
+            logger.warning("The new process group holds no optimizer state of parameter(s) %s: they start anew.", lost)
+        self._team, self._plan = team, plan
+        self.process_group, self.world_size, self.rank = team.group, team.size, team.rank
+        self._build_local()
+        self._load_local({parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held})
+        self._publisher = None
+        self._joining = Joining(self, team, self._device)
+        self._partial_steps = PartialSteps(self)
 
     def _check_trainability_unchanged(self) -> None:
         """RuntimeError if ``requires_grad`` has changed since the owners were fixed (ZERO-027)."""
@@ -305,11 +326,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable):
 
     def _consolidate(self, to: GroupRank) -> None:
         copy_settings(self.param_groups, self.optim.param_groups)
-        index_of = {id(parameter): index for index, parameter in enumerate(self._parameters())}
-        mine = {index_of[id(key)]: state for key, state in self.optim.state.items() if id(key) in index_of}
         self._consolidated = None  # frees the last one before the next is gathered
-        self._consolidated = checkpoint.gather_states(self._team, mine, to, self._device)
+        self._consolidated = checkpoint.gather_states(self._team, self._own_states(), to, self._device)
         self._steps_since_consolidation = 0
+
+    def _own_states(self) -> checkpoint.States:
+        """The states that this rank holds, by global index."""
+        index_of = {id(parameter): index for index, parameter in enumerate(self._parameters())}
+        return {index_of[id(key)]: state for key, state in self.optim.state.items() if id(key) in index_of}
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all parameters, in the format of an ordinary optimizer over the same groups.
@@ -346,15 +370,17 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable):
         self._check_overlap_initialized()
         owned = set(self._plan.owned_by(self._team.rank))
         super().load_state_dict(checkpoint.own_part(state_dict, owned))
+        self._load_local(self.state)
+        self._consolidated = None
+
+    def _load_local(self, states: Mapping[Any, Any]) -> None:
+        """Let the local optimizer take these states (by parameter) and the exposed settings."""
         groups = self._local_groups(self._team.rank)
         place_of = {id(p): place for place, p in enumerate(p for group in groups for p in group["params"])}
-        packed = {
-            place_of[id(key)] if isinstance(key, torch.Tensor) else key: state for key, state in self.state.items()
-        }
+        packed = {place_of[id(key)] if isinstance(key, torch.Tensor) else key: state for key, state in states.items()}
         packed_groups = [{**group, "params": [place_of[id(p)] for p in group["params"]]} for group in groups]
         self.optim.load_state_dict({"state": packed, "param_groups": packed_groups})
         self.state = self.optim.state
-        self._consolidated = None
 
     # --- joining ---------------------------------------------------------------------------------------------------
 
@@ -362,7 +388,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable):
         """The hook by which a rank without inputs follows the others' steps; keywords are ignored."""
         from .join_hook import _ZeROJoinHook
 
-        self._joining.begin_context()
         return _ZeROJoinHook(self)
 
     @property
@@ -374,39 +399,3 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable):
     def join_process_group(self) -> Any:
         """The optimizer's own process group."""
         return self.process_group
-
-    # --- under torch's names ---------------------------------------------------------------------------------------
-
-    def _partition_parameters(
-        self, params_per_rank: Sequence[Sequence[torch.Tensor]] | None = None
-    ) -> list[list[Group]]:
-        """The parameter groups of every rank, by rank; with an argument, those of that partition, checked."""
-        if params_per_rank is None:
-            return [self._local_groups(rank) for rank in self._team.members]
-        self._verify_params_per_rank(params_per_rank)
-        chosen = [{id(parameter) for parameter in members} for members in params_per_rank]
-        return [
-            [{**group, "params": [p for p in group["params"] if id(p) in members]} for group in self.param_groups]
-            for members in chosen
-        ]
-
-    def _verify_params_per_rank(self, params_per_rank: Sequence[Sequence[torch.Tensor]]) -> None:
-        """ValueError unless there is one list per rank and every parameter in it is one of ours (ZERO-029)."""
-        if len(params_per_rank) != self._team.size:
-            raise ValueError(
-                f"params_per_rank must have one list for each of the {self._team.size} ranks, but has "
-                f"{len(params_per_rank)}."
-            )
-        known = {id(parameter) for parameter in self._parameters()}
-        for rank, members in enumerate(params_per_rank):
-            for place, parameter in enumerate(members):
-                if id(parameter) not in known:
-                    raise ValueError(
-                        f"Parameter {place} of rank {rank} in params_per_rank is none of this optimizer's parameters."
-                    )
-
-    def _broadcast_params_from_rank(self, rank: int) -> None:
-        """Send the parameters that group rank ``rank`` owns; call it on every rank."""
-        if self._overlap_info is not None:
-            raise AssertionError(_SENT_FROM_BACKWARD)
-        self._current_publisher().publish(owner=rank)

@@ -1,0 +1,34 @@
+"""Waiting for a communication hook's future from the backward thread, with an eye on peers that have failed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from ..comm import streams
+from ..comm.pending import Watch
+
+_WATCH_EVERY_S = 0.05
+_FIRST_NAP_S = 0.00001
+_LONGEST_NAP_S = 0.0005
+
+
+def wait_for(future: torch.futures.Future[Any], device: torch.device, watch: Watch | None) -> Any:
+    """The future's value.
+
+    On an accelerator this orders the current stream behind the reduction and does not block the host. On the host the
+    backend's own time limit ends the wait, and inside a join context the watch, which is called about every 50 ms.
+    """
+    if watch is None or streams.is_accelerated(torch.empty(0, device=device).device):
+        return future.wait()
+    nap = _FIRST_NAP_S
+    next_look = time.monotonic() + _WATCH_EVERY_S
+    while not future.done():
+        if time.monotonic() >= next_look:
+            watch()
+            next_look = time.monotonic() + _WATCH_EVERY_S
+        time.sleep(nap)
+        nap = min(nap * 1.3, _LONGEST_NAP_S)
+    return future.wait()
