@@ -37,7 +37,7 @@ def upper_ranks(world: int) -> list[int]:
 def total(handle: Any) -> float:
     """The number that a notification's handle yields, after waiting for it."""
     handle.wait()
-    return float(handle.result()[0].item())
+    return float(handle.get_future().wait()[0].item())
 
 
 # ------------------------------------------------------------------------------------------------------------- shapes
@@ -150,7 +150,7 @@ def adder(ctx: RankContext, name: str = "adder", log: list[str] | None = None, *
             self.total += self.reduced(value)
 
         def reduced(self, value: float) -> torch.Tensor:
-            whole = torch.full((3,), value, device=self.device)
+            whole = torch.full((3,), float(value), device=self.device)
             dist.all_reduce(whole, group=self.group)
             return whole
 

@@ -1,0 +1,177 @@
+"""Contexts that hold DDP and ZeRO: the documented example, what goes before what, loops out of the ordinary."""
+
+import torch
+from torch import nn
+
+from conformance import models, oracle
+from conformance.checking import MANY, check
+from conformance.joinables import adder, quick_group
+from conformance.ranks import Finished, Raised
+from conformance.scenario import linear, one_long
+
+PATIENCE_S = 2.0
+
+
+def train_the_documented_example(ctx, first, adds=None):
+    """DDP and ZeRO in one context; rank r has ``first + r`` inputs. An adder may communicate in between."""
+    torch.manual_seed(ctx.rank)
+    group = quick_group(ctx, PATIENCE_S)
+    model = ctx.subject.DistributedDataParallel(nn.Linear(1, 1).to(ctx.device), process_group=group)
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.Adam, process_group=group, lr=0.01
+    )
+    other = adder(ctx, group=group)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with ctx.subject.Join([model, *([other] if adds else []), optimizer]):
+        for number in range(first + ctx.rank):
+            loss = model(torch.tensor([float(number)], device=ctx.device)).sum()
+            if adds == "before backward":
+                other.step(number)
+            loss.backward()
+            if adds == "after backward":
+                other.step(number)
+            optimizer.step()
+    after = [parameter.detach() for parameter in model.parameters()]
+    moved = all(not torch.equal(*pair) for pair in zip(before, after, strict=True))
+    return moved, [parameter.tolist() for parameter in after], other.total.tolist()
+
+
+@check("JOIN-033", worlds=MANY, deadline_s=15)
+def test_the_documented_example_of_ddp_and_zero_completes_with_equal_replicas(ranks):
+    results = ranks(train_the_documented_example, 10)
+    assert all(moved for moved, *_ in results)
+    assert all(parameters == results[0][1] for _, parameters, _ in results)
+
+
+def totals_are_right(ranks, adds):
+    expected = sum(number for rank in range(ranks.world) for number in range(2 + rank))
+    results = ranks(train_the_documented_example, 2, adds)
+    assert [total for *_, total in results] == [[expected] * 3] * ranks.world
+    assert all(parameters == results[0][1] for _, parameters, _ in results)
+
+
+@check("JOIN-034", worlds=(2, 3), deadline_s=10)
+def test_a_users_joinable_adds_up_beside_ddp_and_zero(ranks):
+    totals_are_right(ranks, "after backward")
+
+
+@check("JOIN-034", worlds=(2, 3), deadline_s=10)
+def test_a_users_joinable_adds_up_between_the_forward_and_backward_of_ddp(ranks):
+    totals_are_right(ranks, "before backward")
+
+
+class Buffered(nn.Module):
+    """272 parameter elements and a buffer of 5, so that each kind of collective has its own size."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("seen", torch.zeros(5))
+
+    def forward(self, inputs):
+        self.seen += 1
+        return self.linear(inputs)
+
+
+def train_buffered(ctx, schedule):
+    """What each iteration of a live rank started, cut at the end of the forward."""
+    model = ctx.subject.DistributedDataParallel(Buffered().to(ctx.device))
+    iterations = []
+    with ctx.subject.Join([model]):
+        for _ in range(schedule[ctx.rank]):
+            start = len(ctx.ledger())
+            output = model(torch.ones(1, 16, device=ctx.device))
+            middle = len(ctx.ledger())
+            output.sum().backward()
+            iterations.append((words(ctx.ledger()[start:middle]), words(ctx.ledger()[middle:])))
+    return iterations
+
+
+def words(events):
+    """Each collective in a word: control (a small sum), buffers (a broadcast of the buffer), gradients."""
+    kinds = {("all_reduce", True): "control", ("broadcast", True): "buffers", ("all_reduce", False): "gradients"}
+    sizes = [(event, torch.Size(event.shape).numel()) for event in events]
+    return [kinds.get((event.op, size < 64), str(event)) for event, size in sizes]
+
+
+@check("JOIN-053", worlds=MANY, deadline_s=10)
+def test_ddp_notifies_before_it_sends_buffers_and_sends_gradients_last(ranks):
+    # how many control messages there are is the implementation's affair: one may carry what others send in several
+    for iterations in ranks(train_buffered, linear(ranks.world, 2), ledger=True):
+        for forward, backward in iterations:
+            assert set(forward) <= {"control", "buffers"}, forward
+            assert set(backward) <= {"control", "gradients"}, backward
+            assert "buffers" in forward
+            assert forward[0] == "control", f"the first collective of an iteration: {forward}"
+            assert backward[-1] == "gradients"
+
+
+def weigh(ctx, schedule, loop):
+    """Train on small integers with a loop that is more than forward, backward, step; the final weights."""
+    group = quick_group(ctx, PATIENCE_S)
+    model = ctx.subject.DistributedDataParallel(models.scalar().to(ctx.device), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    with ctx.subject.Join([model]):
+        for iteration in range(schedule[ctx.rank]):
+            optimizer.zero_grad()
+            batch = torch.full((1, 1), ctx.rank + 1.0 + iteration, device=ctx.device)
+            if loop == "two forwards":
+                (model(batch).sum() + model(batch).sum()).backward()
+            else:
+                model(batch).sum().backward()
+            optimizer.step()
+            if loop == "evaluation":
+                model.eval()
+                with torch.no_grad():
+                    model(batch)
+                model.train()
+    return next(model.parameters()).item()
+
+
+def weighed_alone(schedule, forwards):
+    model = models.scalar()
+    states = oracle.train_alone(
+        model, torch.optim.SGD(model.parameters(), lr=0.25), schedule,
+        lambda rank, iteration: torch.full((1, 1), rank + 1.0 + iteration), loss=lambda output: forwards * output.sum(),
+    )
+    return list(states)[-1]["weight"].item()
+
+
+def loop_is_right(ranks, loop, forwards=1):
+    for schedule in (one_long(ranks.world, 0), linear(ranks.world, 1)):
+        assert ranks(weigh, schedule, loop) == [weighed_alone(schedule, forwards)] * ranks.world, schedule
+
+
+@check("JOIN-054", worlds=(2, 4), deadline_s=8)
+def test_two_forwards_before_one_backward_leave_the_right_weights(ranks):
+    loop_is_right(ranks, "two forwards", 2)
+
+
+@check("JOIN-054", worlds=(2, 4), deadline_s=8)
+def test_an_evaluation_after_each_step_leaves_the_right_weights(ranks):
+    loop_is_right(ranks, "evaluation")
+
+
+def weigh_in_reverse_order(ctx, schedule):
+    """DDP and ZeRO, listed with the optimizer first: the list order that the documents warn of."""
+    group = quick_group(ctx, PATIENCE_S)
+    model = ctx.subject.DistributedDataParallel(models.scalar().to(ctx.device), process_group=group)
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, process_group=group, lr=0.25)
+    with ctx.subject.Join([optimizer, model]):
+        for iteration in range(schedule[ctx.rank]):
+            optimizer.zero_grad()
+            model(torch.full((1, 1), ctx.rank + 1.0 + iteration, device=ctx.device)).sum().backward()
+            optimizer.step()
+    return next(model.parameters()).item()
+
+
+@check("JOIN-040", worlds=(2, 4), deadline_s=8)
+def test_an_optimizer_listed_before_its_model_is_refused_with_a_reason_or_trains_right(ranks):
+    for schedule in (one_long(ranks.world, 0), linear(ranks.world, 1)):
+        run = ranks.run(weigh_in_reverse_order, schedule)
+        if all(isinstance(end, Raised) for end in run.outcomes):
+            texts = [end.error.text.lower() for end in run.outcomes]
+            assert all("order" in text or "before" in text for text in texts), texts
+        else:
+            assert all(isinstance(end, Finished) for end in run.outcomes), run.story()
+            assert run.values() == [weighed_alone(schedule, 1)] * ranks.world, schedule
