@@ -1,4 +1,4 @@
-"""The hooks that average every bucket as it is (built in, in Python, in half precision) and the one that does nothing."""
+"""Hooks that average every bucket as it is (built in, in Python, in half precision), and the one that does nothing."""
 
 import torch
 import torch.distributed as dist

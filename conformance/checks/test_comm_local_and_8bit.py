@@ -1,0 +1,96 @@
+"""Post-local SGD and the 8-bit hooks."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, check
+from conformance.hooked import alone, hooked, step, steps
+from conformance.training import ddp
+
+START = 2
+ITERATIONS = 4
+
+
+# -- COMM-028: post-local SGD; the subgroups are not consecutive
+
+
+def pair_of(rank):
+    return [rank % 2, rank % 2 + 2]
+
+
+def train_post_local(ctx, average_locally):
+    pairs = [dist.new_group(pair_of(rank)) for rank in (0, 1)]
+    library = ctx.subject.post_localSGD_hook
+    state = library.PostLocalSGDState(ctx.group, pairs[ctx.rank % 2], START, average_locally)
+    model = hooked(ctx, state, library.post_localSGD_hook)
+    return steps(ctx, model, count=ITERATIONS)
+
+
+@check("COMM-028", worlds=(4,), beyond=False, scenarios={"then by subgroup": True, "then not at all": False})
+def test_gradients_are_averaged_globally_before_the_start_and_locally_after_it(ranks, scenario):
+    everywhere = alone(range(4))
+    for rank, seen in enumerate(ranks(train_post_local, scenario)):
+        locally = alone(pair_of(rank) if scenario else [rank])
+        assert seen[:START] == everywhere[:START]
+        assert seen[START:] == locally[START:]
+
+
+# -- COMM-029: 8-bit
+
+
+def wide():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 20))
+
+
+def batch(rank, iteration):
+    return torch.randn(16, 30, generator=torch.Generator().manual_seed(10 * rank + iteration)) * (rank + 1)
+
+
+def train_quantised(ctx, hook):
+    """Two iterations: the averaged gradients, and the range of this rank's own."""
+    own = ddp(ctx, wide())
+    own.register_comm_hook(None, ctx.subject.debugging_hooks.noop_hook)
+    model = ddp(ctx, wide())
+    model.register_comm_hook(ctx.group, getattr(ctx.subject.quantization_hooks, hook))
+    told = []
+    for iteration in range(2):
+        local = [value for values in step(own, batch(ctx.rank, iteration)).values() for value in values]
+        told.append((step(model, batch(ctx.rank, iteration)), max(*local, 0.0) - min(*local, 0.0)))
+    return told
+
+
+HOOKS = {"one scale": "quantization_pertensor_hook", "a scale for each channel": "quantization_perchannel_hook"}
+
+
+@check("COMM-029", worlds=(1, *MANY), scenarios=HOOKS)
+def test_eight_bit_averages_are_off_by_less_than_a_step_and_equal_on_all_ranks(ranks, scenario):
+    exact = alone(range(ranks.world), batch=batch, model=wide, count=2)
+    runs = ranks(train_quantised, scenario)
+    for iteration, right in enumerate(exact):
+        one_step = max(told[iteration][1] for told in runs) / 255
+        first = runs[0][iteration][0]
+        assert all(told[iteration][0] == first for told in runs), "the ranks have different gradients"
+        errors = [abs(a - b) for name in right for a, b in zip(first[name], right[name], strict=True)]
+        assert max(errors) < one_step
+        assert max(errors) > 0, "nothing was quantised"
+
+
+def train_with_idle_rank(ctx, hook):
+    """The last rank has nothing but zeros to send."""
+    model = hooked(ctx, ctx.group, getattr(ctx.subject.quantization_hooks, hook))
+    factor = 0.0 if ctx.rank == ctx.world - 1 else 1.0
+    return step(model, factor * models.divisible(ctx.rank, 0)), factor
+
+
+@check("COMM-029", worlds=(2, 4), scenarios=HOOKS)
+def test_a_rank_that_sends_zeros_does_not_spoil_the_others(ranks, scenario):
+    members = range(ranks.world - 1)
+    right = alone(members, divisor=ranks.world, count=1)[0]
+    weights = [name for name in right if name.endswith("weight")]
+    for seen, _ in ranks(train_with_idle_rank, scenario):
+        largest = max(abs(value) for name in weights for value in right[name]) * ranks.world
+        errors = [abs(a - b) for name in weights for a, b in zip(seen[name], right[name], strict=True)]
+        assert max(errors) <= 4 * largest / 255

@@ -1,0 +1,225 @@
+"""PowerSGD: when it may start, what holds before and after it does, and what of its state can be saved."""
+
+import logging
+import pickle
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance.checking import MANY, check
+from conformance.hooked import TINY_MIB, alone, gap, hooked, step
+from conformance.ranks import caught
+
+HOOKS = {"by layer": "powerSGD_hook", "by bucket": "batched_powerSGD_hook"}
+WHOLE_MIB = 25.0  # everything in one bucket
+HOOKS_AND_BUCKETS = {
+    f"{how}, {many}": (hook, cap)
+    for how, hook in HOOKS.items()
+    for many, cap in (("one bucket", WHOLE_MIB), ("several buckets", TINY_MIB))
+}
+START = 3  # plain iterations: one with the first bucket layout, two with the final one
+ITERATIONS = 6
+
+
+class Layers(nn.Module):
+    """Two wide layers side by side: their weights are worth compressing, their biases are not."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(16, 24), nn.Linear(16, 24)])
+        self.register_buffer("mix", torch.randn(24, 24))
+
+    def forward(self, x):
+        return (self.layers[0](x) @ self.mix).tanh() + self.layers[1](x).tanh()
+
+
+def several_rows(rank, iteration):
+    """Weights get gradients of full rank."""
+    return torch.randn(40, 16, generator=torch.Generator().manual_seed(100 * rank + iteration))
+
+
+def one_row(rank, iteration):
+    """Through ``Straight`` the weight gets the same gradient in every row: a matrix of rank one, on average too."""
+    return torch.randn(1, 16, generator=torch.Generator().manual_seed(100 * rank + iteration))
+
+
+def always_the_same(rank, _iteration):
+    return several_rows(rank, 0)
+
+
+def straight():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 24))
+
+
+# -- COMM-025: the start
+
+
+def make_states(ctx):
+    make = ctx.subject.powerSGD_hook.PowerSGDState
+
+    def with_start(start, **options):
+        return caught(lambda: make(ctx.group, start_powerSGD_iter=start, **options))
+
+    off = {"use_error_feedback": False, "warm_start": False}
+    refused = [
+        with_start(start, **options)
+        for start in (0, 1)
+        for options in ({}, {"use_error_feedback": False}, {"warm_start": False})
+    ]
+    accepted = [with_start(2), with_start(100), with_start(0, **off), with_start(1, **off), caught(make, ctx.group)]
+    return refused, accepted
+
+
+@check("COMM-025", worlds=(1,))
+def test_with_a_memory_compression_starts_at_iteration_2_or_later(ranks):
+    refused, accepted = ranks(make_states)[0]
+    assert all(error is not None and error.is_a(ValueError) for error in refused), refused
+    assert accepted == [None] * 5
+
+
+# -- COMM-026: before and after the start
+
+
+def train(ctx, hook, model, batch, count, options, cap_mib=WHOLE_MIB):
+    """The gradients of some iterations, the first ``START`` of them before compression."""
+    library = ctx.subject.powerSGD_hook
+    state = library.PowerSGDState(ctx.group, **{"start_powerSGD_iter": START, "min_compression_rate": 1, **options})
+    wrapped = hooked(ctx, state, getattr(library, hook), model=model(), bucket_cap_mb=cap_mib)
+    return [step(wrapped, batch(ctx.rank, iteration)) for iteration in range(count)]
+
+
+@check("COMM-026", scenarios=HOOKS_AND_BUCKETS)
+def test_plain_averages_before_the_start_and_equal_approximations_after_it(ranks, scenario):
+    exact = alone(range(ranks.world), batch=several_rows, model=Layers, count=ITERATIONS)
+    hook, cap_mib = scenario
+    runs = ranks(train, hook, Layers, several_rows, ITERATIONS, {"matrix_approximation_rank": 2}, cap_mib)
+    for seen in runs:
+        assert gap(seen[:START], exact[:START]) <= 1e-5
+        assert seen[START:] == runs[0][START:], "the ranks have different gradients"
+        for iteration in range(START, ITERATIONS):
+            compressed = {name: values for name, values in seen[iteration].items() if name.endswith("weight")}
+            right = {name: exact[iteration][name] for name in compressed}
+            assert 1e-4 < gap([compressed], [right]) < 1.5, "neither exact nor beside the point"
+
+
+@check("COMM-026")
+def test_what_is_not_compressed_is_averaged_exactly(ranks):
+    exact = alone(range(ranks.world), batch=several_rows, model=Layers, count=ITERATIONS)
+    for seen in ranks(train, "powerSGD_hook", Layers, several_rows, ITERATIONS, {}):
+        for got, right in zip(seen, exact, strict=True):
+            biases = [{name: run[name] for name in run if name.endswith("bias")} for run in (got, right)]
+            assert gap(biases[:1], biases[1:]) <= 1e-5
+
+
+@check("COMM-026")
+def test_a_matrix_of_rank_one_comes_through_unchanged(ranks):
+    exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)
+    for seen in ranks(train, "powerSGD_hook", straight, one_row, ITERATIONS, {"use_error_feedback": False}):
+        assert gap(seen, exact) <= 1e-4
+
+
+@check("COMM-026", worlds=(2,))
+def test_with_error_feedback_what_was_lost_arrives_later(ranks):
+    """On data that never change, the mean gradient over many iterations goes towards the true one; else it cannot."""
+    count = 60
+    exact = alone(range(ranks.world), batch=always_the_same, model=Layers, count=1)[0]
+    gaps = {}
+    for feedback in (True, False):
+        options = {"use_error_feedback": feedback, "matrix_approximation_rank": 1}
+        seen = ranks(train, "powerSGD_hook", Layers, always_the_same, START + count, options)[0][START:]
+        mean = {name: (torch.tensor([each[name] for each in seen]).mean(0)).tolist() for name in exact}
+        gaps[feedback] = gap([mean], [exact])
+    assert gaps[True] < gaps[False] / 3, gaps
+
+
+def communicated(ctx, hook):
+    """How many elements this rank sent in a backward before the start and in the last one."""
+    library = ctx.subject.powerSGD_hook
+    state = library.PowerSGDState(ctx.group, start_powerSGD_iter=START, min_compression_rate=1)
+    model = hooked(ctx, state, getattr(library, hook), model=Layers(), bucket_cap_mb=WHOLE_MIB)
+    counts = []
+    for iteration in range(ITERATIONS):
+        output = model(several_rows(ctx.rank, iteration)).sum()
+        before = len(ctx.ledger())
+        output.backward()
+        counts.append(sum(torch.Size(event.shape).numel() for event in ctx.ledger()[before:]))
+    return counts[START - 1], counts[-1]
+
+
+@check("COMM-026", worlds=MANY, scenarios=HOOKS)
+def test_after_the_start_much_less_is_sent(ranks, scenario):
+    for before, after in ranks(communicated, scenario, ledger=True):
+        assert before >= sum(parameter.numel() for parameter in Layers().parameters())
+        assert after < before / 2
+
+
+# -- COMM-027: saving
+
+
+class _Warnings(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def save_and_load(ctx):
+    library = ctx.subject.powerSGD_hook
+    others = dist.new_group(list(range(ctx.world)))
+    options = {"matrix_approximation_rank": 3, "start_powerSGD_iter": START, "min_compression_rate": 1}
+    state = library.PowerSGDState(others, **options)
+    model = hooked(ctx, state, library.powerSGD_hook, model=Layers(), bucket_cap_mb=WHOLE_MIB)
+    for iteration in range(ITERATIONS):
+        step(model, several_rows(ctx.rank, iteration))
+    heard = _Warnings()
+    logger = logging.getLogger(library.__name__)
+    logger.addHandler(heard)
+    saved = pickle.dumps(state)
+    after_saving = len(heard.texts)
+    loaded = pickle.loads(saved)
+    logger.removeHandler(heard)
+    told = {
+        "warned on saving": after_saving > 0,
+        "warned on loading": len(heard.texts) > after_saving,
+        "default group": loaded.process_group is dist.group.WORLD,
+        "rank": loaded.matrix_approximation_rank,
+        "start": loaded.start_powerSGD_iter,
+        "iterations": loaded.iter,
+    }
+    return told, _continued(ctx, state), _continued(ctx, loaded)
+
+
+def _continued(ctx, state):
+    """What the state makes of two more iterations; one plain iteration's layout change must not get in between."""
+    library = ctx.subject.powerSGD_hook
+    model = ctx.subject.DistributedDataParallel(Layers(), bucket_cap_mb=WHOLE_MIB)
+    passing = [True]
+
+    def hook(_state, bucket):
+        chosen = ctx.subject.default_hooks.allreduce_hook if passing[0] else library.powerSGD_hook
+        return chosen(ctx.group if passing[0] else state, bucket)
+
+    model.register_comm_hook(None, hook)
+    for _ in range(2):
+        step(model, several_rows(ctx.rank, 0))
+    passing[0] = False
+    return [step(model, several_rows(ctx.rank, iteration)) for iteration in (ITERATIONS, ITERATIONS + 1)]
+
+
+@check("COMM-027", worlds=(1, 2))
+def test_a_saved_state_goes_on_where_it_was_on_the_default_group(ranks):
+    for told, kept, resumed in ranks(save_and_load):
+        assert told == {
+            "warned on saving": True,
+            "warned on loading": True,
+            "default group": True,
+            "rank": 3,
+            "start": START,
+            "iterations": ITERATIONS,
+        }
+        assert resumed == kept
