@@ -17,6 +17,7 @@ from .files import Folder, size_of, tail
 from .lifeline import ANSWERED, FREE, REPORTED
 from .nursery import STACKS_SIGNAL, Nursery
 
+_NO_NAME = "The hostname of the client socket cannot be retrieved"  # torch's complaint about NO_DNS
 _STACKS_LIMIT_S = 2.0  # a process that cannot even be interrupted (stopped, or stuck in a disk wait) writes none
 _ANSWER_LIMIT_S = 0.5
 _END_LIMIT_S = 10.0
@@ -103,8 +104,8 @@ class Crew:
 
     def last_words(self, rank: int) -> str:
         """The end of what the rank printed, and where it was if a fatal signal struck it."""
-        fatal = tail(self.folder.stacks(rank))
-        return "\n".join(text for text in (tail(self.folder.words(rank)), fatal) if text)
+        words = [line for line in tail(self.folder.words(rank)).splitlines() if _NO_NAME not in line]
+        return "\n".join([*words, tail(self.folder.stacks(rank))]).strip()
 
     def _new_stacks(self, rank: int, start: int) -> str:
         with contextlib.suppress(OSError):

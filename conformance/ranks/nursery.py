@@ -27,6 +27,9 @@ PRELOAD = (
 )
 #: One thread per rank: ranks share few cores, and OpenMP's workers would not survive the fork.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+#: Whenever a rank connects to the store, torch looks up the name of ``::ffff:127.0.0.1``, which no hosts file knows; a
+#: name server that is slow or drops the question then holds the rank for 5 s and more. So glibc is told not to ask.
+NO_DNS = {"RES_OPTIONS": "attempts:0"}
 _START_DEADLINE_S = 180.0  # loading torch from a cold disk on a loaded machine
 _FORK_DEADLINE_S = 60.0
 
@@ -45,7 +48,7 @@ class Nursery:
         self._control, theirs = socket.socketpair()
         self._text = b""
         self._news: list[dict[str, Any]] = []  # heard while waiting for something else
-        self._ready = False
+        self._port = 0  # of the store; known when the zygote is ready
         command = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
             "from conformance.ranks.zygote import main\n"
@@ -54,7 +57,7 @@ class Nursery:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, **ONE_THREAD},
+                pass_fds=[theirs.fileno()], start_new_session=True, env={**NO_DNS, **os.environ, **ONE_THREAD},
             )
         theirs.close()
 
@@ -89,6 +92,12 @@ class Nursery:
         return {one["ended"]: one["status"] for one in news if "ended" in one}
 
     @property
+    def port(self) -> int:
+        """Where the store is, in which ranks meet, on 127.0.0.1."""
+        self._await_ready()
+        return self._port
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
@@ -105,9 +114,8 @@ class Nursery:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _await_ready(self) -> None:
-        if not self._ready:
-            self._await("ready", _START_DEADLINE_S)
-            self._ready = True
+        if not self._port:
+            self._port = self._await("ready", _START_DEADLINE_S)["ready"]
 
     def _await(self, kind: str, limit_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s

@@ -147,7 +147,8 @@ def _reduce_op(values: list[Any]) -> str:
         if isinstance(op, dist.ReduceOp.RedOpType):
             return op.name
         if isinstance(op, dist.ReduceOp):
-            return next((name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if _same(op, kind)), str(op))
+            kinds = dist.ReduceOp.RedOpType.__members__.items()
+            return next((name for name, kind in kinds if _same(op, kind)), str(op))
     return "SUM"  # torch's default
 
 

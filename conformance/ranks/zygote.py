@@ -1,12 +1,14 @@
 """The process that the ranks are forked from: it has everything heavy loaded, and lets no rank outlive the driver.
 
-It is a single-threaded loop over one socket to the driver. It forks on request, reports each rank's end, and sends
-signals to ranks that are still its own (so that a recycled process id is never hit). When the driver's end of the
-socket closes, for whatever reason, it kills every rank with all that descends from it, and ends.
+It also forks the process that keeps the store in which ranks meet, so that the driver need not hold torch's server
+thread. It is a single-threaded loop over one socket to the driver. It forks on request, reports each rank's end, and
+sends signals to ranks that are still its own (so that a recycled process id is never hit). When the driver's end of
+the socket closes, for whatever reason, it kills every rank with all that descends from it, and ends.
 
     driver -> zygote   {"fork": [rank, …], "folder": path}, with one socket per rank
                        {"signal": number, "pids": [pid, …]}
-    zygote -> driver   {"ready": pid}    {"forked": [pid, …]}    {"ended": pid, "status": exit code or -signal}
+    zygote -> driver   {"ready": port of the store}    {"forked": [pid, …]}
+                       {"ended": pid, "status": exit code or -signal}
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -64,6 +67,7 @@ class Zygote:
         self._control = control
         self._ranks: set[int] = set()  # process ids of forked ranks that have not been reaped
         self._fds: list[int] = []  # life-lines received and not yet handed to a rank
+        self._keeper, self._port = _fork_store_keeper()
         self._text = b""  # received and not yet a whole line
         self._woken, wake = os.pipe()
         for fd in (self._woken, wake):
@@ -73,8 +77,8 @@ class Zygote:
 
     def serve(self) -> None:
         """Answer the driver until it closes its end."""
-        self._say(ready=os.getpid())
-        while True:
+        self._say(ready=self._port)
+        while self._keeper:
             ready, _, _ = select.select([self._control.fileno(), self._woken], [], [])
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
@@ -159,6 +163,8 @@ class Zygote:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
+            if pid == self._keeper:  # without the store no rank can start: end, and let the driver begin anew
+                self._keeper = 0
             if pid in self._ranks:
                 self._ranks.remove(pid)
                 self._say(ended=pid, status=os.waitstatus_to_exitcode(status))
@@ -167,7 +173,7 @@ class Zygote:
 
     def _end_strays(self) -> None:
         """Kill adopted descendants of ended ranks, such as left their rank's process group."""
-        for pid in _children() - self._ranks:
+        for pid in _children() - self._ranks - {self._keeper}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -175,17 +181,45 @@ class Zygote:
         """Kill every rank with all that descends from it, and wait for that."""
         for pid in self._ranks:
             self._signal(pid, signal.SIGKILL)
-        while self._ranks:
-            with contextlib.suppress(ChildProcessError):
-                pid, _ = os.waitpid(-1, 0)
-                self._ranks.discard(pid)
-                continue
-            self._ranks.clear()
-        self._end_strays()
+        if self._keeper:
+            os.kill(self._keeper, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                for pid in _children():  # adopted ones included
+                    self._signal(pid, signal.SIGKILL)
+                os.waitpid(-1, 0)
 
     def _say(self, **news: Any) -> None:
         with contextlib.suppress(OSError):  # the driver is gone: the next read will tell
             self._control.sendall(json.dumps(news).encode() + b"\n")
+
+
+def _fork_store_keeper() -> tuple[int, int]:
+    """A process that holds the store, and the store's port."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    port: int = listener.getsockname()[1]
+    mother = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            _keep_store(listener, port, mother)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    listener.close()
+    return pid, port
+
+
+def _keep_store(listener: socket.socket, port: int, mother: int) -> None:
+    import torch.distributed as dist
+
+    store = dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    while os.getppid() == mother and store is not None:
+        time.sleep(1.0)
 
 
 def _children() -> set[int]:
