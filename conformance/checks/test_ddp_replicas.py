@@ -233,15 +233,16 @@ def replace_a_parameter(ctx, bias):
 
 def assert_noticed(ranks, bias):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    for rank, (first, held, second) in enumerate(ranks(replace_a_parameter, bias)):
-        if first is not None:
-            assert is_refusal(first, "param")
-        elif held == mean:
-            assert second is None
-        else:
-            assert held == 12.0 * (rank + 1)
+    told = ranks(replace_a_parameter, bias)
+    if any(first is not None for first, _, _ in told):
+        assert all(is_refusal(first, "param") for first, _, _ in told)
+    elif all(held == mean for _, held, _ in told):
+        assert [second for _, _, second in told] == [None] * ranks.world
+    else:
+        assert [held for _, held, _ in told] == [12.0 * (rank + 1) for rank in range(ranks.world)]
+        for rank, (_, _, second) in enumerate(told):
             assert is_refusal(second, "param"), f"rank {rank} goes on with local gradients: {second}"
-            ranks.at_limit("the new parameter's first gradient is local; the next forward raises")
+        ranks.at_limit("the new parameter's first gradient is local; the next forward raises")
 
 
 @check("DDP-034", worlds=MANY, beyond=False)
