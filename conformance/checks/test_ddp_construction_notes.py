@@ -1,0 +1,196 @@
+"""What building a DDP model says and does beside its arguments: warnings, log, waiting for peers, environment."""
+
+import contextlib
+import io
+import os
+import re
+import tempfile
+import time
+
+import torch
+import torch.distributed.autograd as dist_autograd
+from torch.distributed import rpc
+
+from conformance import models
+from conformance.checking import NotRun, check
+from conformance.observing import about, assert_refused, mean_of_all, mine, takes, trained, warned, wrapped
+from conformance.ranks import caught
+from conformance.subjects import Unsupported
+from conformance.training import private
+
+LATE_S = 0.4
+
+# -- old arguments: DDP-015, DDP-016
+
+
+def use_check_reduction(ctx):
+    heard = {}
+    gradients = []
+    for options in ({}, {"check_reduction": False}, {"check_reduction": True}):
+
+        def build(options=options):
+            model = wrapped(ctx, models.scalar(), **options)
+            gradients.append(trained(model, mine(ctx))["weight"])
+
+        heard[str(options.get("check_reduction"))] = about(warned(build), "FutureWarning", "check_reduction")
+    return heard, gradients
+
+
+@check("DDP-015", worlds=(1, 2))
+def test_check_reduction_warns_when_true_and_changes_nothing(ranks):
+    for heard, gradients in ranks(use_check_reduction):
+        assert heard["None"] == heard["False"] == []
+        assert len(heard["True"]) == 1
+        assert gradients == [[mean_of_all(ranks.world)]] * 3
+
+
+def use_broadcast_buffers(ctx):
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13):
+        raise NotRun(f"broadcast_buffers is deprecated from torch 2.13 on, and this is {torch.__version__}")
+    takes(ctx, "forward_sync_buffers")
+    choices = [{}, {"broadcast_buffers": False}, {"broadcast_buffers": True},
+               {"broadcast_buffers": True, "forward_sync_buffers": False}, {"forward_sync_buffers": False}]  # fmt: skip
+    heard = [warned(lambda options=options: wrapped(ctx, models.Counting(1.0), **options)) for options in choices]
+    return [about(each, "FutureWarning", "broadcast_buffers") for each in heard]
+
+
+@check("DDP-016", worlds=(1, 2))
+def test_broadcast_buffers_warns_and_points_to_its_successor(ranks):
+    for none, off, on, both, successor in ranks(use_broadcast_buffers):
+        assert none == successor == []
+        for texts in (off, on, both):
+            assert any("forward_sync_buffers" in text for text in texts), texts
+        assert any("ignored" in text for text in both), both
+
+
+# -- the log: DDP-019
+
+
+def fail_after_building(ctx):
+    model = wrapped(ctx, models.scalar())
+    before = private(model, "_get_ddp_logging_data")().get("has_error", 0)
+    error = caught(private(model, "_set_ddp_runtime_logging_sample_rate"), 0)
+    return before, error, dict(model._get_ddp_logging_data())
+
+
+@check("DDP-019", worlds=(1, 2))
+def test_errors_are_noted_in_the_log_before_they_are_raised(ranks):
+    for before, error, log in ranks(fail_after_building):
+        assert not before
+        assert_refused([error], ValueError, "sample rate")
+        assert log["has_error"] == 1
+        texts = [text for name, text in log.items() if "error" in name and isinstance(text, str)]
+        assert any("ValueError" in text and error.text in text for text in texts), texts
+
+
+# -- meeting points: DDP-020
+
+
+def be_late(ctx):
+    """Seconds that rank 0 takes to build, and to train, beside a last rank that comes late to both."""
+    seconds = []
+
+    def timed(act):
+        ctx.meet(f"before {len(seconds)}")
+        if ctx.rank == ctx.world - 1:
+            time.sleep(LATE_S)
+        start = time.monotonic()
+        result = act()
+        seconds.append(time.monotonic() - start)
+        return result
+
+    model = timed(lambda: wrapped(ctx, models.scalar()))
+    return timed(lambda: trained(model, mine(ctx))["weight"]), seconds
+
+
+@check("DDP-020", worlds=(2, 3))
+def test_building_and_training_wait_for_the_last_rank(ranks):
+    told = ranks(be_late)
+    assert [gradient for gradient, _ in told] == [[mean_of_all(ranks.world)]] * ranks.world
+    for rank, (_, (building, training)) in enumerate(told[:-1]):
+        assert training > LATE_S / 2, f"rank {rank} had the average before the last rank had a gradient"
+        if building > LATE_S / 2:
+            ranks.at_limit("the constructor waits for all ranks")
+
+
+# -- RPC: DDP-022
+
+
+@contextlib.contextmanager
+def remote_calls(ctx):
+    """RPC among the ranks; rendezvous through a file, whose name travels beside the group."""
+    if not rpc.is_available():
+        raise NotRun("this torch was built without RPC")
+    if ctx.rank == 0:
+        ctx.store.set("rpc", tempfile.mktemp(prefix="rpc-"))  # a name of a file that is not there
+    path = ctx.store.get("rpc").decode()
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path}", rpc_timeout=3)
+    rpc.init_rpc(f"rank{ctx.rank}", rank=ctx.rank, world_size=ctx.world, rpc_backend_options=options)
+    try:
+        yield
+    finally:
+        ctx.meet("done with rpc")
+        rpc.shutdown(graceful=False)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def train_with_distributed_autograd(ctx):
+    with remote_calls(ctx):
+        model = wrapped(ctx, models.scalar())
+        weight = model.module.weight
+        told = []
+
+        def train():
+            with dist_autograd.context() as context:
+                dist_autograd.backward(context, [model(mine(ctx)).sum()])
+                told.append(dist_autograd.get_gradients(context)[weight].tolist())
+
+        error = caught(train)
+        return error, told, weight.grad is None, trained(model, mine(ctx))["weight"]
+
+
+@check("DDP-022", worlds=(2,), backends=("gloo",))
+def test_distributed_autograd_averages_in_its_context_or_is_refused(ranks):
+    for error, told, untouched, afterwards in ranks(train_with_distributed_autograd):
+        if error is not None:
+            assert_refused([error], RuntimeError, "autograd")
+            ranks.at_limit("distributed autograd is refused")
+        else:
+            assert told == [[[mean_of_all(2)]]], "the gradients in the context are not averages"
+            assert untouched
+        assert afterwards == [mean_of_all(2)]
+
+
+# -- the environment: DDP-023, DDP-024
+
+
+def read_side_stream(ctx):
+    model = wrapped(ctx, models.scalar())
+    if not hasattr(model, "use_side_stream_for_tensor_copies"):
+        raise Unsupported("no attribute tells whether copies use a side stream")
+    return model.use_side_stream_for_tensor_copies
+
+
+@check("DDP-023", worlds=(1,))
+def test_host_to_device_copies_use_a_side_stream_unless_the_environment_says_otherwise(ranks):
+    asked = {None: True, "1": True, "0": False, "": False}
+    for value, expected in asked.items():
+        env = {} if value is None else {"PYTORCH_DDP_USE_SIDE_STREAM": value}
+        assert ranks(read_side_stream, env=env) == [expected], f"with {value!r}"
+
+
+def dump_environment(ctx):
+    os.environ["RANK"] = "7"
+    os.environ.pop("NCCL_ALGO", None)
+    heard = io.StringIO()
+    with contextlib.redirect_stdout(heard):
+        private(ctx.subject.ddp, "_dump_DDP_relevant_env_vars")()
+    return heard.getvalue().splitlines()
+
+
+@check("DDP-024", worlds=(1,))
+def test_the_environment_dump_has_a_line_for_each_variable_set_or_not(ranks):
+    lines = ranks(dump_environment)[0]
+    assert len([line for line in lines if re.search(r"\bRANK\b\W*7$", line)]) == 1, lines
+    assert len([line for line in lines if re.search(r"\bNCCL_ALGO\b\W*N/A$", line)]) == 1, lines
