@@ -37,6 +37,16 @@ def backward_id() -> int:
     return torch._C._current_graph_task_id()
 
 
+def accumulates_now(parameter: torch.Tensor) -> bool:
+    """Whether the backward pass now running may add to ``.grad``; False for ``torch.autograd.grad`` (DDP-065)."""
+    node = torch.autograd.graph.get_gradient_edge(parameter).node
+    try:
+        torch._C._will_engine_execute_node(node)  # type: ignore[attr-defined]
+    except RuntimeError:  # how the engine says that it runs the functional interface
+        return False
+    return True
+
+
 def dense_view(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
     """A view of ``flat`` from element ``offset`` on, shaped like ``like``, with its strides if those are dense.
 

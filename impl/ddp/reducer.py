@@ -338,6 +338,9 @@ class Reducer:
         self._armed = False
         if self.phase is not Phase.FILLING:
             return
+        if not self._order and not kernels.accumulates_now(self.parameters[0]):
+            self.phase = Phase.IDLE  # torch.autograd.grad: nothing was accumulated, nothing is reduced
+            return
         if self.learning:
             self._learn_static_graph()
         elif self.find_unused:

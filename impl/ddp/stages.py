@@ -84,4 +84,4 @@ def _replan(ddp: DistributedDataParallel) -> None:
     order = torch.tensor(reducer.proposed_order(), dtype=torch.int64, device=device)
     agreed = collectives.broadcast(reducer.team, order, ddp._source(), "bucket order").wait(ddp._watch())
     reducer.rebuild(agreed.tolist())
-    ddp._has_rebuilt_buckets = True
+    ddp._note_rebuilt()

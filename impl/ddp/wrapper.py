@@ -320,6 +320,11 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
     def _watch(self) -> Watch | None:
         return None if self._join_session is None else self._join_session.watch
 
+    def _note_rebuilt(self) -> None:
+        self._has_rebuilt_buckets = True
+        if self.logger is not None:
+            self.logger.note_plan(self.reducer.plan, self.reducer.specs, rebuilt=True)
+
     def _on_delivered(self) -> None:
         if self._in_backward is not None:
             self._in_backward.step()
