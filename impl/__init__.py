@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .join import Join as Join
     from .join import Joinable as Joinable
     from .join import JoinHook as JoinHook
+    from .overlap import hook_with_zero_step as hook_with_zero_step
+    from .overlap import hook_with_zero_step_interleaved as hook_with_zero_step_interleaved
     from .zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
 
 __version__ = "0.1.0"
@@ -29,6 +31,8 @@ _ROOMS = {
     "JoinHook": "impl.join",
     "Joinable": "impl.join",
     "ZeroRedundancyOptimizer": "impl.zero",
+    "hook_with_zero_step": "impl.overlap",
+    "hook_with_zero_step_interleaved": "impl.overlap",
 }
 
 __all__ = sorted(_ROOMS)

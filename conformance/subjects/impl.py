@@ -20,10 +20,11 @@ _ROOMS = {
         "powerSGD_hook", "post_localSGD_hook", "quantization_hooks", "optimizer_overlap_hooks",
     ),
     "impl.zero": ("ZeroRedundancyOptimizer", "_ZeROJoinHook"),
+    "impl.overlap": ("hook_with_zero_step", "hook_with_zero_step_interleaved"),
 }
 
 # modules that are a public name by themselves
-_MODULES = {"impl.join": "join", "impl.ddp": "ddp", "impl.zero": "zero"}
+_MODULES = {"impl.join": "join", "impl.ddp": "ddp", "impl.zero": "zero", "impl.overlap": "ddp_zero_hook"}
 
 
 def _gather() -> Subject:

@@ -34,6 +34,8 @@ class OverlapInfo:
     #: the parameters of each bucket of the present layout, and the group ranks that own some of them
     params_per_bucket: list[list[torch.Tensor]] = field(default_factory=list)
     assigned_ranks_per_bucket: list[set[int]] = field(default_factory=list)
+    #: norm of all gradients before they were clipped, in the last iteration; None if they are not clipped
+    total_norm: torch.Tensor | None = None
 
 
 class PartialSteps:
@@ -102,6 +104,8 @@ class PartialSteps:
         copy_settings(self._optim.param_groups, self._zero.param_groups)
         self._before = None
         self._zero._steps_since_consolidation += 1
+        # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it
+        self._zero._opt_called = True  # type: ignore[attr-defined]
 
     def _put_back(self) -> None:
         assert self._before is not None

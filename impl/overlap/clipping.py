@@ -1,0 +1,60 @@
+"""Clipping by the global norm inside an overlapped step, where each rank vouches for the gradients that it owns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..comm.collectives import all_reduce
+from ..comm.pending import Watch
+
+if TYPE_CHECKING:
+    from ..zero.optimizer import ZeroRedundancyOptimizer
+    from .reduction import InFlight
+
+_AVOIDS_ZERO = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it, so that results agree to the bit
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Scale all gradients of an iteration such that their common norm is at most ``max_norm``."""
+
+    max_norm: float
+    norm_type: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.max_norm > 0 or math.isnan(self.max_norm):
+            raise ValueError(f"max_norm must be a positive number, not {self.max_norm}.")
+        if not self.norm_type > 0:
+            raise ValueError(f"norm_type must be a positive number or infinity, not {self.norm_type}.")
+
+    def apply(
+        self, flights: Sequence[InFlight], zero: ZeroRedundancyOptimizer, watch: Watch | None
+    ) -> torch.Tensor:
+        """Clip the reduced gradients of these buckets, in place; returns the norm that they had.
+
+        The norm covers the optimizer's parameters. Each owner computes the norms of its own; one small sum tells them
+        to all, so that every rank clips by the same number, also where gradients were reduced to their owners only.
+        """
+        norms = self._own_norms(flights, zero)
+        all_reduce(zero._team, norms, "overlap: norms of the gradients").wait(watch)
+        total: torch.Tensor = torch.linalg.vector_norm(norms, self.norm_type)
+        factor = torch.clamp(self.max_norm / (total + _AVOIDS_ZERO), max=1.0)
+        for flight in flights:
+            assert flight.flat is not None
+            flight.flat.mul_(factor.to(flight.flat.device))
+        return total
+
+    def _own_norms(self, flights: Sequence[InFlight], zero: ZeroRedundancyOptimizer) -> torch.Tensor:
+        first = zero._parameters()[0]
+        norms = torch.zeros(len(zero._parameters()), dtype=first.dtype, device=first.device)
+        for flight in flights:
+            for place in flight.part.own:
+                gradient = flight.gradients.get(place)
+                if gradient is not None:
+                    norms[flight.part.members[place]] = torch.linalg.vector_norm(gradient, self.norm_type)
+        return norms

@@ -1,0 +1,135 @@
+"""The two factories: a communication hook that reduces as before and also steps a ZeroRedundancyOptimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..ddp.bucket import GradBucket
+from ..ddp.wrapper import DistributedDataParallel
+from ..zero.optimizer import ZeroRedundancyOptimizer
+from .clipping import Clipping
+from .reduction import Hook, OwnerReduction, WrappedReduction
+from .session import OverlapSession, Reducing, Schedule, members_of
+
+_OverlapHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
+
+
+def hook_with_zero_step(
+    hook: Hook | None,
+    ddp: DistributedDataParallel,
+    zero: ZeroRedundancyOptimizer,
+    shard_buckets: bool = False,
+    *,
+    reduce_scatter: bool = False,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+) -> _OverlapHook:
+    """A communication hook that runs ``hook`` and steps ``zero`` once all buckets' reductions have been started.
+
+    Register it with ``ddp.register_comm_hook(state, ...)`` and do not call ``zero.step()``: when ``backward`` returns,
+    all parameters are updated and equal on all ranks, from the first iteration on, on any backend. The optimizer's
+    settings are read in every iteration. Suits communication that is slow beside the computation.
+
+    Args:
+        hook: the communication hook to extend, for example ``allreduce_hook``. Its future's value is what is stepped,
+            and what ``.grad`` holds afterwards; the returned futures are its own.
+        ddp: the model; held weakly.
+        zero: the optimizer, built with ``overlap_with_ddp=True``, over the model's parameters or some of them.
+        shard_buckets: cut buckets into pieces of several owners, for an even load; otherwise bucket k belongs to rank k
+            modulo the number of ranks.
+        reduce_scatter: sum each gradient on its owner only, and nowhere else: two thirds of the bytes of all-reduce and
+            broadcast. After ``backward`` ``.grad`` then holds the average on the rank that owns the parameter and zeros
+            on the others. ``hook`` is not called; it must be None or an ``allreduce_hook``.
+        max_norm: clip all gradients together to this norm before the step, as ``clip_grad_norm_`` would (also in
+            ``.grad``). The norm before clipping is ``zero._overlap_info.total_norm``.
+        norm_type: which norm.
+
+    Raises:
+        ValueError: ``zero`` does not overlap, some of its parameters are not reduced by ``ddp``, or the keywords do not
+            go together. TypeError: ``ddp`` or ``zero`` is not of this package.
+    """
+    clipping = None if max_norm is None else Clipping(max_norm, norm_type)
+    return _make(hook, ddp, zero, shard_buckets, Schedule.CONTIGUOUS, reduce_scatter, clipping)
+
+
+def hook_with_zero_step_interleaved(
+    hook: Hook | None,
+    ddp: DistributedDataParallel,
+    zero: ZeroRedundancyOptimizer,
+    shard_buckets: bool = False,
+    *,
+    reduce_scatter: bool = False,
+) -> _OverlapHook:
+    """Like ``hook_with_zero_step``, but each bucket is stepped and sent while later ones are still being computed.
+
+    Suits communication that is fast beside the computation. The results are the same. The gradients cannot be clipped
+    together, because the first step happens before the last gradient is known.
+    """
+    return _make(hook, ddp, zero, shard_buckets, Schedule.INTERLEAVED, reduce_scatter, None)
+
+
+def _make(
+    hook: Hook | None,
+    ddp: DistributedDataParallel,
+    zero: ZeroRedundancyOptimizer,
+    shard_buckets: bool,
+    schedule: Schedule,
+    reduce_scatter: bool,
+    clipping: Clipping | None,
+) -> _OverlapHook:
+    _check(hook, ddp, zero, reduce_scatter)
+    session = OverlapSession(ddp, zero, schedule, _reducing(hook, reduce_scatter), clipping)
+    info = zero._overlap_info
+    assert info is not None
+    info.shard_buckets = shard_buckets
+    info.total_size = 0 if shard_buckets else None
+
+    def hook_with_zero_fn(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return session.on_bucket(state, bucket)
+
+    return hook_with_zero_fn
+
+
+def _reducing(hook: Hook | None, reduce_scatter: bool) -> Reducing:
+    if reduce_scatter:
+        return lambda _state, bucket, part, team: OwnerReduction(bucket, part, team)
+    assert hook is not None
+    return lambda state, bucket, _part, team: WrappedReduction(hook, state, bucket, team)
+
+
+def _check(hook: Hook | None, ddp: Any, zero: Any, reduce_scatter: bool) -> None:
+    if not isinstance(zero, ZeroRedundancyOptimizer) or not isinstance(ddp, DistributedDataParallel):
+        raise TypeError(
+            "the overlap hooks need a DistributedDataParallel and a ZeroRedundancyOptimizer of this package, not "
+            f"{type(ddp).__module__}.{type(ddp).__name__} and {type(zero).__module__}.{type(zero).__name__}."
+        )
+    if zero._overlap_info is None:
+        raise ValueError(
+            "The ZeroRedundancyOptimizer steps by itself, so it cannot be stepped inside backward: construct it with "
+            "overlap_with_ddp=True."
+        )
+    managed = {id(parameter) for parameter in ddp.reducer.parameters}
+    missing = [index for index, p in enumerate(zero._parameters()) if p.requires_grad and id(p) not in managed]
+    if missing:
+        raise ValueError(
+            f"Parameter(s) {missing} of the optimizer are not reduced in buckets by this DDP, so they would never be "
+            "stepped. Usual cause: parameters of another model, ignored ones, or delayed ones "
+            "(delay_all_reduce_named_params). Give those to an optimizer of their own."
+        )
+    if reduce_scatter:
+        _check_reduce_scatter(hook, ddp, zero)
+    elif not callable(hook):
+        raise TypeError(f"hook must be a communication hook, not {type(hook).__name__}.")
+
+
+def _check_reduce_scatter(hook: Hook | None, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer) -> None:
+    if hook is not None and getattr(hook, "__name__", "") != "allreduce_hook":
+        raise ValueError(
+            "reduce_scatter=True replaces the reduction of the wrapped hook, so only None or an allreduce_hook can be "
+            f"given, not {getattr(hook, '__name__', hook)!r}."
+        )
+    if members_of(zero._team) != members_of(ddp.reducer.team):
+        raise ValueError("reduce_scatter=True needs the optimizer and the DDP on the same ranks.")

@@ -1,0 +1,130 @@
+"""How one bucket's gradients are reduced in an overlapped step: by the user's hook, or each piece to its owner only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..comm import streams
+from ..comm.collectives import all_reduce
+from ..comm.pending import Pending, Watch
+from ..comm.ranks import GroupRank, Team
+from ..comm.sharded import reduce_to
+from ..ddp.bucket import GradBucket
+from ..ddp.kernels import divide
+from .layout import BucketPart
+from .plan import Piece
+from .waiting import wait_for
+
+#: Hooks of torch's library divide by the size of their group; a join context may ask for another divisor.
+_TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+
+Hook = Callable[[Any, Any], "torch.futures.Future[torch.Tensor]"]
+
+
+class Reduction(ABC):
+    """A bucket's reduction from its start to its result."""
+
+    #: what the communication hook returns to DDP
+    future: torch.futures.Future[Any]
+
+    @abstractmethod
+    def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
+        """Wait for the end; the reduced bucket, flat (numel,) or sparse."""
+
+
+class WrappedReduction(Reduction):
+    """The wrapped hook's own reduction. What its future holds is what is stepped and what DDP delivers (HOOK-043)."""
+
+    def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team) -> None:
+        self._device = bucket.buffer().device
+        self.future = hook(state, bucket)
+        if not all(callable(getattr(self.future, name, None)) for name in ("wait", "then", "done", "value")):
+            raise RuntimeError(
+                f"The wrapped communication hook returned {type(self.future).__name__} for bucket {bucket.index()} "
+                "instead of a torch.futures.Future of a tensor."
+            )
+        if bucket.divisor() != team.size and str(getattr(hook, "__module__", "")).startswith(_TORCH_HOOKS):
+            factor = team.size / bucket.divisor()
+            self.future = self.future.then(lambda done: done.value() * factor)
+
+    def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
+        value = wait_for(self.future, self._device, watch)
+        spec = part.bucket.spec
+        if not isinstance(value, torch.Tensor) or (not spec.sparse and value.numel() != spec.numel):
+            raise RuntimeError(
+                f"The wrapped hook's future for bucket {spec.index} does not hold one tensor of {spec.numel} elements, "
+                "shaped like the bucket. A collective's own future holds a list: chain "
+                "`.then(lambda future: future.value()[0])`."
+            )
+        return value
+
+
+@dataclass
+class _Slice:
+    pending: Pending
+    kept: bool  # whether this rank has the result
+
+
+class OwnerReduction(Reduction):
+    """Each run of a piece is summed on its owner and nowhere else: half the bytes of an all-reduce.
+
+    Works in place on slices of the bucket, so that nothing is packed. (On Gloo one reduce for each owner was faster
+    than reduce-scatter, which this backend builds from an all-reduce.) Parameters that the optimizer does not have are
+    reduced for everybody.
+    """
+
+    def __init__(self, bucket: GradBucket, part: BucketPart, team: Team) -> None:
+        self._flat = bucket.buffer()
+        if self._flat.is_sparse:
+            raise RuntimeError("reduce_scatter=True cannot reduce sparse gradients: use the hook without it.")
+        self._divisor = bucket.divisor()
+        self._early = self._flat.dtype is torch.float16  # sums of half precision overflow early: divide first
+        if self._early:
+            divide(self._flat, self._divisor)
+        devices: list[Any] | None = [self._flat.device] if streams.is_accelerated(self._flat.device) else None
+        self.future = torch.futures.Future(devices=devices)
+        self._slices: list[_Slice] = [
+            self._start(part, piece, run, team) for piece in _with_strangers(part) for run in piece.runs()
+        ]
+
+    def _start(self, part: BucketPart, piece: Piece, run: tuple[int, int], team: Team) -> _Slice:
+        slots = part.bucket.spec.slots
+        begin, end = slots[run[0]].offset, slots[run[1] - 1].offset + slots[run[1] - 1].numel
+        part_of_flat = self._flat[begin:end]
+        label = f"bucket {part.bucket.spec.index}, elements {begin} to {end}"
+        if piece.owner < 0:
+            return _Slice(all_reduce(team, part_of_flat, label), True)
+        return _Slice(reduce_to(team, part_of_flat, GroupRank(piece.owner), label), piece.owner == team.rank)
+
+    def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
+        for piece in self._slices:
+            buffer = piece.pending.wait(watch)
+            if not piece.kept:
+                buffer.zero_()  # what a reduction leaves on other ranks is no gradient
+            elif not self._early:
+                divide(buffer, self._divisor)
+        self.future.set_result(self._flat)
+        return self._flat
+
+
+def _with_strangers(part: BucketPart) -> tuple[Piece, ...]:
+    strangers = tuple(place for place, index in enumerate(part.members) if index < 0)
+    return (*part.pieces, Piece(-1, strangers)) if strangers else part.pieces
+
+
+@dataclass
+class InFlight:
+    """One bucket between the start of its reduction and the start of its broadcasts."""
+
+    part: BucketPart
+    reduction: Reduction
+    #: (2, parameters) ranks that used each and ranks that keep an old gradient of each; None where all are used
+    use: Pending | None = None
+    #: reduced gradients by place once the reduction is over; None for "leave alone"
+    gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+    flat: torch.Tensor | None = None

@@ -1,0 +1,260 @@
+"""The overlapped step: one session for each pair of DDP and ZeRO, with two schedules of the same work.
+
+For every bucket: reduce (R), step what this rank owns of it (S), broadcast the owners' parameters (B).
+
+    contiguous     R0 R1 R2 ─ in the last bucket's hook: S0 B0 S1 B1 S2 B2
+    interleaved    R0 │ R1 S0 B0 │ R2 S1 B1 S2 B2
+
+All collectives start on the thread that runs backward, in an order that depends on nothing but the plan: a bucket is
+stepped when the next one's reduction has been started, never when a future happens to complete. A future's callback
+neither communicates nor waits. That is why any backend will do. A joined rank goes through the same calls with zero
+buckets, steps what it owns with the reduced gradients, and takes its settings from a live rank.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import torch
+
+from ..comm.collectives import all_reduce
+from ..comm.pending import Pending, Watch
+from ..comm.ranks import GroupRank, Team
+from ..ddp.bucket import GradBucket
+from ..ddp.plan import plan_buckets
+from ..ddp.wrapper import DistributedDataParallel
+from ..zero.optimizer import ZeroRedundancyOptimizer
+from ..zero.overlapping import PartialSteps
+from ..zero.partition import ShardPlan
+from .clipping import Clipping
+from .layout import BucketPart, Layout
+from .plan import BucketLayout, complete, sharded_buckets, whole_buckets
+from .reduction import InFlight, Reduction
+
+
+class Schedule(Enum):
+    """When a bucket is stepped and sent."""
+
+    CONTIGUOUS = "all in the last bucket's hook"
+    INTERLEAVED = "each when the next bucket's reduction has been started"
+
+
+#: Starts one bucket's reduction: (state, bucket, part of the layout, team of the DDP).
+Reducing = Callable[[Any, GradBucket, BucketPart, Team], Reduction]
+
+
+class OverlapSession:
+    """Runs the overlapped step. Called once for each bucket, in plan order, by DDP (live) or by its shadow (joined)."""
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        zero: ZeroRedundancyOptimizer,
+        schedule: Schedule,
+        reducing: Reducing,
+        clipping: Clipping | None,
+    ) -> None:
+        self._ddp = weakref.ref(ddp)
+        self._zero = zero
+        self._schedule = schedule
+        self._reducing = reducing
+        self._clipping = clipping
+        # whether ZeRO's group had the members of DDP's when we began: then it follows when DDP changes groups
+        self._follows_ddp = members_of(zero._team) == members_of(ddp.reducer.team)
+        # from the first bucket of the first iteration on
+        self._team: Team | None = None
+        self._steps: PartialSteps
+        self._layout: Layout
+        # the DDP plan that the layout follows; replaced whenever DDP has laid out its buckets anew
+        self._plan_seen: object = None
+        # buckets of this iteration by index; all but the unfinished ones are done with
+        self._flights: list[InFlight] = []
+        self._completed = 0
+
+    # --- one bucket after the other --------------------------------------------------------------------------------
+
+    def on_bucket(self, state: Any, bucket: GradBucket) -> torch.futures.Future[Any]:
+        """The communication hook's work for one bucket."""
+        ddp, index = self._live_ddp(), bucket.index()
+        if index == 0:  # also after an iteration that failed half-way
+            self._flights, self._completed = [], 0
+            self._follow_the_layout(ddp)
+        elif index != len(self._flights):
+            raise AssertionError(
+                f"DDP's buckets must come in order: bucket {index} came where bucket {len(self._flights)} was due"
+            )
+        part = self._layout.parts[index]
+        flight = InFlight(part, self._reducing(state, bucket, part, ddp.reducer.team))
+        if index == 0:
+            self._begin(ddp)
+        flight.use = self._agree_on_use(ddp, part)
+        self._flights.append(flight)
+        self._advance(ddp, bucket.is_last())
+        return flight.reduction.future
+
+    def _advance(self, ddp: DistributedDataParallel, last: bool) -> None:
+        """Step and send what the schedule says is due now that one more reduction has been started."""
+        due = len(self._flights)
+        if self._schedule is Schedule.CONTIGUOUS:
+            due = due if last else 0
+        elif not last:
+            due -= 1
+        watch = ddp._watch()
+        due_flights = self._flights[self._completed : due]
+        if self._clipping is not None and due_flights:
+            for flight in due_flights:
+                self._reduce(ddp, flight, watch)
+            self._zero_info().total_norm = self._clipping.apply(due_flights, self._zero, watch)
+        for flight in due_flights:
+            self._step_and_send(ddp, flight, watch)
+        self._completed = max(self._completed, due)
+        if last:
+            self._end(watch)
+
+    def _step_and_send(self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None) -> None:
+        if flight.flat is None:
+            self._reduce(ddp, flight, watch)
+        part = flight.part
+        own = [place for place in part.own if place in flight.gradients]
+        if own:
+            parameters = [part.bucket.parameters[place] for place in own]
+            self._steps.step_pairs(parameters, [flight.gradients[place] for place in own])
+        for transfer in part.transfers:
+            transfer.start()
+
+    def _reduce(self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None) -> None:
+        """Wait for a bucket's reduction and find each parameter's gradient."""
+        part, bucket = flight.part, flight.part.bucket
+        flight.flat = flat = flight.reduction.result(part, watch)
+        if bucket.spec.sparse:
+            views = [flat]
+        elif flat is bucket.flat:
+            views = bucket.views
+        else:
+            views = bucket.views_of(flat.contiguous().view(-1))
+        untouched = self._untouched(ddp, flight, watch)
+        for place in range(len(views)):
+            gradient = views[place] if place not in untouched else untouched[place]
+            if gradient is not None:
+                flight.gradients[place] = gradient
+
+    # --- parameters that nobody used -------------------------------------------------------------------------------
+
+    def _agree_on_use(self, ddp: DistributedDataParallel, part: BucketPart) -> Pending | None:
+        """Where DDP searches for unused parameters: ask, bucket by bucket, who uses what."""
+        used = ddp.reducer.use_of(part.bucket.spec.index)
+        if used is None:
+            return None
+        live = not _shadowing(ddp)
+        keeps = [live and part.bucket.kept_gradient(place) is not None for place in range(len(used))]
+        marks = torch.tensor([used, keeps], dtype=torch.int32, device=part.bucket.spec.device)
+        return all_reduce(ddp.reducer.team, marks, f"overlap: who uses bucket {part.bucket.spec.index}")
+
+    def _untouched(
+        self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None
+    ) -> dict[int, torch.Tensor | None]:
+        """The places that no rank used, with the gradient that the ordinary optimizer would see there."""
+        bucket = flight.part.bucket
+        if flight.use is None:
+            never = ddp.reducer.never_used
+            if not never:
+                return {}
+            unused = [place for place, index in enumerate(bucket.spec.parameters) if index in never]
+            kept = set() if _shadowing(ddp) else set(unused)
+        else:
+            used, keeps = flight.use.wait(watch).tolist()
+            unused = [place for place, count in enumerate(used) if not count]
+            kept = {place for place in unused if keeps[place]}
+        shadowing = _shadowing(ddp)
+        return {place: self._kept_gradient(flight, place, shadowing) if place in kept else None for place in unused}
+
+    @staticmethod
+    def _kept_gradient(flight: InFlight, place: int, shadowing: bool) -> torch.Tensor | None:
+        bucket = flight.part.bucket
+        if shadowing:  # live ranks keep one that they have zeroed: a joined rank's own is older than that
+            return torch.zeros_like(bucket.parameters[place])
+        return bucket.kept_gradient(place)
+
+    # --- the iteration ---------------------------------------------------------------------------------------------
+
+    def _begin(self, ddp: DistributedDataParallel) -> None:
+        self._zero._check_trainability_unchanged()
+        if ddp._join_session is not None:
+            self._zero._joining.share_settings(ddp._join_session)
+        self._steps.begin()
+
+    def _end(self, watch: Watch | None) -> None:
+        """Wait until every owner's parameters have arrived: the next forward needs them (HOOK-019)."""
+        for flight in self._flights:
+            for transfer in flight.part.transfers:
+                transfer.finish(watch)
+        self._steps.end()
+        self._flights, self._completed = [], 0
+
+    # --- the layout ------------------------------------------------------------------------------------------------
+
+    def _follow_the_layout(self, ddp: DistributedDataParallel) -> None:
+        """Fix the owners the first time; later follow DDP when it lays out its buckets anew or changes its group."""
+        reducer = ddp.reducer
+        if self._team is None:
+            self._team = reducer.team
+            self._steps = self._zero._init_zero_for_overlap(self._shard_plan(ddp, self._zero._team))
+        elif self._team is not reducer.team:
+            self._team = reducer.team
+            if self._follows_ddp:
+                self._zero._move_to(self._team, self._shard_plan(ddp, self._team))
+                assert self._zero._partial_steps is not None
+                self._steps = self._zero._partial_steps
+                self._plan_seen = None
+        if self._plan_seen is not reducer.plan or self._layout.stale():
+            self._plan_seen = reducer.plan
+            self._lay_out(ddp)
+
+    def _shard_plan(self, ddp: DistributedDataParallel, team: Team) -> ShardPlan:
+        """Owners by the buckets that DDP is expected to settle on: in reverse order of registration."""
+        reducer = ddp.reducer
+        settled = plan_buckets(reducer.specs, range(len(reducer.specs) - 1, -1, -1), reducer.caps)
+        buckets = [self._indices(ddp, bucket.parameters) for bucket in settled.buckets]
+        numels = [parameter.numel() for parameter in self._zero._parameters()]
+        if self._zero_info().shard_buckets:
+            owners = sharded_buckets(buckets, numels, team.size)
+        else:
+            owners = whole_buckets(buckets, team.size)
+        return ShardPlan(team.size, tuple(numels), complete(owners, numels, team.size))
+
+    def _indices(self, ddp: DistributedDataParallel, managed: tuple[int, ...]) -> tuple[int, ...]:
+        """ZeRO's indices of some of DDP's parameters; -1 for those that ZeRO does not have."""
+        index_of = {id(parameter): index for index, parameter in enumerate(self._zero._parameters())}
+        return tuple(index_of.get(id(ddp.reducer.parameters[index]), -1) for index in managed)
+
+    def _lay_out(self, ddp: DistributedDataParallel) -> None:
+        zero, buckets = self._zero, ddp.reducer.buckets
+        members = tuple(self._indices(ddp, bucket.spec.parameters) for bucket in buckets)
+        plan = BucketLayout(members, zero._plan.owners)
+        self._layout = Layout(plan, buckets, zero._team)
+        info = self._zero_info()
+        info.params_per_bucket = [list(bucket.parameters) for bucket in buckets]
+        info.assigned_ranks_per_bucket = [{piece.owner for piece in part.pieces} for part in self._layout.parts]
+        if info.shard_buckets:
+            info.total_size = sum(bucket.spec.numel for bucket in buckets)
+
+    def _zero_info(self) -> Any:
+        return self._zero._overlap_info
+
+    def _live_ddp(self) -> DistributedDataParallel:
+        ddp = self._ddp()
+        if ddp is None:
+            raise AssertionError("the DDP object of this hook no longer exists")
+        return ddp
+
+
+def _shadowing(ddp: DistributedDataParallel) -> bool:
+    return ddp._join_session is not None and ddp._join_session.shadowing
+
+
+def members_of(team: Team) -> list[int]:
+    """The global ranks of a team, in group order."""
+    return [team.global_rank(GroupRank(rank)) for rank in team.members]
