@@ -193,13 +193,16 @@ def test_frozen_parameters_stay_untouched_beside_averaged_ones(ranks):
     assert ranks(train_frozen) == [(True, True, [[2 * mean] * 2] * 2)] * ranks.world
 
 
+FINE = 144.0  # so that an average of averages of averages is still without rounding
+
+
 def accumulate_averages(ctx):
     told = []
     for view in (False, True):
         model = ddp(ctx, models.scalar(), gradient_as_bucket_view=view)
         seen, held = [], []
         for iteration in range(3):
-            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            model(FINE * models.divisible_scalar(ctx.rank, iteration)).sum().backward()
             seen.append(model.module.weight.grad.item())
             held.append(model.module.weight.grad)
         told.append((seen, held[1] is held[2]))
@@ -208,7 +211,8 @@ def accumulate_averages(ctx):
 
 @check("DDP-059", worlds=WORLDS, beyond=False)
 def test_without_zeroing_the_averages_of_iterations_add_up_in_the_same_tensor(ranks):
-    means = [sum(models.divisible_scalar(r, i).item() for r in range(ranks.world)) / ranks.world for i in range(3)]
+    data = [[FINE * models.divisible_scalar(rank, i).item() for rank in range(ranks.world)] for i in range(3)]
+    means = [sum(row) / ranks.world for row in data]
     sums = [means[0], means[0] + means[1], sum(means)]
     assert ranks(accumulate_averages) == [[(sums, True)] * 2] * ranks.world
 

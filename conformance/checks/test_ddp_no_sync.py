@@ -15,11 +15,13 @@ WAYS = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
 
 
 def accumulate(ctx, options):
-    """Two iterations inside, two outside; gradients and number of collectives after each."""
+    """Two iterations inside, one outside, and one more from zero; gradients and number of collectives after each."""
     model = ddp(ctx, models.Sum(3), **options)
     seen, sent = [], []
     for iteration, context in enumerate((model.no_sync, model.no_sync, nullcontext, nullcontext)):
         start = len(ctx.ledger())
+        if iteration == 3:
+            model.zero_grad()
         with context():
             model(models.divisible(ctx.rank, iteration)).sum().backward()
         seen.append(gradients(model))
@@ -31,22 +33,22 @@ def accumulate_every_way(ctx):
     return [accumulate(ctx, options) for options in WAYS]
 
 
+def summed_alone(batches):
+    """The gradients of one process that runs all ``batches``, given as (rank, iteration)."""
+    model = models.Sum(3)
+    for rank, iteration in batches:
+        model(models.divisible(rank, iteration)).sum().backward()
+    return gradients(model)
+
+
 def accumulated_alone(world):
-    """By rank, what ``accumulate`` must show: local sums twice, their mean, and one more mean on top."""
-    local = [[], []]
-    for rank in range(world):
-        model = models.Sum(3)
-        for iteration in range(2):
-            model(models.divisible(rank, iteration)).sum().backward()
-            local[iteration].append(gradients(model))
-    model, closed = models.Sum(3), []
-    for iteration in range(4):
-        for rank in range(world):
-            model(models.divisible(rank, iteration)).sum().backward()
-        if iteration >= 2:
-            sums = gradients(model)
-            closed.append({name: [value / world for value in values] for name, values in sums.items()})
-    return [[local[0][rank], local[1][rank], *closed] for rank in range(world)]
+    """By rank, what ``accumulate`` must show: two local sums, the mean of what all accumulated, and one plain mean."""
+    all_of = [[(rank, i) for rank in range(world) for i in some] for some in ((0, 1, 2), (3,))]
+    means = [
+        {name: [value / world for value in values] for name, values in summed_alone(batches).items()}
+        for batches in all_of
+    ]
+    return [[summed_alone([(rank, 0)]), summed_alone([(rank, 0), (rank, 1)]), *means] for rank in range(world)]
 
 
 @check("DDP-072", "DDP-073", worlds=WORLDS, beyond=False)
