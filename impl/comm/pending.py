@@ -73,9 +73,18 @@ class Pending:
                 return
             except Exception as error:
                 # a slice that ran out lasted about its full time and left the work unfinished; all else is a failure
-                if self.work.is_completed() or time.monotonic() - started < _WATCH_EVERY_S / 2:
+                if time.monotonic() - started < _WATCH_EVERY_S / 2:
                     self._fail(error, watch)
+            if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
+                self._end(watch)
+                return
             self._look(watch)
+
+    def _end(self, watch: Watch) -> None:
+        try:
+            self.work.wait()
+        except Exception as error:
+            self._fail(error, watch)
 
     def _poll_on_host(self, watch: Watch) -> None:
         """Wait without a timed wait, which ends in an abort of the communicator on NCCL."""

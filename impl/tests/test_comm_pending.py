@@ -107,6 +107,30 @@ def test_a_failed_peer_explains_the_lost_connection_to_it():
     assert caught.value.__cause__ is failure
 
 
+class JustInTime(Work):
+    """Ends right after a timed wait has given up, before anybody can look."""
+
+    def is_completed(self):
+        return bool(self.waits)
+
+    def wait(self, timeout=None):
+        self.waits.append(timeout)
+        if timeout is not None:
+            time.sleep(timeout.total_seconds())
+            raise RuntimeError("Operation timed out!")
+        if self.fails:
+            raise self.fails
+        return True
+
+
+def test_a_collective_that_ends_just_after_a_slice_of_waiting_has_not_failed():
+    watch = Watch(raises_at=1)
+    assert in_flight(JustInTime()).wait(watch).tolist() == [1, 2]
+    failure = RuntimeError("connection reset")
+    with pytest.raises(RuntimeError, match="connection reset"):
+        in_flight(JustInTime(fails=failure)).wait(Watch())
+
+
 class Unfit(Work):
     """A backend that cannot wait for a time."""
 
