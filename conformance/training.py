@@ -116,15 +116,6 @@ def expected(job: Job) -> tuple[list[Numbers], Numbers]:
     return seen, last
 
 
-def schedules(world: int) -> list[tuple[int, ...]]:
-    """Uneven schedules that a wrong rule seldom survives: rank 0 first, last and without data, ties, even."""
-    up = tuple(1 + rank for rank in range(world))
-    tie = tuple(1 if rank == world // 2 else 2 for rank in range(world))
-    none_first = (0, *[2] * (world - 1))
-    none_last = (*[3] * (world - 1), 0)
-    return [up, up[::-1], tie, none_first, none_last, (2,) * world]
-
-
 def assert_as_alone(job: Job, trained: Sequence[Trained]) -> None:
     """Every rank saw one process's gradients in each of its iterations and holds its parameters at the end."""
     averages, last = expected(job)

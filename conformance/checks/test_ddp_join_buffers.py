@@ -2,10 +2,10 @@
 
 import torch
 
-from conformance import models, oracle
+from conformance import models, oracle, scenario
 from conformance.checking import MANY, check
 from conformance.ranks import caught
-from conformance.training import ddp, gradients, private, schedules
+from conformance.training import ddp, gradients, private
 
 
 def recorder(ctx, module, seen):
@@ -55,7 +55,7 @@ def count_on_each(ctx, several):
 
 @check("DDPJ-024", "DDPJ-025", "DDPJ-019", worlds=MANY)
 def test_buffers_come_from_the_highest_active_rank_and_reach_joined_ranks(ranks):
-    several = schedules(ranks.world)
+    several = list(scenario.shapes(ranks.world).values())
     steps = [step_of(rank) for rank in range(ranks.world)]
     for schedule, told in zip(several, zip(*ranks(count_on_each, several), strict=True), strict=True):
         own, shadowed = oracle.buffers_seen(schedule, steps)

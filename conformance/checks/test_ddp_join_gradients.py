@@ -4,8 +4,9 @@ import itertools
 from functools import partial
 
 import torch
+from hypothesis import strategies
 
-from conformance import models
+from conformance import models, scenario
 from conformance.checking import MANY, check
 from conformance.ranks import caught
 from conformance.training import (
@@ -16,7 +17,6 @@ from conformance.training import (
     gradient,
     gradients,
     iterate,
-    schedules,
     train,
     train_each,
 )
@@ -24,6 +24,10 @@ from conformance.training import (
 TINY_MIB = 1e-4  # about 100 bytes: a layer or two a bucket
 BY_ALL = {"divide_by_initial_world_size": True}
 BY_ACTIVE = {"divide_by_initial_world_size": False}
+
+
+def schedules(world):
+    return list(scenario.shapes(world).values())
 
 
 def on_every_schedule(ranks, jobs):
@@ -55,6 +59,27 @@ def test_every_bucket_of_a_joined_rank_adds_zeros(ranks):
     on_every_schedule(ranks, jobs)
 
 
+def drawn_jobs(world):
+    """Jobs with any schedule, any option that leaves the result alone, and either division rule."""
+    def job(schedule, divide, **options):
+        join = {"divide_by_initial_world_size": divide}
+        return Job(partial(models.Sum, 5), models.divisible, schedule, ddp=options, join=join)
+
+    return strategies.builds(
+        job,
+        scenario.schedules(world),
+        strategies.booleans(),
+        bucket_cap_mb=strategies.sampled_from([TINY_MIB, 3 * TINY_MIB, 25]),
+        gradient_as_bucket_view=strategies.booleans(),
+        find_unused_parameters=strategies.booleans(),
+    )
+
+
+@check("DDPJ-007", "DDPJ-008", "DDPJ-009", worlds=MANY, beyond=False)
+def test_any_schedule_under_any_option_gives_the_gradients_of_one_process(ranks):
+    scenario.explore(scenario.batches(drawn_jobs(ranks.world)), lambda jobs: on_every_schedule(ranks, jobs))
+
+
 def double_chain():
     return models.chain(2, 4).double()
 
@@ -69,7 +94,7 @@ def test_uneven_training_leaves_the_weights_of_one_process(ranks):
     cap = {"bucket_cap_mb": TINY_MIB}
     jobs = [
         Job(double_chain, double_batch, schedule, lr=1.0, ddp=cap, join=join)
-        for schedule, join in itertools.product(schedules(ranks.world)[:5], (BY_ALL, BY_ACTIVE))
+        for schedule, join in itertools.product(schedules(ranks.world), (BY_ALL, BY_ACTIVE))
         if max(schedule) <= 3
     ]
     on_every_schedule(ranks, jobs)

@@ -1,0 +1,102 @@
+"""Graphs under uneven inputs: unused parameters, the one rebuild of the buckets, static graphs."""
+
+import itertools
+from functools import partial
+
+from torch import nn
+
+from conformance import models, oracle, scenario
+from conformance.checking import MANY, check
+from conformance.training import Job, assert_as_alone, ddp, gradients, train_each
+
+TINY_MIB = 1e-4
+
+
+def train_branches(ctx, schedule, users):
+    model = ddp(ctx, models.Branches(), find_unused_parameters=True)
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad(set_to_none=True)
+            model(models.divisible_scalar(ctx.rank, iteration), with_b=ctx.rank in users).sum().backward()
+            seen.append((gradients(model)["a.weight"], gradients(model)["b.weight"]))
+    return seen
+
+
+def train_branches_on_each(ctx, several, users):
+    return [train_branches(ctx, schedule, users) for schedule in several]
+
+
+def branches_alone(schedule, users):
+    rows = []
+    for iteration in range(max(schedule)):
+        active = oracle.active_ranks(schedule, iteration)
+        data = {rank: models.divisible_scalar(rank, iteration).item() for rank in active}
+        used = [data[rank] for rank in active if rank in users]
+        rows.append(([sum(data.values()) / len(schedule)], [sum(used) / len(schedule)] if used else None))
+    return [rows[:count] for count in schedule]
+
+
+@check("DDPJ-030", worlds=MANY, beyond=False)
+def test_joined_ranks_report_their_parameters_as_unused(ranks):
+    # the only user of b is sometimes the first to join: from then on nobody used b, so it gets no gradient at all
+    several, users = list(scenario.shapes(ranks.world).values()), (1,)
+    for schedule, seen in zip(several, zip(*ranks(train_branches_on_each, several, users), strict=True), strict=True):
+        for rank, alone in enumerate(branches_alone(schedule, users)):
+            assert seen[rank] == alone, f"rank {rank}, schedule {schedule}"
+
+
+@check("DDPJ-031", worlds=MANY, beyond=False)
+def test_buckets_are_rebuilt_with_ranks_that_joined_before(ranks):
+    late = [(0, *range(1, ranks.world - 1), 4), (4, *range(1, ranks.world - 1), 0), (1, *[4] * (ranks.world - 1))]
+    jobs = [
+        Job(partial(models.Sum, 6), models.divisible, schedule, ddp={"bucket_cap_mb": TINY_MIB, **view})
+        for schedule, view in itertools.product(late, ({}, {"gradient_as_bucket_view": True}))
+    ]
+    for job, trained in zip(jobs, zip(*ranks(train_each, jobs), strict=True), strict=True):
+        assert_as_alone(job, trained)
+
+
+def train_static(ctx, schedule, unused, find_unused):
+    model = ddp(
+        ctx, models.Branches() if unused else nn.Sequential(models.scalar()), static_graph=True,
+        find_unused_parameters=find_unused,
+    )
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad(set_to_none=True)
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(list(gradients(model).values()))
+    return seen
+
+
+def assert_static(ranks, schedule, unused, find_unused=False):
+    means = [
+        sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(schedule, i)) / ranks.world
+        for i in range(max(schedule))
+    ]
+    rows = [[[mean], None] if unused else [[mean]] for mean in means]
+    seen = ranks(train_static, schedule, unused, find_unused)
+    for rank, count in enumerate(schedule):
+        assert seen[rank] == rows[:count], f"rank {rank}, schedule {schedule}"
+
+
+@check("DDPJ-032", worlds=MANY, beyond=False)
+def test_a_static_graph_with_an_unused_parameter_can_be_joined(ranks):
+    assert_static(ranks, (1, 2, 4, 5)[: ranks.world], unused=True)
+
+
+@check("DDPJ-032", worlds=MANY, beyond=False)
+def test_a_static_graph_can_be_joined_when_rank_0_is_the_last(ranks):
+    assert_static(ranks, (5, 4, 2, 1)[: ranks.world], unused=False)
+
+
+@check("DDPJ-032", worlds=MANY, beyond=False)
+def test_a_static_graph_that_looks_for_unused_parameters_can_be_joined(ranks):
+    assert_static(ranks, (2, *[5] * (ranks.world - 1)), unused=True, find_unused=True)
+
+
+@check("DDPJ-032", worlds=MANY, beyond=False)
+def test_a_static_graph_can_be_joined_by_a_rank_without_inputs(ranks):
+    assert_static(ranks, (0, *[3] * (ranks.world - 1)), unused=False)
