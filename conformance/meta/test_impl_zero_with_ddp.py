@@ -1,0 +1,100 @@
+"""The documentation's own example, ``Join([ddp, zero])`` on uneven inputs, compared with one process."""
+
+import itertools
+import random
+
+import pytest
+from torch import nn
+
+from conformance.ranks import Cluster
+
+from .overlap_training import Alone, Net, batch, differences, groups_of, loss_of, uses_extra
+from .zero_training import OPTIMIZERS, halving
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    made = Cluster("gloo", deadline_s=60)
+    yield made
+    made.close()
+
+
+def run(cluster, function, *args, world):
+    return cluster.run(function, args, world=world, subject="impl").values()
+
+
+def uneven(ctx, schedules, name, options):
+    """One context for each schedule; compares live ranks in every iteration and all of them at the end."""
+    subject, found = ctx.subject, {}
+    kind, settings = OPTIMIZERS[name]
+    for schedule in schedules:
+        model = Net()
+        alone = Alone(model, name, options)
+        ddp = subject.DistributedDataParallel(
+            model, bucket_cap_mb=0.0001, find_unused_parameters=bool(options.get("unused")),
+            static_graph=bool(options.get("static")), gradient_as_bucket_view=bool(options.get("views")),
+        )
+        zero = subject.ZeroRedundancyOptimizer(
+            groups_of(model, options), kind, parameters_as_bucket_view=bool(options.get("views")), **settings
+        )
+        if options.get("hook"):
+            ddp.register_comm_hook(None, subject.default_hooks.allreduce_hook)
+        scheduler = halving(zero) if options.get("scheduled") else None
+        wrong = []
+        micro = options.get("micro", 1)
+        divide = options.get("divide_by_initial", True)
+        listed = [zero, ddp] if options.get("zero_first") else [ddp, zero]
+        with subject.Join(listed, divide_by_initial_world_size=divide):
+            for iteration in range(schedule[ctx.rank]):
+                zero.zero_grad()
+                for part in range(micro):
+                    ddp.require_backward_grad_sync = part == micro - 1
+                    data = batch(ctx.rank, iteration * micro + part)
+                    loss_of(ddp(data, uses_extra(options, ctx.rank, iteration))).backward()
+                if options.get("clip"):
+                    nn.utils.clip_grad_norm_(ddp.parameters(), options["clip"])
+                zero.step()
+                if scheduler:
+                    scheduler.step()
+                alone.step(schedule, iteration, micro)
+                wrong += [f"iteration {iteration}: {text}" for text in differences(model, alone)]
+        for iteration in range(schedule[ctx.rank], max(schedule)):
+            alone.step(schedule, iteration, micro)
+        wrong += [f"at the end: {text}" for text in differences(model, alone)]
+        if wrong:
+            found[schedule] = wrong
+    return found
+
+
+PAIRS = [pair for pair in itertools.product(range(5), repeat=2) if max(pair)]
+GENERATED = random.Random(4)
+THREE = [(2, 3, 5), (5, 3, 2), (0, 3, 0)] + [tuple(GENERATED.choices(range(5), k=2)) + (1,) for _ in range(3)]
+FOUR = [(0, 1, 2, 3), (3, 2, 1, 0)] + [(2, *GENERATED.choices(range(4), k=3)) for _ in range(2)]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_pair_of_counts_equals_one_process(cluster, name):
+    assert run(cluster, uneven, PAIRS, name, {}, world=2) == [{}, {}]
+
+
+TWEAKS = [
+    {"zero_first": True},
+    {"views": True},
+    {"several": True, "scheduled": True},
+    {"clip": 0.5},
+    {"unused": True},
+    {"static": True},
+    {"hook": True},
+    {"divide_by_initial": False, "hook": True},
+    {"micro": 2},
+]
+
+
+@pytest.mark.parametrize("tweak", TWEAKS, ids=str)
+def test_variants_equal_one_process(cluster, tweak):
+    assert run(cluster, uneven, THREE, "adam", tweak, world=3) == [{}] * 3
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "counting"])
+def test_generated_schedules_on_four_ranks(cluster, name):
+    assert run(cluster, uneven, FOUR, name, {"scheduled": True}, world=4) == [{}] * 4
