@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..comm import collectives
 from ..comm.coalesce import broadcast_coalesced
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
-from ..join import Join, Joinable, JoinHook
+from ..join import Joinable
 from . import hooks, options, params, stages
 from .buffers import BufferHook, _BufferCommHook, _BufferCommHookLocation
 from .compat import CompatibleNames
 from .containers import find_tensors, map_tensors
 from .delayed import DelayedReduction
 from .in_backward import OptimizersInBackward
-from .join_hook import _DDPJoinHook
 from .log import DDPLogger
 from .mixed_precision import MixedPrecisionRun, _MixedPrecision
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
+from .renewal import Renewal
 from .stages import Stage
 from .ticket import OutputSink, Ticket, announce_backward
 from .traffic import Surroundings, Traffic
+from .uneven import UnevenInputs
 from .unused import reachable_parameters
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
 
 
-class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
+class DistributedDataParallel(nn.Module, UnevenInputs, Renewal, CompatibleNames):
     """Data parallelism over processes: every rank holds the module, feeds it its own data, and gets averaged gradients.
 
     The constructor, the forward and the backward are points at which all ranks of the group meet (DDP-020). Parameters
@@ -75,8 +73,6 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
             models (DDP-001 … DDP-032).
     """
 
-    _active_ddp_module: ClassVar[DistributedDataParallel | None] = None
-
     def __init__(
         self,
         module: nn.Module,
@@ -100,9 +96,9 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
     ) -> None:
-        super().__init__()  # nn.Module, then Joinable
+        super().__init__()  # of nn.Module, which goes no further
         Joinable.__init__(self)
-        self.logger: DDPLogger | None = None
+        self.logger = None
         options.warn_of_old_arguments(check_reduction, broadcast_buffers, forward_sync_buffers)
         options.check_delay_pair(delay_all_reduce_named_params, param_to_hook_all_reduce)
         self.process_group = options.group_of(process_group, device_mesh)
@@ -118,7 +114,7 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
         self.is_multi_device_module = placement.several_devices
 
         self.dim = dim
-        self.static_graph = False  # True from ``_set_static_graph`` on
+        self.static_graph = False
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
@@ -131,9 +127,7 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
         self.bucket_bytes_cap = self._caps.steady_bytes
         self.use_side_stream_for_tensor_copies = options.side_stream_wanted()
 
-        #: whether the next backward will be synchronised; ``no_sync`` changes it
         self.require_backward_grad_sync = True
-        #: whether the next forward synchronises buffers; each forward sets it for the next one (DDP-081)
         self.require_forward_param_sync = True
         self._reset_runtime_state()
 
@@ -153,14 +147,14 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
         self._has_rebuilt_buckets = False
         self._ddp_sink_clone = True
         self._lazy_init_ran = False
-        self._comm_hooks: list[tuple[Any, Any]] = []
-        #: the registered buffer hook; None means the default broadcast
-        self._buffer_hook: _BufferCommHook | None = None
-        self._authoritative_rank: int | None = None
-        self._in_backward: OptimizersInBackward | None = None
+        #: gradient-free forwards have run since training last allowed a buffer synchronisation (exceeds DDP-089)
+        self._sync_due_after_evaluation = False
+        self._comm_hooks = []
+        self._buffer_hook = None
+        self._authoritative_rank = None
+        self._in_backward = None
         self._per_parameter = PerParameterReduction(self)
-        #: the fused optimizer, once registered (DDP-133)
-        self._fused_optimizer: torch.optim.Optimizer | None = None
+        self._fused_optimizer = None
 
     def _synchronise_start(self, buffers: dict[str, torch.Tensor]) -> None:
         """Compare the ranks' models, then take over that of group rank 0 (DDP-025)."""
@@ -218,6 +212,8 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if not self._lazy_init_ran:
             self._lazy_init()
+        if torch.is_grad_enabled() and self._sync_due_after_evaluation:
+            self.require_forward_param_sync, self._sync_due_after_evaluation = True, False
         sync = torch.is_grad_enabled() and self.require_backward_grad_sync
         if sync:
             self.logger.forward_starts()  # type: ignore[union-attr]
@@ -253,7 +249,8 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
             self._announce(Stage.BUFFERS_AFTER)
             stages.perform(self, Stage.BUFFERS_AFTER)
         if not torch.is_grad_enabled():
-            self.require_forward_param_sync = False
+            self._sync_due_after_evaluation |= self.require_forward_param_sync
+            self.require_forward_param_sync = False  # a row of evaluations synchronises buffers once
             return output
         ticket = Ticket(sync=self.require_backward_grad_sync)
         self.require_forward_param_sync = ticket.sync
@@ -290,35 +287,6 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
         """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130)."""
         self._in_backward = OptimizersInBackward.of(self)
         self._lazy_init_ran = True
-
-    # -- what the reducer asks
-
-    def _announce(self, stage: Stage) -> None:
-        """Before a stage's first collective: tell joined ranks, where there are any."""
-        if self._join_session is not None:
-            self._join_session.announce(self, stage)
-
-    def _announce_bucket(self, bucket: int | None) -> None:
-        session = self._join_session
-        if session is None:
-            return
-        if session.several_followers:  # another model's buckets may come in between: step by step
-            session.announce(self, Stage.FINISH if bucket is None else Stage.BUCKET)
-        elif bucket == 0:
-            session.announce(self, Stage.BUCKETS)
-
-    def _divisor(self) -> int:
-        """What an average divides by now (DDPJ-007, DDPJ-008)."""
-        if self._join_session is None or self._divide_by_initial_world_size:
-            return self.reducer.team.size
-        return self._join_session.active
-
-    def _source(self) -> GroupRank:
-        """The rank whose word counts: group rank 0, or inside a join the highest active rank (DDPJ-024)."""
-        return GroupRank(0) if self._join_session is None else self._join_session.source
-
-    def _watch(self) -> Watch | None:
-        return None if self._join_session is None else self._join_session.watch
 
     def _note_rebuilt(self) -> None:
         self._has_rebuilt_buckets = True
@@ -431,76 +399,7 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
             self.reducer.team, self.modules_buffers, source, "buffers", self.broadcast_bucket_size, self._watch()
         )
 
-    # -- uneven inputs
-
-    def join(
-        self,
-        divide_by_initial_world_size: bool = True,
-        enable: bool = True,
-        throw_on_early_termination: bool = False,
-    ) -> Join:
-        """A ``Join`` context over this model alone (DDPJ-003).
-
-        Args:
-            divide_by_initial_world_size: divide by the group's size even after ranks have run out (True), or by the
-                number of ranks still active (False), which weighs late samples more.
-            enable: False when inputs are known to be even.
-            throw_on_early_termination: raise on all ranks when the first one runs out.
-        """
-        return Join(
-            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
-        )
-
-    def join_hook(self, **kwargs: Any) -> JoinHook:
-        """The hook for one context; reads ``divide_by_initial_world_size`` (True) and ignores the rest (DDPJ-004)."""
-        return _DDPJoinHook(self, divide_by_initial_world_size=kwargs.get("divide_by_initial_world_size", True))
-
-    @property
-    def join_device(self) -> torch.device:
-        """The device of the managed parameters."""
-        return self.device
-
-    @property
-    def join_process_group(self) -> dist.ProcessGroup:
-        """The group that gradients are averaged over."""
-        return self.process_group
-
-    def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
-        """The highest ``input_rank`` among ranks for which ``rank_cond`` holds; ValueError if for none (DDPJ-021)."""
-        candidate = torch.tensor([input_rank if rank_cond else -1], device=self.device)
-        highest = collectives.all_reduce(self.reducer.team, candidate, "common rank", dist.ReduceOp.MAX)
-        found = int(highest.wait(self._watch()).item())
-        if found == -1:
-            self._log_and_throw(
-                ValueError,
-                "BUG! Expected rank_cond to be true for at least one process. This indicates a bug, please report it.",
-            )
-        return found
-
-    def _sync_final_model(self, is_last_joiner: bool) -> None:
-        """All ranks take over parameters and buffers of the highest rank among the last joiners (DDPJ-016, 017)."""
-        team = self.reducer.team
-        source = GroupRank(self._find_common_rank(int(team.rank), is_last_joiner))
-        self._authoritative_rank = int(source)
-        self._assign_modules_buffers()
-        state: list[torch.Tensor] = [parameter.detach() for parameter in self._module_parameters]
-        if self.forward_sync_buffers:
-            state += self.modules_buffers
-        broadcast_coalesced(team, state, source, "final model", self.broadcast_bucket_size, self._watch())
-        # ranks that joined early have missed the last forwards' word on this; all start alike
-        self.require_forward_param_sync = True
-
-    def _shadow_delayed(self) -> None:
-        if self._delayed is not None:
-            self._delayed.shadow()
-
-    # -- errors, pickling, groups
-
-    def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:
-        """Record an error in the logging data, then raise it (DDP-019)."""
-        if self.logger is not None:
-            self.logger.set_error_and_log(f"{err_type!s}: {err_msg}")
-        raise err_type(err_msg)
+    # -- as a module
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
         """Switch the wrapped module; returns this object (DDP-039)."""
@@ -516,66 +415,6 @@ class DistributedDataParallel(nn.Module, Joinable, CompatibleNames):
             if name == "module" or "module" not in modules:
                 raise
             return getattr(modules["module"], name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but the handles of this process (DDP-155); RuntimeError unless on the default group (DDP-156)."""
-        self._check_default_group()
-        state = copy.copy(self.__dict__)
-        for handle in ("process_group", "reducer", "logger", "_delayed", "_mixed_precision_run", "_in_backward",
-                       "_per_parameter", "_fused_optimizer", "_join_session", "_join_stamp"):
-            state.pop(handle, None)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild the reducer on the default group, with the stored settings (DDP-158, DDP-159)."""
-        self.process_group = Team.of(None).group
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.__dict__.setdefault("require_forward_param_sync", True)
-        self.__dict__.setdefault("require_backward_grad_sync", True)
-        Joinable.__init__(self)
-        self.__dict__.update(state)
-        self._reset_runtime_state()
-        static_graph, self.static_graph = self.static_graph, False
-        self.logger = None
-        self._delayed = None
-        self._mixed_precision_run = None
-        self._build_reducer()
-        if static_graph:
-            self._set_static_graph()
-
-    def _check_default_group(self) -> None:
-        try:
-            default = dist.group.WORLD
-        except (RuntimeError, ValueError):
-            default = None
-        if default is None or self.process_group is not default:
-            self._log_and_throw(
-                RuntimeError,
-                "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
-                "when you have called init_process_group and have not passed process_group to the constructor.",
-            )
-
-    def _update_process_group(self, new_process_group: Any) -> None:
-        """Average over another group from now on; non-members keep theirs and must not train on (DDP-162 … 164).
-
-        Communication hooks keep whatever group is in their state (DDP-165).
-        """
-        self._has_rebuilt_buckets = False
-        if new_process_group is None or new_process_group == dist.GroupMember.NON_GROUP_MEMBER:
-            self.reducer.start_over()
-            return
-        self.process_group = new_process_group
-        self.reducer.move_to(Team.of(new_process_group))
-
-    def _set_static_graph(self) -> None:
-        """Promise a static graph; before the first training forward (DDP-107 … DDP-109)."""
-        options.check_static_graph(self)
-        if self.static_graph:
-            return
-        self.reducer.start_over(static_graph=True)
-        self.static_graph = True
-        assert self.logger is not None, "setting a static graph requires the logger"
-        self.logger._set_static_graph()
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(

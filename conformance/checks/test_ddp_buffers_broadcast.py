@@ -1,0 +1,294 @@
+"""Buffers: when they follow rank 0, which of them do, and when they are left alone."""
+
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, check
+from conformance.observing import mean_of_all, mine, started, takes, trained, wrapped
+from conformance.training import private
+
+
+def step_of(rank):
+    """What a forward on this rank adds to the counter: 1, 11, 21 …"""
+    return 1.0 + 10.0 * rank
+
+
+def counting(ctx, **options):
+    """A counter under DDP; old and new names of arguments are equally welcome here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return wrapped(ctx, models.Counting(step_of(ctx.rank)), **options)
+
+
+# -- DDP-080, DDP-088: buffers follow rank 0
+
+
+def count(ctx, evaluate, iterations):
+    model = counting(ctx)
+    model.train(not evaluate)
+    for _ in range(iterations):
+        trained(model, mine(ctx))
+    return model.module.seen
+
+
+@check("DDP-080", "DDP-088", scenarios={"training": False, "evaluation mode": True})
+def test_every_forward_begins_with_the_buffers_of_rank_0(ranks, scenario):
+    assert ranks(count, scenario, 4) == [[0.0, 1.0, 2.0, 3.0]] * ranks.world
+
+
+def count_in_subgroup(ctx):
+    members = list(range(1, ctx.world))[::-1]  # the group's rank 0 is still the smallest: groups are sorted
+    group = dist.new_group(members)
+    if ctx.rank == 0:
+        return None
+    model = counting(ctx, process_group=group)
+    for _ in range(3):
+        trained(model, mine(ctx))
+    return model.module.seen
+
+
+@check("DDP-080", worlds=(3, 4))
+def test_in_a_subgroup_buffers_follow_its_own_rank_0(ranks):
+    assert ranks(count_in_subgroup)[1:] == [[0.0, 11.0, 22.0]] * (ranks.world - 1)
+
+
+# -- DDP-081: the three conditions
+
+
+def toggle_conditions(ctx):
+    model = counting(ctx)
+    told = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        none = wrapped(ctx, models.scalar())
+    off = counting(ctx, broadcast_buffers=False)
+    for name, each in (("all three", model), ("no buffers", none), ("switched off", off)):
+        told[name] = bool(private(each, "will_sync_module_buffers")())
+    with model.no_sync():
+        model(mine(ctx)).sum().backward()
+    told["after a forward without synchronisation"] = bool(model.will_sync_module_buffers())
+    model(mine(ctx)).sum().backward()
+    told["after one with it"] = bool(model.will_sync_module_buffers())
+    return told
+
+
+@check("DDP-081", worlds=(1, 2))
+def test_buffers_are_synchronised_only_if_allowed_wanted_and_there(ranks):
+    assert ranks(toggle_conditions) == [{
+        "all three": True, "no buffers": False, "switched off": False,
+        "after a forward without synchronisation": False, "after one with it": True,
+    }] * ranks.world  # fmt: skip
+
+
+def listen_to_forwards(ctx):
+    told = {}
+    models_ = {"all three": counting(ctx), "no buffers": wrapped(ctx, models.scalar()),
+               "switched off": counting(ctx, broadcast_buffers=False)}  # fmt: skip
+    for name, model in models_.items():
+        trained(model, mine(ctx)), trained(model, mine(ctx))  # the second may say in which order buckets are rebuilt
+        outputs = []
+        told[name] = len(started(ctx, lambda model=model, outputs=outputs: outputs.append(model(mine(ctx)))))
+        outputs[0].sum().backward()
+    return told
+
+
+@check("DDP-081", worlds=MANY)
+def test_a_forward_sends_nothing_unless_there_are_buffers_to_synchronise(ranks):
+    for told in ranks(listen_to_forwards, ledger=True):
+        assert told["all three"] >= 1
+        assert told["no buffers"] == told["switched off"] == 0
+
+
+# -- DDP-082, DDP-083: switching it off
+
+
+def count_from_different_starts(ctx, options):
+    if "forward_sync_buffers" in options:
+        takes(ctx, "forward_sync_buffers")
+    module = models.Counting(step_of(ctx.rank)).to(ctx.device)
+    module.count.fill_(100.0 * (ctx.rank + 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        model = wrapped(ctx, module, **options)
+    gradients = [trained(model, mine(ctx))["a.weight"][0] for _ in range(3)]
+    return module.seen, gradients
+
+
+def local_counts(ranks, start):
+    return [[start(rank) + step_of(rank) * iteration for iteration in range(3)] for rank in range(ranks.world)]
+
+
+@check("DDP-082")
+def test_without_broadcast_buffers_stay_as_each_rank_has_them(ranks):
+    told = ranks(count_from_different_starts, {"broadcast_buffers": False})
+    assert [seen for seen, _ in told] == local_counts(ranks, lambda rank: 100.0 * (rank + 1))
+    assert [gradients for _, gradients in told] == [[mean_of_all(ranks.world)] * 3] * ranks.world
+
+
+@check("DDP-083", scenarios={
+    "alone": {"forward_sync_buffers": False},
+    "against the old name": {"forward_sync_buffers": False, "broadcast_buffers": True},
+})  # fmt: skip
+def test_the_newer_switch_leaves_the_start_equal_and_silences_the_forwards(ranks, scenario):
+    seen = [each for each, _ in ranks(count_from_different_starts, scenario)]
+    assert seen == local_counts(ranks, lambda _rank: 100.0)
+
+
+@check("DDP-083")
+def test_the_newer_switch_wins_when_it_is_on_too(ranks):
+    options = {"forward_sync_buffers": True, "broadcast_buffers": False}
+    assert [seen for seen, _ in ranks(count_from_different_starts, options)] == [[100.0, 101.0, 102.0]] * ranks.world
+
+
+# -- DDP-084, DDP-085, DDP-087: which buffers
+
+
+def replace_the_buffer(ctx):
+    model = counting(ctx)
+    trained(model, mine(ctx))
+    model.module.count = torch.full((1,), 100.0 + ctx.rank, device=ctx.device)
+    trained(model, mine(ctx))
+    model.module.count = torch.full((2,), 200.0 + ctx.rank, device=ctx.device)[1:]
+    trained(model, mine(ctx))
+    return model.module.seen
+
+
+@check("DDP-084")
+def test_a_buffer_that_the_module_replaced_is_followed(ranks):
+    assert ranks(replace_the_buffer) == [[0.0, 100.0, 200.0]] * ranks.world
+
+
+def ignore_a_buffer(ctx):
+    left, right = models.Counting(step_of(ctx.rank)), models.Counting(step_of(ctx.rank))
+    module = nn.Sequential(left, right).to(ctx.device)
+    left.count.fill_(1000.0 * ctx.rank)
+    ctx.subject.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["0.count"])
+    model = wrapped(ctx, module)
+    trained(model, mine(ctx)), trained(model, mine(ctx))
+    names = set()
+    private(model, "_register_buffer_comm_hook")(None, lambda _state, buffers: names.update(buffers))
+    trained(model, mine(ctx))
+    return left.seen, right.seen[:2], names
+
+
+@check("DDP-085")
+def test_ignored_buffers_are_never_touched(ranks):
+    for rank, (ignored, managed, names) in enumerate(ranks(ignore_a_buffer)):
+        assert ignored == [1000.0 * rank + step_of(rank) * iteration for iteration in range(3)], f"rank {rank}"
+        assert managed == [0.0, 1.0]
+        assert names == {"1.count"}
+
+
+class Assorted(nn.Module):
+    """Buffers of many kinds, which change in every forward by an amount that depends on the rank."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.a = models.scalar()
+        self.rank, self.seen = rank, []
+        self.register_buffer("whole", torch.tensor([10, 20]) + rank)
+        self.register_buffer("flag", torch.tensor([rank % 2 == 0, True]))
+        self.register_buffer("hidden", torch.full((2, 2), 5.0 + rank), persistent=False)
+        self.register_buffer("short", torch.full((3,), 0.5 * rank, dtype=torch.bfloat16))
+        self.register_buffer("precise", torch.full((1,), 1.0 + rank, dtype=torch.float64))
+        self.register_buffer("lone", torch.tensor(7 - rank, dtype=torch.int8))
+        self.register_buffer("turned", torch.arange(6.0).reshape(2, 3).add(rank).t())
+
+    def forward(self, x):
+        self.seen.append({name: buffer.tolist() for name, buffer in self.named_buffers()})
+        for buffer in self.buffers():
+            buffer.copy_(~buffer if buffer.dtype == torch.bool else buffer + self.rank + 1)
+        return self.a(x)
+
+
+def mix_kinds(ctx):
+    model = wrapped(ctx, Assorted(ctx.rank))
+    started_as = {name: buffer.tolist() for name, buffer in model.module.named_buffers()}
+    for _ in range(2):
+        trained(model, mine(ctx))
+    return started_as, model.module.seen
+
+
+@check("DDP-087")
+def test_integer_boolean_and_non_persistent_buffers_are_covered(ranks):
+    alone = Assorted(0)
+    for _ in range(2):
+        alone(torch.ones(1, 1))
+    for rank, (started_as, seen) in enumerate(ranks(mix_kinds)):
+        assert started_as == alone.seen[0], f"rank {rank} after construction"
+        assert seen == alone.seen, f"rank {rank} at its forwards"
+
+
+# -- DDP-086: the graph of an earlier forward
+
+
+class Scaling(nn.Module):
+    """Multiplies by a buffer, which the graph therefore keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+        self.norm = nn.BatchNorm1d(1, affine=False).eval()
+        self.register_buffer("scale", torch.full((1,), 2.0))
+
+    def forward(self, x):
+        return self.a(x) * self.scale + 0 * self.norm(self.a(x))
+
+
+def forward_twice(ctx):
+    model = wrapped(ctx, Scaling())
+    told = []
+    for _ in range(2):
+        model.zero_grad()
+        first, second = model(mine(ctx)), model(mine(ctx, 3))
+        (first + second).sum().backward()
+        told.append(model.module.a.weight.grad.item())
+    return told
+
+
+@check("DDP-086")
+def test_synchronising_buffers_leaves_the_graph_of_an_earlier_forward_usable(ranks):
+    assert ranks(forward_twice) == [[pytest.approx(2 * mean_of_all(ranks.world, 4))] * 2] * ranks.world
+
+
+# -- DDP-089, DDP-090: when ranks may see buffers of their own
+
+
+def evaluate_between(ctx):
+    model = counting(ctx)
+    trained(model, mine(ctx))
+    with torch.no_grad():
+        model(mine(ctx)), model(mine(ctx))
+    trained(model, mine(ctx)), trained(model, mine(ctx))
+    return model.module.seen
+
+
+@check("DDP-089", worlds=MANY)
+def test_training_after_evaluation_begins_with_the_buffers_of_rank_0(ranks):
+    told = ranks(evaluate_between)
+    assert told[0] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    for rank, seen in enumerate(told):
+        assert seen[1] in (1.0, step_of(rank)), f"rank {rank} at its first forward without gradients"
+        assert seen[2] in (2.0, seen[1] + step_of(rank)), f"rank {rank} at its second forward without gradients"
+        assert seen[3:] == [3.0, 4.0], f"rank {rank} trained with buffers of its own: {seen}"
+
+
+def look_at_the_end(ctx):
+    model = counting(ctx)
+    for _ in range(3):
+        trained(model, mine(ctx))
+    return model.module.count.item()
+
+
+@check("DDP-090", worlds=MANY)
+def test_after_the_last_iteration_a_rank_is_ahead_by_its_own_forward_at_most(ranks):
+    found = ranks(look_at_the_end)
+    if found == [3.0] * ranks.world:
+        return
+    assert found == [2.0 + step_of(rank) for rank in range(ranks.world)]
+    ranks.at_limit("what the last forward did to buffers differs between ranks until the next one")
