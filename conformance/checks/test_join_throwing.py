@@ -137,7 +137,6 @@ def notify_after_a_look(ctx):
     with ctx.subject.Join([a], throw_on_early_termination=True):
         if ctx.rank == ctx.world - 1:
             ctx.store.wait(["about to notify"])
-            ctx.store.set("go on", "1")
             others_passed = _passed_within(ctx, 0.3)
             a.step()
             return others_passed
