@@ -50,8 +50,7 @@ class Cluster:
         self._numbers = itertools.count()
         self._runnable: set[int] = set()  # world sizes known to be
         self._crews: dict[int, Crew] = {}  # idle, by world size (persistent only)
-        self._nursery = Nursery(self._preload)
-        atexit.register(self.close)
+        self._started: Nursery | None = None  # from the first run on
 
     def run(
         self,
@@ -75,12 +74,11 @@ class Cluster:
         With ``explain``, a run without a ledger that goes wrong is run once more with one, for the witness alone.
         """
         self._ensure_runnable(world)
-        self._ensure_nursery()
         limit_s = deadline_s or self.deadline_s
         payload = pack(function, args, subject)
         order = Order(
             number=next(self._numbers),
-            port=self._nursery.port,
+            port=self._nursery().port,
             world=world,
             backend=self.backend,
             payload=payload,
@@ -97,10 +95,12 @@ class Cluster:
         return explained(run, self._carry_out(again, limit_s, silence_s or self.silence_s))
 
     def close(self) -> None:
-        """End every process that was started for this cluster. Idempotent; a closed cluster cannot run."""
+        """End every process that was started for this cluster. Another run would start them anew."""
         atexit.unregister(self.close)
         self._crews.clear()
-        self._nursery.close()
+        ours, self._started = self._started, None
+        if ours is not None:
+            ours.close()
 
     def __enter__(self) -> Cluster:
         return self
@@ -108,12 +108,14 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ensure_nursery(self) -> None:
-        """If the process that forks the ranks was killed, start another."""
-        if not self._nursery.alive:
-            self._crews.clear()
-            self._nursery.close()
-            self._nursery = Nursery(self._preload)
+    def _nursery(self) -> Nursery:
+        """The process that ranks are forked from: started by the first run, and again if it was killed since."""
+        if self._started is not None and not self._started.alive:
+            self.close()
+        if self._started is None:
+            self._started = Nursery(self._preload)
+            atexit.register(self.close)
+        return self._started
 
     def _ensure_runnable(self, world: int) -> None:
         if world not in self._runnable:
@@ -135,7 +137,7 @@ class Cluster:
     @contextlib.contextmanager
     def _crew(self, world: int) -> Iterator[Crew]:
         """A crew for one run. Whatever happens, it then is idle in ``_crews`` or gone."""
-        crew = self._crews.pop(world, None) or Crew(self._nursery, world)
+        crew = self._crews.pop(world, None) or Crew(self._nursery(), world)
         try:
             yield crew
         finally:

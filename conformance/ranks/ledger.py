@@ -37,6 +37,7 @@ class Ledger:
             self.look()
             key, name, ranks = self._groups.get(group) or self._enter(group)
             event = replace(event, group=name, ranks=ranks, thread=threading.current_thread().name)
+            self.assume_past(event)
             number = len(self.events)
             self.events.append(event)
             about = (event.op, event.reduce_op, event.dtype, event.shape, event.source, event.target, event.thread)
@@ -63,6 +64,19 @@ class Ledger:
                     del self._running[number]
                     if ended:
                         self.done(number)
+
+    def assume_past(self, later: Event | None = None) -> None:
+        """Note those as done whose handles cannot tell (Gloo's reduce-scatter), once the rank went on.
+
+        It went on when the same thread starts a ``later`` collective on the same group, or when all is over (None).
+        """
+        with self._lock:
+            for number, work in list(self._running.items()):
+                event = self.events[number]
+                went_on = later is None or (event.thread, event.group) == (later.thread, later.group)
+                if went_on and _cannot_tell(work):
+                    del self._running[number]
+                    self.done(number)
 
     def close(self) -> None:
         with self._lock:
@@ -98,6 +112,16 @@ def _ended(work: Any) -> bool | None:
     except Exception:
         return False
     return True
+
+
+def _cannot_tell(work: Any) -> bool:
+    """Whether a handle has no future, and does not know of its end even after it was waited for."""
+    try:
+        if not work.is_completed():
+            work.get_future()
+    except Exception:
+        return True
+    return False
 
 
 def read(path: Path) -> tuple[Event, ...]:
@@ -145,6 +169,13 @@ def look() -> None:
     """Bring the ledger, if one is kept, up to date about what has ended."""
     if _current is not None:
         _current.look()
+
+
+def returned() -> None:
+    """The rank's function has returned: it is past everything whose handle cannot tell."""
+    if _current is not None:
+        _current.look()
+        _current.assume_past()
 
 
 def so_far() -> tuple[Event, ...]:

@@ -74,11 +74,8 @@ def _differing(name: str, index: int, here: dict[int, Event]) -> str:
         event = here[ranks[0]]
         waits = not all(here[rank].done for rank in ranks)
         told.append(f"{_ranks(ranks)} {_verb(ranks, waits)} {event}")
-    return f"{told[0]}, {_its(here, index)} on group {name}; " + "; ".join(told[1:]) + " there."
-
-
-def _its(here: dict[int, Event], index: int) -> str:
-    return f"{'its' if len(here) == 1 else 'the'} {_ordinal(index + 1)}"
+    first = next(iter(sides.values()))
+    return f"{told[0]}, {_whose(first)} {_ordinal(index + 1)} on group {name}; " + "; ".join(told[1:]) + " there."
 
 
 def _verb(ranks: list[int], waits: bool) -> str:

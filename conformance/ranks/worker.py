@@ -70,7 +70,9 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
             stack.callback(ledger.end)
             stack.enter_context(recording.recorded(backends.load(order.backend)))
         context, function, args = _prepared(order, rank)
-        return Finished(function(context, *args))
+        value = function(context, *args)
+        ledger.returned()
+        return Finished(value)
     except SystemExit as leaving:
         _exit(leaving.code)
         raise
