@@ -152,8 +152,12 @@ class Frame:
         return list(dict.fromkeys([*(clause.id for clause in self.catalogue), *self.cited]))
 
     def _clauses(self) -> list[str]:
-        """The clauses that the judgement is about: selected and testable (in a part of a run: those with a result)."""
-        selected = [clause for clause in self.known() if matches(clause, self.asked.select)]
+        """The clauses that the judgement is about: selected and testable.
+
+        Of a part of the suite: those with a result. Of checks from elsewhere: those that they cite.
+        """
+        known = self.cited if self.asked.checks else self.known()
+        selected = [clause for clause in known if matches(clause, self.asked.select)]
         if not self.whole:
             seen = {result.clause for result in self.results}
             return [clause for clause in selected if clause in seen]

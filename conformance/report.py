@@ -129,7 +129,7 @@ def _headline(results: Sequence[Result]) -> str:
 
 
 def _worlds(results: Sequence[Result]) -> str:
-    worlds = _unique(str(result.case.world) for result in results)
+    worlds = [str(world) for world in sorted({result.case.world for result in results})]
     return f"world{'s' if len(worlds) > 1 else ''} {', '.join(worlds)}"
 
 
@@ -154,11 +154,14 @@ def _seen(result: Result) -> list[str]:
 def _listed(console: Console, judgement: Judgement) -> None:
     if judgement.listed:
         console.print("\n[bold magenta]Listed deviations that showed[/]")
-    for results in _grouped(judgement.listed):
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in sorted(judgement.listed, key=lambda each: each.clause):
+        groups.setdefault((result.case.subject, result.deviation), []).append(result)
+    for (subject, reason), results in groups.items():
         ends = ", ".join(_unique(str(result.outcome) for result in results))
-        clauses = ", ".join(_unique(result.clause for result in results))
-        where = f"{results[0].case.subject}, {_worlds(results)}"
-        console.print(Text(f"{clauses} · {where}: {ends}: {results[0].deviation}"), soft_wrap=True)
+        clauses = _few(_unique(result.clause for result in results))
+        where = f"{subject}, {_worlds(results)}, {len(results)} times"
+        console.print(Text(f"{clauses} · {where} {ends}: {reason}"), soft_wrap=True)
 
 
 def _reasons(console: Console, judgement: Judgement) -> None:

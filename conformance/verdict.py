@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from .subjects import Unsupported
 WITNESS_CHARS = 300  # a witness is one line that fits a report
 PHRASE_CHARS = 140  # what one rank raised, within it; the detail has the rest
 DETAIL_CHARS = 8000
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')  # as faulthandler writes it
 # A group of errors is judged by its worst; what cannot be judged comes last.
 _WORST_FIRST = [
     Outcome.CRASHED, Outcome.HUNG, Outcome.FAILED, Outcome.UNSUPPORTED, Outcome.NOT_RUN, Outcome.PASSED,
@@ -99,12 +101,19 @@ def _phrase(end: RankOutcome) -> str:
         case Raised(error=error):
             text = _first_line(error.text) or f"at {_last_source_line(end.traceback)}"
             return f"raised {error.kinds[0]}: {_short(text, PHRASE_CHARS)}"
-        case Hung():
-            return "hung"
+        case Hung(stacks=stacks):
+            return f"hung{_innermost(stacks)}"
         case Died(exit_code=code) if code < 0:
             return f"died by signal {-code}"
         case Died(exit_code=code):
             return f"died with exit status {code}"
+
+
+def _innermost(stacks: str) -> str:
+    """Where the thread that works for the check stands, from a stack that begins at its innermost frame."""
+    _, current, rest = stacks.partition("Current thread")
+    frame = _FRAME.search(rest if current else stacks)
+    return f" at {Path(frame[1]).name}:{frame[2]} in {frame[3]}" if frame else ""
 
 
 def _story(run: Run) -> Iterable[str]:

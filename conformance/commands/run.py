@@ -107,7 +107,7 @@ def _pytest(frame: Frame, checks: Path, out: Path) -> int:
     arguments = [
         str(checks), "-p", "conformance.plugin", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
         "--rootdir", str(checks if checks.is_dir() else checks.parent), f"--junitxml={out / JUNIT}",
-        "-o", "junit_suite_name=conformance", "-o", "verbosity_assertions=1",
+        "-o", "junit_suite_name=conformance", "-o", "verbosity_assertions=2",
     ]  # fmt: skip
     return int(pytest.main(arguments, plugins=[_Named(driver)]))
 
