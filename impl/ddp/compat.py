@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from .parts import Parts
+
 if TYPE_CHECKING:
-    from .log import DDPLogger, Entry
-    from .per_parameter import PerParameterReduction
-    from .reducer import Reducer
+    from .log import Entry
     from .wrapper import DistributedDataParallel
 
-_RELEVANT_VARIABLES = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_RINGS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_CHECKS_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_LAUNCH_MODE", "NCCL_IB_HCA", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_GID_INDEX", "NCCL_IB_SL", "NCCL_IB_TC", "NCCL_IB_AR_THRESHOLD", "NCCL_IB_CUDA_SUPPORT", "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_SINGLE_RING_THRESHOLD", "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD", "NCCL_ALGO", "NCCL_PROTO", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_DEBUG_FILE", "NCCL_COLLNET_ENABLE", "NCCL_TOPO_FILE", "NCCL_TOPO_DUMP_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_DISTRIBUTED_DEBUG"]
+_RELEVANT_VARIABLES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME",
+    "GLOO_DEVICE_TRANSPORT", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS",
+    "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_SOCKET_NTHREADS",
+    "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_RINGS", "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NCHANNELS", "NCCL_CHECKS_DISABLE", "NCCL_CHECK_POINTERS", "NCCL_LAUNCH_MODE", "NCCL_IB_HCA",
+    "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_GID_INDEX", "NCCL_IB_SL", "NCCL_IB_TC", "NCCL_IB_AR_THRESHOLD",
+    "NCCL_IB_CUDA_SUPPORT", "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_SINGLE_RING_THRESHOLD",
+    "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD", "NCCL_ALGO", "NCCL_PROTO", "NCCL_IGNORE_CPU_AFFINITY",
+    "NCCL_DEBUG_FILE", "NCCL_COLLNET_ENABLE", "NCCL_TOPO_FILE", "NCCL_TOPO_DUMP_FILE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_DISTRIBUTED_DEBUG",
+)
 
 
 def _dump_DDP_relevant_env_vars() -> None:
@@ -25,24 +36,11 @@ def _dump_DDP_relevant_env_vars() -> None:
         sys.stdout.write(f"env:{name}={os.environ.get(name, 'N/A')}\n")
 
 
-class CompatibleNames:
+class CompatibleNames(Parts):
     """Small methods of torch's DDP, kept by name; a base of ``DistributedDataParallel`` alone."""
 
-    if TYPE_CHECKING:  # what they find in it
-        module: nn.Module
-        reducer: Reducer
-        logger: DDPLogger | None
-        parameters_to_ignore: set[str]
-        device_type: str
-        dim: int
-        _active_ddp_module: ClassVar[DistributedDataParallel | None]
-        _ddp_sink_clone: bool
-        _per_parameter: PerParameterReduction
-        _fused_optimizer: torch.optim.Optimizer | None
-
-        def _occupy_hook_slot(self, state: object, hook: Any, name: str) -> None: ...
-
-        def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn: ...
+    if TYPE_CHECKING:
+        _occupy_hook_slot: Callable[[object, Any, str], None]
 
     # -- inspection
 
@@ -52,7 +50,7 @@ class CompatibleNames:
         return self.logger._get_ddp_logging_data()
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
-        """Refresh run-time entries every ``sample_rate`` iterations after the first ten; ValueError below 1: DDP-142."""
+        """Refresh run-time entries every so many iterations after the first ten; ValueError below 1 (DDP-142)."""
         if sample_rate < 1:
             self._log_and_throw(ValueError, "DDP runtime logging sample rate should be equal or greater than 1")
         assert self.logger is not None, "the sampling rate requires the logger"

@@ -36,7 +36,8 @@ class DelayedReduction:
         self._lay_out()
         #: whether the last forward asks for a reduction; set at the end of each forward
         self._due = False
-        self._handle = trigger.register_post_accumulate_grad_hook(kernels.weak_call(weakref.WeakMethod(self._triggered)))
+        triggered = kernels.weak_call(weakref.WeakMethod(self._triggered))
+        self._handle = trigger.register_post_accumulate_grad_hook(triggered)
 
     @staticmethod
     def of(

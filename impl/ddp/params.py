@@ -125,8 +125,8 @@ def _first_difference(everyone: Sequence[Sequence[str]]) -> str:
             f"[{_line(everyone[odd], place)}]"
         )
     return (
-        f"DDP expects the same model in all processes, but {what}. Usual cause: the model was built from rank-dependent "
-        "settings, or layers were registered in a different order. Build the same model on every rank of the group."
+        f"DDP expects the same model in all processes, but {what}. Usual cause: the model was built from settings that "
+        "depend on the rank, or layers were registered in another order. Build the same model on every rank."
     )
 
 

@@ -12,7 +12,6 @@ from torch import nn
 
 from ..comm.coalesce import broadcast_coalesced
 from ..comm.ranks import GroupRank, Team
-from ..join import Joinable
 from . import hooks, options, params, stages
 from .buffers import BufferHook, _BufferCommHook, _BufferCommHookLocation
 from .compat import CompatibleNames
@@ -34,7 +33,7 @@ from .unused import reachable_parameters
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
 
 
-class DistributedDataParallel(nn.Module, UnevenInputs, Renewal, CompatibleNames):
+class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module):
     """Data parallelism over processes: every rank holds the module, feeds it its own data, and gets averaged gradients.
 
     The constructor, the forward and the backward are points at which all ranks of the group meet (DDP-020). Parameters
@@ -96,8 +95,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, Renewal, CompatibleNames)
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
     ) -> None:
-        super().__init__()  # of nn.Module, which goes no further
-        Joinable.__init__(self)
+        super().__init__()  # of Joinable, which passes on to nn.Module
         self.logger = None
         options.warn_of_old_arguments(check_reduction, broadcast_buffers, forward_sync_buffers)
         options.check_delay_pair(delay_all_reduce_named_params, param_to_hook_all_reduce)

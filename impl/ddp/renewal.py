@@ -1,0 +1,90 @@
+"""DDP beginning anew: after unpickling, on another process group, or as a static graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch.distributed as dist
+
+from ..comm.ranks import Team
+from ..join import Joinable
+from . import options
+from .parts import Parts
+
+if TYPE_CHECKING:
+    from .wrapper import DistributedDataParallel
+
+#: What belongs to this process and this moment, and is left out of a pickled object (DDP-155).
+_OF_THIS_PROCESS = (
+    "process_group", "reducer", "logger", "_delayed", "_mixed_precision_run", "_in_backward", "_per_parameter",
+    "_fused_optimizer", "_join_session", "_join_stamp",
+)
+
+
+class Renewal(Parts):
+    """The side of ``DistributedDataParallel`` that rebuilds its reducer."""
+
+    if TYPE_CHECKING:
+        _reset_runtime_state: Callable[[], None]
+        _build_reducer: Callable[[], None]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the handles of this process (DDP-155); RuntimeError unless on the default group (DDP-156)."""
+        self._check_default_group()
+        state = copy.copy(self.__dict__)
+        for name in _OF_THIS_PROCESS:
+            state.pop(name, None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild the reducer on the default group, with the stored settings (DDP-158, DDP-159)."""
+        self.process_group = Team.of(None).group
+        super().__setstate__(state)  # type: ignore[misc]
+        self.__dict__.setdefault("require_forward_param_sync", True)
+        self.__dict__.setdefault("require_backward_grad_sync", True)
+        Joinable.__init__(cast(Joinable, self))
+        self.__dict__.update(state)
+        self._reset_runtime_state()
+        static_graph, self.static_graph = self.static_graph, False
+        self.logger = None
+        self._delayed = None
+        self._mixed_precision_run = None
+        self._build_reducer()
+        if static_graph:
+            self._set_static_graph()
+
+    def _check_default_group(self) -> None:
+        try:
+            default = dist.group.WORLD
+        except (RuntimeError, ValueError):
+            default = None
+        if default is None or self.process_group is not default:
+            self._log_and_throw(
+                RuntimeError,
+                "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
+                "when you have called init_process_group and have not passed process_group to the constructor.",
+            )
+
+    def _update_process_group(self, new_process_group: Any) -> None:
+        """Average over another group from now on; non-members keep theirs and must not train on (DDP-162 … 164).
+
+        Communication hooks keep whatever group is in their state (DDP-165).
+        """
+        self._has_rebuilt_buckets = False
+        if new_process_group is None or new_process_group == dist.GroupMember.NON_GROUP_MEMBER:
+            self.reducer.start_over()
+            return
+        self.process_group = new_process_group
+        self.reducer.move_to(Team.of(new_process_group))
+
+    def _set_static_graph(self) -> None:
+        """Promise a static graph; before the first training forward (DDP-107 … DDP-109)."""
+        options.check_static_graph(cast("DistributedDataParallel", self))
+        if self.static_graph:
+            return
+        self.reducer.start_over(static_graph=True)
+        self.static_graph = True
+        assert self.logger is not None, "setting a static graph requires the logger"
+        self.logger._set_static_graph()

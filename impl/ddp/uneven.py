@@ -1,0 +1,119 @@
+"""DDP among uneven inputs: what an iteration may ask of the join context around it, and how a context ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+
+from ..comm import collectives
+from ..comm.coalesce import broadcast_coalesced
+from ..comm.pending import Watch
+from ..comm.ranks import GroupRank
+from ..join import Join, Joinable, JoinHook
+from .join_hook import _DDPJoinHook
+from .parts import Parts
+from .stages import Stage
+
+if TYPE_CHECKING:
+    from .wrapper import DistributedDataParallel
+
+
+class UnevenInputs(Parts, Joinable):
+    """The side of ``DistributedDataParallel`` that faces a join context; outside one it gives the ordinary answers."""
+
+    if TYPE_CHECKING:
+        _assign_modules_buffers: Callable[[], None]
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """A ``Join`` context over this model alone (DDPJ-003).
+
+        Args:
+            divide_by_initial_world_size: divide by the group's size even after ranks have run out (True), or by the
+                number of ranks still active (False), which weighs late samples more.
+            enable: False when inputs are known to be even.
+            throw_on_early_termination: raise on all ranks when the first one runs out.
+        """
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """The hook for one context; reads ``divide_by_initial_world_size`` (True) and ignores the rest (DDPJ-004)."""
+        ddp = cast("DistributedDataParallel", self)
+        return _DDPJoinHook(ddp, divide_by_initial_world_size=kwargs.get("divide_by_initial_world_size", True))
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the managed parameters."""
+        return self.device
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The group that gradients are averaged over."""
+        return self.process_group
+
+    def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
+        """The highest ``input_rank`` among ranks for which ``rank_cond`` holds; ValueError if for none (DDPJ-021)."""
+        candidate = torch.tensor([input_rank if rank_cond else -1], device=self.device)
+        highest = collectives.all_reduce(self.reducer.team, candidate, "common rank", dist.ReduceOp.MAX)
+        found = int(highest.wait(self._watch()).item())
+        if found == -1:
+            self._log_and_throw(
+                ValueError,
+                "BUG! Expected rank_cond to be true for at least one process. This indicates a bug, please report it.",
+            )
+        return found
+
+    def _sync_final_model(self, is_last_joiner: bool) -> None:
+        """All ranks take over parameters and buffers of the highest rank among the last joiners (DDPJ-016, 017)."""
+        team = self.reducer.team
+        source = GroupRank(self._find_common_rank(int(team.rank), is_last_joiner))
+        self._authoritative_rank = int(source)
+        self._assign_modules_buffers()
+        state: list[torch.Tensor] = [parameter.detach() for parameter in self._module_parameters]
+        if self.forward_sync_buffers:
+            state += self.modules_buffers
+        broadcast_coalesced(team, state, source, "final model", self.broadcast_bucket_size, self._watch())
+        # ranks that joined early have missed the last forwards' word on this; all start alike
+        self.require_forward_param_sync = True
+
+    # -- what an iteration asks
+
+    def _announce(self, stage: Stage) -> None:
+        """Before a stage's first collective: tell joined ranks, where there are any."""
+        if self._join_session is not None:
+            self._join_session.announce(self, stage)
+
+    def _announce_bucket(self, bucket: int | None) -> None:
+        session = self._join_session
+        if session is None:
+            return
+        if session.several_followers:  # another model's buckets may come in between: step by step
+            session.announce(self, Stage.FINISH if bucket is None else Stage.BUCKET)
+        elif bucket == 0:
+            session.announce(self, Stage.BUCKETS)
+
+    def _divisor(self) -> int:
+        """What an average divides by now (DDPJ-007, DDPJ-008)."""
+        if self._join_session is None or self._divide_by_initial_world_size:
+            return self.reducer.team.size
+        return self._join_session.active
+
+    def _source(self) -> GroupRank:
+        """The rank whose word counts: group rank 0, or inside a join the highest active rank (DDPJ-024)."""
+        return GroupRank(0) if self._join_session is None else self._join_session.source
+
+    def _watch(self) -> Watch | None:
+        return None if self._join_session is None else self._join_session.watch
+
+    def _shadow_delayed(self) -> None:
+        if self._delayed is not None:
+            self._delayed.shadow()
