@@ -1,0 +1,250 @@
+"""Buffer hooks: what they are given, where they run, what they may return, and when they are not called."""
+
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, check
+from conformance.observing import assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.ranks import caught
+from conformance.training import private
+
+
+def step_of(rank):
+    """What a forward on this rank adds to the counter: 1, 11, 21 …"""
+    return 1.0 + 10.0 * rank
+
+
+def counting(ctx, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return wrapped(ctx, models.Counting(step_of(ctx.rank)), **options)
+
+
+def place(ctx, name):
+    return getattr(private(ctx.subject.ddp, "_BufferCommHookLocation"), name)
+
+
+def register(ctx, model, state, hook, location=None):
+    """Register a buffer hook; without a location, at the default one."""
+    where = () if location is None else (place(ctx, location),)
+    return private(model, "_register_buffer_comm_hook")(state, hook, *where)
+
+
+def add_up(_state, buffers):
+    for buffer in buffers.values():
+        dist.all_reduce(buffer)
+
+
+# -- DDP-091, DDP-093, DDP-094: what a hook is given, and where it runs
+
+
+def train_with(ctx, location, hook_name):
+    """Three iterations; what the hook saw, what forwards saw, and the counter after each backward."""
+    model = counting(ctx)
+    state, seen, ends = object(), [], []
+
+    def hook(given, buffers):
+        whole = {name: buffer.item() for name, buffer in buffers.items()}
+        same = buffers["count"] is model.module.count or buffers["count"].data_ptr() == model.module.count.data_ptr()
+        seen.append((given is state, same, whole, len(model.module.seen)))
+        if hook_name == "add up":
+            add_up(given, buffers)
+
+    register(ctx, model, state, hook, location)
+    for _ in range(3):
+        trained(model, mine(ctx))
+        ends.append(model.module.count.item())
+    return seen, model.module.seen, ends
+
+
+@check("DDP-093")
+def test_a_hook_is_given_its_state_and_the_buffers_by_name(ranks):
+    for seen, _, _ in ranks(train_with, "PRE_FORWARD", "nothing"):
+        assert [(state, same, set(whole)) for state, same, whole, _ in seen] == [(True, True, {"count"})] * 3
+
+
+@check("DDP-093", scenarios={"before": "PRE_FORWARD", "after": "POST_FORWARD"})
+def test_beside_a_hook_nothing_is_broadcast(ranks, scenario):
+    for rank, (_, forwards, _) in enumerate(ranks(train_with, scenario, "nothing")):
+        assert forwards == [step_of(rank) * iteration for iteration in range(3)], f"rank {rank}"
+
+
+def added_up(world, iterations):
+    """The counter before and after each forward, where a hook adds the ranks' counters up once an iteration."""
+    before, after, summed = [], [], 0.0
+    for _ in range(iterations):
+        before.append(summed)
+        after.append([summed + step_of(rank) for rank in range(world)])
+        summed = sum(after[-1])
+    return before, after
+
+
+@check("DDP-091", "DDP-094", "DDP-093", scenarios={"after": "POST_FORWARD", "by default": None})
+def test_a_hook_after_the_forward_sees_what_the_forward_did(ranks, scenario):
+    before, after = added_up(ranks.world, 3)
+    for rank, (seen, forwards, ends) in enumerate(ranks(train_with, scenario, "add up")):
+        assert [(whole["count"], calls) for _, _, whole, calls in seen] == [
+            (after[iteration][rank], iteration + 1) for iteration in range(3)
+        ], f"rank {rank}: (counter, forwards so far) at each call of the hook"
+        assert forwards == before
+        assert ends == [sum(each) for each in after]
+
+
+@check("DDP-094", "DDP-093")
+def test_a_hook_before_the_forward_runs_before_it(ranks):
+    before, after = added_up(ranks.world, 3)
+    for rank, (seen, forwards, ends) in enumerate(ranks(train_with, "PRE_FORWARD", "add up")):
+        expected = [(0.0, 0), (after[0][rank], 1), (after[1][rank], 2)]
+        assert [(whole["count"], calls) for _, _, whole, calls in seen] == expected, f"rank {rank}"
+        assert forwards == before
+        assert ends == [each[rank] for each in after]
+
+
+# -- DDP-092: refusals
+
+
+def register_what_cannot_be_called(ctx):
+    model = counting(ctx)
+    register_it = private(model, "_register_buffer_comm_hook")
+    errors = [caught(register_it, None, wrong) for wrong in (None, 3, "hook")]
+    return errors, [trained(model, mine(ctx))["a.weight"] for _ in range(2)], model.module.seen
+
+
+@check("DDP-092", worlds=(1, 2))
+def test_what_cannot_be_called_is_refused_and_leaves_the_broadcast_in_place(ranks):
+    for errors, gradients, seen in ranks(register_what_cannot_be_called):
+        assert_refused(errors, AssertionError, "callable")
+        assert gradients == [[mean_of_all(ranks.world)]] * 2
+        assert seen == [0.0, 1.0]
+
+
+# -- DDP-095: futures
+
+
+def return_futures(ctx, location):
+    model = counting(ctx)
+
+    def start(_state, buffers):
+        def settle(buffer, slow):
+            def later(future):
+                time.sleep(0.1 if slow else 0)
+                buffer.add_(1000)
+                return future.value()
+
+            return later
+
+        return [
+            dist.all_reduce(buffer, async_op=True).get_future().then(settle(buffer, slow=ctx.rank == 0))
+            for buffer in buffers.values()
+        ]
+
+    register(ctx, model, None, start, location)
+    ends = []
+    for _ in range(2):
+        gradient = trained(model, mine(ctx))["a.weight"]
+        ends.append(model.module.count.item())
+    return ends, model.module.seen, gradient
+
+
+@check("DDP-095", worlds=MANY)
+def test_futures_of_a_hook_are_done_when_backward_returns(ranks):
+    first = sum(step_of(rank) for rank in range(ranks.world)) + 1000
+    second = sum(first + step_of(rank) for rank in range(ranks.world)) + 1000
+    assert ranks(return_futures, "POST_FORWARD") == [
+        ([first, second], [0.0, first], [mean_of_all(ranks.world)])
+    ] * ranks.world
+
+
+# -- DDP-096: when hooks are not called
+
+
+def count_calls(ctx, location):
+    told = {}
+
+    def heard(module, act, **options):
+        calls = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            model = wrapped(ctx, module, **options)
+        register(ctx, model, None, lambda _state, buffers: calls.append(len(buffers)), location)
+        act(model)
+        return calls
+
+    def train(model):
+        for _ in range(2):
+            trained(model, mine(ctx))
+
+    def accumulate(model):
+        with model.no_sync():  # what a forward begins with is decided by the one before
+            for _ in range(3):
+                model(mine(ctx)).sum().backward()
+        model(mine(ctx)).sum().backward()
+        trained(model, mine(ctx))
+
+    told["ordinary"] = heard(models.Counting(1.0), train)
+    told["switched off"] = heard(models.Counting(1.0), train, broadcast_buffers=False)
+    told["no buffers"] = heard(models.scalar(), train)
+    told["accumulating"] = heard(models.Counting(1.0), accumulate)
+    return told
+
+
+@check("DDP-096", scenarios={"before": "PRE_FORWARD", "after": "POST_FORWARD"})
+def test_hooks_are_called_only_where_buffers_would_be_broadcast(ranks, scenario):
+    for told in ranks(count_calls, scenario):
+        assert told["ordinary"] == [1, 1]
+        assert told["switched off"] == []
+        assert told["no buffers"] == []
+        assert told["accumulating"] == [1, 1], "of five forwards the first and the last synchronise"
+
+
+# -- DDP-097, DDP-098: signatures, and a second hook
+
+
+def annotated(state: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
+    add_up(state, buffers)
+
+
+def as_documented(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    add_up(state, bucket)
+    return None
+
+
+def register_annotated(ctx):
+    told = []
+    for hook in (annotated, as_documented):
+        model = counting(ctx)
+        error = caught(register, ctx, model, model, hook)
+        told.append((error, [trained(model, mine(ctx))["a.weight"] for _ in range(2)], model.module.seen))
+    return told
+
+
+@check("DDP-097", worlds=(1, 2, 3))
+def test_a_buffer_hook_may_be_annotated_in_any_way(ranks):
+    before, _ = added_up(ranks.world, 2)
+    expected = (None, [[mean_of_all(ranks.world)]] * 2, before)
+    assert ranks(register_annotated) == [[expected, expected]] * ranks.world
+
+
+def register_two(ctx):
+    model = counting(ctx)
+    calls = []
+    register(ctx, model, None, lambda *_: calls.append("first"))
+    error = caught(register, ctx, model, None, lambda *_: calls.append("second"), "PRE_FORWARD")
+    trained(model, mine(ctx)), trained(model, mine(ctx))
+    return error, calls
+
+
+@check("DDP-098", worlds=(1, 2))
+def test_a_second_buffer_hook_is_refused_or_takes_the_place_of_the_first(ranks):
+    for error, calls in ranks(register_two):
+        if error is not None:
+            assert_refused([error], RuntimeError, "hook", "once")
+            assert calls == ["first"] * 2
+        else:
+            assert calls == ["second"] * 2
+            ranks.at_limit("a second buffer hook replaces the first without a word")
