@@ -1,0 +1,126 @@
+"""The small parts of DDP: containers, the graph search, ignore lists, dense views, argument checks."""
+
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from impl.ddp import kernels, options, params
+from impl.ddp.containers import find_tensors, map_tensors
+from impl.ddp.unused import reachable_parameters
+
+Pair = namedtuple("Pair", "left right")
+
+
+@dataclass
+class Box:
+    value: torch.Tensor
+    label: str
+
+
+def test_tensors_are_found_and_replaced_in_every_kind_of_container():
+    one = torch.ones(1)
+    whole = {"a": [one, (one, 3)], "b": Pair(one, "x"), "c": Box(one, "y"), "d": OrderedDict(k=one)}
+    assert len(find_tensors(whole)) == 5
+    doubled = map_tensors(lambda tensor: tensor * 2, whole)
+    assert [tensor.item() for tensor in find_tensors(doubled)] == [2.0] * 5
+    assert isinstance(doubled["b"], Pair)
+    assert doubled["c"].label == "y"
+    assert isinstance(doubled["d"], OrderedDict)
+
+
+def test_dicts_with_constructors_of_their_own_survive():
+    mapping = defaultdict(list, a=torch.ones(1))
+    assert isinstance(map_tensors(torch.neg, mapping), defaultdict)
+
+
+def test_what_is_no_container_is_passed_through_as_it_is():
+    opaque = object()
+    assert map_tensors(torch.neg, opaque) is opaque
+    assert find_tensors(opaque) == []
+
+
+def test_only_parameters_in_the_graph_are_reached():
+    a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+    index_of = {p: i for i, p in enumerate([*a.parameters(), *b.parameters()])}
+    assert reachable_parameters([a(torch.ones(1, 2))], index_of) == {0, 1}
+    assert reachable_parameters([b(a(torch.ones(1, 2)))], index_of) == {0, 1, 2, 3}
+    assert reachable_parameters([torch.ones(1)], index_of) == set()
+
+
+def test_a_deep_graph_is_searched_without_recursion():
+    weight = nn.Parameter(torch.ones(1))
+    value = weight * 1
+    for _ in range(5000):
+        value = value + 1
+    assert reachable_parameters([value], {weight: 0}) == {0}
+
+
+@pytest.mark.parametrize("name", ["weight", ".weight"])
+def test_a_root_level_name_is_ignored_in_either_spelling(name):
+    layer = nn.Linear(1, 1)
+    params.ignore(layer, [name, "no such name"])
+    ignored = params.ignored_names(layer)
+    assert [m.name for m in params.managed_parameters(layer, ignored)] == ["bias"]
+    assert layer.weight._ddp_ignored
+
+
+def test_a_shared_tensor_ignored_under_one_name_is_ignored_under_all():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[0].weight
+    params.ignore(model, ["1.weight"])
+    assert params.managed_parameters(model, params.ignored_names(model)) == []
+
+
+@given(st.permutations([0, 1, 2, 3]))
+def test_a_dense_view_has_the_parameters_strides(order):
+    parameter = torch.arange(2 * 3 * 4 * 5).view(2, 3, 4, 5).permute(order)
+    flat = torch.zeros(200)
+    view = kernels.dense_view(flat, 7, parameter)
+    assert (view.shape, view.stride()) == (parameter.shape, parameter.stride())
+    view.copy_(parameter)
+    assert flat[:7].count_nonzero() == 0
+    assert sorted(flat[7:127].tolist()) == list(range(120))
+
+
+def test_an_overlapping_parameter_gets_a_contiguous_view():
+    parameter = torch.zeros(1).expand(4)
+    assert kernels.dense_view(torch.zeros(8), 2, parameter).stride() == (1,)
+
+
+@given(st.integers(1, 64), st.lists(st.integers(-1000, 1000), min_size=1, max_size=20))
+def test_division_is_division_whatever_the_divisor(divisor, values):
+    flat = torch.tensor(values, dtype=torch.float32)
+    expected = flat / divisor
+    kernels.divide(flat, divisor)
+    assert torch.equal(flat, expected)
+
+
+def test_the_newer_buffer_argument_wins():
+    assert options.syncs_buffers_in_forward(None, None) is True
+    assert options.syncs_buffers_in_forward(False, None) is False
+    assert options.syncs_buffers_in_forward(True, False) is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"device_ids": [0, 1]}, ValueError, "single element"),
+        ({"device_ids": [0]}, ValueError, "single-device"),
+        ({"output_device": 0}, ValueError, "single-device"),
+    ],
+)
+def test_devices_that_do_not_fit_a_cpu_module_are_refused(arguments, kind, words):
+    layer = nn.Linear(1, 1)
+    given_arguments = {"device_ids": None, "output_device": None, **arguments}
+    with pytest.raises(kind, match=words):
+        options.place(layer, list(layer.parameters()), [], **given_arguments)
+
+
+def test_a_model_with_nothing_to_train_is_refused():
+    with pytest.raises(RuntimeError, match="require a gradient"):
+        options.place(nn.ReLU(), [], [], None, None)

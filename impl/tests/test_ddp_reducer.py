@@ -1,0 +1,234 @@
+"""The reducer's life between forward and delivery, with a traffic that goes nowhere: no process group is needed."""
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from impl.ddp import params
+from impl.ddp.plan import BucketCaps
+from impl.ddp.reducer import Phase, Reducer
+from impl.ddp.ticket import Ticket, announce_backward
+from impl.ddp.traffic import Surroundings
+
+RANKS = 2  # how many equal ranks the traffic pretends to have
+
+
+class Loopback:
+    """Traffic among ``RANKS`` ranks that all contribute what this one does: averages are the local gradients."""
+
+    def __init__(self):
+        self.team = SimpleNamespace(rank=0, size=RANKS)
+        self.started = []
+        self.done = 0
+        self.around = Surroundings(
+            announce=lambda bucket: None,
+            divisor=lambda: RANKS,
+            watch=lambda: None,
+            delivered=self._delivered,
+            fail=self._fail,
+        )
+
+    def _delivered(self):
+        self.done += 1
+
+    def _fail(self, kind, text):
+        raise kind(text)
+
+    def start(self, bucket, flat, *, last):
+        self.started.append((bucket.spec.index, last))
+        return flat
+
+    def result(self, bucket, flight):
+        return flight
+
+    def agree_on_use(self, used, device):
+        return frozenset(i for i, one in enumerate(used) if not one)
+
+
+def build(model, *, find_unused=False, static_graph=False, as_view=False, cap=1):
+    managed = params.managed_parameters(model, set())
+    traffic = Loopback()
+    reducer = Reducer(
+        [m.parameter for m in managed], params.specs_of(managed), traffic, BucketCaps((cap,)),
+        find_unused=find_unused, static_graph=static_graph, as_view=as_view,
+    )
+    return reducer, traffic
+
+
+def forward(model, reducer, *, sync=True, x=None):
+    output = model(torch.ones(1, 2) if x is None else x)
+    ticket = Ticket(sync)
+    announce_backward([output], ticket, reducer.begin)
+    reducer.admit(ticket)
+    return output.sum()
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+
+def test_one_backward_delivers_once_and_ends_idle(model):
+    reducer, traffic = build(model)
+    forward(model, reducer).backward()
+    assert (traffic.done, reducer.phase, reducer.reductions) == (1, Phase.IDLE, 1)
+
+
+def test_buckets_start_in_plan_order_and_only_the_final_one_says_last(model):
+    reducer, traffic = build(model, find_unused=True)
+    forward(model, reducer).backward()
+    assert traffic.started == [(0, False), (1, False), (2, False), (3, True)]
+
+
+def test_a_rebuild_is_due_after_the_first_reduction_and_only_then(model):
+    reducer, _ = build(model)
+    assert not reducer.replan_due()
+    forward(model, reducer).backward()
+    assert reducer.replan_due()
+    reducer.rebuild(reducer.proposed_order())
+    assert not reducer.replan_due()
+    assert [bucket.spec.parameters for bucket in reducer.buckets] == [(i,) for i in reducer.arrival_order]
+
+
+def test_a_static_graph_is_rebuilt_one_reduction_later(model):
+    reducer, _ = build(model, static_graph=True)
+    forward(model, reducer).backward()
+    assert not reducer.replan_due()
+    forward(model, reducer).backward()
+    assert reducer.replan_due()
+
+
+def test_a_ticket_without_sync_leaves_everything_local(model):
+    reducer, traffic = build(model)
+    forward(model, reducer, sync=False).backward()
+    assert (traffic.started, traffic.done) == ([], 0)
+
+
+def test_what_counts_is_where_the_forward_ran(model):
+    reducer, traffic = build(model)
+    synchronised = forward(model, reducer)
+    local = forward(model, reducer, sync=False)
+    local.backward()
+    assert traffic.done == 0
+    synchronised.backward()
+    assert traffic.done == 1
+
+
+def test_two_forwards_and_two_backwards_are_two_reductions(model):
+    reducer, traffic = build(model)
+    first, second = forward(model, reducer), forward(model, reducer)
+    first.backward()
+    second.backward()
+    assert traffic.done == 2
+
+
+def test_a_second_backward_through_the_same_forward_stays_local(model):
+    reducer, traffic = build(model)
+    loss = forward(model, reducer)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert traffic.done == 1
+
+
+def test_the_functional_interface_reduces_nothing(model):
+    reducer, traffic = build(model)
+    torch.autograd.grad(forward(model, reducer), list(model.parameters()))
+    reducer.check_finished()
+    assert (traffic.done, reducer.phase) == (0, Phase.IDLE)
+
+
+def test_a_missing_gradient_is_reported_by_name_and_then_forgotten(model):
+    model.append(nn.Linear(2, 2))
+    reducer, _ = build(model)
+    forward(model[:2], reducer).backward()
+    with pytest.raises(RuntimeError, match=r"2\.weight.*find_unused_parameters"):
+        reducer.check_finished()
+    reducer.check_finished()
+    forward(model, reducer).backward()
+    assert reducer.reductions == 1
+
+
+def test_an_exception_in_the_middle_of_backward_leaves_the_reducer_usable(model):
+    reducer, traffic = build(model)
+    handle = model[0].weight.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        forward(model, reducer).backward()
+    handle.remove()
+    reducer.check_finished()
+    model.zero_grad()
+    forward(model, reducer).backward()
+    assert traffic.done == 1
+
+
+@pytest.mark.parametrize("as_view", [False, True], ids=["copies", "views"])
+def test_an_unused_parameter_keeps_exactly_what_it_had(model, as_view):
+    model.append(nn.Linear(2, 2))
+    reducer, _ = build(model, find_unused=True, as_view=as_view, cap=10**6)
+    forward(model, reducer).backward()
+    kept = model[2].weight.grad.clone()
+    ticket_of = forward(model[:2], reducer)
+    reducer._latest.unused = {4, 5}
+    ticket_of.backward()
+    assert torch.equal(model[2].weight.grad, kept)
+
+
+def test_a_static_graph_counts_the_arrivals_that_make_a_parameter_ready(model):
+    from torch.utils.checkpoint import checkpoint
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2, bias=False)
+
+        def forward(self, x):
+            once = checkpoint(self.layer, x, use_reentrant=True)
+            return checkpoint(self.layer, once, use_reentrant=True)
+
+    twice = Twice()
+    reducer, traffic = build(twice, static_graph=True)
+    for _ in range(3):
+        twice.zero_grad()
+        forward(twice, reducer, x=torch.ones(1, 2, requires_grad=True)).backward()
+    assert traffic.done == 3
+
+
+def test_a_second_arrival_in_a_dynamic_graph_is_refused(model):
+    from torch.utils.checkpoint import checkpoint
+
+    layer = nn.Linear(2, 2, bias=False)
+    reducer, _ = build(layer)
+
+    def twice(x):
+        return checkpoint(layer, checkpoint(layer, x, use_reentrant=True), use_reentrant=True)
+
+    with pytest.raises(RuntimeError, match="marked as ready twice"):
+        forward(twice, reducer, x=torch.ones(1, 2, requires_grad=True)).backward()
+
+
+def test_views_share_the_buckets_memory_after_the_first_iteration(model):
+    reducer, _ = build(model, as_view=True, cap=10**6)
+    forward(model, reducer).backward()
+    storages = {parameter.grad.untyped_storage().data_ptr() for parameter in model.parameters()}
+    assert storages == {reducer.buckets[0].flat.untyped_storage().data_ptr()}
+
+
+def test_gradients_move_house_with_a_rebuild(model):
+    reducer, _ = build(model, as_view=True, cap=10**6)
+    forward(model, reducer).backward()
+    before = [parameter.grad.clone() for parameter in model.parameters()]
+    reducer.rebuild(range(4))
+    assert all(torch.equal(p.grad, b) for p, b in zip(model.parameters(), before, strict=True))
+
+
+def test_parameters_do_not_keep_the_reducer_alive(model):
+    reducer, _ = build(model)
+    gone = weakref.ref(reducer)
+    del reducer
+    gc.collect()
+    assert gone() is None
+    model(torch.ones(1, 2)).sum().backward()
+    assert model[0].weight.grad is not None
