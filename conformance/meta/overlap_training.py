@@ -59,6 +59,7 @@ class Alone:
     def __init__(self, model, name, options):
         self.model = copy.deepcopy(model)
         self.options = options
+        self.seen = set()  # parameters that have had a gradient
         kind, settings = OPTIMIZERS[name]
         self.optimizer = kind(groups_of(self.model, options), **settings)
         self.scheduler = halving(self.optimizer) if options.get("scheduled") else None
@@ -68,7 +69,7 @@ class Alone:
         divisor = len(schedule) if self.options.get("divide_by_initial", True) else len(active)
         total = {}
         for rank in active:
-            self.model.zero_grad()
+            self.model.zero_grad()  # each rank's part is taken by itself
             for part in range(micro):
                 number = iteration * micro + part
                 loss_of(self.model(batch(rank, number), uses_extra(self.options, rank, iteration))).backward()
@@ -76,7 +77,9 @@ class Alone:
                 if parameter.grad is not None:
                     total[name] = total[name] + parameter.grad if name in total else parameter.grad.clone()
         for name, parameter in self.model.named_parameters():
-            parameter.grad = total[name] / divisor if name in total else None
+            kept = torch.zeros_like(parameter) if self.options.get("zeros") and name in self.seen else None
+            parameter.grad = total[name] / divisor if name in total else kept
+        self.seen |= set(total)
         if self.options.get("clip"):
             nn.utils.clip_grad_norm_(self.model.parameters(), self.options["clip"])
         self.optimizer.step()
@@ -92,6 +95,11 @@ def differences(model, alone, tolerance=1e-5):
         if not gap <= tolerance * max(1.0, theirs.abs().max().item()):
             wrong.append(f"{name}: gap {gap:g}")
     return wrong
+
+
+def clear_gradients(ddp, options):
+    """As users do: drop them, or (with ``zeros``) keep them as zeros, which momentum and decay notice."""
+    ddp.zero_grad(set_to_none=not options.get("zeros"))
 
 
 def build(ctx, model, name, options, group=None):

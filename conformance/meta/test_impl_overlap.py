@@ -11,7 +11,7 @@ from torch import nn
 from conformance.models import integers
 from conformance.ranks import Cluster, caught
 
-from .overlap_training import Alone, Net, batch, build, differences, loss_of, uses_extra
+from .overlap_training import Alone, Net, batch, build, clear_gradients, differences, loss_of, uses_extra
 from .zero_training import OPTIMIZERS, halving
 
 
@@ -35,7 +35,7 @@ def train(ctx, iterations, name, options, group=None, place=None, world=None):
     scheduler = halving(zero) if options.get("scheduled") else None
     found = []
     for iteration in range(iterations):
-        ddp.zero_grad()
+        clear_gradients(ddp, options)
         loss_of(ddp(batch(place, iteration), uses_extra(options, place, iteration))).backward()
         zero.step()
         if scheduler:
@@ -61,6 +61,8 @@ TWEAKS = [
     {"static": True},
     {"unused": True},
     {"unused": True, "views": True},
+    {"unused": True, "zeros": True},
+    {"unused": True, "zeros": True, "views": True},
     {"several": True, "scheduled": True},
     {"reduce_scatter": True},
 ]
@@ -97,7 +99,7 @@ def uneven(ctx, schedules, name, options):
         listed = [zero, ddp] if options.get("zero_first") else [ddp] if options.get("ddp_only") else [ddp, zero]
         with ctx.subject.Join(listed, divide_by_initial_world_size=divide):
             for iteration in range(schedule[ctx.rank]):
-                ddp.zero_grad()
+                clear_gradients(ddp, options)
                 loss_of(ddp(batch(ctx.rank, iteration), uses_extra(options, ctx.rank, iteration))).backward()
                 if scheduler:
                     scheduler.step()
@@ -124,6 +126,7 @@ UNEVEN_TWEAKS = [
     {"scheduled": True, "several": True},
     {"divide_by_initial": False},
     {"unused": True},
+    {"unused": True, "zeros": True, "views": True},
     {"static": True},
     {"zero_first": True},
     {"ddp_only": True, "scheduled": True},
@@ -353,9 +356,9 @@ def refusals(ctx):
             caught(factory, hook, ddp, stranger).kinds[0],
             caught(factory, hook, ddp, object()).kinds[0],
             caught(factory, None, ddp, zero).kinds[0],
-            caught(lambda factory=factory: factory(hook_of_ones, ddp, zero, reduce_scatter=True)).kinds[0],
+            caught(factory, hook_of_ones, ddp, zero, reduce_scatter=True).kinds[0],
         ]
-    said["clip"] = caught(lambda: subject.hook_with_zero_step(hook, ddp, zero, max_norm=-1.0)).kinds[0]
+    said["clip"] = caught(subject.hook_with_zero_step, hook, ddp, zero, max_norm=-1.0).kinds[0]
     untouched = zero._overlap_info.shard_buckets, zero._overlap_info.total_size
     made = subject.hook_with_zero_step(hook, ddp, zero, True)
     touched = zero._overlap_info.shard_buckets, zero._overlap_info.total_size
@@ -401,3 +404,57 @@ def user_moves_a_parameter(ctx):
 
 def test_a_parameter_that_the_user_moves_is_found_again(cluster):
     assert run(cluster, user_moves_a_parameter, world=2) == [[], []]
+
+
+def two_models(ctx, schedule, interleaved):
+    """Two models with a hook each in one context, the forwards of both before the backward of either."""
+    options = {"interleaved": interleaved}
+    models = [Net(), Net()]
+    with torch.no_grad():
+        models[1].first.weight.mul_(2)
+    alone = [Alone(models[0], "adam", options), Alone(models[1], "momentum", options)]
+    made = [build(ctx, models[0], "adam", options), build(ctx, models[1], "momentum", options)]
+    with ctx.subject.Join([ddp for ddp, _ in made]):
+        for iteration in range(schedule[ctx.rank]):
+            losses = []
+            for ddp, _ in made:
+                ddp.zero_grad()
+                losses.append(loss_of(ddp(batch(ctx.rank, iteration), True)))
+            sum(losses).backward()
+    for iteration in range(max(schedule)):
+        for one in alone:
+            one.step(schedule, iteration)
+    return [text for model, one in zip(models, alone, strict=True) for text in differences(model, one)]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_two_models_in_one_context(cluster, interleaved):
+    for schedule in [(1, 3), (3, 0)]:
+        assert run(cluster, two_models, schedule, interleaved, world=2) == [[], []]
+
+
+def with_torchs_own_hook(ctx, interleaved):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    options = {"hook": allreduce_hook, "divide_by_initial": False, "interleaved": interleaved}
+    return uneven(ctx, [(1, 3, 2), (0, 2, 3)], "momentum", options)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_hook_of_torchs_library_divides_by_the_active_ranks_too(cluster, interleaved):
+    assert run(cluster, with_torchs_own_hook, interleaved, world=3) == [{}] * 3
+
+
+def settings_before_the_first_backward(ctx):
+    model = Net()
+    zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, overlap_with_ddp=True)
+    bad = caught(
+        lambda: ctx.subject.ZeroRedundancyOptimizer(
+            Net().parameters(), torch.optim.Adam, lr=-1.0, overlap_with_ddp=True
+        )
+    )
+    return zero.param_groups[0]["lr"], bad.kinds[0]
+
+
+def test_default_settings_show_and_bad_ones_are_refused_at_construction(cluster):
+    assert run(cluster, settings_before_the_first_backward, world=1) == [(0.001, "ValueError")]

@@ -98,3 +98,82 @@ def test_variants_equal_one_process(cluster, tweak):
 @pytest.mark.parametrize("name", ["momentum", "adam", "counting"])
 def test_generated_schedules_on_four_ranks(cluster, name):
     assert run(cluster, uneven, FOUR, name, {"scheduled": True}, world=4) == [{}] * 4
+
+
+def closures(ctx, schedule, listed_first):
+    """The whole iteration of the model happens inside the closure that the optimizer calls."""
+    subject = ctx.subject
+    model = Net()
+    alone = Alone(model, "momentum", {})
+    ddp = subject.DistributedDataParallel(model, bucket_cap_mb=0.0001)
+    kind, settings = OPTIMIZERS["momentum"]
+    zero = subject.ZeroRedundancyOptimizer(model.parameters(), kind, **settings)
+    with subject.Join([zero, ddp] if listed_first else [ddp, zero]):
+        for iteration in range(schedule[ctx.rank]):
+
+            def closure(iteration=iteration):
+                zero.zero_grad()
+                loss = loss_of(ddp(batch(ctx.rank, iteration), True))
+                loss.backward()
+                return loss
+
+            zero.step(closure)
+    for iteration in range(max(schedule)):
+        alone.step(schedule, iteration)
+    return differences(model, alone)
+
+
+@pytest.mark.parametrize("schedule", [(1, 3), (3, 0)])
+def test_an_iteration_inside_the_closure(cluster, schedule):
+    assert run(cluster, closures, schedule, False, world=2) == [[], []]
+
+
+def two_pairs(ctx, schedule):
+    """Two models and two optimizers in one context, as adversarial training has them."""
+    subject, models = ctx.subject, [Net(), Net()]
+    alone = [Alone(models[0], "adam", {}), Alone(models[1], "momentum", {})]
+    ddps = [subject.DistributedDataParallel(model, bucket_cap_mb=0.0001) for model in models]
+    zeros = [
+        subject.ZeroRedundancyOptimizer(model.parameters(), OPTIMIZERS[name][0], **OPTIMIZERS[name][1])
+        for model, name in zip(models, ["adam", "momentum"], strict=True)
+    ]
+    with subject.Join([*ddps, *zeros]):
+        for iteration in range(schedule[ctx.rank]):
+            for ddp, zero in zip(ddps, zeros, strict=True):
+                zero.zero_grad()
+                loss_of(ddp(batch(ctx.rank, iteration), True)).backward()
+                zero.step()
+    for iteration in range(max(schedule)):
+        for one in alone:
+            one.step(schedule, iteration)
+    return [text for model, one in zip(models, alone, strict=True) for text in differences(model, one)]
+
+
+@pytest.mark.parametrize("schedule", [(1, 3), (3, 0)])
+def test_two_models_and_two_optimizers(cluster, schedule):
+    assert run(cluster, two_pairs, schedule, world=2) == [[], []]
+
+
+def failing(ctx):
+    """Rank 1 raises between backward and step while rank 0 has joined."""
+    model = Net()
+    ddp = ctx.subject.DistributedDataParallel(model)
+    zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), OPTIMIZERS["sgd"][0], lr=0.1)
+    try:
+        with ctx.subject.Join([ddp, zero]):
+            for iteration in range(1 if ctx.rank == 0 else 3):
+                loss_of(ddp(batch(ctx.rank, iteration), True)).backward()
+                if ctx.rank == 1 and iteration == 1:
+                    raise KeyError("mine")
+                zero.step()
+    except Exception as error:
+        return type(error).__name__, str(error) + " ".join(getattr(error, "__notes__", []))
+    return None
+
+
+def test_peers_hear_of_an_error_between_backward_and_step(cluster):
+    results = run(cluster, failing, world=3)
+    assert results[1][0] == "KeyError"
+    for rank in (0, 2):
+        assert "rank 1" in results[rank][1]
+        assert "mine" in results[rank][1]

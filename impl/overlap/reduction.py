@@ -125,6 +125,6 @@ class InFlight:
     reduction: Reduction
     #: (2, parameters) ranks that used each and ranks that keep an old gradient of each; None where all are used
     use: Pending | None = None
-    #: reduced gradients by place once the reduction is over; None for "leave alone"
+    #: once the reduction is over: by place, the gradients that this rank is to step with
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     flat: torch.Tensor | None = None

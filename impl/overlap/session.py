@@ -118,26 +118,27 @@ class OverlapSession:
         if flight.flat is None:
             self._reduce(ddp, flight, watch)
         part = flight.part
-        own = [place for place in part.own if place in flight.gradients]
-        if own:
-            parameters = [part.bucket.parameters[place] for place in own]
-            self._steps.step_pairs(parameters, [flight.gradients[place] for place in own])
+        if flight.gradients:
+            parameters = [part.bucket.parameters[place] for place in flight.gradients]
+            self._steps.step_pairs(parameters, list(flight.gradients.values()))
         for transfer in part.transfers:
             transfer.start()
 
     def _reduce(self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None) -> None:
-        """Wait for a bucket's reduction and find each parameter's gradient."""
+        """Wait for a bucket's reduction and find the gradients of the parameters that this rank owns."""
         part, bucket = flight.part, flight.part.bucket
         flight.flat = flat = flight.reduction.result(part, watch)
+        untouched = self._untouched(ddp, flight, watch)
+        if not part.own:
+            return
         if bucket.spec.sparse:
             views = [flat]
         elif flat is bucket.flat:
             views = bucket.views
         else:
             views = bucket.views_of(flat.contiguous().view(-1))
-        untouched = self._untouched(ddp, flight, watch)
-        for place in range(len(views)):
-            gradient = views[place] if place not in untouched else untouched[place]
+        for place in part.own:
+            gradient = untouched[place] if place in untouched else views[place]
             if gradient is not None:
                 flight.gradients[place] = gradient
 

@@ -1,5 +1,7 @@
 """The overlap plan: who owns what of which bucket. Pure arithmetic, no processes."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ def bucketed(draw):
     numels = draw(st.lists(st.integers(1, 500), min_size=1, max_size=30))
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(numels) - 1)), max_size=6)))
     edges = [0, *(c for c in cuts if c < len(numels)), len(numels)]
-    buckets = [tuple(range(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+    buckets = [tuple(range(a, b)) for a, b in itertools.pairwise(edges)]
     return numels, buckets, draw(st.integers(1, 5))
 
 
@@ -42,7 +44,7 @@ def test_pieces_are_contiguous_and_within_the_limit(numels, limit):
     pieces = cut(range(len(numels)), numels, limit)
     assert [index for piece in pieces for index in piece] == list(range(len(numels)))
     assert all(len(piece) == 1 or sum(numels[i] for i in piece) <= limit for piece in pieces)
-    for piece, following in zip(pieces, pieces[1:], strict=False):  # none could have been longer
+    for piece, following in itertools.pairwise(pieces):  # none could have been longer
         assert sum(numels[i] for i in piece) + numels[following[0]] > limit
 
 

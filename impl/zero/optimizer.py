@@ -94,6 +94,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         if overlap_with_ddp:
             if parameters_as_bucket_view:
                 logger.warning("parameters_as_bucket_view=True is ignored together with overlap_with_ddp=True.")
+            # schedulers and users read the settings before the owners are fixed; bad ones show here and not later
+            empty = [{**group, "params": []} for group in self.param_groups]
+            copy_settings(constructor(empty, **defaults).param_groups, self.param_groups)
         else:
             self._build_local()
             self._look_at_trainability()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .groups import Group, copy_settings
+from .groups import Group, copy_settings, settings_of, take_settings
 
 if TYPE_CHECKING:
     from .optimizer import ZeroRedundancyOptimizer
@@ -62,7 +62,7 @@ class PartialSteps:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
         optim = self._optim = self._zero.optim
         copy_settings(self._zero.param_groups, optim.param_groups)
-        self._before = (_settings(optim.param_groups), _counters(optim))
+        self._before = (settings_of(optim.param_groups), _counters(optim))
         self._stepped = False
 
     def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
@@ -110,13 +110,8 @@ class PartialSteps:
     def _put_back(self) -> None:
         assert self._before is not None
         settings, counters = self._before
-        for group, before in zip(self._optim.param_groups, settings, strict=True):
-            group.update(before)
+        take_settings(settings, self._optim.param_groups)
         vars(self._optim).update(counters)
-
-
-def _settings(groups: Sequence[Group]) -> list[Group]:
-    return [{key: value for key, value in group.items() if key != "params"} for group in groups]
 
 
 def _counters(optim: torch.optim.Optimizer) -> dict[str, Any]:
