@@ -250,6 +250,34 @@ def test_in_a_followed_context_the_handle_says_the_same(cluster):
     assert one == ([([2.0], None, 2), ([1.0], None, 1)], [True], [True])
 
 
+class StepsAgain(Unit):
+    """Its main hook is its ordinary step, notification included."""
+
+    def join_hook(self, **kwargs):
+        made = super().join_hook()
+        made.main_hook = self.step
+        return made
+
+    def step(self):
+        self.hooks_run.append(Join.notify_join_context(self) is not None)
+        dist.all_reduce(torch.ones(1))
+
+
+def step_again(ctx, schedule):
+    unit = StepsAgain(ctx.group)
+    with Join([unit]):
+        for _ in range(schedule[ctx.rank]):
+            unit.step()
+    return unit.hooks_run
+
+
+@pytest.mark.parametrize("schedule", [(0, 1), (1, 3), (3, 1), (2, 2)])
+def test_a_notification_from_a_main_hook_is_vacuous(cluster, schedule):
+    for rank, notified in enumerate(on_ranks(cluster, step_again, schedule)):
+        live, shadowed = schedule[rank], max(schedule) - schedule[rank]
+        assert notified == [True] * live + [False] * shadowed + [not shadowed]  # the post hook's flag comes last
+
+
 def count_by_hand(ctx):
     unit = Unit(ctx.group)
     unit._join_config = type(unit._join_config)(True, False, True)
