@@ -12,6 +12,7 @@ STATUSES = """exit status:
   0   every clause is kept, or its break is a listed deviation, and no listed deviation is stale
   1   a clause is broken that is not listed, or a listed deviation did not show
   2   what was asked for cannot be had, or a check cannot be read; nothing was judged
+  3   the suite itself failed in the middle (a full disk, say); standard error says how
   130 interrupted; what was finished is recorded, marked as interrupted"""
 
 

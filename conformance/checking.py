@@ -81,7 +81,7 @@ def check(
     return declare
 
 
-@dataclass
+@dataclass(repr=False)
 class Ranks:
     """The fixture ``ranks``: one subject, one backend, one world size."""
 
@@ -93,6 +93,9 @@ class Ranks:
     notes: list[str] = field(default_factory=list)
     last_run: Run | None = None  # for the witness of a failed assertion
     always_ledger: bool = False  # record every collective even if the check does not ask for it
+
+    def __repr__(self) -> str:
+        return f"{self.world} ranks of {self.subject_spec} on {self.backend}"
 
     @property
     def subject(self) -> Subject:

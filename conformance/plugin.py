@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.stash[FRAME] = _frame(config)
         except BadInput as error:
             raise pytest.UsageError(str(error)) from error
-    config.pluginmanager.register(_CollectionErrors(config.stash[FRAME]))
+    config.pluginmanager.register(_SuiteErrors(config.stash[FRAME]))
 
 
 def _frame(config: pytest.Config) -> Frame:
@@ -173,8 +173,8 @@ def _param(item: pytest.Function, name: str) -> Any:
     return callspec.params.get(name) if callspec is not None else None
 
 
-class _CollectionErrors:
-    """Remembers which files of checks could not be read; a report of pytest's does not know its session."""
+class _SuiteErrors:
+    """Remembers what went wrong in the suite itself, in hooks that do not know their session."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -182,6 +182,9 @@ class _CollectionErrors:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.frame.suite_errors.append(f"{report.nodeid}: {report.longreprtext.strip()}")
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        self.frame.suite_errors.append(f"an error inside the suite ended the run:\n{excrepr}")
 
 
 # --- running ----------------------------------------------------------------------------------------------------------

@@ -143,7 +143,8 @@ def _first_of_each_witness(results: Sequence[Result]) -> list[Result]:
 
 def _seen(result: Result) -> list[str]:
     """The witness, and the first lines behind it that say more."""
-    lines = [line for line in result.detail.splitlines() if line.strip() and not line.startswith(BEHIND)]
+    lines = [line for line in result.detail.partition("\n  Full diff:")[0].splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(BEHIND)]
     more = [f"  {line}" for line in lines if line.strip() not in result.witness]
     return [f"world {result.case.world}: {result.witness}", *more[:DETAIL_LINES]]
 
@@ -160,8 +161,7 @@ def _listed(console: Console, judgement: Judgement) -> None:
     for (subject, reason), results in groups.items():
         ends = ", ".join(_unique(str(result.outcome) for result in results))
         clauses = _few(_unique(result.clause for result in results))
-        where = f"{subject}, {_worlds(results)}, {len(results)} times"
-        console.print(Text(f"{clauses} · {where} {ends}: {reason}"), soft_wrap=True)
+        console.print(Text(f"{clauses} · {subject}, {_worlds(results)}: {ends}: {reason}"), soft_wrap=True)
 
 
 def _reasons(console: Console, judgement: Judgement) -> None:

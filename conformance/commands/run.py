@@ -109,7 +109,13 @@ def _pytest(frame: Frame, checks: Path, out: Path) -> int:
         "--rootdir", str(checks if checks.is_dir() else checks.parent), f"--junitxml={out / JUNIT}",
         "-o", "junit_suite_name=conformance", "-o", "verbosity_assertions=2",
     ]  # fmt: skip
-    return int(pytest.main(arguments, plugins=[_Named(driver)]))
+    try:
+        return int(pytest.main(arguments, plugins=[_Named(driver)]))
+    except OSError as error:  # a full disk, say: pytest does not expect that while it writes its last file
+        frame.suite_errors.append(f"the records cannot be written: {error}")
+        return INTERNAL
+    finally:
+        frame.close()
 
 
 class _Named:
@@ -126,9 +132,9 @@ class _Named:
 def _conclude(frame: Frame, status: int, out: Path, stdout: TextIO, stderr: TextIO) -> int:
     """Print the report, or why there is none; the exit status of the whole."""
     for text in frame.suite_errors:
-        print(f"conformance: a check cannot be run: {text}", file=stderr)
+        print(f"conformance: the suite itself failed: {text}", file=stderr)
     judged = frame.judgement
-    if judged is None or not (frame.results or judged.interrupted):
+    if judged is None or status == INTERNAL or not (frame.results or judged.interrupted):
         return _nothing(frame, status, stderr)
     tty = stdout.isatty()
     console = Console(file=stdout, width=None if tty else 120, highlight=False)
@@ -143,7 +149,7 @@ def _nothing(frame: Frame, status: int, stderr: TextIO) -> int:
         print("conformance: interrupted before the first check had ended", file=stderr)
         return INTERRUPTED
     if frame.suite_errors:
-        return BAD_INPUT
+        return BAD_INPUT if status == pytest.ExitCode.INTERRUPTED else INTERNAL
     if status == pytest.ExitCode.NO_TESTS_COLLECTED:
         worlds = ", ".join(map(str, frame.asked.worlds))
         which = f" named {frame.asked.check}" if frame.asked.check != "*" else ""
