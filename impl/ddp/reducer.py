@@ -255,11 +255,14 @@ class Reducer:
         kernels.call_at_end_of_backward(self._backward_ended)
 
     def arrived(self, index: int) -> None:
-        """Parameter ``index`` has accumulated a local gradient."""
-        if self.find_unused:
+        """Autograd is done with parameter ``index``: it has accumulated a local gradient, or passed None on (DDP-114)."""
+        none = self.find_unused and self.parameters[index].grad is None  # it only feeds outputs outside the loss
+        if self.find_unused and not none:
             self._used_since_sync[index] = 1
         if self.phase is Phase.IDLE and not self._begins_late(index):
             return
+        if none:
+            self._unused.add(index)
         need = self._need[index] - 1
         self._need[index] = need
         if need == 0:
@@ -360,7 +363,9 @@ class Reducer:
 
     def _learn_static_graph(self) -> None:
         self._expected = [-need for need in self._need]
-        self._unused = {index for index, count in enumerate(self._expected) if count == 0}
+        self._unused = {
+            index for index, count in enumerate(self._expected) if count == 0 or self.parameters[index].grad is None
+        }
         self._need = [0] * len(self.parameters)
         for bucket in self.buckets:
             bucket.missing = 0
