@@ -111,15 +111,22 @@ class Ranks:
         init: bool = True,
         deadline_s: float | None = None,
         env: dict[str, str] | None = None,
+        silence_s: float | None = None,
+        group_timeout_s: float | None = None,
+        explain: bool = False,
     ) -> Run:
         """Run ``function(ctx, *args)`` on fresh ranks; every outcome is allowed and returned.
 
-        ``ledger`` records every collective; ``init=False`` starts the ranks without a process group.
+        ``ledger`` records every collective; ``init=False`` starts the ranks without a process group; ``silence_s``
+        is for ranks that do nothing for longer than the cluster's silence (3 s) on purpose; ``group_timeout_s`` is the
+        default group's own timeout (longer than the deadline unless given); ``explain`` repeats a run that went wrong
+        with a ledger, for its witness.
         A rank that raises ``Unsupported`` or ``NotRun`` ends the check: there is nothing left to judge.
         """
         self.last_run = run = self.cluster.run(
             function, args, world=world or self.world, subject=self.subject_spec, init=init,
             ledger=ledger or self.always_ledger, deadline_s=deadline_s or self.deadline_s, env=env,
+            silence_s=silence_s, group_timeout_s=group_timeout_s, explain=explain,
         )
         if any(isinstance(end, Raised) and (end.unsupported or end.error.kinds[0] == "NotRun") for end in run.outcomes):
             raise RunFailed(run)
@@ -127,7 +134,7 @@ class Ranks:
 
     def __call__(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
         """Like ``run``, but every rank must finish; returns their results in rank order."""
-        return self.run(function, *args, **options).values()
+        return self.run(function, *args, **{"explain": True, **options}).values()
 
     def at_limit(self, note: str) -> None:
         """Say that the subject showed a documented weakness (a LIMIT clause) instead of exceeding it.

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 LOOK_EVERY_S = 0.25
+_LONGEST_STEP_S = 2.0  # between two looks; after a longer one nobody knows what happened meanwhile
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _SILENT_CPU_S = 0.02  # within the window; a sleeping process may wake now and then
 _MUTED_TIMES = 3  # polling in naps looks alive: such a run must be without progress this many times longer
@@ -62,16 +63,14 @@ class Silence:
         return bool(recent) and busy <= _MUTED_SHARE * len(recent) and _cpu_s(recent) <= _MUTED_SHARE * span_s
 
     def _since(self, span_s: float) -> list[Look]:
-        """The looks of the last ``span_s``; none if the looks do not reach back that far, or have a gap.
-
-        A gap means that this process itself did not get to look: it cannot say what happened meanwhile.
-        """
+        """The looks of the last ``span_s``; none if they do not reach back that far, or if looking was interrupted."""
         last = self._looks[-1].at_s if self._looks else 0.0
         if not self._looks or last - self._looks[0].at_s < span_s:
             return []
-        recent = [look for look in self._looks if look.at_s >= last - span_s]
+        older = sum(look.at_s <= last - span_s for look in self._looks)
+        recent = list(self._looks)[older - 1 :]
         steps = (later.at_s - earlier.at_s for earlier, later in pairwise(recent))
-        return [] if any(step > 4 * LOOK_EVERY_S for step in steps) else recent
+        return [] if any(step > _LONGEST_STEP_S for step in steps) else recent
 
 
 def _cpu_s(looks: list[Look]) -> float:
