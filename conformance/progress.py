@@ -47,8 +47,8 @@ class Bar:
     def __init__(self, stream: TextIO) -> None:
         self.counts = _Counts()
         console = Console(file=stream, highlight=False)
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, TextColumn("{task.description}"), console=console, transient=True)
+        columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, TextColumn("{task.description}", markup=False), console=console, transient=True)
         self._task = self._bar.add_task("", total=None)
 
     def begin(self, total: int) -> None:
