@@ -134,7 +134,7 @@ class Ranks:
 
     def __call__(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
         """Like ``run``, but every rank must finish; returns their results in rank order."""
-        return self.run(function, *args, **{"explain": True, **options}).values()
+        return self.run(function, *args, **options).values()
 
     def at_limit(self, note: str) -> None:
         """Say that the subject showed a documented weakness (a LIMIT clause) instead of exceeding it.
