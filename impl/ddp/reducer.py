@@ -25,6 +25,7 @@ from .bucket import Bucket
 from .plan import BucketCaps, BucketPlan, ParameterSpec, first_plan, plan_buckets
 from .ticket import Ticket
 from .traffic import Flight, Traffic
+from .unused import tell_needless
 
 
 class Phase(Enum):
@@ -79,6 +80,8 @@ class Reducer:
         self.arrival_order: list[int] = []
         #: 1 for parameters that received a gradient since the last synchronisation (kept if ``find_unused``)
         self._used_since_sync = bytearray(len(self.parameters))
+        #: whether a backward here has left a parameter out (DDP-104)
+        self._search_pays = False
         #: the last grad-enabled forward's; None before the first
         self._latest: Ticket | None = None
         #: (backward, parameter) of arrivals that came before their backward announced itself
@@ -255,7 +258,7 @@ class Reducer:
         kernels.call_at_end_of_backward(self._backward_ended)
 
     def arrived(self, index: int) -> None:
-        """Autograd is done with parameter ``index``: it has accumulated a local gradient, or passed None on (DDP-114)."""
+        """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114)."""
         none = self.find_unused and self.parameters[index].grad is None  # it only feeds outputs outside the loss
         if self.find_unused and not none:
             self._used_since_sync[index] = 1
@@ -385,6 +388,7 @@ class Reducer:
         self.phase = Phase.IDLE
         self._flights = []
         self._note_reduction(untouched)
+        self._note_use_of_search()
         around.delivered()
 
     def _note_reduction(self, untouched: Collection[int]) -> None:
@@ -392,6 +396,11 @@ class Reducer:
         if self.skip_unused and set(untouched) - self.plan.left_out:
             kept = [i for bucket in self.buckets for i in bucket.spec.parameters if i not in untouched]
             self._lay_out(plan_buckets(self.specs, kept, self.caps))
+
+    def _note_use_of_search(self) -> None:
+        self._search_pays |= bool(self._unused)
+        if self.find_unused and self.reductions >= 2 and not self._search_pays:
+            tell_needless()
 
     def unused_bytes(self) -> int:
         """Size of the gradients that the last backward did not produce here."""
