@@ -47,15 +47,14 @@ def accumulate_alone(schedule, every):
     return seen
 
 
-@check("DDPJ-028", "DDPJ-009", worlds=(2, 4))
+@check("DDPJ-028", "DDPJ-029", "DDPJ-009", worlds=(2, 4))
 def test_accumulation_under_no_sync_is_followed_without_reductions(ranks):
     several = [(4, *[2] * (ranks.world - 1)), (*[2] * (ranks.world - 1), 6), (0, *[4] * (ranks.world - 1))]
-    for every in (2,):
-        for rank, told in enumerate(ranks(accumulate_each, several, every)):
-            for schedule, both in zip(several, told, strict=True):
-                alone = accumulate_alone(schedule, every)[rank]
-                for buffers, seen in zip((False, True), both, strict=True):
-                    assert seen == alone, f"rank {rank}, schedule {schedule}, buffers: {buffers}"
+    for rank, told in enumerate(ranks(accumulate_each, several, 2)):
+        for schedule, both in zip(several, told, strict=True):
+            alone = accumulate_alone(schedule, 2)[rank]
+            for buffers, seen in zip((False, True), both, strict=True):
+                assert seen == alone, f"rank {rank}, schedule {schedule}, buffers: {buffers}"
 
 
 @check("DDPJ-028", worlds=(3,))
