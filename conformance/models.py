@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -55,6 +58,26 @@ class Branches(nn.Module):
 
     def forward(self, x: torch.Tensor, with_b: bool = False) -> torch.Tensor:
         return torch.as_tensor(self.a(x) + self.b(x) if with_b else self.a(x))
+
+
+class Parts(nn.Module):
+    """Square layers side by side, by name; each forward runs those in ``use`` and returns ``shape`` of their outputs.
+
+    By default that is their sum, and no gradient depends on any weight. Which parts are in ``use`` may differ between
+    ranks and change between iterations.
+    """
+
+    def __init__(self, names: str = "abc", width: int = 4) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({name: nn.Linear(width, width) for name in names})
+        for index, parameter in enumerate(self.parameters()):
+            nn.init.constant_(parameter, float(index))
+        self.use = names
+        self.shape: Callable[[dict[str, torch.Tensor]], Any] | None = None
+
+    def forward(self, x: torch.Tensor) -> Any:
+        outputs = {name: part(x) for name, part in self.parts.items() if name in self.use}
+        return torch.stack(list(outputs.values())).sum(dim=0) if self.shape is None else self.shape(outputs)
 
 
 class Counting(nn.Module):

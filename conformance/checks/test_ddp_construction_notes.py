@@ -4,17 +4,16 @@ import contextlib
 import io
 import os
 import re
-import tempfile
 import time
 
 import torch
 import torch.distributed.autograd as dist_autograd
-from torch.distributed import rpc
 
 from conformance import models
 from conformance.checking import NotRun, check
 from conformance.observing import about, assert_refused, mean_of_all, mine, takes, trained, warned, wrapped
 from conformance.ranks import caught
+from conformance.remote import remote_calls
 from conformance.subjects import Unsupported
 from conformance.training import private
 
@@ -114,25 +113,6 @@ def test_building_and_training_wait_for_the_last_rank(ranks):
 
 
 # -- RPC: DDP-022
-
-
-@contextlib.contextmanager
-def remote_calls(ctx):
-    """RPC among the ranks; rendezvous through a file, whose name travels beside the group."""
-    if not rpc.is_available():
-        raise NotRun("this torch was built without RPC")
-    if ctx.rank == 0:
-        ctx.store.set("rpc", tempfile.mktemp(prefix="rpc-"))  # a name of a file that is not there
-    path = ctx.store.get("rpc").decode()
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path}", rpc_timeout=3)
-    rpc.init_rpc(f"rank{ctx.rank}", rank=ctx.rank, world_size=ctx.world, rpc_backend_options=options)
-    try:
-        yield
-    finally:
-        ctx.meet("done with rpc")
-        rpc.shutdown(graceful=False)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
 
 
 def train_with_distributed_autograd(ctx):

@@ -1,0 +1,260 @@
+"""Parameters that an iteration leaves out: averages over those who used them, and hands off where nobody did."""
+
+from collections import namedtuple
+from dataclasses import dataclass
+
+import torch
+
+from conformance import models, oracle
+from conformance.checking import MANY, WORLDS, check
+from conformance.observing import TINY_MIB, assert_refused, reduced_elements, said, started, takes, wrapped
+from conformance.ranks import caught
+from conformance.training import gradients, numbers
+
+CAPS = {"several buckets": TINY_MIB, "one bucket": None}
+
+# -- what is trained, and what one process says of it
+
+
+def parts(ctx, uses, **options):
+    """Three layers under DDP; ``uses`` says which of them this rank runs in each iteration."""
+    model = wrapped(ctx, models.Parts(), find_unused_parameters=True, **options)
+    return model, [each[ctx.rank] for each in uses]
+
+
+def batch(ctx, iteration):
+    return models.divisible(ctx.rank, iteration).to(ctx.device)
+
+
+def train_parts(ctx, uses, options):
+    """Rank function: the gradients after each iteration, from fresh ones every time."""
+    model, own = parts(ctx, uses, **options)
+    seen = []
+    for iteration, used in enumerate(own):
+        model.zero_grad(set_to_none=True)
+        model.module.use = used
+        model(batch(ctx, iteration)).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+def averages(uses):
+    """One process's gradients for every iteration: the sum over the ranks that used a layer, over all ranks."""
+    model = models.Parts()
+    seen = []
+    for iteration, by_rank in enumerate(uses):
+        total = {}
+        for rank, used in enumerate(by_rank):
+            model.use = used
+            for name, gradient in oracle.local_gradients(model, models.divisible(rank, iteration)).items():
+                total[name] = total.get(name, 0) + gradient
+        seen.append(numbers((name, total[name] / len(by_rank) if name in total else None)
+                            for name, _ in model.named_parameters()))  # fmt: skip
+    return seen
+
+
+def everyone(world, used):
+    return [used] * world
+
+
+def only(world, rank, used, others):
+    return [used if each == rank else others for each in range(world)]
+
+
+# -- DDP-099, DDP-100, DDP-119
+
+
+@check("DDP-099", scenarios=CAPS)
+def test_a_parameter_that_some_ranks_use_gets_their_sum_over_all_ranks(ranks, scenario):
+    world = ranks.world
+    turns = [("ab", "bc", "ca", "abc")[rank % 4] for rank in range(world)]
+    uses = [only(world, world - 1, "abc", "a"), only(world, 0, "ac", "abc"), turns, turns[::-1], everyone(world, "abc"),
+            only(world, 0, "b", "a")]  # fmt: skip
+    expected = averages(uses)
+    for rank, seen in enumerate(ranks(train_parts, uses, {"bucket_cap_mb": scenario})):
+        for iteration, found in enumerate(seen):
+            assert found == expected[iteration], f"rank {rank}, iteration {iteration}, used {uses[iteration]}"
+
+
+@check("DDP-100", "DDP-119", scenarios={
+    "copies": {"bucket_cap_mb": TINY_MIB},
+    "views": {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True},
+    "views of one bucket": {"gradient_as_bucket_view": True},
+})  # fmt: skip
+def test_a_parameter_that_nobody_uses_keeps_no_gradient(ranks, scenario):
+    uses = [everyone(ranks.world, used) for used in ("ab", "ab", "abc", "ac", "c")]
+    expected = averages(uses)
+    assert expected[0]["parts.c.weight"] is None
+    assert ranks(train_parts, uses, scenario) == [expected] * ranks.world
+
+
+def keep_old_gradients(ctx, as_view):
+    model, _ = parts(ctx, [], bucket_cap_mb=TINY_MIB, gradient_as_bucket_view=as_view)
+    for parameter in model.module.parts["c"].parameters():
+        parameter.grad = torch.full_like(parameter, 7.0 + ctx.rank)
+    told = []
+    for iteration, used in enumerate(("ab", "abc", "ac")):  # gradients add up: nothing is set to zero
+        model.module.use = used
+        model(batch(ctx, iteration)).sum().backward()
+        told.append(gradients(model))
+    return told
+
+
+@check("DDP-100", scenarios={"copies": False, "views": True})
+def test_an_old_gradient_of_a_parameter_that_nobody_uses_is_not_touched(ranks, scenario):
+    told = ranks(keep_old_gradients, scenario)
+    for rank, (first, second, third) in enumerate(told):
+        assert set(first["parts.c.weight"] + first["parts.c.bias"]) == {7.0 + rank}, f"rank {rank}: preset, then unused"
+        assert third["parts.b.weight"] == second["parts.b.weight"], f"rank {rank}: reduced, then unused"
+        assert third["parts.b.bias"] == second["parts.b.bias"]
+
+
+# -- DDP-101, DDP-114: outputs outside the loss
+
+
+def train_on_some_outputs(ctx, losses):
+    """All layers run and are returned; ``losses`` says whose outputs this rank's loss takes in each iteration."""
+    model, own = parts(ctx, losses, bucket_cap_mb=TINY_MIB)
+    model.module.shape = lambda outputs: (outputs["a"], [outputs["b"], outputs["c"]])
+    seen = []
+    for iteration, wanted in enumerate(own):
+        model.zero_grad(set_to_none=True)
+        a, (b, c) = model(batch(ctx, iteration))
+        chosen = [each.sum() for name, each in zip("abc", (a, b, c), strict=True) if name in wanted]
+        torch.stack(chosen).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-101", "DDP-114", worlds=WORLDS)
+def test_outputs_outside_the_loss_do_not_block_and_leave_no_gradient(ranks):
+    losses = [everyone(ranks.world, wanted) for wanted in ("a", "ab", "c", "abc")]
+    expected = averages(losses)
+    assert expected[0]["parts.b.weight"] is None
+    assert ranks(train_on_some_outputs, losses) == [expected] * ranks.world
+
+
+@check("DDP-101", "DDP-099", worlds=MANY)
+def test_outputs_outside_the_loss_of_some_ranks_contribute_nothing_there(ranks):
+    losses = [only(ranks.world, 0, "a", "abc"), only(ranks.world, ranks.world - 1, "cb", "a")]
+    assert ranks(train_on_some_outputs, losses) == [averages(losses)] * ranks.world
+
+
+# -- DDP-102, DDP-103: where outputs are looked for
+
+
+@dataclass
+class Answer:
+    value: object
+    words: str = ""
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+class Opaque:
+    """An object that nobody can look into."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+# how outputs are put into a container, and taken out of it again
+CONTAINERS = {
+    "dict of lists": (lambda out: {"k": [out["a"]], 3: [[out["b"]], None]}, lambda out: (out["k"][0], out[3][0][0])),
+    "dataclasses": (lambda out: Answer(Answer((out["a"], out["b"]))), lambda out: out.value.value),
+    "named tuple": (lambda out: Pair((out["a"],), {"x": out["b"]}), lambda out: (out.left[0], out.right["x"])),
+    "list of dataclasses": (
+        lambda out: [Answer({"a": out["a"]}), Answer([out["b"]])], lambda out: (out[0].value["a"], out[1].value[0])
+    ),
+}  # fmt: skip
+
+
+def train_through_containers(ctx):
+    told = {}
+    for name, (put, take) in CONTAINERS.items():
+        model, _ = parts(ctx, [], bucket_cap_mb=TINY_MIB)
+        model.module.use, model.module.shape = "ab", put
+        a, b = take(model(batch(ctx, 0)))
+        (a + b).sum().backward()
+        told[name] = gradients(model)
+    return told
+
+
+@check("DDP-102")
+def test_outputs_are_found_in_nested_containers(ranks):
+    expected = averages([everyone(ranks.world, "ab")])[0]
+    for told in ranks(train_through_containers):
+        assert told == dict.fromkeys(CONTAINERS, expected)
+
+
+def train_through_an_opaque_object(ctx):
+    model, _ = parts(ctx, [], bucket_cap_mb=TINY_MIB)
+    model.module.use, model.module.shape = "ab", lambda out: Opaque(out["a"] + out["b"])
+    error = caught(lambda: model(batch(ctx, 0)).value.sum().backward())
+    return error, gradients(model)
+
+
+@check("DDP-103", worlds=(1, 2, 3))
+def test_outputs_in_an_opaque_object_give_an_error_or_right_gradients(ranks):
+    expected = averages([everyone(ranks.world, "ab")])[0]
+    for error, found in ranks(train_through_an_opaque_object):
+        if error is not None:
+            assert_refused([error], RuntimeError, "parameter", "parts.")
+            ranks.at_limit("outputs inside an arbitrary object end in an error")
+        else:
+            assert found == expected
+
+
+# -- DDP-104: detection that finds nothing
+
+
+def listen_for_a_warning(ctx):
+    def train(used, **options):
+        model = wrapped(ctx, models.Parts(), **options)
+        model.module.use = used
+
+        def several():
+            for iteration in range(3):
+                model(batch(ctx, iteration)).sum().backward()
+
+        lines = said(several).splitlines()
+        return sum("find_unused_parameters" in line for line in lines)
+
+    needed = train("ab", find_unused_parameters=True)
+    off = train("abc")
+    return needed, off, train("abc", find_unused_parameters=True), train("abc", find_unused_parameters=True)
+
+
+@check("DDP-104", worlds=(1, 2))
+def test_needless_detection_is_told_once_a_process(ranks):
+    assert ranks(listen_for_a_warning) == [(0, 0, 1, 0)] * ranks.world
+
+
+# -- DDP-116: leaving unused parameters out of the reduction
+
+
+def count_reduced_elements(ctx, skip):
+    takes(ctx, "skip_all_reduce_unused_params")
+    options = {"skip_all_reduce_unused_params": True} if skip else {}
+    model, _ = parts(ctx, [], bucket_cap_mb=1e-6, **options)  # a bucket for each parameter
+    model.module.use = "ac"
+    told = []
+    for iteration in range(4):
+        model.zero_grad(set_to_none=True)
+
+        def step(iteration=iteration):
+            model(batch(ctx, iteration)).sum().backward()
+
+        told.append((reduced_elements(started(ctx, step)), gradients(model)))
+    return told
+
+
+@check("DDP-116", worlds=MANY)
+def test_unused_parameters_can_be_left_out_of_the_reduction(ranks):
+    expected = averages([everyone(ranks.world, "ac")] * 4)
+    for all_of_them, fewer in zip(ranks(count_reduced_elements, False, ledger=True),
+                                  ranks(count_reduced_elements, True, ledger=True), strict=True):  # fmt: skip
+        assert [found for _, found in all_of_them] == [found for _, found in fewer] == expected
+        assert [count for count, _ in all_of_them][-1] == 60
+        assert [count for count, _ in fewer][-1] == 40
