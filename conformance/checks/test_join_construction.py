@@ -185,6 +185,7 @@ def test_ranks_in_errors_are_ranks_of_the_joinables_group(ranks):
     for short in range(len(members)):
         schedule = one_short(len(members), short)
         errors = ranks(throw_in_a_subgroup, schedule)[1:]
+        assert errors[short] is not None
         named = re.findall(r"(?<!global )\brank (\d+)", errors[short].text, re.IGNORECASE)
         assert set(named) == {str(short)}, errors[short].text
 

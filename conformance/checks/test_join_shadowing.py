@@ -177,11 +177,12 @@ def test_live_and_shadowing_ranks_start_the_same_collectives_in_the_same_order(r
     schedule = linear(ranks.world, 1)
     ledgers = ranks(events_of_a_context, schedule, ledger=True)
     assert all(ledger == ledgers[0] for ledger in ledgers)
+    rounds = max(schedule)
+    assert len(ledgers[0]) > 3 * rounds + 2
     count, adding, gathering = ledgers[0][:3]
     assert count[:2] == ("all_reduce", "SUM")
     assert adding == ("all_reduce", "SUM", "float32", (3,))
     assert "gather" in gathering[0]
-    rounds = max(schedule)
     assert ledgers[0][: 3 * rounds] == [count, adding, gathering] * rounds
     assert ledgers[0][3 * rounds] == count, "the count that finds everybody joined"
     assert [each[0] for each in ledgers[0][3 * rounds + 1 :]][-2:] == ["all_reduce", "broadcast"]
