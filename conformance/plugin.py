@@ -289,15 +289,16 @@ def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -
         ending, used = item.stash[ENDING]
         verdict = judge(ending.error, used.last_run)
         if verdict.outcome in (Outcome.HUNG, Outcome.CRASHED) and not frame.expects(case, item.function.check, verdict):
-            verdict = _with_ledger(frame, item, verdict)
+            verdict = _with_ledger(frame, item, used, verdict)
         return frame.add(case, item.function.check, verdict, ending.seconds, used.notes)
     error = call.excinfo.value if call.excinfo is not None else None  # it did not get past its fixtures or marks
     return frame.add(case, item.function.check, judge(error), call.duration, ())
 
 
-def _with_ledger(frame: Frame, item: pytest.Function, verdict: Verdict) -> Verdict:
+def _with_ledger(frame: Frame, item: pytest.Function, used: Ranks, verdict: Verdict) -> Verdict:
     """A hang or crash that is news is looked at once more with every collective recorded: where did the ranks part?"""
-    if not _is_simple(item) or not frame.may_look_again():
+    recorded = used.last_run is not None and any(end.ledger for end in used.last_run.outcomes)
+    if recorded or not _is_simple(item) or not frame.may_look_again():
         return verdict
     call = Detached(frame, item, always_ledger=True)
     ending = timed(call)
