@@ -4,10 +4,13 @@ from __future__ import annotations
 
 
 class SharedError(RuntimeError):
-    """An error that every rank concerned raises by itself, from a message that all of them read.
+    """An error that every rank of one join context raises by itself, from what all of them read.
 
-    Nobody has to be told about it, so a context that is left by one leaves no failure note.
+    Nobody there has to be told about it, so that context leaves no failure note; a context around it does.
     """
+
+    #: The passage through the context whose ranks all know; set where the error is raised, None if nobody knows.
+    passage: object | None = None
 
 
 class InputsExhausted(SharedError):

@@ -227,6 +227,30 @@ def test_a_failure_does_not_follow_into_the_next_context(cluster):
     assert cluster.run(fail_then_go_on, (), world=2, subject="impl").values() == [["failed", 1, 1]] * 2
 
 
+def throw_inside_another(ctx):
+    """Ranks 0 and 1 stop in a throwing context of their own; rank 2 waits for them in the one around it."""
+    pair = dist.new_group([0, 1])
+    outer, inner = Unit(ctx, followed=False), Unit(ctx, followed=True)
+    inner.group = pair
+    try:
+        with Join([outer]):
+            outer.step()
+            if ctx.rank < 2:
+                with Join([inner], throw_on_early_termination=True):
+                    for _ in range(1 + ctx.rank):
+                        inner.step()
+    except RuntimeError as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def test_an_error_that_all_ranks_of_an_inner_context_know_is_told_to_those_of_the_outer(cluster):
+    zero, one, two = cluster.run(throw_inside_another, (), world=3, subject="impl").values()
+    assert zero[0] == one[0] == "InputsExhausted"
+    assert two[0] == "PeerFailed"
+    assert "left the join context with InputsExhausted" in two[1]
+
+
 def warn_as_error(ctx, iterations):
     """A warning turned into an error is an exception like any other: the peers are told."""
     unit = Unit(ctx, followed=False)

@@ -39,6 +39,13 @@ class Note:
         return f"{place} left the join context with {self.kind}: {self.text}"
 
 
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:_LONGEST_TEXT]
+    except Exception as second:  # an exception of the user's whose text cannot be made must not hide itself
+        return f"(its text raised {type(second).__name__})"
+
+
 class FailureNotes:
     """The notes of one passage through a context. Without a store it keeps silent and the group's timeout decides."""
 
@@ -55,8 +62,7 @@ class FailureNotes:
     def leave(self, error: BaseException) -> None:
         """Tell whoever looks that this rank left by ``error``. Only the first note of a passage is kept."""
         rank = self._team.rank
-        text = str(error)[:_LONGEST_TEXT]
-        note = Note(int(rank), int(self._team.global_rank(rank)), type(error).__name__, text)
+        note = Note(int(rank), int(self._team.global_rank(rank)), type(error).__name__, _text_of(error))
         if self._store is None:
             return
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
@@ -67,11 +69,12 @@ class Passage(ABC):
     def watch(self) -> None:
         """Raise ``PeerFailed`` if a peer has left the block by an exception. A comm.pending.Watch."""
         if self._notes is not None:
-            self._notes.watch()
+            with self._shared():
+                self._notes.watch()
 
     def report(self, error: BaseException) -> None:
         """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
-        if self._notes is None or isinstance(error, SharedError):
+        if self._notes is None or (isinstance(error, SharedError) and error.passage is self):
             return
         first = self._notes.first()
         if first is None:
@@ -79,23 +82,36 @@ class Passage(ABC):
         elif first.rank != self.team.rank:
             error.add_note(f"Join: before this, {first}. That failure may be the cause.")
 
+    @contextmanager
+    def _shared(self) -> Iterator[None]:
+        """Mark shared errors raised inside as known to all ranks of this passage."""
+        try:
+            yield
+        except SharedError as error:
+            error.passage = self
+            raise
+
     def _move(self, to: Phase) -> None:
         self._phase = moved(self._phase, to, PHASES)
 
-    def _this_rank_ran_out(self) -> InputsExhausted:
-        return InputsExhausted(
+    def _raise_exhausted_here(self) -> NoReturn:
+        self._raise_exhausted(
             f"Rank {self.team.rank} has exhausted its inputs while other ranks still have some, and the join context "
             "was asked to throw on early termination. Every rank raises now. Give all ranks equally many inputs, or "
             "use throw_on_early_termination=False to train on uneven inputs."
         )
 
-    def _another_rank_ran_out(self, count: int) -> InputsExhausted:
-        return InputsExhausted(
+    def _raise_exhausted_elsewhere(self, count: int) -> NoReturn:
+        self._raise_exhausted(
             f"Another rank has exhausted its inputs ({count} of {self.team.size} ranks) while rank {self.team.rank} "
             "still has some, and the join context was asked to throw on early termination. This iteration has not "
             "begun. Give all ranks equally many inputs, or use throw_on_early_termination=False to train on uneven "
             "inputs."
         )
+
+    def _raise_exhausted(self, text: str) -> NoReturn:
+        with self._shared():
+            raise InputsExhausted(text)
 
     def _warn_of_skew(self, shadowed: int) -> None:
         if shadowed <= SKEW_WARNING_ABOVE or self._warned_of_skew:

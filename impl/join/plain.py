@@ -50,7 +50,7 @@ class PlainPassage(Passage):
         if joinable._join_config.throw_on_early_termination:
             exhausted = self._count_exhausted(team, device, 0)
             if exhausted:
-                raise self._another_rank_ran_out(exhausted)
+                self._raise_exhausted_elsewhere(exhausted)
         return self._last
 
     def shadow(self) -> bool:
@@ -61,7 +61,7 @@ class PlainPassage(Passage):
         while self._active_ranks() > 0:
             if self.throw:
                 self._count_exhausted(self.team, self.device, 1)
-                raise self._this_rank_ran_out()
+                self._raise_exhausted_here()
             if shadowed == 0:
                 self._move(Phase.SHADOWING)
             for hook in self._hooks:

@@ -138,7 +138,7 @@ class Session(Passage):
         iterations: Counter[int] = Counter()
         while (reading := self._exchange(self._layout.joined(exhausted=self.throw))).active:
             if self.throw:
-                raise self._this_rank_ran_out()
+                self._raise_exhausted_here()
             if self._phase is Phase.LIVE:
                 self._move(Phase.SHADOWING)
             self._last = reading
@@ -165,14 +165,19 @@ class Session(Passage):
         if self.everyone_active:
             return
         pending = self._post(self._ready_message(None, act), f"Join: announcement of {self._layout.name_of(act)}")
-        self._last = self._layout.read(pending.read(self.watch))
+        self._last = self._read(pending)
 
     def _exchange(self, values: Sequence[float]) -> Reading:
         message = torch.tensor(values, dtype=torch.float32, device=self.device)
-        return self._layout.read(self._post(message, "Join: message of a joined rank").read(self.watch))
+        return self._read(self._post(message, "Join: message of a joined rank"))
 
     def _post(self, message: torch.Tensor, label: str) -> Pending:
         return collectives.all_reduce(self.team, message, label)
+
+    def _read(self, pending: Pending) -> Reading:
+        sums = pending.read(self.watch)
+        with self._shared():
+            return self._layout.read(sums)
 
     def _ready_message(self, begins: int | None, act: Act | None) -> torch.Tensor:
         """A fresh copy of a message of this rank; made from Python numbers only once, as that costs more."""
@@ -188,9 +193,9 @@ class Session(Passage):
         if self._roll is None:
             return
         roll, self._roll = self._roll, None
-        reading = self._layout.read(roll.read(self.watch))
+        reading = self._read(roll)
         if self.throw and reading.exhausted:
-            raise self._another_rank_ran_out(reading.exhausted)
+            self._raise_exhausted_elsewhere(reading.exhausted)
         self._last = reading
 
     def _current(self) -> Reading:

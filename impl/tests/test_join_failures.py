@@ -65,6 +65,19 @@ def test_long_texts_are_cut():
     assert 0 < len(note.text) < 1000
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise AttributeError("no text")
+
+
+def test_an_error_whose_text_cannot_be_made_is_told_all_the_same():
+    first, second, _ = notes(dist.HashStore())
+    first.leave(Mute())
+    note = second.first()
+    assert note is not None
+    assert (note.kind, note.text) == ("Mute", "(its text raised AttributeError)")
+
+
 class Lost:
     """A store whose host is gone."""
 
