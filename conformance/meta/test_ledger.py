@@ -114,12 +114,13 @@ def work_in_subgroups(ctx):
         dist.broadcast(torch.zeros(3), src=2, group=mine)
         explicit = dist.new_group([1, 2], backend="gloo", use_local_synchronization=True)
         dist.all_reduce(torch.zeros(4), group=explicit)
-    return dist.get_backend()
+    return dist.get_backend(), sorted(str(device) for device in ctx.group._device_types)
 
 
 def test_subgroups_are_seen_with_group_ranks_and_members_and_the_backend_keeps_its_name(cluster):
     seen = record(cluster, work_in_subgroups, world=3)
-    assert seen.values() == ["gloo"] * 3
+    assert seen.values() == cluster.run(work_in_subgroups, (), world=3, subject="torch").values()
+    assert seen.values()[0][0] == "gloo"
     empty, first, second = seen.ledgers()
     assert told(event for event in empty if event.group != "default") == []
     subgroup = [event for event in first if event.ranks == (1, 2)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from conformance.ranks import Cluster, Died, Finished, Hung, NotRunnable, Raised, RunFailed
+from conformance.ranks import Cluster, Died, Finished, Hung, NotRunnable, NurseryFailed, Raised, RunFailed
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
@@ -294,7 +294,11 @@ def test_persistent_ranks_stay_and_are_put_back_as_they_were(pool):
     assert run(pool, sum_of_ranks, ledger=True).ledgers()[0]
     assert run(pool, sum_of_ranks).ledgers() == [(), ()]
     assert [type(end) for end in run(pool, raise_on_one, 1).outcomes] == [Finished, Raised]
-    assert not set(run(pool, pid).values()) & {number for number, _ in first}  # replaced after the failure
+    survivors = run(pool, pid).values()
+    os.kill(survivors[0], signal.SIGKILL)  # while it waits for work
+    assert_gone(survivors[:1])
+    assert_next_run_is_well(pool)
+    assert not set(survivors) & {number for number, _ in first}  # replaced after the failure
     assert_next_run_is_well(pool)
 
 
@@ -332,6 +336,23 @@ def test_grandchildren_of_finished_and_of_hung_ranks_are_ended(cluster, tmp_path
     ends = run(cluster, leave_grandchildren, tmp_path / "pids").outcomes
     assert [type(end) for end in ends] == [Finished, Hung]
     assert_gone(pids_noted(tmp_path / "pids", 2))
+    assert_next_run_is_well(cluster)
+
+
+def test_an_interrupted_run_leaves_no_rank_and_the_next_is_well(cluster, tmp_path):
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.7)
+        with pytest.raises(KeyboardInterrupt):
+            run(cluster, leave_grandchildren, tmp_path / "pids", silence_s=100.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    written = [path for path in tmp_path.glob("pids.*") if path.read_text()]
+    assert_gone([int(number) for path in written for number in path.read_text().split()])
     assert_next_run_is_well(cluster)
 
 
@@ -387,8 +408,9 @@ def test_a_driver_that_is_killed_or_interrupted_leaves_no_process(tmp_path, numb
 def test_a_killed_zygote_is_replaced_and_closing_leaves_neither_process_nor_file(pool):
     assert_next_run_is_well(pool)
     first = pool._started
-    os.kill(first._process.pid, signal.SIGKILL)
-    first._process.wait()
+    threading.Timer(0.5, os.kill, (first._process.pid, signal.SIGKILL)).start()
+    with pytest.raises(NurseryFailed, match="ended by itself"):
+        run(pool, sleep, 60)
     assert_next_run_is_well(pool)
     second = pool._started
     below = descendants(second._process.pid)

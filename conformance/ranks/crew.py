@@ -36,6 +36,11 @@ class Crew:
         self._said: list[set[bytes]] = [set() for _ in range(world)]
         self._closed: set[int] = set()  # ranks whose end of the socket is closed: they are about to end
 
+    def all_alive(self) -> bool:
+        """Whether no rank has ended, for example while it waited for another run."""
+        self.listen(0.0)
+        return not self.ended and not self._closed
+
     def start(self, run: Folder) -> None:
         """Have every rank do the order that lies in ``run``."""
         self._said = [set() for _ in range(self.world)]
@@ -106,6 +111,13 @@ class Crew:
         """The end of what the rank printed, and where it was if a fatal signal struck it."""
         words = [line for line in tail(self.folder.words(rank)).splitlines() if _NO_NAME not in line]
         return "\n".join([*words, tail(self.folder.stacks(rank))]).strip()
+
+    def echo(self) -> None:
+        """Print the end of what every rank printed."""
+        for rank in range(self.world):
+            for line in tail(self.folder.words(rank)).splitlines():
+                if _NO_NAME not in line:
+                    print(f"[rank {rank}] {line}", flush=True)
 
     def _new_stacks(self, rank: int, start: int) -> str:
         with contextlib.suppress(OSError):

@@ -22,6 +22,7 @@ from .nursery import NO_DNS, ONE_THREAD, Nursery
 from .order import Order, main_module, pack
 from .outcomes import Finished, Run
 
+ECHO = "CONFORMANCE_ECHO"  # an environment variable: set it to see what the ranks print
 _GROUP_OUTLASTS_S = 60.0  # by so much the group's own timeout exceeds the deadline, so that a hang is seen as one
 
 
@@ -31,7 +32,8 @@ class Cluster:
     ``deadline_s`` bounds every run; a run in which nothing has happened for ``silence_s`` counts as hung before that
     (see ``silence.py``). With ``persistent``, ranks stay alive from run to run: quicker, but what a run patches or
     imports stays with them; they are replaced after any run in which not every rank finished. ``preload`` names modules
-    to load once before any rank is made; they must start no thread and touch no accelerator.
+    to load once before any rank is made; they must start no thread and touch no accelerator. What ranks print goes to
+    files, whose ends come with ``Died``; with CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
     """
 
     def __init__(
@@ -129,6 +131,8 @@ class Cluster:
             crew.start(folder)
             watch(crew, folder, time.monotonic() + limit_s, silence_s)
             outcomes = gather(crew, folder, order.ledger)
+            if os.environ.get(ECHO):
+                crew.echo()
             well = all(isinstance(outcome, Finished) for outcome in outcomes)
             if self.persistent and well and crew.put_away():
                 self._crews[order.world] = crew
@@ -137,7 +141,11 @@ class Cluster:
     @contextlib.contextmanager
     def _crew(self, world: int) -> Iterator[Crew]:
         """A crew for one run. Whatever happens, it then is idle in ``_crews`` or gone."""
-        crew = self._crews.pop(world, None) or Crew(self._nursery(), world)
+        crew = self._crews.pop(world, None)
+        if crew is not None and not crew.all_alive():
+            crew.dismiss()
+            crew = None
+        crew = crew or Crew(self._nursery(), world)
         try:
             yield crew
         finally:

@@ -69,8 +69,12 @@ class Nursery:
         try:
             socket.send_fds(self._control, [wish], [theirs.fileno() for _, theirs in pairs])
             pids: list[int] = self._await("forked", _FORK_DEADLINE_S)["forked"]
-        except OSError as error:
-            raise NurseryFailed(self._why("could not be reached")) from error
+        except BaseException as error:  # an answer may still come, and must not be taken for that to another wish
+            why = self._why("could not be reached")
+            self.close()
+            if isinstance(error, OSError):
+                raise NurseryFailed(why) from error
+            raise
         finally:
             for _, theirs in pairs:
                 theirs.close()
