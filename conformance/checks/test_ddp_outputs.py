@@ -1,0 +1,96 @@
+"""Outputs that pass through DDP's own graph node: changed in place, left out of the loss, or wrapped in an RRef."""
+
+from torch import nn
+from torch.distributed import rpc
+
+from conformance import models
+from conformance.checking import check
+from conformance.observing import assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.ranks import caught
+from conformance.remote import remote_calls
+from conformance.training import gradient, private
+
+MODES = {
+    "looking for unused parameters": {"find_unused_parameters": True},
+    "static graph": {"static_graph": True},
+}
+
+# -- DDP-112, DDP-113: in-place changes
+
+
+def change_in_place(ctx, options):
+    model = wrapped(ctx, models.Branches(), **options)
+    seen = []
+    for _ in range(3):
+        model.zero_grad()
+        out = model(mine(ctx))
+        out.mul_(2)
+        loss = out.sum()
+        loss *= 3
+        loss.backward()
+        seen.append((gradient(model.module.a.weight), model.module.b.weight.grad is None))
+    return seen
+
+
+@check("DDP-112", scenarios=MODES)
+def test_outputs_may_be_changed_in_place(ranks, scenario):
+    assert ranks(change_in_place, scenario) == [[(6 * mean_of_all(ranks.world), True)] * 3] * ranks.world
+
+
+def forbid_in_place(ctx, options):
+    def build():
+        model = wrapped(ctx, models.Branches(), **options)
+        private(model, "_set_ddp_sink_clone")(False)
+        return model
+
+    model = build()
+    unchanged = [trained(model, mine(ctx))["a.weight"] for _ in range(3)]
+    model = build()
+    out = model(mine(ctx))
+    error = caught(lambda: out.mul_(2).sum().backward())
+    model = build()
+    model._set_ddp_sink_clone(True)
+    out = model(mine(ctx))
+    out.mul_(2).sum().backward()
+    return unchanged, error, gradient(model.module.a.weight)
+
+
+@check("DDP-113", scenarios=MODES)
+def test_without_clones_results_are_the_same_and_in_place_changes_are_refused(ranks, scenario):
+    told = ranks(forbid_in_place, scenario)
+    for unchanged, _, switched_on_again in told:
+        assert unchanged == [[mean_of_all(ranks.world)]] * 3
+        assert switched_on_again == 2 * mean_of_all(ranks.world)
+    assert_refused([error for _, error, _ in told], RuntimeError, "view", "inplace")
+
+
+# -- DDP-115: RRefs
+
+
+class Referring(nn.Module):
+    """Returns its output inside an RRef, beside a layer that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = models.scalar(), models.scalar()
+
+    def forward(self, x):
+        return {"ref": rpc.RRef(self.a(x)), "plain": 3}
+
+
+def return_references(ctx):
+    with remote_calls(ctx):
+        model = wrapped(ctx, Referring(), find_unused_parameters=True)
+        seen = []
+        for _ in range(2):
+            model.zero_grad()
+            out = model(mine(ctx))
+            out["ref"].local_value().sum().backward()
+            kinds = isinstance(out["ref"], rpc.RRef), out["plain"]
+            seen.append((kinds, gradient(model.module.a.weight), model.module.b.weight.grad is None))
+        return seen
+
+
+@check("DDP-115", "DDP-102", worlds=(2,), backends=("gloo",))
+def test_an_output_in_an_rref_comes_back_in_an_rref(ranks):
+    assert ranks(return_references) == [[((True, 3), mean_of_all(2), True)] * 2] * 2

@@ -1,0 +1,255 @@
+"""Static graphs: what they find out by themselves, what they allow and refuse, and when they may be asked for."""
+
+import warnings
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from conformance import models, oracle
+from conformance.checking import MANY, check
+from conformance.observing import (
+    TINY_MIB,
+    about,
+    assert_refused,
+    mean_of_all,
+    mine,
+    reduced_elements,
+    started,
+    trained,
+    warned,
+    wrapped,
+)
+from conformance.ranks import caught
+from conformance.training import gradients, numbers, private
+
+CAPS = {"several buckets": TINY_MIB, "one bucket": None}
+
+
+def batch(ctx, iteration):
+    return models.divisible(ctx.rank, iteration).to(ctx.device)
+
+
+def average(uses, iteration):
+    """One process's gradients: the sum over the ranks that used a layer, over all ranks; None where nobody did."""
+    model = models.Parts()
+    total = {}
+    for rank, used in enumerate(uses):
+        model.use = used
+        for name, found in oracle.local_gradients(model, models.divisible(rank, iteration)).items():
+            total[name] = total.get(name, 0) + found
+    return numbers((name, total[name] / len(uses) if name in total else None) for name, _ in model.named_parameters())
+
+
+# -- DDP-105, DDP-110: unused parameters, the first iteration
+
+
+def train_parts(ctx, uses, cap):
+    model = wrapped(ctx, models.Parts(), static_graph=True, bucket_cap_mb=cap)
+    model.module.use = uses[ctx.rank]
+    return [trained(model, batch(ctx, iteration)) for iteration in range(4)]  # with new buckets after the first ones
+
+
+@check("DDP-105", scenarios=CAPS)
+def test_parameters_that_nobody_ever_uses_are_left_alone(ranks, scenario):
+    uses = ["ac"] * ranks.world
+    expected = [average(uses, iteration) for iteration in range(4)]
+    assert expected[0]["parts.b.weight"] is None
+    assert ranks(train_parts, uses, scenario) == [expected] * ranks.world
+
+
+@check("DDP-105", worlds=MANY)
+def test_parameters_that_some_ranks_never_use_get_the_sum_of_the_others(ranks):
+    uses = ["abc" if rank == ranks.world - 1 else "a" for rank in range(ranks.world)]
+    expected = [average(uses, iteration) for iteration in range(4)]
+    assert ranks(train_parts, uses, TINY_MIB) == [expected] * ranks.world
+
+
+def train_on_one_output(ctx):
+    model = wrapped(ctx, models.Parts(), static_graph=True, bucket_cap_mb=TINY_MIB)
+    model.module.shape = lambda outputs: (outputs["a"], [outputs["b"], outputs["c"]])
+    seen = []
+    for iteration in range(4):
+        model.zero_grad(set_to_none=True)
+        a, (_, c) = model(batch(ctx, iteration))
+        (a + c).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-105", "DDP-114")
+def test_outputs_that_are_never_in_the_loss_leave_no_gradient(ranks):
+    expected = [average(["ac"] * ranks.world, iteration) for iteration in range(4)]
+    assert ranks(train_on_one_output) == [expected] * ranks.world
+
+
+def train_on_two_outputs(ctx):
+    model = wrapped(ctx, models.Parts(), static_graph=True, bucket_cap_mb=TINY_MIB)
+    model.module.shape = lambda outputs: (outputs["a"] + outputs["b"], outputs["c"])
+    told = []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        one, two = model(batch(ctx, iteration))
+        told.append(reduced_elements(started(ctx, (one.sum() + two.sum()).backward)))
+        told.append(gradients(model))
+    return told
+
+
+@check("DDP-110", worlds=MANY)
+def test_the_first_iteration_reduces_everything_once_and_right(ranks):
+    everything = sum(parameter.numel() for parameter in models.Parts().parameters())
+    for told in ranks(train_on_two_outputs, ledger=True):
+        assert told[1::2] == [average(["abc"] * ranks.world, iteration) for iteration in range(3)]
+        assert told[::2] == [everything] * 3, "elements reduced in each backward"
+
+
+# -- DDP-106: a graph that does not stay the same
+
+
+def forward(model, x, outputs):
+    outputs.append(model(x))
+
+
+def change_the_graph(ctx, first, then):
+    model = wrapped(ctx, models.Parts(), static_graph=True, bucket_cap_mb=TINY_MIB)
+    for iteration, used in enumerate((first, first, then, first)):
+        model.module.use = used
+        model.zero_grad()
+        outputs = []
+        error = caught(forward, model, batch(ctx, iteration), outputs)
+        if error is not None:
+            return iteration, "forward", error
+        error = caught(outputs[0].sum().backward)
+        if error is not None:
+            return iteration, "backward", error
+    return "no error"
+
+
+@check("DDP-106", worlds=(1, 2, 3), deadline_s=5)
+def test_using_what_was_unused_at_first_raises_in_that_backward(ranks):
+    told = ranks(change_the_graph, "ac", "abc")
+    assert [each[:2] for each in told] == [(2, "backward")] * ranks.world, told
+    assert_refused([error for *_, error in told], RuntimeError, "static_graph", "parameter")
+
+
+@check("DDP-106", worlds=(1, 2, 3), deadline_s=5)
+def test_leaving_out_what_was_used_at_first_raises_at_the_next_forward(ranks):
+    told = ranks(change_the_graph, "abc", "ac")
+    assert [each[:2] for each in told] == [(3, "forward")] * ranks.world, told
+    assert_refused([error for *_, error in told], RuntimeError, "reduction", "parameter")
+
+
+# -- DDP-107, DDP-108, DDP-109: when it is asked for
+
+
+def ask_again(ctx):
+    model = wrapped(ctx, models.Parts(), static_graph=True)
+    model.module.use = "ab"
+    heard = warned(private(model, "_set_static_graph"))
+    seen = [trained(model, batch(ctx, iteration)) for iteration in range(3)]
+    return about(heard, "UserWarning", "static_graph"), seen
+
+
+@check("DDP-107", worlds=(1, 2))
+def test_asking_a_second_time_only_warns(ranks):
+    expected = [average(["ab"] * ranks.world, iteration) for iteration in range(3)]
+    for heard, seen in ranks(ask_again):
+        assert len(heard) == 1
+        assert seen == expected
+
+
+def ask_for_both(ctx):
+    built = []
+    options = {"static_graph": True, "find_unused_parameters": True}
+    heard = warned(lambda: built.append(wrapped(ctx, models.Parts(), **options)))
+    built[0].module.use = "bc"
+    seen = [trained(built[0], batch(ctx, iteration)) for iteration in range(3)]
+    return about(heard, "UserWarning", "find_unused_parameters"), seen
+
+
+@check("DDP-108", worlds=(1, 2, 3))
+def test_asking_for_unused_parameters_too_warns_and_works(ranks):
+    expected = [average(["bc"] * ranks.world, iteration) for iteration in range(3)]
+    for heard, seen in ranks(ask_for_both):
+        assert len(heard) == 1
+        assert seen == expected
+
+
+def ask_late(ctx, go_on):
+    model = wrapped(ctx, models.Parts())
+    first = trained(model, batch(ctx, 0))
+    error = caught(private(model, "_set_static_graph"))
+    return error, [first, trained(model, batch(ctx, 1))] if go_on else [first]
+
+
+@check("DDP-109", worlds=(1, 2))
+def test_after_the_first_training_forward_it_is_too_late(ranks):
+    assert_refused([error for error, _ in ranks(ask_late, False)], RuntimeError, "static", "before")
+
+
+@check("DDP-109", worlds=(1, 2))
+def test_a_request_that_came_too_late_leaves_the_model_as_it_was(ranks):
+    for _, seen in ranks(ask_late, True):
+        assert seen == [average(["abc"] * ranks.world, iteration) for iteration in range(2)]
+
+
+def ask_in_time(ctx):
+    model = wrapped(ctx, models.Parts(), bucket_cap_mb=TINY_MIB)
+    private(model, "_set_static_graph")()
+    model.module.use = "ab"
+    return [trained(model, batch(ctx, iteration)) for iteration in range(3)]
+
+
+@check("DDP-109", "DDP-105", worlds=(1, 2, 3))
+def test_before_the_first_training_forward_it_is_in_time(ranks):
+    expected = [average(["ab"] * ranks.world, iteration) for iteration in range(3)]
+    assert ranks(ask_in_time) == [expected] * ranks.world
+
+
+# -- DDP-111: what a static graph newly allows
+
+
+class Checkpointed(nn.Module):
+    """One layer, checkpointed ``times`` times, beside a layer that is not used."""
+
+    def __init__(self, times, reentrant):
+        super().__init__()
+        self.a, self.b = models.scalar(), models.scalar()
+        self.times, self.reentrant = times, reentrant
+
+    def forward(self, x):
+        x = x.clone().requires_grad_()  # a reentrant checkpoint needs an input with a gradient
+        parts = [checkpoint(self.a, x, use_reentrant=self.reentrant) for _ in range(self.times)]
+        return torch.stack(parts).sum(dim=0)
+
+
+def train_checkpointed(ctx, times, reentrant):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = wrapped(ctx, Checkpointed(times, reentrant), static_graph=True, bucket_cap_mb=1e-6)
+        return [trained(model, mine(ctx)) for _ in range(3)]
+
+
+@check("DDP-111", worlds=(1, 2, 3), scenarios={
+    "reentrant, once": (1, True), "reentrant, twice": (2, True), "not reentrant, three times": (3, False),
+})  # fmt: skip
+def test_checkpoints_of_one_layer_and_unused_parameters_are_right(ranks, scenario):
+    expected = {"a.weight": [scenario[0] * mean_of_all(ranks.world)], "b.weight": None}
+    assert ranks(train_checkpointed, *scenario) == [[expected] * 3] * ranks.world
+
+
+def use_outside_forward(ctx):
+    model = wrapped(ctx, models.Branches(), static_graph=True, bucket_cap_mb=1e-6)
+    seen = []
+    for _ in range(3):
+        model.zero_grad()
+        out = model(mine(ctx), with_b=True)
+        (out + 2 * model.module.a.weight * mine(ctx)).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-111", worlds=(1, 2, 3))
+def test_parameters_used_outside_forward_are_right(ranks):
+    mean = mean_of_all(ranks.world)
+    assert ranks(use_outside_forward) == [[{"a.weight": [3 * mean], "b.weight": [mean]}] * 3] * ranks.world
