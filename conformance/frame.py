@@ -56,8 +56,7 @@ class Frame:
     reporter: Reporter = field(default_factory=Silent)
     writer: Writer | None = None  # opened when the first check is about to run
     results: list[Result] = field(default_factory=list)
-    declared: dict[str, Check] = field(default_factory=dict)  # every check in the run, by name
-    cited: list[str] = field(default_factory=list)  # every clause that some check cites, in the run or not
+    declared: dict[str, Check] = field(default_factory=dict)  # every check by name, in the run or not
     suite_errors: list[str] = field(default_factory=list)  # checks that could not be read, or did not clean up
     judgement: Judgement | None = None  # set once, at the end
     _preload: tuple[str, ...] = ()  # modules that every rank will want
@@ -147,6 +146,11 @@ class Frame:
         while self._clusters:
             self._clusters.pop().close()
 
+    @property
+    def cited(self) -> list[str]:
+        """Every clause that some check cites."""
+        return list(dict.fromkeys(clause for check in self.declared.values() for clause in check.clauses))
+
     def known(self) -> list[str]:
         """Every clause id of the catalogue, then those that only checks cite."""
         return list(dict.fromkeys([*(clause.id for clause in self.catalogue), *self.cited]))
@@ -168,7 +172,8 @@ class Frame:
         known = self.known()
         scope = Scope(
             known, [clause for clause in known if matches(clause, self.asked.select)], self.asked.backend,
-            self.asked.worlds, {name: check.worlds for name, check in self.declared.items()}, self.torch_version,
+            self.asked.worlds, {name: (check.clauses, check.worlds) for name, check in self.declared.items()},
+            self.torch_version,
         )  # fmt: skip
         return [
             f"{name}: {sentence}"

@@ -147,8 +147,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if isinstance(item, pytest.Function) and _is_in(frame, item)]
     staying = set(kept)
     dropped = [item for item in items if item not in staying]
-    frame.declared = {_name(item): item.function.check for item in kept}
-    frame.cited = _cited(items)
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    frame.declared = {_name(item): item.function.check for item in functions if hasattr(item.function, "check")}
     items[:] = kept
     if dropped:
         config.hook.pytest_deselected(items=dropped)
@@ -157,11 +157,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_in(frame: Frame, item: pytest.Function) -> bool:
     check: Check | None = getattr(item.function, "check", None)
     return check is not None and isinstance(_param(item, "ranks"), Place) and bool(frame.wants(_name(item), check))
-
-
-def _cited(items: list[pytest.Item]) -> list[str]:
-    checks = [getattr(item.function, "check", None) for item in items if isinstance(item, pytest.Function)]
-    return list(dict.fromkeys(clause for check in checks if check is not None for clause in check.clauses))
 
 
 def _name(item: pytest.Function) -> str:

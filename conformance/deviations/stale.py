@@ -21,7 +21,7 @@ class Scope:
     selected: Collection[str]  # those that were selected
     backend: str
     worlds: Collection[int]
-    declared_worlds: Mapping[str, Collection[int]]  # of every check in the run, by name
+    checks: Mapping[str, tuple[Collection[str], Collection[int]]]  # clauses and worlds of every check, by name
     torch_version: str
 
 
@@ -39,9 +39,9 @@ def _fault(deviation: Deviation, results: Sequence[Result], scope: Scope) -> str
         return None
     if deviation.backend not in ("", scope.backend):
         return None
-    covered = [result for result in results if deviation.covers(result)]
-    if not _worlds(deviation, covered, scope) <= set(scope.worlds):
+    if not _worlds(deviation, scope) <= set(scope.worlds):
         return None
+    covered = [result for result in results if deviation.covers(result)]
     if any(deviation.explains(result) for result in covered):
         return None
     if not covered:
@@ -53,9 +53,13 @@ def _fault(deviation: Deviation, results: Sequence[Result], scope: Scope) -> str
     return f"did not show: {seen}; take it out, or narrow it to where it still shows"
 
 
-def _worlds(deviation: Deviation, covered: Sequence[Result], scope: Scope) -> set[int]:
-    """The worlds in which it may show: those that it names, or the usual ones of the checks that it covers."""
+def _worlds(deviation: Deviation, scope: Scope) -> set[int]:
+    """The worlds in which it may show: those that it names, or the usual ones of the checks that it speaks of."""
     if deviation.worlds:
         return set(deviation.worlds)
-    checks = {result.case.check for result in covered}
-    return {world for check in checks for world in scope.declared_worlds.get(check, ())} & USUAL_WORLDS
+    spoken_of = [
+        worlds
+        for name, (clauses, worlds) in scope.checks.items()
+        if fnmatchcase(name, deviation.check) and any(fnmatchcase(clause, deviation.clause) for clause in clauses)
+    ]
+    return {world for worlds in spoken_of for world in worlds} & USUAL_WORLDS

@@ -138,8 +138,8 @@ def test_a_version_condition_covers_nightly_builds():
 
 
 def scope(selected=("JOIN-038",), worlds=(1, 2, 3, 4), backend="gloo"):
-    declared = {"test_a": (2, 3)}
-    return Scope(("JOIN-038", "JOIN-039"), selected, backend, worlds, declared, "2.13.0")
+    checks = {"test_a": (("JOIN-038",), (2, 3)), "test_b": (("JOIN-039",), (2,))}
+    return Scope(("JOIN-038", "JOIN-039"), selected, backend, worlds, checks, "2.13.0")
 
 
 PASSED = [result(outcome=Outcome.PASSED, world=world) for world in (2, 3)]
@@ -159,6 +159,7 @@ PASSED = [result(outcome=Outcome.PASSED, world=world) for world in (2, 3)]
         (Deviation("JOIN-039", "r"), PASSED, scope(), None),
         (Deviation("JOIN-0*", "r"), PASSED, scope(), None),
         (Deviation("JOIN-038", "r"), PASSED[:1], scope(worlds=(2,)), None),
+        (Deviation("JOIN-038", "r"), [], scope(worlds=(4,)), None),
         (Deviation("JOIN-038", "r", worlds=(2,)), PASSED[:1], scope(worlds=(2,)), "did not show"),
         (Deviation("JOIN-038", "r", backend="nccl"), PASSED, scope(), None),
         (Deviation("JOIN-038", "r", torch=">=3"), PASSED, scope(), None),
