@@ -97,6 +97,34 @@ class Counting(nn.Module):
         return torch.as_tensor(self.a(x))
 
 
+class ManyTypes(nn.Module):
+    """Two parameters of each floating-point type; every local gradient is the input itself."""
+
+    TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.ParameterList([nn.Parameter(torch.ones(3, dtype=kind)) for kind in self.TYPES * 2])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        products = [(parameter * x.to(parameter.dtype)).sum().double() for parameter in self.each]
+        return torch.stack(products)
+
+
+class Looking(nn.Module):
+    """Two sparse tables of six rows beside a dense layer; fed row numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 2, sparse=True)
+        self.bag = nn.EmbeddingBag(6, 2, mode="sum", sparse=True)
+        self.a = scalar()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        looked_up = self.table(rows).sum() + self.bag(rows.view(1, -1)).sum()
+        return torch.as_tensor(12 * (looked_up + self.a(rows.float().view(-1, 1)).sum()))
+
+
 def divisible(rank: int, iteration: int, width: int = 4) -> torch.Tensor:
     """Twelve rows of small multiples of 12, different on every rank and in every iteration.
 
@@ -114,6 +142,16 @@ def place(rank: int, _iteration: int) -> torch.Tensor:
 def divisible_scalar(rank: int, iteration: int) -> torch.Tensor:
     """A one-element batch, a positive multiple of 12 that is different on every rank and in every iteration."""
     return torch.full((1, 1), 12.0 * (1 + rank + 5 * iteration))
+
+
+def three(rank: int, _iteration: int) -> torch.Tensor:
+    """12, 24 and 36 times ``rank + 1``: for ``ManyTypes``, small enough for eight bits of mantissa."""
+    return 12.0 * (rank + 1) * torch.arange(1.0, 4.0)
+
+
+def rows(rank: int, iteration: int) -> torch.Tensor:
+    """Two row numbers for ``Looking``: one of the rank's own, and one that all share."""
+    return torch.tensor([rank, 4 + iteration % 2])
 
 
 def constant(_rank: int, _iteration: int) -> torch.Tensor:

@@ -95,25 +95,11 @@ def test_the_divisor_is_the_size_of_the_subgroup(ranks):
             assert seen[rank] == gradients(alone), f"rank {rank} of group {members}"
 
 
-class ManyTypes(nn.Module):
-    """One parameter of each floating-point type; its local gradient is the sum of the input."""
-
-    TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-    def __init__(self):
-        super().__init__()
-        self.each = nn.ParameterList([nn.Parameter(torch.ones(3, dtype=kind)) for kind in self.TYPES * 2])
-
-    def forward(self, x):
-        products = [(parameter * x.to(parameter.dtype)).sum().double() for parameter in self.each]
-        return torch.stack(products).sum()
-
-
 def average_types(ctx):
     told = []
     for view in (False, True):
-        model = ddp(ctx, ManyTypes(), gradient_as_bucket_view=view, bucket_cap_mb=TINY_MIB)
-        model(12.0 * (ctx.rank + 1) * torch.arange(1.0, 4.0)).backward()
+        model = ddp(ctx, models.ManyTypes(), gradient_as_bucket_view=view, bucket_cap_mb=TINY_MIB)
+        model(models.three(ctx.rank, 0)).sum().backward()
         told.append([(str(p.grad.dtype), p.grad.tolist()) for p in model.module.each])
     return told
 
@@ -121,7 +107,7 @@ def average_types(ctx):
 @check("DDP-052", worlds=MANY, beyond=False)
 def test_each_dtype_is_averaged_in_itself(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    expected = [(str(kind), [mean, 2 * mean, 3 * mean]) for kind in ManyTypes.TYPES * 2]
+    expected = [(str(kind), [mean, 2 * mean, 3 * mean]) for kind in models.ManyTypes.TYPES * 2]
     for told in ranks(average_types):
         assert told == [expected] * 2
 
@@ -142,25 +128,12 @@ def test_a_shared_parameter_is_averaged_once_with_all_its_contributions(ranks):
     assert ranks(average_shared) == [[(2 * mean, 1)] * 3] * ranks.world
 
 
-class Looking(nn.Module):
-    """Two sparse tables and a dense layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(6, 2, sparse=True)
-        self.bag = nn.EmbeddingBag(6, 2, mode="sum", sparse=True)
-        self.a = models.scalar()
-
-    def forward(self, rows):
-        return self.table(rows).sum() + self.bag(rows.view(1, -1)).sum() + self.a(rows.float().view(-1, 1)).sum()
-
-
 def look_up(ctx):
-    model = ddp(ctx, Looking())
+    model = ddp(ctx, models.Looking())
     told = []
     for _ in range(2):
         model.zero_grad(set_to_none=True)
-        (12 * model(torch.tensor([ctx.rank, 5]))).backward()
+        model(torch.tensor([ctx.rank, 5])).backward()
         held = [model.module.table.weight.grad, model.module.bag.weight.grad]
         told.append([(grad.is_sparse, grad.to_dense().tolist()) for grad in held])
     return told, model.module.a.weight.grad.item()

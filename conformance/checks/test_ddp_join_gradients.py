@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from hypothesis import strategies
 
-from conformance import models, scenario
+from conformance import models, oracle, scenario
 from conformance.checking import MANY, check
 from conformance.ranks import caught
 from conformance.training import (
@@ -57,6 +57,43 @@ def test_every_bucket_of_a_joined_rank_adds_zeros(ranks):
         for schedule, join in itertools.product(schedules(ranks.world), (BY_ALL, BY_ACTIVE))
     ]
     on_every_schedule(ranks, jobs)
+
+
+@check("DDPJ-009", worlds=MANY, beyond=False)
+def test_joined_ranks_add_zeros_in_every_dtype(ranks):
+    jobs = [Job(models.ManyTypes, models.three, s, ddp={"bucket_cap_mb": TINY_MIB}) for s in schedules(ranks.world)]
+    on_every_schedule(ranks, jobs)
+
+
+def train_sparse(ctx, several):
+    told = []
+    for schedule in several:
+        model, seen = ddp(ctx, models.Looking()), []
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad(set_to_none=True)
+                model(models.rows(ctx.rank, iteration)).backward()
+                seen.append(model.module.table.weight.grad.to_dense().tolist())
+        told.append(seen)
+    return told
+
+
+@check("DDPJ-009", worlds=MANY, beyond=False)
+def test_joined_ranks_add_nothing_to_sparse_gradients(ranks):
+    several = schedules(ranks.world)
+    told = ranks(train_sparse, several)
+    for place, schedule in enumerate(several):
+        for rank, count in enumerate(schedule):
+            alone = [sparse_alone(schedule, iteration) for iteration in range(count)]
+            assert told[rank][place] == alone, f"rank {rank}, schedule {schedule}"
+
+
+def sparse_alone(schedule, iteration):
+    """Each active rank touches its own row and the shared one."""
+    table = torch.zeros(6, 2)
+    for rank in oracle.active_ranks(schedule, iteration):
+        table[models.rows(rank, iteration)] += 12.0 / len(schedule)
+    return table.tolist()
 
 
 def drawn_jobs(world):
