@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..comm.coalesce import broadcast_coalesced
+from ..comm.ranks import GroupRank
 from .parts import Parts
 
 if TYPE_CHECKING:
@@ -82,6 +84,10 @@ class CompatibleNames(Parts):
             )
         return names
 
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        """The parameters that are reduced, and for each whether its gradient is expected to be sparse."""
+        return list(self.reducer.parameters), [spec.sparse for spec in self.reducer.specs]
+
     @classmethod
     def _get_active_ddp_module(cls) -> DistributedDataParallel | None:
         """The object whose wrapped forward is running, if any (DDP-042)."""
@@ -141,6 +147,14 @@ class CompatibleNames(Parts):
         register(self, optim, *args, optim_params=optim_params, **kwargs)
 
     # -- moving data
+
+    def _default_broadcast_coalesced(
+        self, bufs: list[torch.Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
+    ) -> None:
+        """Overwrite buffers (the managed ones by default) with those of a group rank, in chunks of so many bytes."""
+        tensors = self.modules_buffers if bufs is None else bufs
+        size = bucket_size or self.broadcast_bucket_size
+        broadcast_coalesced(self.reducer.team, tensors, GroupRank(authoritative_rank), "buffers", size)
 
     def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
         """Split tensors along ``dim`` over devices (DDP-045)."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -12,18 +12,25 @@ from .plan import BucketPlan, ParameterSpec
 
 _ENVIRONMENT = {
     "cuda_visible_devices": "CUDA_VISIBLE_DEVICES",
-    "gloo_device_transport": "GLOO_DEVICE_TRANSPORT",
-    "gloo_socket_ifname": "GLOO_SOCKET_IFNAME",
     "master_addr": "MASTER_ADDR",
     "master_port": "MASTER_PORT",
     "torch_distributed_debug": "TORCH_DISTRIBUTED_DEBUG",
-    "nccl_async_error_handling": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "nccl_blocking_wait": "TORCH_NCCL_BLOCKING_WAIT",
-    "nccl_debug": "NCCL_DEBUG",
-    "nccl_ib_timeout": "NCCL_IB_TIMEOUT",
-    "nccl_nthreads": "NCCL_NTHREADS",
-    "nccl_socket_ifname": "NCCL_SOCKET_IFNAME",
 }
+
+#: what is read besides, by backend
+_ENVIRONMENT_OF = {
+    "gloo": {"gloo_device_transport": "GLOO_DEVICE_TRANSPORT", "gloo_socket_ifname": "GLOO_SOCKET_IFNAME"},
+    "nccl": {
+        "nccl_async_error_handling": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "nccl_blocking_wait": "TORCH_NCCL_BLOCKING_WAIT",
+        "nccl_debug": "NCCL_DEBUG",
+        "nccl_ib_timeout": "NCCL_IB_TIMEOUT",
+        "nccl_nthreads": "NCCL_NTHREADS",
+        "nccl_socket_ifname": "NCCL_SOCKET_IFNAME",
+    },
+}
+
+_GLOO_THREADS = 2  # of a Gloo process group, unless its options say otherwise
 
 _EARLY_ITERATIONS = 10  # each of the first ten iterations is logged (DDP-143)
 _DEFAULT_SAMPLE_RATE = 100
@@ -40,18 +47,53 @@ def dtype_word(dtype: torch.dtype) -> str:
     return _DTYPE_WORDS.get(name, name)
 
 
+@dataclass
+class Times:
+    """When the parts of the current iteration began and ended on this rank, in ns since the epoch."""
+
+    forward_start: int = 0
+    backward_start: int = 0
+    backward_end: int = 0
+    comm_start: int = 0
+    comm_end: int = 0
+
+    def entries(self) -> dict[str, Entry]:
+        """Durations in ns, and the moments they were taken from; overlap is communication while backward computes."""
+        overlap = max(0, self.backward_end - self.comm_start)
+        return {
+            "forward_compute_time": self.backward_start - self.forward_start,
+            "backward_compute_time": self.backward_end - self.backward_start,
+            "backward_comm_time": self.comm_end - self.comm_start,
+            "backward_compute_comm_overlap_time": min(overlap, self.comm_end - self.comm_start),
+            "forward_compute_time_start": self.forward_start,
+            "backward_compute_time_start": self.backward_start,
+            "backward_compute_time_end": self.backward_end,
+            "backward_comm_time_start": self.comm_start,
+            "backward_comm_time_end": self.comm_end,
+        }
+
+
+_AVERAGED = (
+    "forward_compute_time", "backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time",
+)
+
+
 class DDPLogger:
     """Collects the logging data (DDP-144); numbers that change each step are refreshed on sampled iterations only."""
 
     def __init__(self, construction: Mapping[str, Entry]) -> None:
         self._data: dict[str, Entry] = dict(construction)
-        for name, variable in _ENVIRONMENT.items():
+        backend = str(construction.get("backend_name", ""))
+        for name, variable in {**_ENVIRONMENT, **_ENVIRONMENT_OF.get(backend, {})}.items():
             self._data[name] = os.environ.get(variable, "N/A")
+        if backend == "gloo":
+            self._data["gloo_num_threads"] = _GLOO_THREADS
         self._data["iteration"] = 0
         #: iterations lived so far; the logged one lags behind between samples
         self._iterations = 0
+        self._sampled = 0
         self.sample_rate = _DEFAULT_SAMPLE_RATE
-        self._forward_start_ns = 0
+        self.times = Times()
 
     def note(self, **entries: Entry) -> None:
         """Add or replace entries."""
@@ -77,9 +119,6 @@ class DDPLogger:
 
     # what changes while training
 
-    def forward_starts(self) -> None:
-        self._forward_start_ns = time.time_ns()
-
     def note_plan(self, plan: BucketPlan, specs: Sequence[ParameterSpec], *, rebuilt: bool) -> None:
         """Record the bucket layout: sizes in bytes, and for a rebuilt one the parameters by bucket."""
         sizes = [sum(specs[index].bytes for index in bucket.parameters) for bucket in plan.buckets]
@@ -90,17 +129,22 @@ class DDPLogger:
         indices = ", ".join(" ".join(map(str, bucket.parameters)) for bucket in plan.buckets)
         self.note(has_rebuilt_buckets=1, rebuilt_bucket_sizes=text, rebuilt_per_bucket_param_indices=indices)
 
-    def step_done(self, order: Sequence[int], buckets: int, unused_bytes: int) -> None:
+    def step_done(self, order: Sequence[int], buckets: int, unused_bytes: int, graph_is_static: bool) -> None:
         """A synchronised backward has delivered; refresh the run-time entries if this iteration is sampled."""
-        sampled = self._iterations <= _EARLY_ITERATIONS or self._iterations % self.sample_rate == 0
-        if sampled:
-            now = time.time_ns()
-            self.note(
-                iteration=self._iterations,
-                num_buckets_reduced=buckets,
-                unused_parameter_size=unused_bytes,
-                prev_iteration_grad_ready_order_indices=", ".join(map(str, order)),
-                forward_compute_time_start=self._forward_start_ns,
-                forward_to_delivery_time=now - self._forward_start_ns,
-            )
+        iteration = self._iterations
         self._iterations += 1
+        if iteration > _EARLY_ITERATIONS and iteration % self.sample_rate != 0:
+            return
+        self._sampled += 1
+        timed = self.times.entries()
+        for name in _AVERAGED:
+            before = int(self._data.get(f"avg_{name}", 0))
+            self._data[f"avg_{name}"] = before + (int(timed[name]) - before) // self._sampled
+        self.note(
+            iteration=iteration,
+            num_buckets_reduced=buckets,
+            unused_parameter_size=unused_bytes,
+            can_set_static_graph=int(graph_is_static),
+            prev_iteration_grad_ready_order_indices=", ".join(map(str, order)),
+            **timed,
+        )

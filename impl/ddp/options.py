@@ -142,7 +142,7 @@ def check_static_graph(ddp: DistributedDataParallel) -> None:
     if ddp.reducer.has_seen_forward:
         ddp._log_and_throw(
             RuntimeError,
-            "The static graph should be set before the training loop starts, and this model has already run a training "
+            "_set_static_graph should be called before training loop starts, and this model has already run a training "
             "forward. Pass static_graph=True to the constructor.",
         )
     if ddp.find_unused_parameters:

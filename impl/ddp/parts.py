@@ -45,6 +45,7 @@ class Parts:
     broadcast_buffers: bool  # its older name
     broadcast_bucket_size: int  # bytes in one chunk of a broadcast
     bucket_bytes_cap: int
+    bucket_bytes_cap_list: list[int]  # empty unless the user gave one
     use_side_stream_for_tensor_copies: bool
     parameters_to_ignore: set[str]  # as ``named_parameters`` spells them
     _module_parameters: list[nn.Parameter]  # the managed ones, frozen ones included

@@ -12,6 +12,7 @@ All collectives start on the thread that runs backward, in plan order. A joined 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
@@ -22,6 +23,8 @@ import torch
 from ..comm.ranks import Team
 from . import kernels
 from .bucket import Bucket
+from .complaints import tell_second_arrival, tell_unfinished
+from .log import Times
 from .plan import BucketCaps, BucketPlan, ParameterSpec, first_plan, plan_buckets
 from .ticket import Ticket
 from .traffic import Flight, Traffic
@@ -98,6 +101,11 @@ class Reducer:
         #: place of the next bucket to shadow, and what was started
         self._shadow_flights: list[Flight] = []
 
+        #: when the parts of this iteration began and ended, for the log
+        self.times = Times()
+        #: whether every synchronised backward so far left the same parameters out
+        self._graph_static = True
+        self._former_unused: set[int] | None = None
         self.sparse_metadata: dict[str, torch.Tensor] = {}
         self._handles: list[Any] = []
         self._lay_out(first_plan(self.specs, caps, will_be_rebuilt=not self.find_unused))
@@ -189,17 +197,9 @@ class Reducer:
             self.abandon()
             return
         missing = [index for index, need in enumerate(self._need) if need > 0]
-        named = ", ".join(f"{index} ({self.specs[index].name})" for index in missing[:20])
         started = len(self._flights)
         self.abandon()
-        self._fail(
-            "Expected to have finished reduction in the prior iteration before starting a new one. "
-            f"On group rank {self.team.rank}, {len(missing)} parameter(s) received no gradient in the last backward; "
-            f"parameter indices which did not receive grad: {named}. {started} bucket(s) had been started. Usual "
-            "cause: these parameters, or outputs that depend on them, did not take part in the loss. What to do: pass "
-            "the keyword argument find_unused_parameters=True to DistributedDataParallel, or static_graph=True if the "
-            "same ones are unused in every iteration, and use all outputs of forward in the loss."
-        )
+        self._fail(tell_unfinished(self.specs, missing, self.team.rank, started, static=self.static_graph))
 
     def abandon(self) -> None:
         """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
@@ -220,6 +220,7 @@ class Reducer:
         if not ticket.sync or self.phase is Phase.FILLING:
             return
         self.phase = Phase.FILLING
+        self.times.backward_start = time.time_ns()
         self._order, self._flights = [], []
         for bucket in self.buckets:
             bucket.reset()
@@ -259,12 +260,15 @@ class Reducer:
 
     def arrived(self, index: int) -> None:
         """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114)."""
-        none = self.find_unused and self.parameters[index].grad is None  # it only feeds outputs outside the loss
+        searching = self.find_unused or self.static_graph
+        none = searching and self.parameters[index].grad is None  # it only feeds outputs outside the loss
         if self.find_unused and not none:
             self._used_since_sync[index] = 1
         if self.phase is Phase.IDLE and not self._begins_late(index):
             return
         if none:
+            if self.static_graph and not self.learning and not self._need[index]:
+                return  # as in the first iteration
             self._unused.add(index)
         need = self._need[index] - 1
         self._need[index] = need
@@ -291,26 +295,9 @@ class Reducer:
         return True
 
     def _refuse_second_arrival(self, index: int) -> None:
-        if self.static_graph:
-            why = "it has received more gradients than in the first iteration"
-            advice = "static_graph=True promises that every iteration uses the same parameters in the same way."
-        elif index in self._unused:
-            why = "it had been taken to be unused in this iteration"
-            advice = (
-                "Usual cause: forward returns its outputs inside an object that cannot be searched for tensors, or a "
-                "reentrant checkpoint hides part of the graph. Return tensors, lists, tuples, dicts or dataclasses, "
-                "checkpoint with use_reentrant=False, or turn find_unused_parameters off."
-            )
-        else:
-            why = "it had already received its gradient of this backward"
-            advice = (
-                "Usual cause: several reentrant checkpoints of one layer, or a parameter reached by more than one "
-                "backward pass of the same forward. Checkpoint with use_reentrant=False, or pass static_graph=True if "
-                "the graph does not change between iterations."
-            )
+        unused = index in self._unused
         self._fail(
-            f"Expected to mark a variable ready only once. Parameter at index {index} with name "
-            f"{self.specs[index].name} on group rank {self.team.rank} has been marked as ready twice: {why}. {advice}"
+            tell_second_arrival(self.specs[index], self.team.rank, taken_as_unused=unused, static=self.static_graph)
         )
 
     def _fail(self, text: str) -> None:
@@ -324,6 +311,8 @@ class Reducer:
         with torch.no_grad():
             while len(self._flights) < len(self.buckets) and not self.buckets[len(self._flights)].missing:
                 bucket = self.buckets[len(self._flights)]
+                if not self._flights:
+                    self.times.comm_start = time.time_ns()
                 self.traffic.around.announce(bucket.spec.index)
                 flat = bucket.collect(self._left_out())
                 self._flights.append(self.traffic.start(bucket, flat, last=self._is_last(bucket)))
@@ -365,16 +354,16 @@ class Reducer:
         self._expect_no_more(indices)
 
     def _learn_static_graph(self) -> None:
-        self._expected = [-need for need in self._need]
-        self._unused = {
-            index for index, count in enumerate(self._expected) if count == 0 or self.parameters[index].grad is None
-        }
+        pairs = zip(self._need, self.parameters, strict=True)
+        self._expected = [0 if parameter.grad is None else -need for need, parameter in pairs]
+        self._unused = {index for index, count in enumerate(self._expected) if count == 0}
         self._need = [0] * len(self.parameters)
         for bucket in self.buckets:
             bucket.missing = 0
 
     def _finish(self) -> None:
         around = self.traffic.around
+        self.times.backward_end = time.time_ns()
         around.announce(None)
         untouched: Collection[int] = self._never_used
         if self._agreement_due():
@@ -383,6 +372,9 @@ class Reducer:
         for bucket, flight in zip(self.buckets, self._flights, strict=True):
             bucket.deliver(self.traffic.result(bucket, flight), untouched)
         self._await_others()
+        self.times.comm_end = time.time_ns()
+        self._graph_static &= self._former_unused in (None, self._unused)
+        self._former_unused = self._unused
         self.arrival_order = self._order
         self._used_since_sync = bytearray(len(self.parameters))
         self.phase = Phase.IDLE
@@ -459,6 +451,14 @@ class Reducer:
             self._await_others()
             self._shadow_flights = []
             self._note_reduction(untouched)
+
+    def _get_local_used_map(self) -> torch.Tensor:
+        """How many ranks used each parameter, as last agreed: (parameters,) int32."""
+        return self.traffic.use_counts
+
+    def _ddp_graph_static(self) -> bool:
+        """Whether every synchronised backward so far left the same parameters out, so that the graph may be static."""
+        return self._graph_static
 
     def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
         """Keep the global ids of sparse rows, for hooks that ask (DDP-169)."""

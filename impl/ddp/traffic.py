@@ -48,6 +48,8 @@ class Traffic:
         self.around = around
         #: (state, hook) that replaces our reduction, once registered
         self.hook: tuple[Any, CommHook] | None = None
+        #: how many ranks used each parameter, as last agreed; empty before the first agreement
+        self.use_counts = torch.empty(0, dtype=torch.int32)
 
     def start(self, bucket: Bucket, flat: torch.Tensor, *, last: bool) -> Flight:
         """Start reducing ``flat``, this rank's contribution to ``bucket``: (numel,), or a sparse gradient."""
@@ -107,6 +109,7 @@ class Traffic:
         """Tell all ranks which parameters this one used; returns the indices of those that no rank used."""
         marks = torch.tensor(used, dtype=torch.int32, device=device)
         total = collectives.all_reduce(self.team, marks, "used parameters").wait(self.around.watch())
+        self.use_counts = total
         if all(used):
             return frozenset()  # nothing to learn, so nothing is read back from the device
         return frozenset(index for index, count in enumerate(total.tolist()) if not count)

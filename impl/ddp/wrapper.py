@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -123,6 +124,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self.broadcast_bucket_size = BROADCAST_CHUNK_BYTES
         self._caps = BucketCaps.of(bucket_cap_mb, bucket_cap_mb_list)
         self.bucket_bytes_cap = self._caps.steady_bytes
+        self.bucket_bytes_cap_list = list(self._caps.sizes_bytes) if bucket_cap_mb_list else []
         self.use_side_stream_for_tensor_copies = options.side_stream_wanted()
 
         self.require_backward_grad_sync = True
@@ -214,7 +216,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             self.require_forward_param_sync, self._sync_due_after_evaluation = True, False
         sync = torch.is_grad_enabled() and self.require_backward_grad_sync
         if sync:
-            self.logger.forward_starts()  # type: ignore[union-attr]
+            self.reducer.times.forward_start = time.time_ns()
             self.reducer.check_finished()
         due = stages.due_before_forward(self, sync=sync)
         if self._join_session is not None:
@@ -297,7 +299,11 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         if self._fused_optimizer is not None:
             self._fused_optimizer.step()
         if self.logger is not None:
-            self.logger.step_done(self.reducer.arrival_order, len(self.reducer.buckets), self.reducer.unused_bytes())
+            reducer = self.reducer
+            self.logger.times = reducer.times
+            self.logger.step_done(
+                reducer.arrival_order, len(reducer.buckets), reducer.unused_bytes(), reducer._ddp_graph_static()
+            )
 
     # -- accumulation
 

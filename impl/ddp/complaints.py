@@ -1,0 +1,69 @@
+"""What the reducer says when a backward did not go as it must: what happened, the usual cause, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+from .plan import ParameterSpec
+
+_NAMES_SHOWN = 20  # unless the debug level asks for all
+
+
+def tell_unfinished(
+    specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int, started: int, *, static: bool
+) -> str:
+    """A backward ended with gradients missing, and the next forward is here (DDP-062, DDP-106, DDP-146)."""
+    quiet = dist.get_debug_level() == dist.DebugLevel.OFF
+    shown = missing[:_NAMES_SHOWN] if quiet else missing
+    text = (
+        "Expected to have finished reduction in the prior iteration before starting a new one. "
+        f"Parameter indices which did not receive grad for rank {rank}: {' '.join(map(str, shown))}. "
+        f"Parameters which did not receive grad for rank {rank}: {', '.join(specs[index].name for index in shown)}. "
+        f"({len(missing)} in all; {started} bucket(s) had been started.) "
+    )
+    if quiet:
+        text += (
+            f"At most {_NAMES_SHOWN} are shown; to see all of them, set the environment variable "
+            "TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL. "
+        )
+    if static:
+        return text + (
+            "These parameters received a gradient in the first iteration, and static_graph=True promises that every "
+            "iteration uses the same ones. Turn static_graph off if your graph changes."
+        )
+    return text + (
+        "Usual cause: they, or outputs that depend on them, did not take part in the loss. This is mended by passing "
+        "the keyword argument `find_unused_parameters=True` to DistributedDataParallel (or static_graph=True if the "
+        "same ones are unused in every iteration), and by seeing to it that all `forward` function outputs participate "
+        "in calculating loss."
+    )
+
+
+def tell_second_arrival(spec: ParameterSpec, rank: int, *, taken_as_unused: bool, static: bool) -> str:
+    """A parameter received a gradient that nobody expected any more (DDP-069, DDP-070, DDP-103, DDP-106)."""
+    if static:
+        return (
+            f"Your training graph has changed in this iteration: parameter {spec.index} ({spec.name}) on group rank "
+            f"{rank} received more gradients than in the first iteration. static_graph=True promises that every "
+            "iteration uses the same parameters in the same way. Turn it off if your graph changes."
+        )
+    if taken_as_unused:
+        why = "it had been taken to be unused in this iteration"
+        advice = (
+            "Usual cause: forward returns its outputs inside an object that cannot be searched for tensors, or a "
+            "reentrant checkpoint hides part of the graph. Return tensors, lists, tuples, dicts or dataclasses, "
+            "checkpoint with use_reentrant=False, or turn find_unused_parameters off."
+        )
+    else:
+        why = "it had already received its gradient of this backward"
+        advice = (
+            "Usual cause: several reentrant checkpoints of one layer, or a parameter reached by more than one backward "
+            "pass of the same forward. Checkpoint with use_reentrant=False, or pass static_graph=True if the graph "
+            "does not change between iterations."
+        )
+    return (
+        f"Expected to mark a variable ready only once. Parameter at index {spec.index} with name {spec.name} on group "
+        f"rank {rank} has been marked as ready twice: {why}. {advice}"
+    )
