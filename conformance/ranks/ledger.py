@@ -1,6 +1,6 @@
 """The ledger of one rank: every collective in the order it was started, kept on file so that it survives the rank.
 
-One JSON list a line, each written by a single ``write``:
+One JSON list a line, never written in parts:
 
     ["group", key, name, [global rank, …]]
     ["start", number, group key, op, reduce op, dtype, [shape], source, target, thread]
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +19,42 @@ import torch.distributed as dist
 
 from .outcomes import Event
 
+#: What is noted of a call: op, reduce op, dtype, shape, source, target (see ``Event``).
+Facts = tuple[str, str, str, tuple[int, ...], int, int]
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 class Ledger:
-    """Writes one rank's ledger. Any thread may note; a lock keeps numbers and lines in the same order."""
+    """Writes one rank's ledger. Any thread may note; a lock keeps numbers and lines in the same order.
+
+    Runs between every two collectives, so it does little: facts stay tuples until somebody asks for events, and what
+    ended is written together with what starts next.
+    """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._lock = threading.RLock()
         self._groups: dict[Any, tuple[int, str, tuple[int, ...]]] = {}
+        self._started: list[tuple[Facts, str, tuple[int, ...], str]] = []  # facts, group, members, thread; by number
+        self._done: set[int] = set()
         self._running: dict[int, Any] = {}  # torch Work by number, until it was seen to have ended
-        self.events: list[Event] = []
 
-    def start(self, group: Any, event: Event) -> int:
-        """Note a collective that is about to start on ``group`` (its name and members are filled in here)."""
+    def start(self, group: Any, facts: Facts) -> int:
+        """Note a collective that is about to start on ``group``."""
+        thread = threading.current_thread().name
         with self._lock:
-            self.look()
-            key, name, ranks = self._groups.get(group) or self._enter(group)
-            event = replace(event, group=name, ranks=ranks, thread=threading.current_thread().name)
-            self.assume_past(event)
-            number = len(self.events)
-            self.events.append(event)
-            about = (event.op, event.reduce_op, event.dtype, event.shape, event.source, event.target, event.thread)
-            self._write("start", number, key, *about)
+            lines: list[tuple[Any, ...]] = []
+            entry = self._groups.get(group)
+            if entry is None:
+                entry = self._enter(group)
+                lines.append(("group", *entry))
+            key, name, ranks = entry
+            lines += self._newly_done()
+            lines += self._assumed_past((thread, name))
+            number = len(self._started)
+            self._started.append((facts, name, ranks, thread))
+            lines.append(("start", number, key, *facts, thread))
+            self._write(lines)
             return number
 
     def running(self, number: int, work: Any) -> None:
@@ -52,47 +65,67 @@ class Ledger:
     def done(self, number: int) -> None:
         """Note that the rank got past a collective."""
         with self._lock:
-            self.events[number] = replace(self.events[number], done=True)
-            self._write("done", number)
+            self._done.add(number)
+            self._write([("done", number)])
 
     def look(self) -> None:
         """Look which of the running collectives have ended by now."""
         with self._lock:
-            for number, work in list(self._running.items()):
-                ended = _ended(work)
-                if ended is not None:
-                    del self._running[number]
-                    if ended:
-                        self.done(number)
+            self._write(self._newly_done())
 
-    def assume_past(self, later: Event | None = None) -> None:
-        """Note those as done whose handles cannot tell (Gloo's reduce-scatter), once the rank went on.
-
-        It went on when the same thread starts a ``later`` collective on the same group, or when all is over (None).
-        """
+    def assume_past(self) -> None:
+        """All is over: note as done those whose handles cannot tell (Gloo's reduce-scatter)."""
         with self._lock:
-            for number, work in list(self._running.items()):
-                event = self.events[number]
-                went_on = later is None or (event.thread, event.group) == (later.thread, later.group)
-                if went_on and _cannot_tell(work):
-                    del self._running[number]
-                    self.done(number)
+            self._write(self._assumed_past(None))
+
+    def events(self) -> tuple[Event, ...]:
+        """Everything noted so far."""
+        with self._lock:
+            return tuple(
+                _event(*started, done=number in self._done) for number, started in enumerate(self._started)
+            )
 
     def close(self) -> None:
         with self._lock:
             self._running.clear()
             os.close(self._fd)
 
+    def _newly_done(self) -> list[tuple[Any, ...]]:
+        ended = {number: _ended(work) for number, work in self._running.items()}
+        for number, well in ended.items():
+            if well is not None:
+                del self._running[number]
+        well_ended = [number for number, well in ended.items() if well]
+        self._done.update(well_ended)
+        return [("done", number) for number in well_ended]
+
+    def _assumed_past(self, place: tuple[str, str] | None) -> list[tuple[Any, ...]]:
+        """Those whose handles cannot tell count as done once the same thread goes on on the same group."""
+        past = [
+            number
+            for number, work in self._running.items()
+            if place in (None, (self._started[number][3], self._started[number][1])) and _cannot_tell(work)
+        ]
+        for number in past:
+            del self._running[number]
+        self._done.update(past)
+        return [("done", number) for number in past]
+
     def _enter(self, group: Any) -> tuple[int, str, tuple[int, ...]]:
         ranks = tuple(dist.get_process_group_ranks(group))
         name = "default" if dist.group.WORLD is group else str(group.group_name)
         entry = (len(self._groups), name, ranks)
         self._groups[group] = entry
-        self._write("group", *entry)
         return entry
 
-    def _write(self, *line: Any) -> None:
-        os.write(self._fd, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+    def _write(self, lines: list[tuple[Any, ...]]) -> None:
+        if lines:
+            os.write(self._fd, "".join(_encode(line) + "\n" for line in lines).encode())
+
+
+def _event(facts: Facts, name: str, ranks: tuple[int, ...], thread: str, done: bool) -> Event:
+    op, reduce_op, dtype, shape, source, target = facts
+    return Event(op, reduce_op, dtype, shape, source, name, thread, done=done, target=target, ranks=ranks)
 
 
 def _ended(work: Any) -> bool | None:
@@ -107,8 +140,9 @@ def _ended(work: Any) -> bool | None:
     except Exception:  # sends and receives have none
         return True
     try:
-        if future.done():
-            future.value()
+        if not future.done():  # it is told a moment after the handle
+            return None
+        future.value()  # raises what went wrong
     except Exception:
         return False
     return True
@@ -126,7 +160,8 @@ def _cannot_tell(work: Any) -> bool:
 
 def read(path: Path) -> tuple[Event, ...]:
     """The ledger on file; whatever its writer could not finish writing is left out."""
-    events: list[Event] = []
+    started: list[tuple[Facts, str, tuple[int, ...], str]] = []
+    done: set[int] = set()
     groups: dict[int, tuple[str, tuple[int, ...]]] = {}
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -137,12 +172,10 @@ def read(path: Path) -> tuple[Event, ...]:
             case ["group", key, name, ranks]:
                 groups[key] = (name, tuple(ranks))
             case ["start", _, key, op, reduce_op, dtype, shape, source, target, thread]:
-                name, ranks = groups[key]
-                shape = tuple(shape)
-                events.append(Event(op, reduce_op, dtype, shape, source, name, thread, target=target, ranks=ranks))
+                started.append(((op, reduce_op, dtype, tuple(shape), source, target), *groups[key], thread))
             case ["done", number]:
-                events[number] = replace(events[number], done=True)
-    return tuple(events)
+                done.add(number)
+    return tuple(_event(*one, done=number in done) for number, one in enumerate(started))
 
 
 _current: Ledger | None = None
@@ -183,4 +216,4 @@ def so_far() -> tuple[Event, ...]:
     if _current is None:
         return ()
     _current.look()
-    return tuple(_current.events)
+    return _current.events()

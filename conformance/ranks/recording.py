@@ -20,7 +20,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from . import ledger
-from .outcomes import Event
 
 # method of ProcessGroup -> (public name, which argument is described, what a lone integer argument means)
 _METHODS: dict[str, tuple[str, int, str]] = {
@@ -78,7 +77,7 @@ def _recorded(method: str, op: str, subject: int, number_means: str) -> Callable
         kept = ledger.current()
         if kept is None:
             return getattr(self.inner, method)(*args, **kwargs)
-        number = kept.start(self, _event(op, subject, number_means, args, kwargs))
+        number = kept.start(self, _facts(op, subject, number_means, args, kwargs))
         work = getattr(self.inner, method)(*args, **kwargs)
         if work is None:  # this one blocks
             kept.done(number)
@@ -106,21 +105,19 @@ for _method in _PASSED_ON:
         setattr(RecordingGroup, _method, _passed_on(_method))
 
 
-def _event(op: str, subject: int, number_means: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event:
+def _facts(op: str, subject: int, number_means: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ledger.Facts:
     """Describe a call. Callers pass an options object, or the same facts one by one."""
     values = [*args, *kwargs.values()]
-    tensors = list(_tensors(values[subject] if 0 <= subject < len(values) else None))
+    tensors = list(_tensors(values[subject])) if 0 <= subject < len(values) else []
     root = _root(values, kwargs) if number_means else -1
     shape = tuple(tensors[0].shape) if len(tensors) == 1 else (sum(tensor.numel() for tensor in tensors),)
-    return Event(
-        op=op,
-        reduce_op=_reduce_op(values) if "reduce" in op else "",
-        dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
-        shape=shape if tensors else (),
-        source=root if number_means == "source" else -1,
-        target=root if number_means == "target" else -1,
-        group="",
-        thread="",
+    return (
+        op,
+        _reduce_op(values) if "reduce" in op else "",
+        str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
+        shape if tensors else (),
+        root if number_means == "source" else -1,
+        root if number_means == "target" else -1,
     )
 
 
