@@ -1,0 +1,307 @@
+"""Delayed reduction: chosen parameters are averaged in one piece, when the gradient of a trigger is ready."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models, oracle
+from conformance.checking import MANY, WORLDS, check
+from conformance.observing import mean_of_all, mine, reduced_elements, started, takes, wrapped
+from conformance.ranks import caught
+from conformance.training import gradients, numbers, parameters, private
+
+PATIENCE_S = 1.0  # how long a check that does not ask *when* the averages are there waits for them
+LATE_S = 0.3
+
+
+def delaying(ctx, model, names, trigger, **options):
+    """``model`` under DDP with the parameters called ``names`` delayed until ``trigger`` has its gradient."""
+    takes(ctx, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+    by_name = dict(model.to(ctx.device).named_parameters())
+    named = [(name, by_name[name]) for name in names]
+    return wrapped(
+        ctx, model, delay_all_reduce_named_params=named, param_to_hook_all_reduce=by_name[trigger], **options
+    )
+
+
+def line_of(*weights):
+    """Scalar layers one after the other. While all weights are 1, every gradient is the input."""
+    return nn.Sequential(*[models.scalar(weight) for weight in weights])
+
+
+def settled(model, expected):
+    """The gradients, as soon as they are ``expected``, or after a while."""
+    end = time.monotonic() + PATIENCE_S
+    while gradients(model) != expected and time.monotonic() < end:
+        time.sleep(0.002)
+    return gradients(model)
+
+
+# -- DDP-121: equal at the start
+
+
+def start_apart(ctx, members):
+    group = dist.new_group(members)
+    if ctx.rank not in members:
+        return None
+    model = line_of(1.0 + ctx.rank, 10.0 + ctx.rank, 20.0 + ctx.rank)
+    model = delaying(ctx, model, ["1.weight", "2.weight"], "0.weight", process_group=group)
+    return parameters(model)
+
+
+@check("DDP-121", worlds=WORLDS)
+def test_delayed_parameters_start_as_on_the_first_rank(ranks):
+    expected = {"0.weight": [1.0], "1.weight": [10.0], "2.weight": [20.0]}
+    assert ranks(start_apart, list(range(ranks.world))) == [expected] * ranks.world
+
+
+@check("DDP-121", worlds=(2, 3, 4))
+def test_delayed_parameters_start_as_on_the_first_rank_of_a_subgroup(ranks):
+    expected = {"0.weight": [2.0], "1.weight": [11.0], "2.weight": [21.0]}
+    told = ranks(start_apart, list(range(1, ranks.world)))
+    assert told == [None] + [expected] * (ranks.world - 1)
+
+
+# -- DDP-122: averaged in one piece
+
+
+DELAYED = ["1.weight", "1.bias", "2.weight", "2.bias"]
+
+
+def train_delayed(ctx, count, averages):
+    model = delaying(ctx, models.chain(3), DELAYED, "0.weight")
+    seen, sent = [], []
+    for iteration in range(count):
+        model.zero_grad(set_to_none=True)
+        x = models.divisible(ctx.rank, iteration).to(ctx.device)
+        sent.append(started(ctx, lambda x=x: model(x).sum().backward()))
+        seen.append(settled(model, averages[iteration]))
+    pieces = {model.module.get_parameter(name).grad.untyped_storage().data_ptr() for name in DELAYED}
+    return seen, sent, len(pieces)
+
+
+def averages_of(model, world, count):
+    found = []
+    for iteration in range(count):
+        batches = [models.divisible(rank, iteration) for rank in range(world)]
+        found.append(numbers(oracle.averaged_gradients(model, batches, world).items()))
+    return found
+
+
+@check("DDP-122", worlds=WORLDS)
+def test_delayed_and_other_gradients_are_averages_and_the_delayed_ones_share_memory(ranks):
+    averages = averages_of(models.chain(3), ranks.world, 3)
+    for rank, (seen, _, pieces) in enumerate(ranks(train_delayed, 3, averages)):
+        assert seen == averages, f"rank {rank}"
+        assert pieces == 1, f"the delayed gradients of rank {rank} lie in {pieces} pieces of memory"
+
+
+@check("DDP-122", worlds=MANY)
+def test_delayed_gradients_travel_together_and_once(ranks):
+    whole = sum(parameter.numel() for parameter in models.chain(3).parameters())
+    averages = averages_of(models.chain(3), ranks.world, 3)
+    for _, sent, _ in ranks(train_delayed, 3, averages, ledger=True):
+        for events in sent:
+            sizes = [torch.Size(event.shape).numel() for event in events if event.op == "all_reduce"]
+            assert sizes.count(whole * 2 // 3) == 1, f"no single collective for the delayed gradients: {events}"
+            assert reduced_elements(events) == whole, f"something was reduced twice or not at all: {events}"
+
+
+# -- DDP-123: when the flat buffer starts from zero
+
+
+def zero_in_some_way(ctx, how, expected):
+    model = delaying(ctx, line_of(1.0, 1.0, 1.0), ["1.weight", "2.weight"], "0.weight")
+    seen = []
+    for iteration in range(3):
+        if how == "every time":
+            model.zero_grad(set_to_none=True)
+        elif how == "one of two":
+            model.module[1].weight.grad = None
+        model(mine(ctx, 1 + iteration)).sum().backward()
+        seen.append(settled(model, expected[iteration]))
+    return seen
+
+
+ZEROING = {
+    "every time": {"0.weight": (1, 2, 3), "1.weight": (1, 2, 3), "2.weight": (1, 2, 3)},
+    "never": {"0.weight": (1, 3, 6), "1.weight": (1, 3, 6), "2.weight": (1, 3, 6)},
+    "one of two": {"0.weight": (1, 3, 6), "1.weight": (1, 2, 3), "2.weight": (1, 3, 6)},
+}
+
+
+@check("DDP-123", worlds=WORLDS, scenarios={how: how for how in ZEROING})
+def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks, scenario):
+    multiples = ZEROING[scenario]
+    expected = [
+        {name: [times[iteration] * mean_of_all(ranks.world)] for name, times in multiples.items()}
+        for iteration in range(3)
+    ]
+    assert ranks(zero_in_some_way, scenario, expected) == [expected] * ranks.world
+
+
+# -- DDP-124: backward waits
+
+
+def trigger_late(ctx):
+    """The last rank's trigger comes late, when all buckets are reduced; the delayed gradient right after backward."""
+    model = line_of(1.0, 1.0, 1.0)
+    private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")(model, ["0.weight"])
+    model = delaying(ctx, model, ["1.weight"], "0.weight")
+    hidden = model.module[0]
+
+    def wait_there(_module, _inputs, output):
+        if ctx.rank == ctx.world - 1:
+            output.register_hook(lambda _gradient: time.sleep(LATE_S))
+
+    hidden.register_forward_hook(wait_there)
+    model(mine(ctx)).sum().backward()
+    return gradients(model)
+
+
+@check("DDP-124", worlds=MANY)
+def test_delayed_gradients_are_there_when_backward_returns(ranks):
+    average = [mean_of_all(ranks.world)]
+    for rank, seen in enumerate(ranks(trigger_late)):
+        assert seen == {"0.weight": [12.0 * (rank + 1)], "1.weight": average, "2.weight": average}, f"rank {rank}"
+
+
+# -- DDP-125: a trigger that is not the last
+
+
+def trigger_early(ctx, expected):
+    """The trigger's gradient is the first to come, the delayed one's the last."""
+    model = delaying(ctx, line_of(1.0, 1.0, 1.0), ["0.weight"], "2.weight")
+    seen = []
+
+    def loop():
+        for iteration in range(2):
+            model.zero_grad(set_to_none=True)
+            model(mine(ctx, 1 + iteration)).sum().backward()
+            seen.append(settled(model, expected[iteration]))
+
+    return caught(loop), seen
+
+
+@check("DDP-125", worlds=MANY)
+def test_a_delayed_gradient_that_comes_after_the_trigger_is_averaged_or_refused(ranks):
+    expected = [dict.fromkeys(("0.weight", "1.weight", "2.weight"), [mean_of_all(ranks.world, i)]) for i in (1, 2)]
+    for rank, (error, seen) in enumerate(ranks(trigger_early, expected)):
+        if error is None:
+            assert seen == expected, f"rank {rank}"
+        else:
+            assert error.is_a(RuntimeError), error
+            assert "0.weight" in error.text, f"the error does not name the parameter that was late: {error}"
+
+
+# -- DDP-126: accumulation
+
+
+def accumulate(ctx, expected):
+    model = delaying(ctx, line_of(1.0, 1.0), ["1.weight"], "0.weight")
+    with model.no_sync():
+        model(mine(ctx)).sum().backward()
+    time.sleep(0.02)  # an average that nobody waits for
+    inside = gradients(model)
+    model(mine(ctx, 2)).sum().backward()
+    return inside, settled(model, expected)
+
+
+@check("DDP-126", worlds=MANY)
+def test_accumulated_delayed_gradients_are_averaged_in_the_end(ranks):
+    closing = dict.fromkeys(("0.weight", "1.weight"), [3 * mean_of_all(ranks.world)])
+    for rank, (inside, outside) in enumerate(ranks(accumulate, closing)):
+        local, average = 12.0 * (rank + 1), mean_of_all(ranks.world)
+        assert inside["0.weight"] == [local], f"rank {rank}"
+        assert inside["1.weight"] in ([local], [average]), f"rank {rank}"
+        assert outside == closing, f"rank {rank}"
+        if local != average and inside["1.weight"] == [average]:
+            ranks.at_limit("delayed gradients are reduced inside no_sync, too")
+
+
+# -- DDP-127: nothing but delayed parameters
+
+
+def delay_everything(ctx, frozen, expected):
+    model = line_of(1.0, 1.0, 1.0)
+    model[2].weight.requires_grad_(not frozen)
+    seen = []
+
+    def build_and_train():
+        names = ["0.weight", "1.weight"] if frozen else ["0.weight", "1.weight", "2.weight"]
+        ddp = delaying(ctx, model, names, "0.weight")
+        for iteration in range(2):
+            ddp.zero_grad(set_to_none=True)
+            ddp(mine(ctx, 1 + iteration)).sum().backward()
+            seen.append(settled(ddp, expected[iteration]))
+
+    return caught(build_and_train), seen
+
+
+@check("DDP-127", worlds=(1, 2, 3), scenarios={"all": False, "all but a frozen one": True})
+def test_delaying_every_parameter_works_or_is_refused(ranks, scenario):
+    expected = []
+    for times in (1, 2):
+        average = [mean_of_all(ranks.world, times)]
+        expected.append({"0.weight": average, "1.weight": average, "2.weight": None if scenario else average})
+    for error, seen in ranks(delay_everything, scenario, expected):
+        if error is not None:
+            ranks.at_limit(f"every trainable parameter delayed: {error.kinds[0]}")
+        else:
+            assert seen == expected
+
+
+# -- DDP-128: types and names
+
+
+def delay_doubles(ctx, expected):
+    model = line_of(1.0, 1.0).double()
+    seen = []
+
+    x = mine(ctx).double() + 12 * 2.0**-40
+
+    def build_and_train():
+        ddp = delaying(ctx, model, ["1.weight"], "0.weight")
+        ddp(x).sum().backward()
+        seen.extend([settled(ddp, expected), model[1].weight.grad.dtype])
+
+    return caught(build_and_train), seen
+
+
+@check("DDP-128", worlds=WORLDS)
+def test_the_gradient_of_a_delayed_double_is_a_double_or_the_model_is_refused(ranks):
+    average = [mean_of_all(ranks.world) + 12 * 2.0**-40]  # more digits than a single float has
+    expected = dict.fromkeys(("0.weight", "1.weight"), average)
+    for error, seen in ranks(delay_doubles, expected):
+        if error is not None:
+            ranks.at_limit(f"a delayed double is refused: {error.kinds[0]}")
+        else:
+            assert seen == [expected, torch.float64]
+
+
+class Root(nn.Module):
+    """A parameter of the root module behind a scalar layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+        self.b = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.a(x) * self.b
+
+
+def delay_at_the_root(ctx, expected):
+    model = delaying(ctx, Root(), ["b"], "a.weight")
+    model(mine(ctx)).sum().backward()
+    return settled(model, expected), reduced_elements(ctx.ledger())
+
+
+@check("DDP-128", worlds=MANY)
+def test_a_delayed_parameter_of_the_root_module_is_averaged_once(ranks):
+    expected = dict.fromkeys(("b", "a.weight"), [mean_of_all(ranks.world)])
+    for rank, (seen, elements) in enumerate(ranks(delay_at_the_root, expected, ledger=True)):
+        assert seen == expected, f"rank {rank}"
+        assert elements == 2, f"rank {rank} reduced {elements} elements for two parameters of one element"
