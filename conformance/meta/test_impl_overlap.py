@@ -458,3 +458,34 @@ def settings_before_the_first_backward(ctx):
 
 def test_default_settings_show_and_bad_ones_are_refused_at_construction(cluster):
     assert run(cluster, settings_before_the_first_backward, world=1) == [(0.001, "ValueError")]
+
+
+def a_smaller_group_for_the_state(ctx, options):
+    """Gradients are averaged over four ranks; the state is shared by pairs of them."""
+    pairs = [torch.distributed.new_group([0, 2]), torch.distributed.new_group([1, 3])]
+    subject, schedule = ctx.subject, options["schedule"]
+    model = Net()
+    alone = Alone(model, "adam", options)
+    ddp = subject.DistributedDataParallel(model, bucket_cap_mb=0.0001)
+    kind, settings = OPTIMIZERS["adam"]
+    zero = subject.ZeroRedundancyOptimizer(
+        model.parameters(), kind, process_group=pairs[ctx.rank % 2], overlap_with_ddp=True, **settings
+    )
+    factory = subject.hook_with_zero_step_interleaved if options["interleaved"] else subject.hook_with_zero_step
+    ddp.register_comm_hook(None, factory(subject.default_hooks.allreduce_hook, ddp, zero, True))
+    scheduler = halving(zero)
+    with ddp.join():
+        for iteration in range(schedule[ctx.rank]):
+            ddp.zero_grad()
+            loss_of(ddp(batch(ctx.rank, iteration), True)).backward()
+            scheduler.step()
+    for iteration in range(max(schedule)):
+        alone.step(schedule, iteration)
+    return differences(model, alone)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("schedule", [(3, 3, 3, 3), (1, 2, 3, 0)])
+def test_state_may_be_shared_by_fewer_ranks_than_average_gradients(cluster, schedule, interleaved):
+    options = {"schedule": schedule, "interleaved": interleaved, "scheduled": True}
+    assert run(cluster, a_smaller_group_for_the_state, options, world=4) == [[]] * 4

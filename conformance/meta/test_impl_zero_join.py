@@ -222,3 +222,28 @@ def joined_rank_keeps(ctx):
 
 def test_a_joined_rank_keeps_its_gradients(cluster):
     assert run(cluster, joined_rank_keeps, world=2) == [True, True]
+
+
+def throwing(ctx, schedule):
+    params = parameters()
+    alone = Alone(params, "momentum")
+    kind, settings = OPTIMIZERS["momentum"]
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, kind, **settings)
+    done = 0
+    try:
+        with ctx.subject.Join([zero], throw_on_early_termination=True):
+            for iteration in range(schedule[ctx.rank]):
+                give_gradients(params, iteration)
+                zero.step()
+                done += 1
+    except RuntimeError:
+        pass
+    for iteration in range(done):
+        alone.step(iteration)
+    return done, differences(params, alone)
+
+
+@pytest.mark.parametrize("schedule", [(1, 3), (2, 0)])
+def test_in_throwing_mode_the_step_that_raises_changes_nothing(cluster, schedule):
+    done = min(schedule)
+    assert run(cluster, throwing, schedule, world=2) == [(done, []), (done, [])]

@@ -35,7 +35,9 @@ class Layout:
     def __init__(self, plan: BucketLayout, buckets: Sequence[Bucket], team: Team) -> None:
         self.plan = plan
         self.parts: list[BucketPart] = []
-        self._flats: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        # the parameters in flat tensors and the addresses at which we put them
+        self._placed: list[torch.Tensor] = []
+        self._addresses: list[int] = []
         for place, bucket in enumerate(buckets):
             pieces = plan.pieces(place)
             own = next((piece.places for piece in pieces if piece.owner == team.rank), ())
@@ -47,16 +49,13 @@ class Layout:
         label = f"overlap: bucket {bucket.spec.index}, parameters of rank {piece.owner}"
         flat = _flattened(members) if len(members) > 1 else None
         if flat is not None:
-            self._flats.append((flat, list(members)))
+            self._placed.extend(members)
+            self._addresses.extend(member.data_ptr() for member in members)
         return Transfer(team, GroupRank(piece.owner), members, label, flat)
 
     def stale(self) -> bool:
         """Whether somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
-        return any(
-            member.untyped_storage().data_ptr() != flat.untyped_storage().data_ptr()
-            for flat, members in self._flats
-            for member in members
-        )
+        return list(map(torch.Tensor.data_ptr, self._placed)) != self._addresses
 
 
 def _flattened(members: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -21,7 +21,7 @@ def wait_for(future: torch.futures.Future[Any], device: torch.device, watch: Wat
     On an accelerator this orders the current stream behind the reduction and does not block the host. On the host the
     backend's own time limit ends the wait, and inside a join context the watch, which is called about every 50 ms.
     """
-    if watch is None or streams.is_accelerated(torch.empty(0, device=device).device):
+    if watch is None or streams.is_accelerated(device):
         return future.wait()
     nap = _FIRST_NAP_S
     next_look = time.monotonic() + _WATCH_EVERY_S

@@ -40,7 +40,9 @@ def test_the_largest_is_placed_first():
     assert ShardPlan.greedy([1, 2, 10, 3], 2).owners == (1, 1, 0, 1)
 
 
-@pytest.mark.parametrize("broken", [(0, (), ()), (2, (1, 2), (0,)), (2, (1,), (2,)), (2, (1,), (-1,)), (2, (-1,), (0,))])
+@pytest.mark.parametrize(
+    "broken", [(0, (), ()), (2, (1, 2), (0,)), (2, (1,), (2,)), (2, (1,), (-1,)), (2, (-1,), (0,))]
+)
 def test_a_plan_that_contradicts_itself_cannot_be_made(broken):
     with pytest.raises(PlanError):
         ShardPlan(*broken)

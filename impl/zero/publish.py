@@ -37,7 +37,9 @@ class Publisher:
     ) -> None:
         self.as_views = as_views
         self._team = team
-        self._flats: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        # with views: the parameters in flat tensors and the addresses at which we put them
+        self._placed: list[torch.Tensor] = []
+        self._addresses: list[int] = []
         self._transfers: list[Transfer] = []
         shards: dict[torch.device, list[list[torch.Tensor]]] = {}
         for parameter, owner, goes in zip(parameters, owners, sent, strict=True):
@@ -53,7 +55,8 @@ class Publisher:
             return
         if self.as_views:
             flat = _flattened(members)
-            self._flats.append((flat, members))
+            self._placed.extend(members)
+            self._addresses.extend(member.data_ptr() for member in members)
             self._transfers.append(Transfer(self._team, owner, members, label, flat))
             return
         small = [member for member in members if member.numel() * member.element_size() < IN_PLACE_BYTES]
@@ -74,7 +77,7 @@ class Publisher:
 
     def stale(self) -> bool:
         """Whether somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
-        return any(not _still_views(flat, members) for flat, members in self._flats)
+        return list(map(_address, self._placed)) != self._addresses
 
 
 def _flattened(members: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -89,10 +92,4 @@ def _flattened(members: Sequence[torch.Tensor]) -> torch.Tensor:
     return flat
 
 
-def _still_views(flat: torch.Tensor, members: Sequence[torch.Tensor]) -> bool:
-    place = flat.data_ptr()
-    for member in members:
-        if member.data_ptr() != place:
-            return False
-        place += member.numel() * member.element_size()
-    return True
+_address = torch.Tensor.data_ptr

@@ -1,0 +1,109 @@
+"""Stepping a shard part by part: together the parts of an iteration are one step. No processes."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from impl.zero.overlapping import PartialSteps
+
+
+class Counting(torch.optim.Optimizer):
+    """Counts its steps in every place where an optimizer might: attribute, group number, group tensor, state."""
+
+    def __init__(self, params, lr=1.0):
+        super().__init__(params, {"lr": lr, "count": 0, "total": torch.zeros(())})
+        self.calls = 0
+        for group in self.param_groups:
+            group["total"] = torch.zeros(())
+
+    @torch.no_grad()
+    def step(self):
+        self.calls += 1
+        for group in self.param_groups:
+            group["count"] += 1
+            group["total"] += 1
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    state["steps"] = state.get("steps", 0) + 1
+                    weight = self.calls + group["count"] + group["total"] + state["steps"]
+                    parameter.sub_(parameter.grad * weight * group["lr"])
+
+
+def sharded(kind, **settings):
+    """Four parameters in two groups, and what PartialSteps asks of a ZeroRedundancyOptimizer."""
+    params = [nn.Parameter(torch.full((2,), float(place))) for place in range(4)]
+    optim = kind([{"params": params[:3]}, {"params": params[3:], "lr": 0.5}], **settings)
+    exposed = [{key: value for key, value in group.items() if key != "params"} for group in optim.param_groups]
+    zero = SimpleNamespace(
+        optim=optim, param_groups=exposed, rank=0, _shard=lambda _: params, _steps_since_consolidation=0
+    )
+    return params, zero
+
+
+def gradient(place, iteration):
+    return torch.full((2,), float(1 + place + 2 * iteration))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(Counting, {}), (torch.optim.Adam, {"lr": 0.1}), (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})],
+)
+def test_parts_amount_to_one_step(kind, settings):
+    params, zero = sharded(kind, **settings)
+    steps = PartialSteps(zero)
+    plain = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+    whole = kind([{"params": plain[:3]}, {"params": plain[3:], "lr": 0.5}], **settings)
+    for iteration in range(3):
+        steps.begin()
+        for part in ([2, 3], [0], [1]):
+            steps.step([gradient(place, iteration) if place in part else None for place in range(4)])
+        steps.end()
+        for place, parameter in enumerate(plain):
+            parameter.grad = gradient(place, iteration)
+        whole.step()
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(params, plain, strict=True))
+    assert zero._steps_since_consolidation == 3
+
+
+def test_other_parameters_and_gradients_stay_as_they_are():
+    params, zero = sharded(torch.optim.SGD, lr=0.1, momentum=0.9)
+    steps = PartialSteps(zero)
+    held = torch.ones(2)
+    params[0].grad = params[1].grad = held
+    before = [parameter.detach().clone() for parameter in params]
+    steps.begin()
+    steps.step([gradient(0, 0), None, None, None])
+    assert params[0].grad is held
+    assert params[1].grad is held
+    assert list(zero.optim.state) == [params[0]]
+    assert [torch.equal(p, b) for p, b in zip(params, before, strict=True)] == [False, True, True, True]
+
+
+def test_settings_are_read_in_every_iteration_and_changes_come_back():
+    params, zero = sharded(Counting)
+    steps = PartialSteps(zero)
+    for group in zero.param_groups:
+        group["lr"] = 0.0
+    before = [parameter.detach().clone() for parameter in params]
+    steps.begin()
+    steps.step([gradient(place, 0) for place in range(4)])
+    steps.end()
+    assert all(torch.equal(p, b) for p, b in zip(params, before, strict=True))
+    assert [group["count"] for group in zero.param_groups] == [1, 1]
+
+
+def test_a_rank_that_owns_nothing_of_an_iteration_counts_it_all_the_same():
+    _, zero = sharded(Counting)
+    steps = PartialSteps(zero)
+    steps.begin()
+    steps.end()
+    assert [group["count"] for group in zero.param_groups] == [1, 1]
+
+
+def test_a_list_of_gradients_of_the_wrong_length_is_refused():
+    _, zero = sharded(Counting)
+    with pytest.raises(AssertionError, match="3 gradients for a shard of 4"):
+        PartialSteps(zero).step([None] * 3)
