@@ -56,6 +56,7 @@ class Frame:
     reporter: Reporter = field(default_factory=Silent)
     writer: Writer | None = None  # opened when the first check is about to run
     results: list[Result] = field(default_factory=list)
+    elsewhere: Sequence[str] = ()  # clauses that are cited in files of checks which need not be in the run
     declared: dict[str, Check] = field(default_factory=dict)  # every check by name, in the run or not
     suite_errors: list[str] = field(default_factory=list)  # checks that could not be read, or did not clean up
     judgement: Judgement | None = None  # set once, at the end
@@ -149,7 +150,8 @@ class Frame:
     @property
     def cited(self) -> list[str]:
         """Every clause that some check cites."""
-        return list(dict.fromkeys(clause for check in self.declared.values() for clause in check.clauses))
+        here = [clause for check in self.declared.values() for clause in check.clauses]
+        return list(dict.fromkeys([*self.elsewhere, *here]))
 
     def known(self) -> list[str]:
         """Every clause id of the catalogue, then those that only checks cite."""

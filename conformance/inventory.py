@@ -6,7 +6,7 @@ What is read here is what ``@check(...)`` says literally. A meta test compares i
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,24 @@ def declared(folder: Path = CHECKS) -> list[Declared]:
     """Every check of the files ``test_*.py`` under ``folder`` (or of one file), in order of file and line."""
     files = [folder] if folder.is_file() else sorted(folder.rglob("test_*.py"))
     return [found for file in files for found in _in_file(file)]
+
+
+def files_of(folder: Path, wanted: Callable[[str], bool]) -> list[Path]:
+    """The files with a check of a wanted clause, and those that cannot be read: running them says what is wrong."""
+    files = [folder] if folder.is_file() else sorted(folder.rglob("test_*.py"))
+    return [file for file in files if not _readable(file) or _cites(file, wanted)]
+
+
+def _cites(file: Path, wanted: Callable[[str], bool]) -> bool:
+    return any(wanted(clause) for found in _in_file(file) for clause in found.clauses)
+
+
+def _readable(file: Path) -> bool:
+    try:
+        ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def by_clause(checks: Sequence[Declared]) -> dict[str, list[Declared]]:

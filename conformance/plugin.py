@@ -103,6 +103,7 @@ def _frame(config: pytest.Config) -> Frame:
             deviations=ask.deviations(option("deviations"), specs),
         ),
         catalogue,
+        elsewhere=list(cited),
     )
 
 

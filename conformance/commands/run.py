@@ -21,7 +21,7 @@ from reports.records import Writer, identity
 from .. import asked as ask
 from .. import inventory, plugin, report
 from ..bad_input import BadInput
-from ..clauses import Catalogue, load
+from ..clauses import Catalogue, load, matches
 from ..frame import Frame
 from ..judgement import BAD_INPUT, INTERNAL, INTERRUPTED
 from ..progress import reporter
@@ -34,10 +34,11 @@ def run(given: Namespace) -> int:
     """Run, report on standard output, write the records into ``--out``; returns the exit status."""
     checks = _checks(given.checks)
     catalogue = load()
-    asked = _asked(given, catalogue, checks)
+    cited = list(inventory.by_clause(inventory.declared(checks)))
+    asked = _asked(given, catalogue, checks, cited)
     out = _writable(Path(given.out))
     with _streams() as (stdout, stderr):
-        frame = Frame(asked, catalogue, whole=given.check == "*", reporter=reporter(stderr))
+        frame = Frame(asked, catalogue, given.check == "*", reporter(stderr), elsewhere=cited)
         with _terminated_like_interrupted():
             status = _pytest(frame, checks, out)
         frame.reporter.end()
@@ -51,9 +52,8 @@ def _checks(given: str | None) -> Path:
     return path.resolve()
 
 
-def _asked(given: Namespace, catalogue: Catalogue, checks: Path) -> ask.Asked:
+def _asked(given: Namespace, catalogue: Catalogue, checks: Path, cited: list[str]) -> ask.Asked:
     """Everything that was asked for, looked at from the cheapest to the dearest."""
-    cited = inventory.by_clause(inventory.declared(checks))
     select = ask.patterns(given.select, [*catalogue.by_id, *cited])
     (jobs,) = ask.numbers(given.jobs, "number of jobs")[:1]
     deadline_s = ask.seconds(given.deadline) if given.deadline is not None else None
@@ -104,8 +104,9 @@ def _pytest(frame: Frame, checks: Path, out: Path) -> int:
     # Only our own plugin: what else is installed here must change nothing. No terminal: the report is ours.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
+    files = inventory.files_of(checks, lambda clause: matches(clause, frame.asked.select)) or [checks]
     arguments = [
-        str(checks), "-p", "conformance.plugin", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
+        *map(str, files), "-p", "conformance.plugin", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
         "--rootdir", str(checks if checks.is_dir() else checks.parent), f"--junitxml={out / JUNIT}",
         "-o", "junit_suite_name=conformance", "-o", "verbosity_assertions=2",
     ]  # fmt: skip
