@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from conformance import models
+from conformance import models, oracle
 from conformance.checking import MANY, check
 from conformance.hooked import ITERATIONS, TINY_MIB, alone, gap, generic, hooked, step, steps
 from conformance.training import ddp, gradients, private
@@ -106,6 +106,23 @@ def train_side_by_side(ctx):
 @check("COMM-019")
 def test_training_with_the_python_all_reduce_follows_training_without_a_hook(ranks):
     assert max(ranks(train_side_by_side)) <= 1e-5
+
+
+def train_unevenly(ctx, schedule):
+    model = hooked(ctx, ctx.group, ctx.subject.default_hooks.allreduce_hook)
+    with model.join():
+        return steps(ctx, model, count=schedule[ctx.rank])
+
+
+@check("COMM-019", worlds=MANY)
+def test_on_uneven_inputs_the_python_all_reduce_gives_the_averages_of_no_hook(ranks):
+    for schedule in (list(range(1, ranks.world + 1)), [3, *[1] * (ranks.world - 1)]):
+        runs = ranks(train_unevenly, schedule)
+        for iteration in range(max(schedule)):
+            active = oracle.active_ranks(schedule, iteration)
+            expected = alone(active, divisor=ranks.world, count=iteration + 1)[iteration]
+            for rank in active:
+                _assert_exact_or_close([runs[rank][iteration]], [expected], ranks.world)
 
 
 @check("COMM-019", "COMM-020", worlds=(3, 4), scenarios={"all-reduce": "allreduce_hook", "fp16": "fp16_compress_hook"})

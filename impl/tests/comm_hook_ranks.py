@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 _DEADLINE_S = 60.0
 _starting = multiprocessing.get_context("forkserver")
-_starting.set_forkserver_preload(["torch", "torch.distributed", "impl.ddp.hooks"])
+# torch._dynamo: an optimizer imports it on first use, which takes seconds
+_starting.set_forkserver_preload(["torch", "torch._dynamo", "impl.ddp"])
 
 
 def run_on_ranks(function: Callable[..., Any], world: int, *args: Any) -> list[Any]:

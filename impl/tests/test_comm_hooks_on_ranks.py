@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from impl.comm.trace import tracing
+from impl.ddp import DistributedDataParallel
 from impl.ddp.bucket import GradBucket
 from impl.ddp.hooks import default_hooks, post_localSGD_hook, quantization_hooks
 from impl.ddp.hooks import powerSGD_hook as powersgd
@@ -204,9 +207,8 @@ def test_with_error_feedback_what_is_lost_arrives_later():
 def zero_then_live(rank, world):
     state = powersgd.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1, use_error_feedback=False)
     matrix = torch.outer(random(0, 12), random(0, 10))
-    outcomes = []
-    for scale in (0, 0, 0, 0, 1, 1):
-        outcomes.append(powersgd.powerSGD_hook(state, bucket_of([matrix * scale])).wait().view(12, 10))
+    buckets = [bucket_of([matrix * scale]) for scale in (0, 0, 0, 0, 1, 1)]
+    outcomes = [powersgd.powerSGD_hook(state, bucket).wait().view(12, 10) for bucket in buckets]
     return torch.isfinite(torch.stack(outcomes)).all().item(), torch.allclose(outcomes[-1], matrix, atol=1e-5)
 
 
@@ -292,3 +294,50 @@ def quantise_uneven(rank, world, hook_name):
     buffer = torch.cat([random(rank, 512) / 1000, random(rank, 512, seed=1)])
     result = getattr(quantization_hooks, hook_name)(None, bucket_of([buffer])).wait()
     return (result[:512] - mean_of(world, lambda r: random(r, 512) / 1000)).abs().max().item()
+
+
+# -- inside a join context, under our own DDP
+
+
+def train_unevenly(rank, world, hook_name, by_initial):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.Linear(10, 8)), bucket_cap_mb=1e-4
+    )
+    hooks = {
+        "allreduce": (None, default_hooks.allreduce_hook),
+        "fp16": (None, default_hooks.fp16_compress_hook),
+        "8 bit": (None, quantization_hooks.quantization_perchannel_hook),
+        "powersgd": (powersgd.PowerSGDState(None, 1, 3, min_compression_rate=1), powersgd.powerSGD_hook),
+        "local": (post_localSGD_hook.PostLocalSGDState(None, None, 100), post_localSGD_hook.post_localSGD_hook),
+    }
+    if hook_name:
+        model.register_comm_hook(*hooks[hook_name])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    seen = []
+    with model.join(divide_by_initial_world_size=by_initial):
+        for iteration in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            model(random(rank, 6, 12, seed=iteration)).square().sum().backward()
+            seen.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+            optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]), seen
+
+
+@functools.cache
+def trained_without_hook(by_initial):
+    return run_on_ranks(train_unevenly, 3, None, by_initial)
+
+
+@pytest.mark.parametrize("by_initial", [True, False])
+@pytest.mark.parametrize(
+    ("hook", "tolerance"), [("allreduce", 0), ("fp16", 3e-2), ("8 bit", 3e-2), ("local", 0), ("powersgd", None)]
+)
+def test_hooks_in_a_join_context_use_its_divisor_and_end_with_equal_replicas(hook, tolerance, by_initial):
+    plain, hooked = trained_without_hook(by_initial), run_on_ranks(train_unevenly, 3, hook, by_initial)
+    assert all(torch.equal(hooked[0][0], final) for final, _ in hooked)
+    assert torch.isfinite(hooked[0][0]).all()
+    if tolerance is not None:
+        for (_, with_hook), (_, without) in zip(hooked, plain, strict=True):
+            for ours, right in zip(with_hook, without, strict=True):
+                assert (ours - right).abs().max() <= tolerance * right.abs().max()
