@@ -26,9 +26,10 @@ def chain(layers: int = 4, width: int = 4) -> nn.Sequential:
 
 
 def integers(*shape: int, seed: int = 0, low: int = -2, high: int = 3) -> torch.Tensor:
-    """Reproducible small integers as floats."""
+    """Reproducible small integers as floats, on the default device; drawn on the CPU, so equal on every device."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(low, high, shape, generator=generator).float()
+    drawn = torch.randint(low, high, shape, generator=generator, device="cpu").float()
+    return drawn.to(torch.get_default_device())
 
 
 class Sum(nn.Module):
