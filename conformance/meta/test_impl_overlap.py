@@ -489,3 +489,24 @@ def a_smaller_group_for_the_state(ctx, options):
 def test_state_may_be_shared_by_fewer_ranks_than_average_gradients(cluster, schedule, interleaved):
     options = {"schedule": schedule, "interleaved": interleaved, "scheduled": True}
     assert run(cluster, a_smaller_group_for_the_state, options, world=4) == [[]] * 4
+
+
+def consolidating_in_a_context(ctx, listed):
+    """Rank 0 runs out after one iteration; the others consolidate at the beginning of their second."""
+    model = Net()
+    ddp, zero = build(ctx, model, "adam", {})
+    said = None
+    with ctx.subject.Join([ddp, zero] if listed else [ddp]):
+        for iteration in range(1 if ctx.rank == 0 else 3):
+            if iteration == 1:
+                said = caught(zero.consolidate_state_dict, to=1)
+            ddp.zero_grad()
+            loss_of(ddp(batch(ctx.rank, iteration), True)).backward()
+    return (said and said.kinds[0]), len(zero.state_dict()["state"]) if listed and ctx.rank == 1 else None
+
+
+def test_consolidating_in_a_context_works_where_the_optimizer_is_listed(cluster):
+    count = len(list(Net().parameters()))
+    assert run(cluster, consolidating_in_a_context, True, world=3) == [(None, None), (None, count), (None, None)]
+    refused = ("RuntimeError", None)
+    assert run(cluster, consolidating_in_a_context, False, world=3) == [(None, None), refused, refused]

@@ -1,11 +1,12 @@
 """Our ZeroRedundancyOptimizer inside a join context, compared with one process after every iteration."""
 
+import copy
 import itertools
 
 import pytest
 import torch
 
-from conformance.ranks import Cluster
+from conformance.ranks import Cluster, caught
 
 from .zero_training import OPTIMIZERS, Alone, differences, give_gradients, groups_of, halving, parameters
 
@@ -178,22 +179,30 @@ def test_a_closure_runs_on_live_ranks_only(cluster):
     assert run(cluster, with_a_closure, (1, 3), world=2) == [([0.0], []), ([0.0, 1.0, 2.0], [])]
 
 
-def consolidating_inside(ctx, target):
+def consolidating_inside(ctx, target, early):
+    """Rank 0 runs out after one step; the others consolidate before or after their second."""
     params = parameters()
     alone = Alone(params, "adam")
     kind, settings = OPTIMIZERS["adam"]
     zero = ctx.subject.ZeroRedundancyOptimizer(params, kind, **settings)
     with ctx.subject.Join([zero]):
         for iteration in range(1 if ctx.rank == 0 else 2):
+            if iteration == 1 and early:
+                zero.consolidate_state_dict(to=target)
             give_gradients(params, iteration)
             zero.step()
-            if iteration == 1:
+            if iteration == 1 and not early:
                 zero.consolidate_state_dict(to=target)
-    for iteration in range(2):
+    for iteration in range(1 if early else 2):
         alone.step(iteration)
+    theirs = copy.deepcopy(alone.optimizer.state_dict()["state"])
+    for iteration in range(1 if early else 2, 2):
+        alone.step(iteration)
+    if wrong := differences(params, alone):
+        return wrong
     if ctx.rank != target:
         return []
-    mine, theirs = zero.state_dict()["state"], alone.optimizer.state_dict()["state"]
+    mine = zero.state_dict()["state"]
     return [
         (index, key)
         for index, state in theirs.items()
@@ -202,9 +211,21 @@ def consolidating_inside(ctx, target):
     ]
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("target", [0, 1])
-def test_live_ranks_can_consolidate_after_a_rank_has_joined(cluster, target):
-    assert run(cluster, consolidating_inside, target, world=3) == [[]] * 3
+def test_live_ranks_can_consolidate_after_a_rank_has_joined(cluster, target, early):
+    assert run(cluster, consolidating_inside, target, early, world=3) == [[]] * 3
+
+
+def adding_inside(ctx):
+    zero = ctx.subject.ZeroRedundancyOptimizer(parameters(), torch.optim.SGD, lr=0.1)
+    with ctx.subject.Join([zero]):
+        error = caught(zero.add_param_group, {"params": parameters(1)})
+    return error.kinds[0]
+
+
+def test_adding_a_group_inside_a_context_is_refused(cluster):
+    assert run(cluster, adding_inside, world=2) == ["RuntimeError"] * 2
 
 
 def joined_rank_keeps(ctx):

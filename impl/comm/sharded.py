@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 
@@ -17,14 +15,6 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
     trace.note(label)
     work = dist.reduce(buffer, dst=team.global_rank(owner), group=team.group, async_op=True)
     return Pending(label, buffer, work)
-
-
-def reduce_scatter(team: Team, part: torch.Tensor, whole: torch.Tensor, label: str) -> Pending:
-    """Start summing ``whole`` (``team.size`` equal parts in rank order) over the team; each rank gets its own part."""
-    trace.note(label)
-    # newer torch calls the same operation reduce_scatter_single and warns about the old name
-    start: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return Pending(label, part, start(part, whole, group=team.group, async_op=True))
 
 
 def send(team: Team, buffer: torch.Tensor, to: GroupRank, label: str) -> Pending:

@@ -20,6 +20,7 @@ import torch
 from ..comm.collectives import broadcast
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
+from ..join.lifecycle import Phase
 from .groups import settings_of
 from .news import News, NewsChannel, exchange_gradients, mark, sparse_gradients
 
@@ -81,7 +82,10 @@ class Joining:
     def consolidate(self, session: Session, to: int | None) -> None:
         """Consolidation, on live and joined ranks alike; joined ranks learn from the source to whom."""
         if to is not None:
-            session.announce(self._zero, CONSOLIDATE)
+            # not only announced: since the last roll call another rank may have run out. One that begins for the
+            # second time since then calls the roll, whoever leads the context.
+            session.begin(self._zero)
+            session.begin(self._zero, CONSOLIDATE)
         target = to
         if self._absent_ranks(session):
             message = torch.tensor([-1 if to is None else to], dtype=torch.int64, device=self._device)
@@ -90,6 +94,12 @@ class Joining:
         if target is None:
             raise AssertionError("a joined rank follows a consolidation in which nobody has joined")
         self._zero._consolidate(GroupRank(target))
+
+    @property
+    def inside_unlisted(self) -> bool:
+        """Whether the model is inside a join context that does not list the optimizer (overlapped steps only)."""
+        session = None if self._session is None else self._session()
+        return session is not None and session.phase is Phase.LIVE and self._zero._join_session is None
 
     def share_settings(self, session: Session) -> None:
         """Bring the live ranks' settings to those that have joined; for steps whose gradients arrive by themselves."""

@@ -103,7 +103,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
             if self.parameters_as_bucket_view:
                 self._current_publisher()
 
-    # --- the shard -------------------------------------------------------------------------------------------------
+    # --- the shard
 
     def _parameters(self) -> list[torch.Tensor]:
         """All parameters in global order: group after group."""
@@ -132,7 +132,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; call it on every rank. No parameter that is already here changes its owner (ZERO-014).
 
-        RuntimeError in overlap mode and inside a join context from which a rank has already dropped out.
+        RuntimeError in overlap mode and inside a join context.
         """
         if self._under_construction:
             super().add_param_group(param_group)
@@ -142,7 +142,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
                 "add_param_group() is not possible with overlap_with_ddp=True, because owners follow DDP's buckets, "
                 "which are fixed. Give all groups when you construct the optimizer."
             )
-        self._refuse_while_joined("add_param_group()")
+        if self._join_session is not None:
+            raise RuntimeError(
+                "add_param_group() inside a join context: ranks that have run out of inputs would not hear of it and "
+                "could not follow. Call it on every rank before the block or behind it."
+            )
         (group,) = checked_groups([param_group])
         check_alike([*self._parameters(), *group["params"]])
         super().add_param_group(group)
@@ -155,15 +159,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         self._look_at_trainability()
         self._publisher = None
 
-    def _refuse_while_joined(self, what: str) -> None:
-        session = self._join_session
-        if session is not None and not session.everyone_active:
-            raise RuntimeError(
-                f"{what} inside a join context, after rank(s) have run out of inputs: they would not hear of it. "
-                "Call it before the block or behind it."
-            )
-
-    # --- the step --------------------------------------------------------------------------------------------------
+    # --- the step
 
     def step(self, closure: Closure | None = None, **kwargs: Any) -> Any:
         """Update all parameters; returns what the local optimizer returns.
@@ -225,7 +221,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         if now == self._trainable:
             return
         if self._trainable and len(now) == len(self._trainable):
-            changed = [index for index, (new, old) in enumerate(zip(now, self._trainable, strict=True)) if new != old]
+            changed = _places_that_differ(now, self._trainable)
             logger.warning("requires_grad of parameter(s) %s has changed; the transfers are made anew.", changed)
         self._trainable = now
         self._also_send(now)
@@ -258,7 +254,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
             raise AssertionError(SENT_FROM_BACKWARD)
         self._current_publisher().publish(watch)
 
-    # --- overlap with DDP's backward -------------------------------------------------------------------------------
+    # --- overlap with DDP's backward
 
     def _init_zero_for_overlap(self, plan: ShardPlan) -> PartialSteps:
         """Fix the owners, once, before the first overlapped step; returns what steps parts of the shard."""
@@ -300,9 +296,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
             return
         now = tuple([parameter.requires_grad for parameter in self._parameters()])
         if now != self._trainable:
-            changed = [index for index, (new, old) in enumerate(zip(now, self._trainable, strict=True)) if new != old]
             raise RuntimeError(
-                f"requires_grad of parameter(s) {changed} has changed, which overlap_with_ddp=True does not allow: "
+                f"requires_grad of parameter(s) {_places_that_differ(now, self._trainable)} has changed, which overlap_with_ddp=True does not allow: "
                 "DDP's buckets and the owners are fixed. Freeze parameters before you construct DDP and the optimizer."
             )
 
@@ -313,7 +308,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
                 "the overlap hook registered. Run one iteration first."
             )
 
-    # --- checkpoints -----------------------------------------------------------------------------------------------
+    # --- checkpoints
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gather every rank's state on group rank ``to``, on the CPU; call it on every rank (in a join context on every
@@ -322,6 +317,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         if not 0 <= to < self._team.size:
             raise ValueError(f"to={to} is no rank of this optimizer's process group, which has {self._team.size}.")
         session = self._join_session
+        if self._joining.inside_unlisted:
+            raise RuntimeError(
+                "consolidate_state_dict() inside a join context that does not list the optimizer: ranks that have run "
+                "out of inputs could not follow. Write Join([ddp, optimizer])."
+            )
         if session is not None:
             self._joining.consolidate(session, to)
         else:
@@ -385,7 +385,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         self.optim.load_state_dict({"state": packed, "param_groups": packed_groups})
         self.state = self.optim.state
 
-    # --- joining ---------------------------------------------------------------------------------------------------
+    # --- joining
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """The hook by which a rank without inputs follows the others' steps; keywords are ignored."""
@@ -402,3 +402,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
     def join_process_group(self) -> Any:
         """The optimizer's own process group."""
         return self.process_group
+
+
+def _places_that_differ(now: Sequence[bool], before: Sequence[bool]) -> list[int]:
+    return [place for place, (new, old) in enumerate(zip(now, before, strict=True)) if new != old]
