@@ -187,7 +187,7 @@ def trigger_early(ctx, expected):
 
 @check("DDP-125", worlds=MANY)
 def test_a_delayed_gradient_that_comes_after_the_trigger_is_averaged_or_refused(ranks):
-    expected = [dict.fromkeys(("0.weight", "1.weight", "2.weight"), [mean_of_all(ranks.world, i)]) for i in (1, 2)]
+    expected = [{name: [mean_of_all(ranks.world, i)] for name in ("0.weight", "1.weight", "2.weight")} for i in (1, 2)]
     for rank, (error, seen) in enumerate(ranks(trigger_early, expected)):
         if error is None:
             assert seen == expected, f"rank {rank}"
@@ -211,7 +211,7 @@ def accumulate(ctx, expected):
 
 @check("DDP-126", worlds=MANY)
 def test_accumulated_delayed_gradients_are_averaged_in_the_end(ranks):
-    closing = dict.fromkeys(("0.weight", "1.weight"), [3 * mean_of_all(ranks.world)])
+    closing = {name: [3 * mean_of_all(ranks.world)] for name in ("0.weight", "1.weight")}
     for rank, (inside, outside) in enumerate(ranks(accumulate, closing)):
         local, average = 12.0 * (rank + 1), mean_of_all(ranks.world)
         assert inside["0.weight"] == [local], f"rank {rank}"
@@ -301,7 +301,7 @@ def delay_at_the_root(ctx, expected):
 
 @check("DDP-128", worlds=MANY)
 def test_a_delayed_parameter_of_the_root_module_is_averaged_once(ranks):
-    expected = dict.fromkeys(("b", "a.weight"), [mean_of_all(ranks.world)])
+    expected = {name: [mean_of_all(ranks.world)] for name in ("b", "a.weight")}
     for rank, (seen, elements) in enumerate(ranks(delay_at_the_root, expected, ledger=True)):
         assert seen == expected, f"rank {rank}"
         assert elements == 2, f"rank {rank} reduced {elements} elements for two parameters of one element"

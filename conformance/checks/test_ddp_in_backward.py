@@ -1,0 +1,266 @@
+"""Optimizers that step during backward: attached to parameters, or fused into the reduction."""
+
+import torch
+from torch import nn
+
+from conformance import models, oracle
+from conformance.checking import MANY, WORLDS, NotRun, check
+from conformance.hooked import TINY_MIB, done
+from conformance.observing import assert_refused, mean_of_all, mine, wrapped
+from conformance.ranks import caught
+from conformance.training import gradients, numbers, parameters, private
+
+ITERATIONS = 3
+MOMENTUM = {"lr": 1.0, "momentum": 1.0}
+
+
+def attach(optimizer, chosen, **options):
+    """Let ``optimizer`` step each of the chosen parameters in backward, as torch's own helper attaches it."""
+    try:
+        from torch.distributed.optim import _apply_optimizer_in_backward
+    except ImportError as missing:
+        raise NotRun(f"this torch cannot attach optimizers to parameters: {missing}") from missing
+    _apply_optimizer_in_backward(optimizer, chosen, options)
+
+
+def or_lacks_accelerator(ctx, act):
+    """What ``act`` returns; *not run* where the subject can do it with an accelerator only and there is none."""
+    try:
+        return act()
+    except RuntimeError as error:
+        if ctx.device.type == "cpu" and "accelerator" in str(error):
+            raise NotRun(f"{ctx.subject.name} needs an accelerator for optimizers in backward") from error
+        raise
+
+
+def alone(model, optimizer_of, world, chosen=lambda _name: True):
+    """One process: train ``chosen`` parameters of ``model`` on the averages; parameters after each iteration."""
+    optimizer = optimizer_of([p for name, p in model.named_parameters() if chosen(name)])
+    steps = oracle.train_alone(model, optimizer, [ITERATIONS] * world, models.divisible)
+    return [numbers(state.items()) for state in steps]
+
+
+class Counted(torch.optim.SGD):
+    """SGD that counts its steps, over all its instances in this process."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        Counted.steps += 1
+        return super().step(closure)
+
+
+# -- DDP-129, DDP-132: averages, in backward, once
+
+
+def train_attached(ctx, names, late):
+    """Parameters and gradients after each iteration, and the number of optimizer steps in all of them."""
+    Counted.steps = 0
+    model = models.Sum(4).to(ctx.device)
+    chosen = [model.get_parameter(name) for name in names]
+    if not late:
+        attach(Counted, chosen, **MOMENTUM)
+    ddp = wrapped(ctx, model, bucket_cap_mb=TINY_MIB)
+    if late:
+        attach(Counted, chosen, **MOMENTUM)
+    seen = []
+    for iteration in range(ITERATIONS):
+        ddp.zero_grad(set_to_none=True)
+        ddp(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        seen.append((parameters(ddp), gradients(ddp)))
+    return seen, Counted.steps
+
+
+def train_attached_or_lack(ctx, names, late):
+    return or_lacks_accelerator(ctx, lambda: train_attached(ctx, names, late))
+
+
+ALL = [name for name, _ in models.Sum(4).named_parameters()]
+SOME = {"all parameters": ALL, "some": ALL[1:4]}
+
+
+def assert_stepped_with_averages(told, names, world):
+    expected = alone(models.Sum(4), lambda chosen: torch.optim.SGD(chosen, **MOMENTUM), world, names.__contains__)
+    for rank, (seen, steps) in enumerate(told):
+        for iteration, (held, found) in enumerate(seen):
+            assert held == expected[iteration], f"rank {rank}, iteration {iteration}"
+            for name, gradient in found.items():
+                assert (gradient is None) == (name in names), f"rank {rank}: gradient of {name} is {gradient}"
+        assert steps == ITERATIONS * len(names), f"{steps} steps on rank {rank}: the original hooks fired as well"
+
+
+@check("DDP-129", worlds=WORLDS, beyond=False, scenarios=SOME)
+def test_attached_optimizers_step_once_with_the_average_and_drop_the_gradient(ranks, scenario):
+    told = ranks(train_attached_or_lack, scenario, False)
+    assert_stepped_with_averages(told, scenario, ranks.world)
+
+
+def train_attached_or_refuse(ctx):
+    if ctx.device.type != "cpu":
+        raise NotRun("this is about training without an accelerator, and there is one")
+    told = []
+    error = caught(lambda: told.append(train_attached(ctx, ALL, late=False)))
+    return error, told
+
+
+@check("DDP-132", worlds=(1, 2, 3))
+def test_attached_optimizers_work_on_the_cpu_or_ask_for_an_accelerator(ranks):
+    outcomes = ranks(train_attached_or_refuse)
+    if all(error is None for error, _ in outcomes):
+        assert_stepped_with_averages([told[0] for _, told in outcomes], ALL, ranks.world)
+        return
+    assert_refused([error for error, _ in outcomes], RuntimeError, "accelerator")
+    ranks.at_limit("optimizers in backward need an accelerator")
+
+
+# -- DDP-130: found late, and only on managed parameters
+
+
+@check("DDP-130", worlds=(1, 2, 3))
+def test_optimizers_attached_after_wrapping_count_too(ranks):
+    assert_stepped_with_averages(ranks(train_attached_or_lack, ALL[:2], True), ALL[:2], ranks.world)
+
+
+def negated(_state, bucket):
+    """A hook that communicates nothing and turns the sign round."""
+    return done(-bucket.buffer())
+
+
+def attach_to_an_ignored_one(ctx):
+    """One managed and one ignored scalar layer; the ignored one carries an optimizer. Then a hook is registered."""
+    model = nn.Sequential(models.scalar(), models.scalar()).to(ctx.device)
+    private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")(model, ["0.weight"])
+    attach(torch.optim.SGD, [model[0].weight], lr=1.0)
+    ddp = wrapped(ctx, model)
+    ddp(mine(ctx)).sum().backward()
+    first = parameters(ddp), gradients(ddp)
+    error = caught(ddp.register_comm_hook, None, negated)
+    ddp.zero_grad(set_to_none=True)
+    model[0].weight.data.fill_(1.0)
+    ddp(mine(ctx)).sum().backward()
+    return first, error, gradients(ddp)
+
+
+@check("DDP-130", worlds=(1, 2, 3))
+def test_an_optimizer_on_an_ignored_parameter_stays_local_and_takes_no_hook(ranks):
+    for rank, ((held, found), error, hooked) in enumerate(ranks(attach_to_an_ignored_one)):
+        local = 12.0 * (rank + 1)
+        assert held["0.weight"] == [1.0 - local], f"rank {rank}"
+        assert found["1.weight"] == [mean_of_all(ranks.world)], f"rank {rank}"
+        assert error is None, f"the slot for a hook is taken: {error}"
+        assert hooked["1.weight"] == [-local], f"rank {rank}: the hook was not used"
+
+
+# -- DDP-131: beside a communication hook
+
+
+def hook_and_attach(ctx):
+    model = models.scalar().to(ctx.device)
+    attach(torch.optim.SGD, model.parameters(), lr=1.0)
+    ddp = wrapped(ctx, model)
+    ddp.register_comm_hook(None, negated)
+    error = caught(lambda: or_lacks_accelerator(ctx, lambda: ddp(mine(ctx)).sum().backward()))
+    if error is not None and error.kinds[0] == "NotRun":
+        raise NotRun(error.text)
+    return error, parameters(ddp), gradients(ddp)
+
+
+@check("DDP-131", worlds=(1, 2, 3))
+def test_an_attached_optimizer_uses_the_hooks_result_or_refuses_the_hook(ranks):
+    for rank, (error, held, found) in enumerate(ranks(hook_and_attach)):
+        if error is not None:
+            assert_refused([error], RuntimeError, "register_comm_hook")
+            ranks.at_limit("optimizers in backward and communication hooks exclude each other")
+            continue
+        assert held == {"weight": [1.0 + 12.0 * (rank + 1)]}, f"rank {rank}: the hook's result was not used"
+        assert found == {"weight": None}
+
+
+# -- DDP-133: fused optimizers
+
+
+FUSED = {
+    "all parameters": (torch.optim.SGD, MOMENTUM, None),
+    "some": (torch.optim.SGD, MOMENTUM, ALL[1:4]),
+    "adam": (torch.optim.Adam, {"lr": 0.5, "betas": (0.5, 0.5)}, None),
+}
+
+
+def train_fused(ctx, optimizer, options, names):
+    ddp = wrapped(ctx, models.Sum(4), bucket_cap_mb=TINY_MIB)
+    extra = {} if names is None else {"optim_params": [ddp.module.get_parameter(name) for name in names]}
+    private(ddp, "_register_fused_optim")(optimizer, **extra, **options)
+    seen = []
+    for iteration in range(ITERATIONS):
+        ddp.zero_grad(set_to_none=True)
+        ddp(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        seen.append(parameters(ddp))
+    return seen
+
+
+@check("DDP-133", worlds=(1, 2, 3), scenarios=FUSED)
+def test_a_fused_optimizer_trains_like_one_process(ranks, scenario):
+    optimizer, options, names = scenario
+    chosen = ALL if names is None else names
+    expected = alone(models.Sum(4), lambda group: optimizer(group, **options), ranks.world, chosen.__contains__)
+    for rank, seen in enumerate(ranks(train_fused, *scenario)):
+        if optimizer is torch.optim.SGD:
+            assert seen == expected, f"rank {rank}"
+            continue
+        for ours, theirs in zip(seen, expected, strict=True):  # functional and ordinary forms may round differently
+            for name, values in theirs.items():
+                torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(values))
+
+
+def no_hook(_state, bucket):
+    return done(bucket.buffer())
+
+
+def misuse_fused(ctx):
+    """Twice, after a hook, before a hook, and a class that cannot step without being asked for a loss."""
+    sgd = (torch.optim.SGD, 1.0)
+    twice, after, before, closure = (wrapped(ctx, models.scalar()) for _ in range(4))
+    private(twice, "_register_fused_optim")(*sgd)
+    after.register_comm_hook(None, no_hook)
+    before._register_fused_optim(*sgd)
+    return (
+        [caught(twice._register_fused_optim, *sgd), caught(after._register_fused_optim, *sgd),
+         caught(before.register_comm_hook, None, no_hook)],
+        caught(closure._register_fused_optim, torch.optim.LBFGS),
+        caught(closure._register_fused_optim, int),
+    )  # fmt: skip
+
+
+@check("DDP-133", worlds=(1, 2))
+def test_a_fused_optimizer_is_refused_twice_beside_a_hook_and_where_it_cannot_step(ranks):
+    for slot, closure, no_optimizer in ranks(misuse_fused):
+        assert_refused(slot, RuntimeError, "register_comm_hook", "once")
+        for error, name in ((closure, "LBFGS"), (no_optimizer, "int")):
+            assert error is not None, f"{name} was accepted"
+            assert error.is_a(RuntimeError) or error.is_a(ValueError), error
+            assert name in error.text, f"the error does not name the class: {error}"
+
+
+def accumulate_fused(ctx):
+    ddp = wrapped(ctx, models.scalar())
+    private(ddp, "_register_fused_optim")(torch.optim.SGD, lr=1.0)
+    held = []
+
+    def train():
+        with ddp.no_sync():
+            ddp(mine(ctx)).sum().backward()
+        held.append(parameters(ddp)["weight"])
+        ddp(mine(ctx, 2)).sum().backward()
+        held.append(parameters(ddp)["weight"])
+
+    return caught(train), held
+
+
+@check("DDP-133", worlds=MANY, beyond=False)
+def test_a_fused_optimizer_steps_with_all_that_accumulated_or_refuses_no_sync(ranks):
+    for rank, (error, held) in enumerate(ranks(accumulate_fused)):
+        if error is None:
+            assert held == [[1.0], [1.0 - 3 * mean_of_all(ranks.world)]], f"rank {rank}"
+        else:
+            assert_refused([error], RuntimeError, "no_sync")
+            ranks.at_limit("a fused optimizer refuses accumulation")
