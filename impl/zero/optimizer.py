@@ -297,8 +297,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         now = tuple([parameter.requires_grad for parameter in self._parameters()])
         if now != self._trainable:
             raise RuntimeError(
-                f"requires_grad of parameter(s) {_places_that_differ(now, self._trainable)} has changed, which overlap_with_ddp=True does not allow: "
-                "DDP's buckets and the owners are fixed. Freeze parameters before you construct DDP and the optimizer."
+                f"requires_grad of parameter(s) {_places_that_differ(now, self._trainable)} has changed, which "
+                "overlap_with_ddp=True does not allow: DDP's buckets and the owners are fixed. Freeze parameters "
+                "before you construct DDP and the optimizer."
             )
 
     def _check_overlap_initialized(self) -> None:
