@@ -24,8 +24,9 @@ def parser() -> argparse.ArgumentParser:
     ))  # fmt: skip
     clauses = commands.add_parser("clauses", help="list the catalogue with its coverage")
     clauses.add_argument("--select", default="*", metavar="PATTERNS", help="clause ids, e.g. 'JOIN-*,DDP-001'")
-    show = commands.add_parser("show", help="print one clause with its checks")
+    show = commands.add_parser("show", help="print one clause with its checks, and run its example")
     show.add_argument("clause", metavar="CLAUSE", help="e.g. JOIN-025")
+    show.add_argument("--no-story", action="store_true", help="do not run the clause's example, where it has one")
     return top
 
 

@@ -1,4 +1,4 @@
-"""``python -m conformance show CLAUSE``: one clause, its anchor, its checks and the deviations listed for it."""
+"""``python -m conformance show CLAUSE``: one clause, its checks, its listed deviations and its story."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..bad_input import BadInput
 from ..clauses import Catalogue, Clause, load
 from ..clauses.anchors import fault
 from ..inventory import Declared, by_clause, declared
+from ..stories import story_of
 
 
 def show(given: Namespace) -> int:
@@ -19,6 +20,11 @@ def show(given: Namespace) -> int:
     clause = _find(load(), given.clause)
     for line in [*_about(clause), *_checks(by_clause(declared()).get(clause.id, [])), *_deviations(clause)]:
         print(line)
+    story = story_of(clause.id)
+    if story is not None and not given.no_story:
+        print("\nstory")
+        for line in story():
+            print(f"  {line}" if line else "", flush=True)
     return 0
 
 
