@@ -7,15 +7,16 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from .checking import NotRun
 from .ranks import Caught, Event, RankContext
 from .subjects import Unsupported
-from .training import Numbers, ddp, gradients
+from .training import Numbers, ddp, gradients, private
 
 TINY_MIB = 1e-4  # about a hundred bytes: every layer of four by four has a bucket of its own
 
@@ -48,6 +49,26 @@ def takes(ctx: RankContext, *arguments: str) -> None:
     missing = [argument for argument in arguments if argument not in known]
     if missing:
         raise Unsupported(f"DistributedDataParallel of {ctx.subject.name} has no argument {', '.join(missing)}")
+
+
+_ACCELERATOR_WORDS = ("accelerator", "stream", "events")  # how a subject complains that it has none
+
+
+def or_lacks_accelerator(ctx: RankContext, act: Callable[[], Any]) -> Any:
+    """What ``act`` returns; *not run* where the subject can do it only with an accelerator and there is none."""
+    try:
+        return act()
+    except RuntimeError as error:
+        if ctx.device.type == "cpu" and any(word in str(error) for word in _ACCELERATOR_WORDS):
+            raise NotRun(f"{ctx.subject.name} needs an accelerator for this") from error
+        raise
+
+
+def mixed(ctx: RankContext, model: nn.Module, config: Mapping[str, torch.dtype], **options: Any) -> Any:
+    """``model`` under DDP with these dtypes lowered: ``mixed(ctx, model, {"param_dtype": torch.float16})``."""
+    takes(ctx, "mixed_precision")
+    lowered = private(ctx.subject.ddp, "_MixedPrecision")(**config)
+    return wrapped(ctx, model, mixed_precision=lowered, **options)
 
 
 # -- errors and warnings

@@ -6,7 +6,7 @@ from torch import nn
 from conformance import models, oracle
 from conformance.checking import MANY, WORLDS, NotRun, check
 from conformance.hooked import TINY_MIB, done
-from conformance.observing import assert_refused, mean_of_all, mine, wrapped
+from conformance.observing import assert_refused, mean_of_all, mine, or_lacks_accelerator, wrapped
 from conformance.ranks import caught
 from conformance.training import gradients, numbers, parameters, private
 
@@ -21,16 +21,6 @@ def attach(optimizer, chosen, **options):
     except ImportError as missing:
         raise NotRun(f"this torch cannot attach optimizers to parameters: {missing}") from missing
     _apply_optimizer_in_backward(optimizer, chosen, options)
-
-
-def or_lacks_accelerator(ctx, act):
-    """What ``act`` returns; *not run* where the subject can do it with an accelerator only and there is none."""
-    try:
-        return act()
-    except RuntimeError as error:
-        if ctx.device.type == "cpu" and "accelerator" in str(error):
-            raise NotRun(f"{ctx.subject.name} needs an accelerator for optimizers in backward") from error
-        raise
 
 
 def alone(model, optimizer_of, world, chosen=lambda _name: True):

@@ -1,0 +1,222 @@
+"""Native mixed precision: what is lowered inside forward and backward, and what stays as it is."""
+
+import dataclasses
+
+import torch
+from torch import nn
+
+from conformance import models
+from conformance.checking import WORLDS, check
+from conformance.observing import mean_of_all, mine, mixed, or_lacks_accelerator, trained
+from conformance.training import gradients, parameters, private
+
+LOW, FULL = torch.bfloat16, torch.float32
+
+
+class Watching(nn.Module):
+    """A scalar layer that notes the dtypes of what it meets, in forward and in backward."""
+
+    def __init__(self, weight=1.0):
+        super().__init__()
+        self.a = models.scalar(weight)
+        self.register_buffer("scale", torch.ones(1))
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(("input", x.dtype))
+        self.seen.append(("weight", self.a.weight.dtype))
+        self.seen.append(("buffer", self.scale.dtype))
+        output = self.a(x)
+        self.seen.append(("output", output.dtype))
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self.seen.append(("gradient", gradient.dtype)))
+        return output
+
+
+# -- DDP-134: nothing unless asked
+
+
+def read_defaults(ctx):
+    config = private(ctx.subject.ddp, "_MixedPrecision")()
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+@check("DDP-134", worlds=(1,))
+def test_by_default_no_dtype_is_lowered(ranks):
+    none = ranks(read_defaults)[0]
+    assert {name: none[name] for name in ("param_dtype", "reduce_dtype", "buffer_dtype")} == {
+        "param_dtype": None, "reduce_dtype": None, "buffer_dtype": None
+    }  # fmt: skip
+
+
+def lower_one(ctx, config):
+    def run():
+        model = mixed(ctx, Watching(), config)
+        found = trained(model, mine(ctx))
+        return dict(model.module.seen), found
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-134", worlds=(1, 2, 3))
+def test_each_dtype_is_lowered_by_itself(ranks):
+    untouched = dict.fromkeys(("input", "weight", "buffer", "output", "gradient"), FULL)
+    for seen, found in ranks(lower_one, {"reduce_dtype": LOW}):
+        assert seen == untouched
+        assert found == {"a.weight": [mean_of_all(ranks.world)]}
+    for seen, _ in ranks(lower_one, {"buffer_dtype": LOW}):
+        assert seen == untouched | {"buffer": LOW}
+    for seen, _ in ranks(lower_one, {"param_dtype": LOW}):
+        assert seen == dict.fromkeys(untouched, LOW) | {"buffer": FULL}
+
+
+# -- DDP-135: low inside, full outside
+
+FINE = 2.0**-12  # 1 + FINE is a float32 and no bfloat16
+
+
+def train_low(ctx):
+    def run():
+        model = mixed(ctx, Watching(1.0 + FINE), {"param_dtype": LOW})
+        weight = model.module.a.weight
+        optimizer = torch.optim.SGD(model.parameters(), lr=FINE)
+        told = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            output = model(mine(ctx))
+            output.sum().backward()
+            types = (weight.dtype, weight.grad.dtype, model.state_dict()["module.a.weight"].dtype)
+            optimizer.step()
+            told.append((output.item(), types, gradients(model), parameters(model)))
+        return told, model.module.seen
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=WORLDS, beyond=False)
+def test_computation_is_low_and_what_the_optimizer_sees_is_full(ranks):
+    mean = mean_of_all(ranks.world)
+    for rank, (told, seen) in enumerate(ranks(train_low)):
+        for place, dtype in seen:
+            assert dtype is (FULL if place == "buffer" else LOW), f"{place} is {dtype} on rank {rank}"
+        for iteration, (output, types, found, held) in enumerate(told):
+            before = 1.0 + FINE - iteration * FINE * mean
+            lowered = torch.tensor([[before]]).to(LOW) * torch.tensor([[12.0 * (rank + 1)]]).to(LOW)
+            assert output == lowered.item(), f"rank {rank}, iteration {iteration}"
+            assert types == (FULL, FULL, FULL)
+            assert found == {"a.weight": [mean]}, f"rank {rank}, iteration {iteration}"
+            assert held == {"a.weight": [before - FINE * mean]}, f"rank {rank}, iteration {iteration}"
+
+
+def evaluate_low(ctx):
+    def run():
+        model = mixed(ctx, Watching(1.0 + FINE), {"param_dtype": LOW})
+        with torch.no_grad():
+            output = model(mine(ctx))
+        return output.dtype, model.module.a.weight.dtype, parameters(model), trained(model, mine(ctx))
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1, 2))
+def test_after_an_evaluation_parameters_are_full_again(ranks):
+    for output, dtype, held, found in ranks(evaluate_low):
+        assert (output, dtype) == (LOW, FULL)
+        assert held == {"a.weight": [1.0 + FINE]}
+        assert found == {"a.weight": [mean_of_all(ranks.world)]}
+
+
+# -- DDP-137, DDP-138: what is not cast
+
+
+class Choosy(nn.Module):
+    """A table looked up by row numbers, a mask, and a parameter and a buffer that are meant to be left alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6, 2)
+        self.own = models.scalar()
+        self.own.register_buffer("fixed", torch.ones(1))
+        self.seen = {}
+
+    def forward(self, rows, more):
+        own, fixed = self.own.weight, self.own.fixed
+        given = {"rows": rows, "mask": more["mask"], "floats": more["floats"][0], "table": self.table.weight}
+        self.seen = {name: tensor.dtype for name, tensor in given.items()}
+        self.seen |= {"own": own.dtype, "fixed": fixed.dtype, "place": own.data_ptr(), "fixed place": fixed.data_ptr()}
+        chosen = self.table(rows) * more["mask"].unsqueeze(-1) * more["floats"][0]
+        return chosen.sum().float() + own.sum() * fixed.sum()
+
+
+def be_choosy(ctx):
+    def run():
+        model = Choosy().to(ctx.device)
+        leave = private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")
+        leave(model, ["own.weight", "own.fixed"])
+        places = model.own.weight.data_ptr(), model.own.fixed.data_ptr()
+        ddp = mixed(ctx, model, {"param_dtype": LOW, "buffer_dtype": LOW})
+        rows = torch.tensor([ctx.rank, 5], device=ctx.device)
+        more = {"mask": rows > 4, "floats": [torch.full((1,), 12.0, device=ctx.device)]}
+        ddp(rows, more=more).backward()
+        assert model.own.weight.data_ptr() == places[0], "an ignored parameter was moved"
+        return model.seen, places, model.table.weight.grad[:, 0].tolist(), model.own.weight.grad.item()
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-137", "DDP-138", worlds=(1, 2, 3))
+def test_numbers_that_are_not_floats_and_ignored_tensors_keep_their_dtype(ranks):
+    for seen, (own, fixed), table, local in ranks(be_choosy):
+        assert (seen["rows"], seen["mask"]) == (torch.int64, torch.bool)
+        assert (seen["floats"], seen["table"]) == (LOW, LOW)
+        assert (seen["own"], seen["fixed"]) == (FULL, FULL)
+        assert (seen["place"], seen["fixed place"]) == (own, fixed)
+        assert table == [0.0, 0.0, 0.0, 0.0, 0.0, 12.0]
+        assert local == 1.0
+
+
+# -- DDP-139: buffers, once and for all
+
+
+def cast_buffers(ctx):
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[1].running_mean.fill_(1.0 + ctx.rank)
+    ddp = mixed(ctx, model, {"buffer_dtype": LOW})
+    batch_norm = ddp.module[1]
+    return batch_norm.running_mean.dtype, batch_norm.running_mean.tolist(), model[0].weight.dtype
+
+
+@check("DDP-139", worlds=WORLDS)
+def test_buffers_have_their_dtype_from_construction_on(ranks):
+    assert ranks(cast_buffers) == [(LOW, [1.0, 1.0], FULL)] * ranks.world
+
+
+# -- DDP-172: each module waits for its own copy, once
+
+
+class Winding(nn.Module):
+    """``a`` is used twice around ``b`` or around ``c``; the other one is left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = models.scalar(), models.scalar(), models.scalar()
+
+    def forward(self, x, left):
+        middle = self.b if left else self.c
+        return self.a(middle(self.a(x)))
+
+
+def wind(ctx):
+    def run():
+        model = mixed(ctx, Winding(), {"param_dtype": LOW}, find_unused_parameters=True)
+        return [trained(model, mine(ctx), left=iteration % 2 == 0) for iteration in range(4)]
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-172", worlds=WORLDS, beyond=False)
+def test_a_layer_used_twice_and_one_left_out_get_their_averages(ranks):
+    mean = mean_of_all(ranks.world)
+    left = {"a.weight": [2 * mean], "b.weight": [mean], "c.weight": None}
+    right = {"a.weight": [2 * mean], "b.weight": None, "c.weight": [mean]}
+    assert ranks(wind) == [[left, right, left, right]] * ranks.world

@@ -1,0 +1,153 @@
+"""Native mixed precision between the ranks: the dtype on the way, accumulation, and what it does not go with."""
+
+import torch
+
+from conformance import models, oracle
+from conformance.checking import MANY, WORLDS, NotRun, check
+from conformance.hooked import done
+from conformance.observing import (
+    TINY_MIB,
+    assert_refused,
+    mean_of_all,
+    mine,
+    mixed,
+    or_lacks_accelerator,
+    said,
+    started,
+    trained,
+)
+from conformance.ranks import caught
+from conformance.training import gradients, numbers
+
+LOW, HALF, FULL = torch.bfloat16, torch.float16, torch.float32
+
+# -- DDP-136: the dtype on the way
+
+
+def reduce_low(ctx, config, x):
+    def run():
+        model = mixed(ctx, models.scalar(), config)
+        value = x[0] if ctx.rank == 0 else x[1]
+        events = started(ctx, lambda: model(torch.full((1, 1), value, device=ctx.device)).sum().backward())
+        sent = {event.dtype for event in events if event.op in ("all_reduce", "reduce_scatter")}
+        return sent, model.module.weight.grad.dtype, model.module.weight.grad.item()
+
+    return or_lacks_accelerator(ctx, run)
+
+
+REDUCED = {
+    "as asked": ({"param_dtype": HALF, "reduce_dtype": FULL}, FULL),
+    "as parameters": ({"param_dtype": HALF}, HALF),
+    "reduction only": ({"reduce_dtype": LOW}, LOW),
+    "untouched": ({"buffer_dtype": LOW}, FULL),
+}
+
+
+@check("DDP-136", worlds=MANY, beyond=False, scenarios=REDUCED)
+def test_gradients_travel_in_the_dtype_of_the_rule_and_arrive_in_full(ranks, scenario):
+    config, dtype = scenario
+    mean = (12.0 + (ranks.world - 1) * 36.0) / ranks.world
+    for sent, arrived, value in ranks(reduce_low, config, (12.0, 36.0), ledger=True):
+        assert str(dtype).removeprefix("torch.") in sent
+        assert not sent & ({"float32", "float16", "bfloat16"} - {str(dtype).removeprefix("torch.")}), sent
+        assert arrived is FULL
+        assert value == mean
+
+
+@check("DDP-136", worlds=(2, 4))
+def test_a_full_reduction_keeps_what_low_numbers_cannot_hold(ranks):
+    mean = (2048.0 + (ranks.world - 1)) / ranks.world  # one half or three quarters more than a float16 knows there
+    for _, _, value in ranks(reduce_low, {"param_dtype": HALF, "reduce_dtype": FULL}, (2048.0, 1.0)):
+        assert value == mean
+    huge = 60000.0  # a float16, but two of it are more than one can hold
+    for _, _, value in ranks(reduce_low, {"param_dtype": HALF, "reduce_dtype": FULL}, (huge, huge)):
+        assert value == huge
+
+
+def train_half(ctx):
+    def run():
+        model = mixed(ctx, models.Sum(), {"param_dtype": HALF, "reduce_dtype": FULL}, bucket_cap_mb=TINY_MIB)
+        return [trained(model, models.divisible(ctx.rank, iteration).to(ctx.device)) for iteration in range(3)]
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", "DDP-136", worlds=WORLDS, beyond=False)
+def test_over_several_buckets_gradients_are_those_of_one_process(ranks):
+    expected = []
+    for iteration in range(3):
+        batches = [models.divisible(rank, iteration) for rank in range(ranks.world)]
+        expected.append(numbers(oracle.averaged_gradients(models.Sum(), batches, ranks.world).items()))
+    assert ranks(train_half) == [expected] * ranks.world
+
+
+# -- DDP-140: accumulation
+
+
+def accumulate_low(ctx):
+    def run():
+        model = mixed(ctx, models.scalar(), {"param_dtype": LOW, "reduce_dtype": FULL})
+        values = [256.0 * (1 + ctx.rank % 2), 1.0, 1.0, 1.0, 1.0]
+        with model.no_sync():
+            for value in values[:-1]:
+                model(torch.full((1, 1), value, device=ctx.device)).sum().backward()
+        model(torch.full((1, 1), values[-1], device=ctx.device)).sum().backward()
+        return gradients(model)["weight"][0]
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-140", worlds=(1, 2, 4))
+def test_what_accumulates_keeps_its_precision_or_that_of_the_low_dtype(ranks):
+    firsts = [256.0 * (1 + rank % 2) for rank in range(ranks.world)]
+    full = sum(first + 4 for first in firsts) / ranks.world
+    low = sum(firsts) / ranks.world  # 256 + 1 is 256 in bfloat16
+    for seen in ranks(accumulate_low):
+        assert seen == full or low <= seen < full
+        if seen != full:
+            ranks.at_limit("accumulated gradients are rounded to the low dtype")
+
+
+# -- DDP-141: without an accelerator, beside a hook, and the word of warning
+
+
+def run_without_accelerator(ctx):
+    if ctx.device.type != "cpu":
+        raise NotRun("this is about mixed precision without an accelerator, and there is one")
+    model = mixed(ctx, models.scalar(), {"param_dtype": LOW})
+    told = []
+    return caught(lambda: told.append(trained(model, mine(ctx)))), told
+
+
+@check("DDP-141", worlds=(1, 2, 3))
+def test_mixed_precision_works_on_the_cpu_or_is_refused(ranks):
+    for error, told in ranks(run_without_accelerator):
+        if error is None:
+            assert told == [{"weight": [mean_of_all(ranks.world)]}]
+        else:
+            assert_refused([error], RuntimeError, "cpu")
+            ranks.at_limit("mixed precision needs an accelerator")
+
+
+def negated(_state, bucket):
+    return done(-bucket.buffer())
+
+
+def hook_mixed(ctx):
+    models_built = []
+    heard = said(lambda: models_built.append(mixed(ctx, models.scalar(), {"param_dtype": LOW})))
+    error = caught(models_built[0].register_comm_hook, None, negated)
+    found = None if error else or_lacks_accelerator(ctx, lambda: trained(models_built[0], mine(ctx)))
+    return heard, error, found
+
+
+@check("DDP-141", worlds=(1, 2))
+def test_mixed_precision_is_announced_and_a_hook_beside_it_is_used_or_refused(ranks):
+    for rank, (heard, error, found) in enumerate(ranks(hook_mixed)):
+        assert "mixed precision" in heard, heard
+        assert "bfloat16" in heard, heard
+        if error is None:
+            assert found == {"weight": [-12.0 * (rank + 1)]}, f"rank {rank}: the hook was not used"
+        else:
+            assert_refused([error], RuntimeError, "register_comm_hook")
+            ranks.at_limit("mixed precision takes the only slot for a communication hook")
