@@ -301,3 +301,42 @@ def test_refusals(cluster):
         "hook": "AssertionError", "step in overlap": None,
     }
     assert run(cluster, refusals, world=2) == [expected] * 2
+
+
+def what_is_logged(ctx):
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append((record.levelname, record.getMessage()))
+    logging.getLogger("impl.zero").addHandler(handler)
+    zero = make(ctx, parameters(2), "sgd", parameters_as_bucket_view=True, overlap_with_ddp=True)
+    first = len(said)
+    zero.step()
+    zero.step()
+    return first, len(said), {level for level, _ in said}, zero.parameters_as_bucket_view
+
+
+def test_views_are_ignored_and_step_does_nothing_in_overlap_mode_with_a_warning_each(cluster):
+    assert run(cluster, what_is_logged, world=1) == [(1, 3, {"WARNING"}, False)]
+
+
+def stale_consolidation(ctx):
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("impl.zero").addHandler(handler)
+    params = parameters(2)
+    zero = make(ctx, params, "adam")
+    give_gradients(params, 0)
+    zero.step()
+    zero.consolidate_state_dict()
+    before = copy.deepcopy(zero.state_dict()["state"]) if ctx.rank == 0 else None
+    quiet = len(said)
+    zero.step()
+    if ctx.rank:
+        return None
+    after = zero.state_dict()["state"]
+    return quiet, len(said), str(before) == str(after)
+
+
+def test_a_consolidated_state_is_a_snapshot_and_says_when_it_is_old(cluster):
+    assert run(cluster, stale_consolidation, world=2)[0] == (0, 1, True)
