@@ -9,13 +9,13 @@ import time
 import torch
 import torch.distributed.autograd as dist_autograd
 
-from conformance import models
+from conformance import models, oracle
 from conformance.checking import NotRun, check
-from conformance.observing import about, assert_refused, mean_of_all, mine, takes, trained, warned, wrapped
+from conformance.observing import TINY_MIB, about, assert_refused, mean_of_all, mine, takes, trained, warned, wrapped
 from conformance.ranks import caught
 from conformance.remote import remote_calls
 from conformance.subjects import Unsupported
-from conformance.training import private
+from conformance.training import numbers, private
 
 LATE_S = 0.4
 
@@ -116,18 +116,28 @@ def test_building_and_training_wait_for_the_last_rank(ranks):
 
 
 def train_with_distributed_autograd(ctx):
+    """What the contexts of three iterations hold; then one ordinary iteration."""
     with remote_calls(ctx):
-        model = wrapped(ctx, models.scalar())
-        weight = model.module.weight
+        model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
         told = []
 
         def train():
-            with dist_autograd.context() as context:
-                dist_autograd.backward(context, [model(mine(ctx)).sum()])
-                told.append(dist_autograd.get_gradients(context)[weight].tolist())
+            for iteration in range(3):
+                with dist_autograd.context() as context:
+                    out = model(models.divisible(ctx.rank, iteration).to(ctx.device))
+                    dist_autograd.backward(context, [out.sum()])
+                    found = dist_autograd.get_gradients(context)
+                    told.append(numbers((name, found.get(p)) for name, p in model.module.named_parameters()))
 
         error = caught(train)
-        return error, told, weight.grad is None, trained(model, mine(ctx))["weight"]
+        untouched = all(parameter.grad is None for parameter in model.parameters())
+        return error, told, untouched, trained(model, models.divisible(ctx.rank, 3).to(ctx.device))
+
+
+def averages(world, iteration):
+    module = models.Sum()
+    batches = [models.divisible(rank, iteration) for rank in range(world)]
+    return numbers(oracle.averaged_gradients(module, batches, world).items())
 
 
 @check("DDP-022", worlds=(2,), backends=("gloo",))
@@ -137,9 +147,9 @@ def test_distributed_autograd_averages_in_its_context_or_is_refused(ranks):
             assert_refused([error], RuntimeError, "autograd")
             ranks.at_limit("distributed autograd is refused")
         else:
-            assert told == [[[mean_of_all(2)]]], "the gradients in the context are not averages"
+            assert told == [averages(2, iteration) for iteration in range(3)], "the contexts do not hold averages"
             assert untouched
-        assert afterwards == [mean_of_all(2)]
+        assert afterwards == averages(2, 3)
 
 
 # -- the environment: DDP-023, DDP-024

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed import rpc
 
 #: what collectives and hooks hand out; ``torch.futures.Future`` is only its best-known subclass
 AnyFuture = torch._C.Future
@@ -35,6 +36,16 @@ def call_at_end_of_backward(callback: Callable[[], None]) -> None:
 def backward_id() -> int:
     """A number for the backward pass now running on this thread (nested ones have their own); -1 outside any."""
     return torch._C._current_graph_task_id()
+
+
+def distributed_context() -> int | None:
+    """The number of the distributed-autograd context that is open on this thread; None without RPC or outside one."""
+    if not rpc.is_available() or not rpc.api._is_current_rpc_agent_set():
+        return None
+    try:
+        return int(torch._C._distributed_autograd._current_context()._context_id())
+    except RuntimeError:
+        return None
 
 
 def accumulates_now(parameter: torch.Tensor) -> bool:

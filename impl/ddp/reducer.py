@@ -26,6 +26,7 @@ from .bucket import Bucket
 from .complaints import tell_second_arrival, tell_unfinished
 from .log import Times
 from .plan import BucketCaps, BucketPlan, ParameterSpec, first_plan, plan_buckets
+from .remote import borrowed_gradients
 from .ticket import Ticket
 from .traffic import Flight, Traffic
 from .unused import tell_needless
@@ -97,6 +98,8 @@ class Reducer:
         self._need: list[int] = []
         self._order: list[int] = []
         self._unused: set[int] = set()
+        #: distributed-autograd context of the forward whose backward this is
+        self._context: int | None = None
         self._flights: list[Flight] = []
         #: place of the next bucket to shadow, and what was started
         self._shadow_flights: list[Flight] = []
@@ -221,7 +224,7 @@ class Reducer:
             return
         self.phase = Phase.FILLING
         self.times.backward_start = time.time_ns()
-        self._order, self._flights = [], []
+        self._order, self._flights, self._context = [], [], ticket.context
         for bucket in self.buckets:
             bucket.reset()
         self._arm()
@@ -336,6 +339,22 @@ class Reducer:
         if not self._order and not kernels.accumulates_now(self.parameters[0]):
             self.phase = Phase.IDLE  # torch.autograd.grad: nothing was accumulated, nothing is reduced
             return
+        if not self._order and self._context is not None:
+            self._backward_ended_in(self._context)
+        else:
+            self._complete()
+
+    def _backward_ended_in(self, context: int) -> None:
+        """A backward of distributed autograd is over: nothing arrived, because gradients lie in the context."""
+        self._armed = True
+        with torch.no_grad(), borrowed_gradients(context, self.parameters) as present:
+            for index in present:
+                self.arrived(index)
+            self._complete()
+        self._armed = False
+
+    def _complete(self) -> None:
+        """Reduce what has not started yet and deliver, unless a further backward is to complete this one."""
         if self.learning:
             self._learn_static_graph()
         elif self.find_unused:

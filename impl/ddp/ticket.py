@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from . import kernels
+
 
 class Ticket:
     """One grad-enabled forward's right to one synchronised backward.
@@ -15,16 +17,17 @@ class Ticket:
     ``sync`` is decided at the forward, not at the backward (DDP-074). ``spent`` turns True when a backward through
     this forward begins: a second one through the same graph stays local (DDP-061). ``announced`` says whether the
     outputs will tell when that happens. ``unused`` holds the parameters that the graph search did not reach; None
-    where no search was made.
+    where no search was made. ``context`` is the distributed-autograd context in which the forward ran, if any.
     """
 
-    __slots__ = ("__weakref__", "announced", "spent", "sync", "unused")
+    __slots__ = ("__weakref__", "announced", "context", "spent", "sync", "unused")
 
     def __init__(self, sync: bool) -> None:
         self.sync = sync
         self.spent = False
         self.announced = False
         self.unused: set[int] | None = None
+        self.context = kernels.distributed_context()
 
 
 def announce_backward(outputs: Sequence[torch.Tensor], ticket: Ticket, begin: Callable[[Ticket], None]) -> None:
