@@ -72,15 +72,15 @@ class CompatibleNames(Parts):
             if parameter not in places:
                 self._log_and_throw(
                     ValueError,
-                    f"Param with name {name} found in module parameters, but not DDP parameters. This indicates a bug "
-                    "in DDP, please report an issue.",
+                    f"The module trains a parameter called {name}, but it is missing from the list of parameters that "
+                    "are reduced. That is a bug inside DDP: please report it.",
                 )
             names[places[parameter]] = name
         if len(places) != len(names):
             self._log_and_throw(
                 ValueError,
-                "Expected param to name mapping to cover all parameters, but got conflicting lengths: "
-                f"{len(places)} vs {len(names)}. This indicates a bug in DDP, please report an issue.",
+                f"{len(places)} parameters are reduced, but the module has names for {len(names)} of them only. "
+                "That is a bug inside DDP: please report it.",
             )
         return names
 
