@@ -1,0 +1,162 @@
+"""The two factories of overlapping hooks: what they take, what they refuse, what they leave behind."""
+
+import gc
+import inspect
+import weakref
+
+import torch
+import torch.distributed as dist
+
+from conformance import models, overlapping
+from conformance.checking import check
+from conformance.observing import assert_refused
+from conformance.overlapping import Overlap, assert_as_alone, factory_of, iterations, optimizer_of, pair_of
+from conformance.ranks import caught
+from conformance.training import ddp, parameters, private
+
+FACTORIES = ("hook_with_zero_step", "hook_with_zero_step_interleaved")
+ARGUMENTS = ["hook", "ddp", "zero", "shard_buckets"]
+HOOKS = {"contiguous": False, "interleaved": True}
+
+
+@check("HOOK-001", "HOOK-002", worlds=(1,))
+def test_two_factories_take_a_hook_a_model_and_an_optimizer_and_do_not_shard_unless_told(ranks):
+    assert sorted(private(ranks.subject.ddp_zero_hook, "__all__")) == sorted(FACTORIES)
+    for name in FACTORIES:
+        arguments = inspect.signature(getattr(ranks.subject, name)).parameters
+        assert list(arguments)[:4] == ARGUMENTS
+        required = [key for key, argument in arguments.items() if argument.default is inspect.Parameter.empty]
+        assert required == ARGUMENTS[:3]
+        assert arguments["shard_buckets"].default is False
+
+
+# -- what the factories leave in the optimizer
+
+
+def info_of(zero):
+    """What an overlapping optimizer knows of its hook; the clauses name these two fields."""
+    info = private(zero, "_overlap_info")
+    return info.shard_buckets, info.total_size
+
+
+def make_hooks(ctx):
+    """For both factories: the optimizer's information after a call that says nothing of shards, and after one that does."""
+    group = overlapping.group_of(ctx)
+    hook = ctx.subject.default_hooks.allreduce_hook
+    found = []
+    for interleaved in (False, True):
+        for options in ({}, {"shard_buckets": True}):
+            model = ddp(ctx, models.Sum(), process_group=group)
+            zero = optimizer_of(ctx, model.parameters(), "sgd", group)
+            factory_of(ctx, interleaved)(hook, model, zero, **options)
+            found.append(info_of(zero))
+    return found
+
+
+@check("HOOK-002", "HOOK-006", worlds=(1, 2))
+def test_the_optimizer_is_told_whether_buckets_are_sharded(ranks):
+    for found in ranks(make_hooks):
+        assert found == [(False, None), (True, 0)] * 2
+
+
+def hand_over_one_that_steps_by_itself(ctx, group):
+    hook = ctx.subject.default_hooks.allreduce_hook
+    model = ddp(ctx, models.Sum(), process_group=group)
+    zero = optimizer_of(ctx, model.parameters(), "sgd", group, overlap_with_ddp=False)
+    return [caught(factory_of(ctx, interleaved), hook, model, zero, True) for interleaved in (False, True)]
+
+
+def hand_over_in_any_group(ctx):
+    return hand_over_one_that_steps_by_itself(ctx, overlapping.group_of(ctx))
+
+
+def hand_over_on_the_default_group(ctx):
+    """The two refusals on the default group, and what the second leaves in an optimizer that was built for overlap."""
+    refused = hand_over_one_that_steps_by_itself(ctx, None)
+    left = []
+    for interleaved in (False, True):
+        model = ddp(ctx, models.Sum())
+        zero = optimizer_of(ctx, model.parameters(), "sgd", None)
+        error = caught(factory_of(ctx, interleaved), ctx.subject.default_hooks.allreduce_hook, model, zero, True)
+        left.append((error, info_of(zero)))
+    return refused, left
+
+
+@check("HOOK-003", worlds=(1, 2))
+def test_an_optimizer_that_steps_by_itself_is_refused(ranks):
+    for errors in zip(*ranks(hand_over_in_any_group), strict=True):
+        assert_refused(errors, ValueError, "overlap_with_ddp")
+
+
+@check("HOOK-005", worlds=(1, 2))
+def test_the_optimizer_is_looked_at_before_the_backend_and_a_refusal_leaves_no_trace(ranks):
+    for refused, left in ranks(hand_over_on_the_default_group):
+        assert_refused(refused, ValueError, "overlap_with_ddp")
+        for error, info in left:
+            assert info == ((True, 0) if error is None else (False, None))
+
+
+# -- HOOK-004
+
+
+def overlap_on_gloo(ctx):
+    """For both factories: why they refuse the default group, or a few iterations on it."""
+    found = []
+    for interleaved in (False, True):
+        pairs = []
+        error = caught(lambda how=Overlap(interleaved), into=pairs: into.append(pair_of(ctx, how, dist.group.WORLD)))
+        found.append((error, None if error else iterations(pairs[0])))
+    return found
+
+
+@check("HOOK-004", worlds=(1, 2, 3), backends=("gloo",), deadline_s=5.0)
+def test_gloo_is_refused_by_name_or_trained_on_as_one_process_does(ranks):
+    for interleaved, found in zip((False, True), zip(*ranks(overlap_on_gloo), strict=True), strict=True):
+        errors, runs = zip(*found, strict=True)
+        if any(errors):
+            assert_refused(errors, RuntimeError, "gloo")
+        else:
+            assert True in assert_as_alone(runs, Overlap(interleaved))
+
+
+# -- HOOK-007, HOOK-008
+
+
+def make_and_register(ctx, interleaved):
+    """Train beside a hook that nobody has registered, then with one that was; whether parameters changed."""
+    group = overlapping.group_of(ctx)
+    model = ddp(ctx, models.Sum(), process_group=group, bucket_cap_mb=overlapping.TINY_MIB)
+    zero = optimizer_of(ctx, model.parameters(), "momentum", group)
+    made = factory_of(ctx, interleaved)(overlapping.settled, model, zero)
+    beside = overlapping.Pair(model, zero, group, dist.get_rank(group))
+    before = parameters(beside.model)
+    unregistered = iterations(beside)
+    still = all(one.parameters == before for one in unregistered)
+    state = getattr(zero, "optim", None) is None or not zero.optim.state
+    inspect.signature(made).bind(None, "bucket")
+    registered = iterations(pair_of(ctx, Overlap(interleaved, hook=overlapping.settled), group))
+    return still, state, registered[-1].parameters != before
+
+
+@check("HOOK-007", worlds=(1, 2, 3), scenarios=HOOKS, deadline_s=5.0)
+def test_the_hook_does_nothing_until_it_is_registered_which_ddp_accepts(ranks, scenario):
+    assert ranks(make_and_register, scenario) == [(True, True, True)] * ranks.world
+
+
+def drop_the_model(ctx):
+    group = overlapping.group_of(ctx)
+    alive = []
+    for interleaved in (False, True):
+        model = ddp(ctx, torch.nn.Linear(4, 4), process_group=group)
+        zero = optimizer_of(ctx, model.parameters(), "sgd", group)
+        made = factory_of(ctx, interleaved)(ctx.subject.default_hooks.allreduce_hook, model, zero)
+        held = weakref.ref(model)
+        del model
+        gc.collect()
+        alive.append((held() is not None, made is None))
+    return alive
+
+
+@check("HOOK-008", worlds=(1, 2))
+def test_the_hook_does_not_keep_the_model_alive(ranks):
+    assert ranks(drop_the_model) == [[(False, False)] * 2] * ranks.world

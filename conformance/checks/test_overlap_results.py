@@ -1,0 +1,138 @@
+"""What the overlapped step computes: the ordinary optimizer's parameters, whenever a backward returns."""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from conformance import overlapping
+from conformance.checking import MANY, check
+from conformance.overlapping import ITERATIONS, Overlap, Seen, assert_as_alone, iterations, pair_of
+
+HOOKS = {"contiguous": False, "interleaved": True}
+# what the interleaved hook computes can also be seen where nothing is left to chance: over a hook that has averaged a
+# bucket before it returns
+WAYS = {"contiguous": Overlap(), "interleaved": Overlap(True, hook=overlapping.settled)}
+DEADLINE_S = 5.0
+
+
+def several_ways(how):
+    """Buckets of one layer each, whole and sharded, and one bucket for all; gradients inside buckets or not."""
+    views = {"gradient_as_bucket_view": True}
+    return [how, replace(how, shard=True, ddp=views), replace(how, ddp={"bucket_cap_mb": 25, **views})]
+
+
+class UnevenLayers(nn.Module):
+    """Layers of several sizes side by side; what each adds has a factor of its own, so no two have one gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, width) for width in (3, 4, 2, 3, 4)])
+        for index, parameter in enumerate(self.parameters()):
+            nn.init.constant_(parameter, float(index))
+
+    def forward(self, x):
+        return torch.cat([(index + 1) * layer(x) for index, layer in enumerate(self.layers)], dim=1)
+
+
+
+
+def train_each(ctx, ways):
+    group = overlapping.group_of(ctx)
+    return [iterations(pair_of(ctx, how, group)) for how in ways]
+
+
+@check("HOOK-018", "HOOK-019", scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_after_every_backward_parameters_are_those_of_one_process(ranks, scenario):
+    ways = several_ways(Overlap(scenario))
+    for how, *runs in zip(ways, *ranks(train_each, ways), strict=True):
+        assert True in assert_as_alone(runs, how)
+
+
+@check("HOOK-019", "HOOK-023", "HOOK-035", deadline_s=DEADLINE_S)
+def test_interleaved_with_gradients_at_hand_parameters_are_those_of_one_process(ranks):
+    ways = several_ways(WAYS["interleaved"])
+    for how, *runs in zip(ways, *ranks(train_each, ways), strict=True):
+        assert True in assert_as_alone(runs, how)
+
+
+@check("HOOK-023", deadline_s=DEADLINE_S)
+def test_each_piece_of_a_bucket_is_stepped_with_its_own_gradients(ranks):
+    how = Overlap(shard=True, model=UnevenLayers)
+    assert True in assert_as_alone([run for [run] in ranks(train_each, [how])], how)
+
+
+def train_on_squares(ctx, ways):
+    group = overlapping.group_of(ctx)
+    return [iterations(pair_of(ctx, how, group), measure=overlapping.squares) for how in ways]
+
+
+@check("HOOK-018", "HOOK-022", scenarios=WAYS, deadline_s=DEADLINE_S)
+def test_momentum_decay_and_step_counts_are_those_of_one_step_an_iteration(ranks, scenario):
+    # more buckets than ranks: whoever steps a bucket must leave its other ones alone, and count the iteration once
+    ways = [replace(scenario, optimizer=name, model=overlapping.small) for name in ("decay", "adam")]
+    for how, *runs in zip(ways, *ranks(train_on_squares, ways), strict=True):
+        # another order of the same sums: a few roundings, which Adam's quotients enlarge
+        assert True in assert_as_alone(runs, how, overlapping.squares, tolerance=2e-4)
+
+
+@check("HOOK-020", worlds=MANY, deadline_s=DEADLINE_S)
+def test_both_hooks_leave_the_same_parameters(ranks):
+    ways = [replace(how, model=overlapping.small, hook=overlapping.settled) for how in WAYS.values()]
+    for contiguous, interleaved in ranks(train_on_squares, ways):
+        assert interleaved == contiguous
+        assert contiguous[0].parameters != contiguous[-1].parameters
+
+
+# -- HOOK-021
+
+
+def train_and_step(ctx, interleaved):
+    """Train with and without calls of ``step``; what the calls returned and how often each was spoken of."""
+    group = overlapping.group_of(ctx)
+    plain = iterations(pair_of(ctx, Overlap(interleaved), group))
+    pair = pair_of(ctx, Overlap(interleaved), group)
+    stepped, returned, notices = [], [], []
+    for number in range(ITERATIONS):
+        seen = overlapping.iteration(pair, number)
+        with overlapping.heard() as notes:
+            returned.append(pair.zero.step())
+        notices.append(len(notes))
+        stepped.append(Seen(seen.gradients, overlapping.parameters(pair.model)))
+    return plain == stepped, returned, notices
+
+
+@check("HOOK-021", worlds=(2, 3), deadline_s=DEADLINE_S)
+def test_calling_step_changes_nothing_and_is_warned_of_each_time(ranks):
+    for same, returned, notices in ranks(train_and_step, False):
+        assert same
+        assert returned == [None] * ITERATIONS
+        assert notices == [1] * ITERATIONS
+
+
+# -- HOOK-046
+
+
+def accumulate(ctx, how):
+    """Two backward passes an iteration, the first without communication; what the first did to the parameters."""
+    pair = pair_of(ctx, how)
+    moved, seen = [], []
+    for number in range(ITERATIONS):
+        pair.ddp.zero_grad(set_to_none=True)
+        before = overlapping.parameters(pair.model)
+        with pair.ddp.no_sync():
+            overlapping.loss(pair.ddp(overlapping.batch(pair.place, 2 * number))).backward()
+        moved.append(overlapping.parameters(pair.model) != before)
+        overlapping.loss(pair.ddp(overlapping.batch(pair.place, 2 * number + 1))).backward()
+        seen.append(Seen(overlapping.gradients(pair.model), overlapping.parameters(pair.model)))
+    return moved, seen
+
+
+@check("HOOK-046", scenarios=WAYS, deadline_s=DEADLINE_S)
+def test_without_communication_nothing_is_stepped_and_then_once_with_the_sum(ranks, scenario):
+    found = ranks(accumulate, scenario)
+    assert [any(moved) for moved, _ in found] == [False] * ranks.world
+    alone = overlapping.Alone(scenario, ranks.world)
+    for seen in zip(*[run for _, run in found], strict=True):
+        alone.follow(seen, micro=2)
+    assert True in alone.updates
