@@ -1,0 +1,181 @@
+"""Building a ZeroRedundancyOptimizer: defaults, arguments that are refused, what is only logged."""
+
+import inspect
+
+import torch
+from torch import nn
+
+from conformance.checking import MANY, check
+from conformance.observing import assert_refused
+from conformance.ranks import caught
+from conformance.sharding import (
+    FUNCTIONAL,
+    OPTIMIZERS,
+    WITHOUT_FUNCTIONAL,
+    Overlapped,
+    Twin,
+    functional_sgd,
+    give,
+    logged,
+    sharded,
+    some_parameters,
+)
+from conformance.training import private
+
+
+@check("ZERO-001", worlds=(1,))
+def test_the_constructor_has_the_documented_defaults(ranks):
+    known = inspect.signature(ranks.subject.ZeroRedundancyOptimizer).parameters
+    documented = {"process_group": None, "parameters_as_bucket_view": False, "overlap_with_ddp": False}
+    assert {name: known[name].default for name in documented} == documented
+    assert list(known)[:2] == ["params", "optimizer_class"]
+    assert known["params"].default is known["optimizer_class"].default is inspect.Parameter.empty
+    assert list(known.values())[-1].kind is inspect.Parameter.VAR_KEYWORD
+
+
+def step_with_defaults(ctx):
+    parameters = some_parameters(ctx)
+    settings = {"lr": 0.5, "momentum": 0.25, "weight_decay": 0.125}
+    twin = Twin(parameters, "SGD", **settings)
+    before = [parameter.data_ptr() for parameter in parameters]
+    zero = ctx.subject.ZeroRedundancyOptimizer(parameters, torch.optim.SGD, **settings)
+    gaps = []
+    for iteration in range(3):
+        give(parameters, iteration)
+        give(twin.parameters, iteration)
+        zero.step()
+        twin.optimizer.step()
+        gaps.append(twin.gap(parameters))
+    shown = {key: zero.param_groups[0][key] for key in settings} == settings
+    stayed = before == [parameter.data_ptr() for parameter in parameters]
+    return gaps, shown, stayed, zero.join_process_group.size()
+
+
+@check("ZERO-001", "ZERO-012")
+def test_by_default_all_ranks_share_and_further_keywords_reach_the_local_optimizer(ranks):
+    assert ranks(step_with_defaults) == [([None] * 3, True, True, ranks.world)] * ranks.world
+
+
+def arguments(ctx):
+    """What must not be accepted as parameters, by a name."""
+    one, two = some_parameters(ctx, 2)
+    named = nn.Linear(2, 2)
+    return {
+        "a bare tensor": one,
+        "a number": 3,
+        "nothing": None,
+        "strings": ["weight"],
+        "named parameters": list(named.named_parameters()),
+        "tensors and a group": [one, {"params": [two]}],
+        "a group and tensors": [{"params": [one]}, two],
+        "an empty list": [],
+        "an exhausted iterator": iter([]),
+        "a group without its key": [{"lr": 0.5}],
+        "two dtypes": [one, nn.Parameter(two.detach().double())],
+        "two dtypes in two groups": [{"params": [one]}, {"params": [nn.Parameter(two.detach().double())]}],
+        "a sparse tensor": [nn.Parameter(torch.ones(2, 2, device=ctx.device).to_sparse())],
+        "two device types": [one, nn.Parameter(torch.ones(2, device="meta"))],
+    }
+
+
+def construct(ctx):
+    return {name: caught(sharded, ctx, given) for name, given in arguments(ctx).items()}
+
+
+def everywhere_refused(ranks, kind, **words_by_name):
+    results = ranks(construct)
+    for name, words in words_by_name.items():
+        assert_refused([errors[name.replace("_", " ")] for errors in results], kind, *words)
+
+
+@check("ZERO-002", worlds=(1, 2))
+def test_anything_but_tensors_or_groups_is_a_type_error(ranks):
+    everywhere_refused(
+        ranks, TypeError,
+        a_bare_tensor=["params", "iterable", "tensor"], a_number=["params", "iterable", "int"],
+        nothing=["params", "iterable", "NoneType"], strings=["params"], named_parameters=["params"],
+        tensors_and_a_group=["params"], a_group_and_tensors=["params"],
+    )
+
+
+@check("ZERO-003", worlds=(1, 2))
+def test_no_parameters_and_groups_without_parameters_are_value_errors(ranks):
+    everywhere_refused(
+        ranks, ValueError,
+        an_empty_list=["ZeroRedundancyOptimizer", "empty"], an_exhausted_iterator=["empty"],
+        a_group_without_its_key=["group", "params"],
+    )
+
+
+@check("ZERO-004", worlds=(1, 2))
+def test_parameters_that_are_not_of_one_dense_type_are_value_errors(ranks):
+    everywhere_refused(
+        ranks, ValueError,
+        two_dtypes=["same", "float", "parameters"], two_dtypes_in_two_groups=["same", "float"],
+        a_sparse_tensor=["sparse", "dense"], two_device_types=["same", "meta"],
+    )
+
+
+def construct_with_functional(ctx):
+    return caught(ctx.subject.ZeroRedundancyOptimizer, some_parameters(ctx), functional_sgd(), lr=0.5)
+
+
+@check("ZERO-005", worlds=(1, 2))
+def test_a_functional_optimizer_without_overlap_is_refused(ranks):
+    assert_refused(ranks(construct_with_functional), ValueError, "functional", "overlap_with_ddp")
+
+
+def overlap_functional(ctx):
+    gaps = {"functional SGD": Overlapped(ctx, "SGD", kind=functional_sgd()).train_many(range(4))}
+    return gaps | {name: Overlapped(ctx, name).train_many(range(4)) for name in FUNCTIONAL}
+
+
+@check("ZERO-005", worlds=(2, 3), deadline_s=15)
+def test_overlap_trains_as_the_ordinary_optimizer_does_of_which_there_is_a_functional_one(ranks):
+    for gaps in ranks(overlap_functional):
+        assert {name: gap for name, gap in gaps.items() if gap} == {}
+
+
+def overlap_unusual(ctx, name):
+    try:
+        overlapped = Overlapped(ctx, name)
+    except ValueError as error:
+        return str(error)
+    return overlapped.train_many(range(4))
+
+
+@check("ZERO-005", worlds=MANY, deadline_s=10, scenarios={name: name for name in WITHOUT_FUNCTIONAL})
+def test_overlap_with_an_optimizer_that_has_no_functional_counterpart_is_refused_or_right(ranks, scenario):
+    class_name = OPTIMIZERS[scenario][0].__name__
+    for result in ranks(overlap_unusual, scenario):
+        refused = isinstance(result, str) and class_name in result
+        assert refused or result == {}, f"neither refused by name nor equal to one process: {result}"
+
+
+def ask_for_both(ctx):
+    parameters = some_parameters(ctx)
+    before = [parameter.data_ptr() for parameter in parameters]
+    texts = logged(lambda: sharded(ctx, parameters, overlap_with_ddp=True, parameters_as_bucket_view=True))
+    return texts, before == [parameter.data_ptr() for parameter in parameters]
+
+
+@check("ZERO-006", worlds=(1, 2))
+def test_bucket_views_are_ignored_with_a_log_warning_when_overlapping(ranks):
+    for texts, stayed in ranks(ask_for_both):
+        about = [text for text in texts if "parameters_as_bucket_view" in text and "overlap_with_ddp" in text]
+        assert len(about) == 1, texts
+        assert "ignored" in about[0]
+        assert stayed, "parameters were moved into views all the same"
+
+
+def build_hook_around(ctx):
+    hook = private(ctx.subject.zero, "_ZeROJoinHook")
+    wrong = [object(), torch.optim.SGD(some_parameters(ctx), lr=0.5), None]
+    return [caught(hook, one) for one in wrong], caught(hook, sharded(ctx, some_parameters(ctx)))
+
+
+@check("ZERO-023", worlds=(1, 2))
+def test_the_join_hook_can_be_built_around_a_zero_optimizer_only(ranks):
+    for errors, right in ranks(build_hook_around):
+        assert_refused(errors, AssertionError, "ZeroRedundancyOptimizer")
+        assert right is None

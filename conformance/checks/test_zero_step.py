@@ -1,0 +1,227 @@
+"""The sharded step: who owns what, and that every step leaves what the ordinary optimizer leaves, on every rank."""
+
+import random
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance.checking import MANY, check
+from conformance.joinables import upper_ranks
+from conformance.sharding import (
+    OPTIMIZERS,
+    Drift,
+    Twin,
+    give,
+    in_two_groups,
+    owners,
+    sharded,
+    some_parameters,
+)
+
+GROUPED = {"one group": list, "two groups": in_two_groups}
+
+
+def sizes_to_own(world):
+    """Lists of parameter sizes, among them such that only the promised rule spreads well."""
+    generator = random.Random(world)
+    drawn = [[generator.randrange(1, 40) for _ in range(count)] for count in (2, 5, 9, 13)]
+    return [[16] * world, [1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 1, 1, 1, 9, 4], [1], *drawn]
+
+
+def who_owns(ctx, every):
+    found = []
+    for sizes in every:
+        parameters = [nn.Parameter(torch.zeros(size, device=ctx.device)) for size in sizes]
+        zero = sharded(ctx, parameters, lr=0.5)
+        found.append(owners(zero, parameters, 0.5, ctx.rank))
+    return found
+
+
+def greedy_loads(sizes, world):
+    """Elements per rank, ascending, if the largest parameter goes first and each to a least loaded rank."""
+    loads = [0] * world
+    for size in sorted(sizes, reverse=True):
+        loads[loads.index(min(loads))] += size
+    return sorted(loads)
+
+
+@check("ZERO-007")
+def test_every_parameter_has_one_owner_chosen_greedily_by_size_and_known_to_all(ranks):
+    every = sizes_to_own(ranks.world)
+    results = ranks(who_owns, every)
+    for found in results:
+        assert found == results[0], "the ranks disagree"
+    for sizes, owned in zip(every, results[0], strict=True):
+        assert set(owned) <= set(range(ranks.world)), f"sizes {sizes}: owners {owned}"
+        loads = [sum(size for size, owner in zip(sizes, owned, strict=True) if owner == r) for r in range(ranks.world)]
+        assert sorted(loads) == greedy_loads(sizes, ranks.world), f"sizes {sizes}: owners {owned}"
+
+
+def train(ctx, name, grouped=list, group=None, iterations=5, count=5, sparsely=False, **options):
+    """Where a sharded optimizer differs from its twin, by iteration."""
+    parameters = some_parameters(ctx, count)
+    twin = Twin(parameters, name, grouped)
+    zero = sharded(ctx, grouped(parameters), name, process_group=group, **options)
+    gaps = {}
+    for iteration in range(iterations):
+        give(parameters, iteration, sparsely)
+        give(twin.parameters, iteration, sparsely)
+        zero.step()
+        twin.optimizer.step()
+        gaps[iteration] = twin.gap(parameters)
+    return {iteration: gap for iteration, gap in gaps.items() if gap}
+
+
+def train_each(ctx):
+    found = {}
+    for name in OPTIMIZERS:
+        for arrangement, grouped in GROUPED.items():
+            for sparsely in (False, True):
+                gaps = train(ctx, name, grouped, sparsely=sparsely)
+                found[f"{name}, {arrangement}, some gradients absent: {sparsely}"] = gaps
+    return {what: gaps for what, gaps in found.items() if gaps}
+
+
+@check("ZERO-008")
+def test_after_each_step_all_ranks_hold_what_the_ordinary_optimizer_leaves(ranks):
+    assert ranks(train_each) == [{}] * ranks.world
+
+
+def train_in_subgroup(ctx, members):
+    group = dist.new_group(members)
+    if ctx.rank not in members:
+        return None
+    return train(ctx, "Adam", group=group), train(ctx, "SGD with momentum and decay", group=group)
+
+
+@check("ZERO-008", "ZERO-001", worlds=(3, 4))
+def test_ranks_of_a_subgroup_share_among_themselves(ranks):
+    results = ranks(train_in_subgroup, upper_ranks(ranks.world))
+    assert results == [None] + [({}, {})] * (ranks.world - 1)
+
+
+def train_few(ctx, count):
+    return {name: gaps for name in OPTIMIZERS if (gaps := train(ctx, name, count=count, iterations=3))}
+
+
+@check("ZERO-030", worlds=MANY)
+def test_ranks_that_own_nothing_take_part(ranks):
+    for count in (1, max(ranks.world - 1, 1)):
+        assert ranks(train_few, count) == [{}] * ranks.world
+
+
+def keep_states(ctx):
+    """What the user's optimizer keeps on this rank: entries and elements; and what this rank owns."""
+    parameters = some_parameters(ctx)
+    Drift.made.clear()
+    zero = sharded(ctx, parameters, "a user's own")
+    for iteration in range(3):
+        give(parameters, iteration)
+        zero.step()
+    local = [found for made in Drift.made if (found := made()) is not None]
+    kept = [state["total"] for optimizer in local for state in optimizer.state.values() if "total" in state]
+    plain = sharded(ctx, parameters, lr=0.5)
+    owned = [owner == ctx.rank for owner in owners(plain, parameters, 0.5, ctx.rank)]
+    mine = [parameter for parameter, own in zip(parameters, owned, strict=True) if own]
+    return len(kept), sum(total.numel() for total in kept), len(mine), sum(parameter.numel() for parameter in mine)
+
+
+@check("ZERO-009")
+def test_each_rank_keeps_state_for_the_parameters_that_it_owns_and_no_others(ranks):
+    results = ranks(keep_states)
+    for entries, elements, owned, owned_elements in results:
+        assert (entries, elements) == (owned, owned_elements)
+    assert sum(entries for entries, *_ in results) == 5
+    assert max(elements for _, elements, *_ in results) < 42 or ranks.world == 1, "one rank keeps everything"
+
+
+def step_with_closure(ctx):
+    parameters = some_parameters(ctx)
+    twin = Twin(parameters, "a user's own")
+    zero = sharded(ctx, parameters, "a user's own")
+    calls = []
+
+    def closure(targets):
+        calls.append(torch.is_grad_enabled())
+        give(targets, 1)
+        return 3.0
+
+    returned, gaps = [], []
+    for keywords in ({"closure": True}, {"closure": True, "scale": 0.5}, {"scale": 2.0}, {}):
+        results = []
+        for optimizer, targets in ((zero, parameters), (twin.optimizer, twin.parameters)):
+            given = {**keywords, "closure": lambda targets=targets: closure(targets)}
+            given = given if "closure" in keywords else keywords
+            results.append(optimizer.step(**given))
+        returned.append(results[0])
+        assert results[0] == results[1]
+        gaps.append(twin.gap(parameters))
+    plain = sharded(ctx, parameters, "Adam")
+    builtin = [plain.step(lambda: torch.tensor(3.0)).item(), plain.step()]
+    return returned, gaps, calls, builtin
+
+
+@check("ZERO-010")
+def test_a_step_passes_on_closure_and_keywords_and_returns_what_the_local_optimizer_returns(ranks):
+    promised = [("stepped", 3.0, 1.0), ("stepped", 3.0, 0.5), ("stepped", None, 2.0), ("stepped", None, 1.0)]
+    for returned, gaps, calls, builtin in ranks(step_with_closure):
+        assert returned == promised
+        assert gaps == [None] * 4
+        assert calls == [True] * 4  # two by the sharded optimizer, two by its twin
+        assert builtin == [3.0, None]
+
+
+def schedule(ctx, name, grouped):
+    parameters = some_parameters(ctx)
+    twin = Twin(parameters, name, grouped)
+    zero = sharded(ctx, grouped(parameters), name)
+    schedulers = [torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5) for one in (zero, twin.optimizer)]
+    gaps, shown = [], []
+    for iteration in range(4):
+        if iteration == 2:
+            for optimizer in (zero, twin.optimizer):
+                optimizer.param_groups[-1]["lr"] = 0.75
+                optimizer.param_groups[0]["weight_decay"] = 0.5
+        for optimizer, targets, scheduler in zip(
+            (zero, twin.optimizer), (parameters, twin.parameters), schedulers, strict=True
+        ):
+            give(targets, iteration)
+            optimizer.step()
+            scheduler.step()
+        gaps.append(twin.gap(parameters))
+        shown.append([group["lr"] for group in zero.param_groups] == [g["lr"] for g in twin.optimizer.param_groups])
+    return gaps, shown
+
+
+def schedule_each(ctx):
+    names = ("SGD with momentum and decay", "Adam")
+    return [schedule(ctx, name, grouped) for name in names for grouped in GROUPED.values()]
+
+
+@check("ZERO-011")
+def test_changed_learning_rates_and_other_settings_hold_from_the_next_step(ranks):
+    for rank, results in enumerate(ranks(schedule_each)):
+        for gaps, shown in results:
+            assert gaps == [None] * 4, f"rank {rank}"
+            assert shown == [True] * 4, f"rank {rank}"
+
+
+def fade(ctx):
+    parameters = some_parameters(ctx)
+    twin = Twin(parameters, "a user's own", in_two_groups, fade=0.5)
+    zero = sharded(ctx, in_two_groups(parameters), "a user's own", fade=0.5)
+    told = []
+    for iteration in range(3):
+        give(parameters, iteration)
+        give(twin.parameters, iteration)
+        zero.step()
+        twin.optimizer.step()
+        told.append((twin.gap(parameters), [(group["lr"], group["count"]) for group in zero.param_groups]))
+    return told
+
+
+@check("ZERO-011")
+def test_what_the_local_optimizer_changes_in_its_groups_is_shown_after_the_step(ranks):
+    shown = [[(0.0625 * 0.5**step, step), (0.03125 * 0.5**step, step)] for step in (1, 2, 3)]
+    assert ranks(fade) == [[(None, groups) for groups in shown]] * ranks.world
