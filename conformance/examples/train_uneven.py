@@ -27,9 +27,8 @@ def mlp() -> nn.Module:
 
 
 def convnet() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
-    )
+    features = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*features, nn.Linear(8, 2))
 
 
 def transformer() -> nn.Module:
@@ -37,7 +36,7 @@ def transformer() -> nn.Module:
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-def average(group: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def average(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """A communication hook as users write them: average the bucket over everybody."""
     work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])

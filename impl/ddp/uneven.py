@@ -72,6 +72,17 @@ class UnevenInputs(Parts, Joinable):
             )
         return found
 
+    def _check_global_requires_backward_grad_sync(self, is_joined_rank: bool) -> bool | None:
+        """Tell, or on a joined rank learn, whether any rank synchronises its next backward (DDPJ-029).
+
+        Our own joined ranks learn it from the announcements of ``Session``; this is torch's way, kept by name. Live
+        ranks do not wait and get None; joined ranks get the answer.
+        """
+        wanted = not is_joined_rank and self.require_backward_grad_sync
+        flag = torch.tensor([float(wanted)], device=self.device)
+        pending = collectives.all_reduce(self.reducer.team, flag, "any backward to synchronise")
+        return bool(pending.wait(self._watch()).item()) if is_joined_rank else None
+
     def _sync_final_model(self, is_last_joiner: bool) -> None:
         """All ranks take over parameters and buffers of the highest rank among the last joiners (DDPJ-016, 017)."""
         team = self.reducer.team
