@@ -1,0 +1,218 @@
+"""The log that DDP keeps of itself: what it holds, how often it is refreshed, and names in debug mode."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from conformance import models
+from conformance.checking import check
+from conformance.observing import assert_refused, mine, trained, wrapped
+from conformance.ranks import caught
+from conformance.training import private
+
+# -- DDP-142, DDP-143: the sampling rate
+
+
+def set_rates(ctx):
+    model = wrapped(ctx, models.scalar())
+    set_rate = private(model, "_set_ddp_runtime_logging_sample_rate")
+    return [caught(set_rate, rate) for rate in (0, -1)], [caught(set_rate, rate) for rate in (1, 7)]
+
+
+@check("DDP-142", worlds=(1, 2))
+def test_a_sampling_rate_below_one_is_refused(ranks):
+    for refused, accepted in ranks(set_rates):
+        assert_refused(refused, ValueError, "sample rate")
+        assert accepted == [None, None]
+
+
+def follow_the_log(ctx, rates):
+    """Which iteration the log shows after each of ``rates[rate]`` steps, one rate after the other."""
+    model = wrapped(ctx, models.scalar())
+    log = private(model, "_get_ddp_logging_data")
+    shown = []
+    for rate, steps in rates.items():
+        if rate:
+            model._set_ddp_runtime_logging_sample_rate(rate)
+        seen = []
+        for _ in range(steps):
+            trained(model, mine(ctx))
+            seen.append(log()["iteration"])
+        shown.append(seen)
+    return shown
+
+
+@check("DDP-143", worlds=(1, 2))
+def test_the_first_ten_iterations_are_logged_and_then_every_nth(ranks):
+    first = [*range(11), 10, 10]
+    for told in ranks(follow_the_log, {0: 13, 5: 10, 2: 3}):
+        assert told == [first, [10, 10, 15, 15, 15, 15, 15, 20, 20, 20], [20, 24, 24]]
+
+
+@check("DDP-143", worlds=(1,))
+def test_by_default_every_hundredth_iteration_is_logged(ranks):
+    assert ranks(follow_the_log, {0: 102})[0][0] == [*range(11), *[10] * 89, 100, 100]
+
+
+# -- DDP-144: what the log holds
+
+
+class Mixture(nn.Module):
+    """Two types of parameters, five of the first and two of the second, and a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.singles = nn.Parameter(torch.ones(5))
+        self.doubles = nn.Parameter(torch.ones(2, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x):
+        return (self.singles * x).sum() + (self.doubles * x).sum()
+
+
+def read_log(ctx, options):
+    model = wrapped(ctx, Mixture(), **options)
+    return private(model, "_get_ddp_logging_data")()
+
+
+@check("DDP-144", worlds=(1, 2, 3))
+def test_the_log_of_a_new_model_says_how_it_was_built(ranks):
+    for rank, log in enumerate(ranks(read_log, {})):
+        numbers = {
+            "world_size": ranks.world, "rank": rank, "bucket_cap_bytes": 25 * 1024 * 1024, "broadcast_buffers": 1,
+            "find_unused_parameters": 0, "gradient_as_bucket_view": 0, "output_device": -1, "num_parameter_tensors": 2,
+            "total_parameter_size_bytes": 36, "has_sync_bn": 0,
+        }  # fmt: skip
+        assert {name: log.get(name) for name in numbers} == numbers, f"rank {rank}"
+        assert (log["module_name"], log["backend_name"], log["device_ids"]) == ("Mixture", ranks.backend, "")
+        assert sorted(log["dtypes"].split(", ")) == ["double", "float"]
+        assert all(type(entry) in (int, str) for entry in log.values()), "the entries are texts and whole numbers"
+
+
+@check("DDP-144", worlds=(1, 2))
+def test_the_log_of_a_new_model_follows_its_options(ranks):
+    options = {"find_unused_parameters": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 2}
+    for log in ranks(read_log, options):
+        assert (log["find_unused_parameters"], log["gradient_as_bucket_view"]) == (1, 1)
+        assert log["bucket_cap_bytes"] == 2 * 1024 * 1024
+
+
+def read_log_later(ctx):
+    model = wrapped(ctx, models.Sum())
+    log = private(model, "_get_ddp_logging_data")
+    before = log()
+    for iteration in range(3):
+        trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
+    return before, log()
+
+
+MEASURED = ("forward_compute_time", "backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
+
+
+@check("DDP-144", worlds=(1, 2))
+def test_the_log_of_a_trained_model_also_holds_measured_times(ranks):
+    for before, after in ranks(read_log_later):
+        assert set(before) <= set(after), "entries got lost in training"
+        for name in MEASURED:
+            assert name not in before or before[name] == 0
+            assert after[name] >= 0
+            assert after[f"avg_{name}"] >= 0
+        assert after["forward_compute_time"] > 0
+        assert after["backward_compute_time"] > 0
+
+
+# -- DDP-145: static graphs
+
+
+def log_static_graphs(ctx):
+    chosen = wrapped(ctx, models.scalar(), static_graph=True)
+    plain = wrapped(ctx, models.scalar())
+    late = wrapped(ctx, models.scalar())
+    private(late, "_set_static_graph")()
+    logged = [private(model, "_get_ddp_logging_data")() for model in (chosen, plain, late, copy.deepcopy(chosen))]
+    return [log.get("static_graph", 0) for log in logged]
+
+
+@check("DDP-145", worlds=(1, 2))
+def test_a_static_graph_is_logged_once_it_is_set(ranks):
+    assert ranks(log_static_graphs) == [[1, 0, 1, 1]] * ranks.world
+
+
+# -- DDP-146: names in debug mode
+
+
+def leave_b_out(ctx):
+    model = wrapped(ctx, models.Parts("ab"))
+    model.module.use = "a"
+    x = models.divisible(ctx.rank, 0).to(ctx.device)
+
+    def train():
+        for _ in range(2):
+            model(x).sum().backward()
+
+    return caught(train)
+
+
+class Again(nn.Module):
+    """A layer that is checkpointed twice: with unused-parameter detection its gradients are ready more than once."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = models.scalar()
+
+    def forward(self, x):
+        return sum(checkpoint(self.inner, x, use_reentrant=True) for _ in range(2))
+
+
+def make_ready_twice(ctx):
+    model = wrapped(ctx, nn.Sequential(models.scalar(), Again()), find_unused_parameters=True)
+    return caught(lambda: model(mine(ctx)).sum().backward())
+
+
+@check("DDP-146", worlds=(1, 2), scenarios={"INFO": "INFO", "DETAIL": "DETAIL"})
+def test_in_debug_mode_errors_name_the_parameters(ranks, scenario):
+    for error in ranks(leave_b_out, env={"TORCH_DISTRIBUTED_DEBUG": scenario}):
+        assert_refused([error], RuntimeError, "parts.b.weight", "parts.b.bias")
+        assert "parts.a" not in error.text
+    for error in ranks(make_ready_twice, env={"TORCH_DISTRIBUTED_DEBUG": scenario}):
+        if error is not None:  # else the model is simply trained
+            assert_refused([error], RuntimeError, "1.inner.weight", "twice")
+
+
+# -- DDP-147, DDP-148: broken insides
+
+
+def map_names(ctx):
+    model = wrapped(ctx, models.Branches())
+    map_them = private(model, "_build_debug_param_to_name_mapping")
+    a, b = model.module.a.weight, model.module.b.weight
+    stranger = nn.Parameter(torch.ones(1))
+    return map_them([a, b]), [caught(map_them, [a]), caught(map_them, [a, b, stranger])]
+
+
+@check("DDP-147", worlds=(1, 2))
+def test_a_list_that_does_not_fit_the_model_is_called_a_bug(ranks):
+    for names, errors in ranks(map_names):
+        assert names == {0: "a.weight", 1: "b.weight"}
+        assert_refused(errors, ValueError, "bug")
+        assert "b.weight" in errors[0].text, "the error does not name the missing parameter"
+
+
+def lose_the_logger(ctx):
+    model = wrapped(ctx, models.scalar())
+    calls = [
+        private(model, "_get_ddp_logging_data"),
+        private(model, "_set_static_graph"),
+        lambda: private(model, "_register_builtin_comm_hook")(ctx.subject.BuiltinCommHookType.ALLREDUCE),
+        lambda: model.register_comm_hook(None, lambda state, bucket: None),
+    ]
+    model.logger = None
+    return [caught(call) for call in calls]
+
+
+@check("DDP-148", worlds=(1, 2))
+def test_without_its_logger_nothing_is_read_or_registered(ranks):
+    for errors in ranks(lose_the_logger):
+        assert_refused(errors, AssertionError)
