@@ -1,0 +1,187 @@
+"""Parameters and buffers that DDP was told to leave alone: neither broadcast nor reduced, whatever they are called."""
+
+import torch
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, WORLDS, check
+from conformance.observing import mean_of_all, mine, reduced_elements, started, trained, wrapped
+from conformance.training import private
+
+
+def leave(ctx, model, *names):
+    """Tell the subject to leave these alone; it is told before wrapping."""
+    private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")(model, list(names))
+
+
+# -- DDP-149: local in every respect
+
+
+def branches_with_buffers(rank):
+    """``a`` and ``b`` side by side, with two buffers on ``b``; everything different on each rank."""
+    model = models.Branches()
+    model.a.weight.data.fill_(1.0 + rank)
+    model.b.weight.data.fill_(10.0 + rank)
+    model.b.register_buffer("c", torch.full((1,), float(rank)))
+    model.b.register_buffer("d", torch.full((1,), float(rank)))
+    return model
+
+
+def train_with_ignored(ctx):
+    model = branches_with_buffers(ctx.rank)
+    leave(ctx, model, "a.weight", "b.c")
+    ddp = wrapped(ctx, model)
+    found, elements = [], set()
+    for _ in range(3):
+        model.b.d.fill_(float(ctx.rank))
+        events = started(ctx, lambda: found.append(trained(ddp, mine(ctx), with_b=True)))
+        elements.add(reduced_elements(events))
+    return [model.a.weight.item(), model.b.weight.item(), model.b.c.item(), model.b.d.item()], found, elements
+
+
+@check("DDP-149", worlds=WORLDS)
+def test_ignored_tensors_keep_their_values_and_their_local_gradients(ranks):
+    for rank, (held, found, _) in enumerate(ranks(train_with_ignored)):
+        assert held == [1.0 + rank, 10.0, rank, 0.0], f"rank {rank}"
+        assert found == [{"a.weight": [12.0 * (rank + 1)], "b.weight": [mean_of_all(ranks.world)]}] * 3, f"rank {rank}"
+
+
+@check("DDP-149", worlds=MANY)
+def test_gradients_of_ignored_parameters_are_not_even_sent(ranks):
+    for _, _, elements in ranks(train_with_ignored, ledger=True):
+        assert elements == {1}
+
+
+class OwnShape(nn.Module):
+    """A scalar layer beside a parameter and a buffer with as many elements as the rank's place."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.a, self.inner = models.scalar(), nn.Module()
+        self.inner.own = nn.Parameter(torch.ones(rank + 1))
+        self.inner.register_buffer("seen", torch.zeros(rank + 1))
+
+    def forward(self, x):
+        return self.a(x) + (x * self.inner.own).sum()
+
+
+def train_own_shapes(ctx):
+    model = OwnShape(ctx.rank)
+    leave(ctx, model, "inner.own", "inner.seen")
+    return trained(wrapped(ctx, model), mine(ctx))
+
+
+@check("DDP-149", worlds=MANY)
+def test_ignored_tensors_may_have_another_shape_on_each_rank(ranks):
+    for rank, found in enumerate(ranks(train_own_shapes)):
+        assert found == {"a.weight": [mean_of_all(ranks.world)], "inner.own": [12.0 * (rank + 1)] * (rank + 1)}
+
+
+# -- DDP-150: marks
+
+
+def look_at_marks(ctx):
+    model = branches_with_buffers(ctx.rank)
+    names = ["a.weight", "b.c", "no.such.name"]
+    leave(ctx, model, *names)
+    stored = private(model, "_ddp_params_and_buffers_to_ignore")
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    found = trained(wrapped(ctx, model), mine(ctx), with_b=True)  # an unknown name disturbs nothing later either
+    return sorted(stored) == sorted(names), [name for name, t in tensors if getattr(t, "_ddp_ignored", False)], found
+
+
+@check("DDP-150", worlds=(1, 2))
+def test_names_are_kept_on_the_module_and_tensors_are_marked(ranks):
+    for rank, (stored, marked, found) in enumerate(ranks(look_at_marks)):
+        assert stored, "the names on the module are not those that were given"
+        assert marked == ["a.weight", "b.c"]
+        assert found == {"a.weight": [12.0 * (rank + 1)], "b.weight": [mean_of_all(ranks.world)]}
+
+
+# -- DDP-151: at the root
+
+
+class Root(nn.Module):
+    """A parameter and a buffer of the root module, beside a scalar layer."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.a = models.scalar(10.0 + rank)
+        self.weight = nn.Parameter(torch.full((1,), 1.0 + rank))
+        self.register_buffer("count", torch.full((1,), float(rank)))
+
+    def forward(self, x):
+        return self.a(x) + x * self.weight
+
+
+def train_at_the_root(ctx, prefix):
+    model = Root(ctx.rank)
+    leave(ctx, model, f"{prefix}weight", f"{prefix}count")
+    found = trained(wrapped(ctx, model), mine(ctx))
+    return found, model.weight.item(), model.count.item(), model.a.weight.item()
+
+
+@check("DDP-151", worlds=MANY, scenarios={"name": "", "dot and name": "."})
+def test_tensors_of_the_root_module_are_ignored_altogether(ranks, scenario):
+    for rank, (found, *held) in enumerate(ranks(train_at_the_root, scenario)):
+        assert found == {"a.weight": [mean_of_all(ranks.world)], "weight": [12.0 * (rank + 1)]}, f"rank {rank}"
+        assert held == [1.0 + rank, rank, 10.0], f"rank {rank}"
+
+
+# -- DDP-152, DDP-153: lists of what is managed
+
+
+def list_managed(ctx):
+    model = models.Branches()
+    leave(ctx, model, "a.weight")
+    listed = private(ctx.subject.DistributedDataParallel, "_get_data_parallel_params")
+    named = [(name, parameter is model.b.weight) for name, parameter in listed(model, named_params=True)]
+    return [parameter is model.b.weight for parameter in listed(model)], named
+
+
+@check("DDP-152", worlds=(1,))
+def test_the_list_of_managed_parameters_leaves_ignored_ones_out(ranks):
+    assert ranks(list_managed)[0][0] == [True]
+
+
+@check("DDP-153", worlds=(1,))
+def test_the_list_with_names_holds_the_managed_ones(ranks):
+    named = ranks(list_managed)[0][1]
+    assert ("b.weight", True) in named
+    if named != [("b.weight", True)]:
+        assert named == [("a.weight", False), ("b.weight", True)]
+        ranks.at_limit("with names, ignored parameters are listed too")
+
+
+# -- DDP-154: one tensor with two names
+
+
+class Tied(nn.Module):
+    """Two scalar layers that share their weight, and a third one."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.a, self.b, self.c = (models.scalar(weight + rank) for weight in (1.0, 1.0, 10.0))
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.a(x) + self.b(x) + self.c(x)
+
+
+def tie(ctx, name):
+    model = Tied(ctx.rank)
+    leave(ctx, model, name)
+    found = trained(wrapped(ctx, model), mine(ctx))
+    marked = bool(getattr(model.a.weight, "_ddp_ignored", False))
+    return found["c.weight"], model.c.weight.item(), (marked, model.a.weight.item(), found["a.weight"])
+
+
+@check("DDP-154", worlds=MANY, scenarios={"first name": "a.weight", "second name": "b.weight"})
+def test_a_shared_parameter_is_either_ignored_or_managed(ranks, scenario):
+    ways = set()
+    for rank, (found, held, way) in enumerate(ranks(tie, scenario)):
+        assert (found, held) == ([mean_of_all(ranks.world)], 10.0), f"rank {rank}"
+        ignored, managed = (True, 1.0 + rank, [24.0 * (rank + 1)]), (False, 1.0, [2 * mean_of_all(ranks.world)])
+        assert way in (ignored, managed), f"mark, weight and gradient on rank {rank} disagree: {way}"
+        ways.add(way[0])
+    assert len(ways) == 1
