@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 conformance/examples/train_uneven.py weights.pt
 
-To train with Joinery instead, change the two lines marked below into ``from impl import DistributedDataParallel, Join``.
+To train with Joinery, change the two lines marked below into ``from impl import DistributedDataParallel, Join``.
 """
 
 import sys

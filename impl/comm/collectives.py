@@ -13,6 +13,10 @@ from .pending import Pending
 from .ranks import GroupRank, Team
 
 
+#: torch 2.13 has renamed it and warns of the older name
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
 def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.ReduceOp.SUM) -> Pending:
     """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
     trace.note(label)
@@ -29,7 +33,7 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
 def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) -> Pending:
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
     trace.note(label)
-    work = dist.all_gather_into_tensor(whole, part, group=team.group, async_op=True)
+    work = _all_gather(whole, part, group=team.group, async_op=True)
     return Pending(label, whole, work)
 
 
