@@ -1,0 +1,229 @@
+"""Saving and loading the sharded state: consolidation, the format of an ordinary optimizer, everybody's own part."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+
+from conformance.checking import MANY, check
+from conformance.joinables import upper_ranks
+from conformance.observing import assert_refused
+from conformance.ranks import caught
+from conformance.sharding import (
+    FUNCTIONAL,
+    OPTIMIZERS,
+    Drift,
+    Twin,
+    first_gap,
+    give,
+    in_two_groups,
+    owners,
+    sharded,
+    some_parameters,
+)
+
+GROUPED = {"one group": list, "two groups": in_two_groups}
+
+
+def trained(ctx, name, grouped, steps=2, group=None, **options):
+    """Parameters, their sharded optimizer and the twin after some steps."""
+    parameters = some_parameters(ctx)
+    twin = Twin(parameters, name, grouped, **options)
+    zero = sharded(ctx, grouped(parameters), name, process_group=group, **options)
+    go_on(zero, parameters, twin, range(steps))
+    return parameters, zero, twin
+
+
+def go_on(zero, parameters, twin, iterations, sparsely=True):
+    """Step both; the first gap. The gradients of some parameters are absent now and then."""
+    gap = None
+    for iteration in iterations:
+        for optimizer, targets in ((zero, parameters), (twin.optimizer, twin.parameters)):
+            give(targets, iteration, sparsely)
+            optimizer.step()
+        gap = gap or twin.gap(parameters)
+    return gap
+
+
+def difference(ours, theirs):
+    """Where our state dictionary differs from another, tensors bit by bit, or is not sorted; None if nowhere."""
+    if list(ours["state"]) != sorted(theirs["state"]):
+        return f"keys {list(ours['state'])}, expected {sorted(theirs['state'])}"
+    if [group["params"] for group in ours["param_groups"]] != [group["params"] for group in theirs["param_groups"]]:
+        return f"groups {ours['param_groups']}, expected {theirs['param_groups']}"
+    for mine, other in zip(ours["param_groups"], theirs["param_groups"], strict=True):
+        wrong = [key for key, value in other.items() if mine.get(key) != value]
+        if wrong:
+            return f"settings {wrong}: {mine}, expected {other}"
+    for index, state in theirs["state"].items():
+        for key, value in state.items():
+            mine = ours["state"][index].get(key)
+            same = torch.equal(mine.cpu(), value.cpu()) if isinstance(value, torch.Tensor) else mine == value
+            if not same:
+                return f"state {key} of parameter {index}: {mine}, expected {value}"
+    return None
+
+
+def ask_unconsolidated(ctx):
+    _, zero, _ = trained(ctx, "Adam", list)
+    never = caught(zero.state_dict)
+    zero.consolidate_state_dict()
+    by_default = caught(zero.state_dict)
+    zero.consolidate_state_dict(to=ctx.world - 1)
+    return never, by_default, caught(zero.state_dict)
+
+
+@check("ZERO-015", "ZERO-016")
+def test_the_global_state_is_refused_wherever_it_has_not_been_consolidated(ranks):
+    results = ranks(ask_unconsolidated)
+    last = ranks.world - 1
+    refused = [never for never, _, _ in results] + [by_default for _, by_default, _ in results[1:]]
+    assert_refused(refused, RuntimeError, "consolidate_state_dict")
+    assert results[0][1] is None, "the default target is rank 0"
+    assert results[last][2] is None
+
+
+def consolidate(ctx, to):
+    """On the target: where the global state differs from the ordinary one, and where training goes on differently."""
+    found = {}
+    for name in OPTIMIZERS:
+        for arrangement, grouped in GROUPED.items():
+            parameters, zero, twin = trained(ctx, name, grouped)
+            zero.consolidate_state_dict(to=to)
+            gap = go_on_ordinarily(ctx, name, grouped, parameters, zero, twin) if ctx.rank == to else None
+            later = go_on(zero, parameters, twin, [3])  # consolidating has changed nothing
+            if gap or later:
+                found[f"{name}, {arrangement}"] = gap or f"afterwards {later}"
+    return found
+
+
+def go_on_ordinarily(ctx, name, grouped, parameters, zero, twin):
+    state = zero.state_dict()
+    if wrong := difference(state, twin.optimizer.state_dict()):
+        return wrong
+    ordinary, reference = Twin(parameters, name, grouped), copy.deepcopy(twin)
+    ordinary.optimizer.load_state_dict(copy.deepcopy(state))  # as from a file: tensors may be those in use
+    for one in (ordinary, reference):
+        give(one.parameters, 2)
+        one.optimizer.step()
+    return first_gap(ordinary.parameters, reference.parameters)
+
+
+@check("ZERO-016")
+def test_the_consolidated_state_is_that_of_the_ordinary_optimizer_in_global_order(ranks):
+    for to in {0, ranks.world - 1}:
+        assert ranks(consolidate, to) == [{}] * ranks.world, f"consolidated to rank {to}"
+
+
+def consolidate_in_subgroup(ctx, members, to):
+    group = dist.new_group(members)
+    if ctx.rank not in members:
+        return None
+    _, zero, twin = trained(ctx, "Adam", list, group=group)
+    zero.consolidate_state_dict(to=to)
+    error = caught(zero.state_dict)
+    return "refused" if error else difference(zero.state_dict(), twin.optimizer.state_dict())
+
+
+@check("ZERO-016", "ZERO-015", worlds=(3, 4))
+def test_the_target_is_a_rank_of_the_optimizers_own_group(ranks):
+    for to in (0, 1):
+        results = ranks(consolidate_in_subgroup, upper_ranks(ranks.world), to)
+        assert results[0] is None
+        assert results[1:] == [None if rank == to else "refused" for rank in range(ranks.world - 1)]
+
+
+def load(ctx):
+    """Load an ordinary optimizer's state into fresh sharded ones, and go on."""
+    found = {}
+    for name in [*FUNCTIONAL, "ASGD"]:
+        for arrangement, grouped in GROUPED.items():
+            parameters, _, twin = trained(ctx, name, grouped)
+            twin.optimizer.param_groups[0]["lr"] = 0.0078125
+            fresh = sharded(ctx, grouped(parameters), name, lr=0.75)
+            fresh.load_state_dict(copy.deepcopy(twin.optimizer.state_dict()))
+            shown = [group["lr"] for group in fresh.param_groups]
+            expected = [group["lr"] for group in twin.optimizer.param_groups]
+            gap = None if shown == expected else f"learning rates {shown}, expected {expected}"
+            gaps = [gap, go_on(fresh, parameters, twin, range(2, 5))]
+            fresh.consolidate_state_dict()
+            if ctx.rank == 0:
+                gaps.append(difference(fresh.state_dict(), twin.optimizer.state_dict()))
+            if any(gaps):
+                found[f"{name}, {arrangement}"] = gaps
+    return found
+
+
+@check("ZERO-017")
+def test_a_loaded_state_goes_on_as_the_ordinary_optimizer_would(ranks):
+    assert ranks(load) == [{}] * ranks.world
+
+
+def look_at_the_loaded(ctx):
+    """What the local optimizer holds after loading: entries, and where scalars and tensors lie."""
+    parameters = some_parameters(ctx)
+    twin = Twin(parameters, "Adam")
+    give(twin.parameters, 0)
+    twin.optimizer.step()
+    state = twin.optimizer.state_dict()
+    state["state"] = {
+        index: {key: value.cpu() for key, value in entries.items()} for index, entries in state["state"].items()
+    }
+    zero = sharded(ctx, parameters, "Adam")
+    zero.load_state_dict(copy.deepcopy(state))
+    held = [
+        (key, value.dim(), str(value.device.type)) for each in zero.optim.state.values() for key, value in each.items()
+    ]
+    owned = owners(sharded(ctx, parameters, lr=0.5), parameters, 0.5, ctx.rank)
+    return len(zero.optim.state), owned.count(ctx.rank), held, ctx.device.type
+
+
+@check("ZERO-017")
+def test_each_rank_holds_the_states_of_its_own_parameters_on_their_device(ranks):
+    results = ranks(look_at_the_loaded)
+    assert sum(entries for entries, *_ in results) == 5
+    for entries, owned, held, device in results:
+        assert entries == owned
+        for key, dimensions, where in held:
+            assert where == ("cpu" if dimensions == 0 else device), key
+
+
+def load_what_is_kept(ctx):
+    """Load one dictionary twice, as somebody does who keeps it."""
+    parameters, twin = some_parameters(ctx), Twin(some_parameters(ctx), "Adam", in_two_groups)
+    give(twin.parameters, 0)
+    twin.optimizer.step()
+    kept = copy.deepcopy(twin.optimizer.state_dict())
+    found = []
+    for _ in range(2):
+        fresh = sharded(ctx, in_two_groups(parameters), "Adam")
+        fresh.load_state_dict(kept)
+        lost = [index for index, state in kept["state"].items() if state is None]
+        found.append(f"states {lost} are gone" if lost else difference(kept, twin.optimizer.state_dict()))
+    with torch.no_grad():
+        for parameter, other in zip(parameters, twin.parameters, strict=True):
+            parameter.copy_(other)
+    return [*found, go_on(fresh, parameters, twin, [1], sparsely=False)]
+
+
+@check("ZERO-018", worlds=MANY)
+def test_loading_leaves_the_dictionary_as_it_was(ranks):
+    assert ranks(load_what_is_kept) == [[None] * 3] * ranks.world
+
+
+def save_shared_entries(ctx):
+    """The user's optimizer keeps counters in its groups; they are saved and loaded with the groups."""
+    parameters, zero, _ = trained(ctx, "a user's own", in_two_groups, steps=3)
+    zero.consolidate_state_dict()
+    saved = [zero.state_dict() if ctx.rank == 0 else None]
+    if ctx.world > 1:
+        dist.broadcast_object_list(saved, src=0)
+    fresh = sharded(ctx, in_two_groups(parameters), "a user's own")
+    fresh.load_state_dict(saved[0])
+    locally = Drift.made[-1]()
+    return [[group["count"] for group in groups] for groups in (fresh.param_groups, locally.param_groups)]
+
+
+@check("ZERO-017")
+def test_group_attributes_of_a_users_own_optimizer_are_taken_over(ranks):
+    assert ranks(save_shared_entries) == [[[3, 3], [3, 3]]] * ranks.world

@@ -1,0 +1,181 @@
+"""Where the parameters live, and what may change while training: bucket views, freezing, added groups."""
+
+import torch
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, check
+from conformance.sharding import Twin, first_gap, give, in_two_groups, logged, owners, sharded, some_parameters
+
+NAMES = ("SGD with momentum and decay", "Adam")
+
+
+def storages(parameters):
+    return [parameter.untyped_storage().data_ptr() for parameter in parameters]
+
+
+def live_in_views(ctx, grouped):
+    """Per optimizer: where it differs from its twin; owner and storage of every parameter at several moments."""
+    found = []
+    for name in NAMES:
+        parameters = some_parameters(ctx)
+        twin = Twin(parameters, name, grouped)
+        zero = sharded(ctx, grouped(parameters), name, parameters_as_bucket_view=True)
+        gaps, places = [twin.gap(parameters)], [storages(parameters)]
+        for iteration in range(3):
+            give(parameters, iteration, sparsely=True)
+            give(twin.parameters, iteration, sparsely=True)
+            zero.step()
+            twin.optimizer.step()
+            gaps.append(twin.gap(parameters))
+            places.append(storages(parameters))
+        for group in zero.param_groups:  # from here on plain SGD, to find out who owns what
+            group.update(momentum=0.0, weight_decay=0.0, lr=0.5)
+        owned = owners(zero, parameters, 0.5, ctx.rank) if name.startswith("SGD") else None
+        dense = all(parameter.is_contiguous() for parameter in parameters)
+        found.append((gaps, places, owned, dense))
+    return found
+
+
+@check("ZERO-012")
+def test_as_views_each_owners_parameters_share_one_flat_tensor_and_results_are_unchanged(ranks):
+    for grouped in (list, in_two_groups):
+        for results in ranks(live_in_views, grouped):
+            owned = results[0][2]  # ownership is by sizes alone: the same for both optimizers
+            for gaps, places, _, dense in results:
+                assert gaps == [None] * 4
+                assert dense
+                for storage_by_parameter in places:
+                    shared = {
+                        owner: {place for place, own in zip(storage_by_parameter, owned, strict=True) if own == owner}
+                        for owner in owned
+                    }
+                    assert all(len(each) == 1 for each in shared.values()), "an owner's parameters lie apart"
+                    assert len(set.union(*shared.values())) == len(shared), "two owners share one tensor"
+
+
+def keep_places(ctx):
+    told = []
+    for name in NAMES:
+        parameters = some_parameters(ctx)
+        parameters[0].data = parameters[0].data.t().contiguous().t()  # not in row order: views would change that
+        strides = [parameter.stride() for parameter in parameters]
+        before = [parameter.data_ptr() for parameter in parameters]
+        zero = sharded(ctx, parameters, name)
+        for iteration in range(2):
+            give(parameters, iteration)
+            zero.step()
+        stayed = before == [parameter.data_ptr() for parameter in parameters]
+        told.append((stayed, strides == [parameter.stride() for parameter in parameters]))
+    return told
+
+
+@check("ZERO-012")
+def test_without_views_every_parameter_keeps_its_storage(ranks):
+    assert ranks(keep_places) == [[(True, True)] * 2] * ranks.world
+
+
+def freeze(ctx, views):
+    """Train while trainability changes; after every step what differs, what was logged and who has moved."""
+    told = []
+    for name in NAMES:
+        parameters = some_parameters(ctx)
+        parameters[3].requires_grad_(False)
+        twin = Twin(parameters, name)
+        zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
+        found = []
+        for iteration, changes in enumerate([{}, {0: False}, {}, {0: True}, {3: True, 1: False}, {}]):
+            for place, flag in changes.items():
+                parameters[place].requires_grad_(flag)
+                twin.parameters[place].requires_grad_(flag)
+            frozen = [parameter.requires_grad is False for parameter in parameters]
+            before = [parameter.detach().clone() for parameter in parameters]
+            give(parameters, iteration)
+            give(twin.parameters, iteration)
+            texts = logged(zero.step)
+            twin.optimizer.step()
+            kept = [torch.equal(p, b) for p, b, f in zip(parameters, before, frozen, strict=True) if f]
+            found.append((twin.gap(parameters), all(kept), noticed(texts), bool(changes)))
+        told.append(found)
+    return told
+
+
+def noticed(texts):
+    """Whether somebody logged that trainability has changed."""
+    return any("trainable" in text or "requires_grad" in text for text in texts)
+
+
+@check("ZERO-013", "ZERO-012", scenarios={"in place": False, "as bucket views": True})
+def test_freezing_and_thawing_is_noticed_at_the_next_step_and_logged(ranks, scenario):
+    for rank, told in enumerate(ranks(freeze, scenario)):
+        for found in told:
+            for iteration, (gap, kept, heard, changed) in enumerate(found):
+                assert gap is None, f"rank {rank}, iteration {iteration}: {gap}"
+                assert kept, f"rank {rank}, iteration {iteration}: a frozen parameter has moved"
+                assert heard == changed, f"rank {rank}, iteration {iteration}: logged {heard}, changed {changed}"
+
+
+def added_parameters(ctx):
+    return [nn.Parameter(models.integers(*shape, seed=9).to(ctx.device)) for shape in ((4, 5), (3,), (2, 2))]
+
+
+def add_group(ctx, views):
+    """Owners before and after a group is added; and training across the addition against the twin."""
+    parameters, more = some_parameters(ctx), added_parameters(ctx)
+    zero = sharded(ctx, parameters, lr=0.5, parameters_as_bucket_view=views)
+    before = owners(zero, parameters, 0.5, ctx.rank)
+    zero.add_param_group({"params": more, "lr": 0.5})
+    after = owners(zero, [*parameters, *more], 0.5, ctx.rank)
+
+    gaps = []
+    for name in NAMES:
+        parameters, more = some_parameters(ctx), added_parameters(ctx)
+        twin = Twin(parameters, name)
+        zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
+        for iteration in range(4):
+            if iteration == 2:
+                copies = [nn.Parameter(parameter.detach().clone()) for parameter in more]
+                zero.add_param_group({"params": iter(more), "lr": 0.0078125})
+                twin.optimizer.add_param_group({"params": copies, "lr": 0.0078125})
+                parameters, twin.parameters = [*parameters, *more], [*twin.parameters, *copies]
+            give(parameters, iteration)
+            give(twin.parameters, iteration)
+            zero.step()
+            twin.optimizer.step()
+            gaps.append(twin.gap(parameters))
+        shown = [group["lr"] for group in zero.param_groups]
+        gaps.append(None if shown == [group["lr"] for group in twin.optimizer.param_groups] else f"shown {shown}")
+    return before, after, gaps
+
+
+@check("ZERO-014", scenarios={"in place": False, "as bucket views": True})
+def test_an_added_group_moves_no_earlier_parameter_and_trains_with_its_own_settings(ranks, scenario):
+    results = ranks(add_group, scenario)
+    for before, after, gaps in results:
+        assert after == results[0][1], "the ranks disagree"
+        assert after[: len(before)] == before
+        assert set(after) <= set(range(ranks.world))
+        assert gaps == [None] * 10
+
+
+def replace_values(ctx, views):
+    """A user loads other values into the parameters, in place, between two steps."""
+    parameters = some_parameters(ctx)
+    twin = Twin(parameters, "Adam")
+    zero = sharded(ctx, parameters, "Adam", parameters_as_bucket_view=views)
+    for iteration in range(3):
+        for targets in (parameters, twin.parameters):
+            if iteration == 1:
+                with torch.no_grad():
+                    for place, target in enumerate(targets):
+                        target.copy_(models.integers(*target.shape, seed=70 + place))
+            give(targets, iteration)
+        zero.step()
+        twin.optimizer.step()
+    return first_gap(parameters, twin.parameters)
+
+
+@check("ZERO-012", "ZERO-008", worlds=MANY)
+def test_values_loaded_into_the_parameters_are_what_the_next_step_starts_from(ranks):
+    for views in (False, True):
+        assert ranks(replace_values, views) == [None] * ranks.world
