@@ -40,7 +40,7 @@ def info_of(zero):
 
 
 def make_hooks(ctx):
-    """For both factories: the optimizer's information after a call that says nothing of shards, and after one that does."""
+    """For both factories: what the optimizer knows after a call without a word of shards, and after one with."""
     group = overlapping.group_of(ctx)
     hook = ctx.subject.default_hooks.allreduce_hook
     found = []
@@ -101,12 +101,13 @@ def test_the_optimizer_is_looked_at_before_the_backend_and_a_refusal_leaves_no_t
 
 def overlap_on_gloo(ctx):
     """For both factories: why they refuse the default group, or a few iterations on it."""
-    found = []
-    for interleaved in (False, True):
-        pairs = []
-        error = caught(lambda how=Overlap(interleaved), into=pairs: into.append(pair_of(ctx, how, dist.group.WORLD)))
-        found.append((error, None if error else iterations(pairs[0])))
-    return found
+    return [attempt(ctx, Overlap(interleaved)) for interleaved in (False, True)]
+
+
+def attempt(ctx, how):
+    pairs = []
+    error = caught(lambda: pairs.append(pair_of(ctx, how, dist.group.WORLD)))
+    return error, None if error else iterations(pairs[0])
 
 
 @check("HOOK-004", worlds=(1, 2, 3), backends=("gloo",), deadline_s=5.0)

@@ -35,8 +35,6 @@ class UnevenLayers(nn.Module):
         return torch.cat([(index + 1) * layer(x) for index, layer in enumerate(self.layers)], dim=1)
 
 
-
-
 def train_each(ctx, ways):
     group = overlapping.group_of(ctx)
     return [iterations(pair_of(ctx, how, group)) for how in ways]

@@ -60,6 +60,7 @@ class RecordingGroup(dist.ProcessGroup):
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]
         self.inner = inner
         self.real = real  # the backend itself; torch sets options on what it takes to be one
+        self._kind = kind
         for device in inner._device_types:
             self._register_backend(device, kind, inner._get_backend(device))
         self._set_default_backend(kind)
@@ -69,7 +70,9 @@ class RecordingGroup(dist.ProcessGroup):
         return self.real.options
 
     def getBackendName(self) -> str:
-        return str(self.real.name())
+        """As an unrecorded group: C++ callers take a group by this name for one of torch's own kinds."""
+        registered = self._kind == dist.ProcessGroup.BackendType.CUSTOM and self.real is not self.inner
+        return "custom" if registered else str(self.real.name())
 
 
 def _recorded(method: str, op: str, subject: int, number_means: str) -> Callable[..., Any]:
