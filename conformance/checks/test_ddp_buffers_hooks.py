@@ -130,6 +130,8 @@ def return_futures(ctx, location):
     model = counting(ctx)
 
     def start(_state, buffers):
+        time.sleep(0 if ctx.rank == 0 else 0.05)  # so that on rank 0 nothing is done when the hook returns
+
         def settle(buffer, slow):
             def later(future):
                 time.sleep(0.1 if slow else 0)
