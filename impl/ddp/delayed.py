@@ -31,6 +31,7 @@ class DelayedReduction:
     def __init__(self, ddp: DistributedDataParallel, parameters: Sequence[nn.Parameter], trigger: nn.Parameter) -> None:
         self._ddp = weakref.ref(ddp)
         self._parameters = list(parameters)
+        self._trigger = trigger
         self._flats: list[torch.Tensor] = []
         self._views: dict[nn.Parameter, torch.Tensor] = {}
         self._lay_out()
@@ -50,6 +51,27 @@ class DelayedReduction:
         detached = [parameter.detach() for parameter in parameters]
         broadcast_coalesced(ddp.reducer.team, detached, GroupRank(0), "delayed parameters", ddp.broadcast_bucket_size)
         return DelayedReduction(ddp, parameters, trigger)
+
+    def names(self) -> tuple[list[str], str]:
+        """The names of the delayed parameters and of the trigger, by which a pickled object finds them again."""
+        ddp = self._ddp()
+        assert ddp is not None, "the model of a delayed reduction is gone"
+        called = {parameter: name for name, parameter in ddp.module.named_parameters(remove_duplicate=False)}
+        if not {*self._parameters, self._trigger} <= called.keys():
+            ddp._log_and_throw(
+                RuntimeError,
+                "This model cannot be pickled: a delayed parameter, or param_to_hook_all_reduce, is not a parameter of "
+                "the wrapped module. Pickle its state_dict instead.",
+            )
+        return [called[parameter] for parameter in self._parameters], called[self._trigger]
+
+    @staticmethod
+    def found(ddp: DistributedDataParallel, names: tuple[list[str], str] | None) -> DelayedReduction | None:
+        """Set up anew what ``names`` told before pickling. Nothing is broadcast (DDP-160)."""
+        if names is None:
+            return None
+        *delayed, trigger = [ddp.module.get_parameter(name) for name in (*names[0], names[1])]
+        return DelayedReduction(ddp, delayed, trigger)
 
     def _lay_out(self) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}

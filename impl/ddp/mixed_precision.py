@@ -43,7 +43,7 @@ class MixedPrecisionRun:
     """
 
     def __init__(self, ddp: DistributedDataParallel, config: _MixedPrecision) -> None:
-        _log.warning("Received mixed precision config %s", config)
+        _log.warning("This model runs in mixed precision: %s", config)
         self.config = config
         managed = params.managed_parameters(ddp.module, ddp.parameters_to_ignore)
         self._parameters = [item.parameter for item in managed if item.parameter.is_floating_point()]

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from ..comm.ranks import Team
 from ..join import Joinable
 from . import options
+from .delayed import DelayedReduction
+from .mixed_precision import MixedPrecisionRun, _MixedPrecision
 from .parts import Parts
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 #: What belongs to this process and this moment, and is left out of a pickled object (DDP-155).
 _OF_THIS_PROCESS = (
     "process_group", "reducer", "logger", "_delayed", "_mixed_precision_run", "_in_backward", "_per_parameter",
-    "_fused_optimizer", "_join_session", "_join_stamp",
+    "_fused_optimizer", "_comm_hooks", "_buffer_hook", "_join_session", "_join_stamp",
 )
 
 
@@ -36,11 +38,14 @@ class Renewal(Parts):
         state = copy.copy(self.__dict__)
         for name in _OF_THIS_PROCESS:
             state.pop(name, None)
+        state["_delayed_names"] = None if self._delayed is None else self._delayed.names()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the reducer on the default group, with the stored settings (DDP-158, DDP-159)."""
         self.process_group = Team.of(None).group
+        state = dict(state)
+        delayed = state.pop("_delayed_names", None)
         super().__setstate__(state)  # type: ignore[misc]
         self.__dict__.setdefault("require_forward_param_sync", True)
         self.__dict__.setdefault("require_backward_grad_sync", True)
@@ -49,11 +54,14 @@ class Renewal(Parts):
         self._reset_runtime_state()
         static_graph, self.static_graph = self.static_graph, False
         self.logger = None
-        self._delayed = None
-        self._mixed_precision_run = None
+        self._mixed_precision_run = None if self.mixed_precision is None else self._run_lowered(self.mixed_precision)
         self._build_reducer()
+        self._delayed = DelayedReduction.found(cast("DistributedDataParallel", self), delayed)
         if static_graph:
             self._set_static_graph()
+
+    def _run_lowered(self, config: _MixedPrecision) -> MixedPrecisionRun:
+        return MixedPrecisionRun(cast("DistributedDataParallel", self), config)
 
     def _check_default_group(self) -> None:
         try:
