@@ -1,0 +1,250 @@
+"""Pickling and checkpoints: what travels, what is built anew, and what a restored model does."""
+
+import copy
+import io
+import pickle
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+
+from conformance import models, oracle
+from conformance.checking import MANY, WORLDS, check
+from conformance.hooked import done
+from conformance.observing import (
+    TINY_MIB,
+    assert_refused,
+    mean_of_all,
+    mine,
+    mixed,
+    or_lacks_accelerator,
+    takes,
+    trained,
+    wrapped,
+)
+from conformance.ranks import caught
+from conformance.training import numbers, parameters, private
+
+
+def through_a_file(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def through_bytes(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+WAYS = {"saved and loaded": through_a_file, "pickled": through_bytes, "deep copy": copy.deepcopy}
+
+
+def sums_of(world, count):
+    found = []
+    for iteration in range(count):
+        batches = [models.divisible(rank, iteration) for rank in range(world)]
+        found.append(numbers(oracle.averaged_gradients(models.Sum(), batches, world).items()))
+    return found
+
+
+def steps(ctx, model, iterations):
+    return [trained(model, models.divisible(ctx.rank, iteration).to(ctx.device)) for iteration in iterations]
+
+
+# -- DDP-155: what is left out
+
+
+def look_at_state(ctx):
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+    before = steps(ctx, model, range(2))
+    state = model.__getstate__()
+    alive = [getattr(model, name) is not None for name in ("process_group", "reducer", "logger")]
+    return sorted({"process_group", "reducer", "logger"} & set(state)), alive, before + steps(ctx, model, [2])
+
+
+@check("DDP-155", worlds=(1, 2, 3))
+def test_handles_of_the_process_are_left_out_and_the_live_object_goes_on(ranks):
+    assert ranks(look_at_state) == [([], [True] * 3, sums_of(ranks.world, 3))] * ranks.world
+
+
+# -- DDP-156, DDP-157: only on the default group
+
+
+def pickle_on_another_group(ctx):
+    model = wrapped(ctx, models.scalar(), process_group=dist.new_group(list(range(ctx.world))))
+    errors = [caught(way, model) for way in WAYS.values()]
+    return errors, trained(model, mine(ctx))
+
+
+@check("DDP-156", worlds=(1, 2, 3))
+def test_a_model_on_another_group_cannot_be_pickled(ranks):
+    for errors, found in ranks(pickle_on_another_group):
+        assert_refused(errors, RuntimeError, "default process group")
+        assert found == {"weight": [mean_of_all(ranks.world)]}
+
+
+def pickle_without_a_group(ctx):
+    model = wrapped(ctx, models.scalar())
+    ctx.meet("built")
+    dist.destroy_process_group()
+    return caught(through_bytes, model)
+
+
+@check("DDP-157", worlds=(1, 2))
+def test_without_a_group_pickling_is_refused(ranks):
+    for error in ranks(pickle_without_a_group):
+        assert_refused([error], Exception, "default process group")
+        if not error.is_a(RuntimeError):
+            assert error.is_a(ValueError), error
+            ranks.at_limit("after its group is gone, pickling a model raises ValueError")
+
+
+# -- DDP-158: a restored model
+
+
+def restore_and_train(ctx, way):
+    options = {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True, "find_unused_parameters": True}
+    model = wrapped(ctx, models.Sum(), **options)
+    steps(ctx, model, range(2))
+    restored = WAYS[way](model)
+    logs = [private(each, "_get_ddp_logging_data")() for each in (model, restored)]
+    found = steps(ctx, restored, range(3))
+    settings = [{name: log[name] for name in (*options, "bucket_cap_bytes") if name in log} for log in logs]
+    return found, restored.process_group is ctx.group, settings, restored.module is model.module
+
+
+@check("DDP-158", worlds=WORLDS, beyond=False, scenarios={way: way for way in WAYS})
+def test_a_restored_model_averages_with_the_settings_it_had(ranks, scenario):
+    for found, default, (before, after), same in ranks(restore_and_train, scenario):
+        assert found == sums_of(ranks.world, 3)
+        assert default, "it is not on the default group"
+        assert before == after
+        assert not same
+
+
+def restore_buffers(ctx):
+    model = through_bytes(wrapped(ctx, models.Counting(1.0 + 10 * ctx.rank)))
+    for _ in range(3):
+        trained(model, mine(ctx))
+    with model.no_sync():
+        local = trained(model, mine(ctx))
+    return model.module.seen[:3], local
+
+
+@check("DDP-158", worlds=MANY)
+def test_a_restored_model_synchronises_buffers_and_knows_no_sync(ranks):
+    for rank, (seen, local) in enumerate(ranks(restore_buffers)):
+        assert seen == [0.0, 1.0, 2.0], f"rank {rank}"
+        assert local == {"a.weight": [12.0 * (rank + 1)]}
+
+
+def restore_delayed(ctx, way):
+    takes(ctx, "delay_all_reduce_named_params")
+    model = torch.nn.Sequential(models.scalar(), models.scalar()).to(ctx.device)
+    delayed = {"delay_all_reduce_named_params": [("1.weight", model[1].weight)]}
+    restored = WAYS[way](wrapped(ctx, model, param_to_hook_all_reduce=model[0].weight, **delayed))
+    return [trained(restored, mine(ctx, times)) for times in (1, 2)]
+
+
+@check("DDP-158", worlds=MANY, beyond=False, scenarios={way: way for way in WAYS})
+def test_a_restored_model_still_averages_its_delayed_parameters(ranks, scenario):
+    averages = [mean_of_all(ranks.world, times) for times in (1, 2)]
+    expected = [{"0.weight": [average], "1.weight": [average]} for average in averages]
+    assert ranks(restore_delayed, scenario) == [expected] * ranks.world
+
+
+def restore_mixed(ctx, way):
+    def run():
+        model = mixed(ctx, models.scalar(), {"param_dtype": torch.bfloat16})
+        trained(model, mine(ctx))
+        told = []
+        error = caught(lambda: told.append(WAYS[way](model)))
+        if error is not None:
+            return error, None, None
+        return None, told[0](mine(ctx)).dtype, trained(told[0], mine(ctx))
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-158", worlds=(1, 2, 3), scenarios={way: way for way in WAYS})
+def test_a_restored_model_runs_in_the_precision_it_had_or_cannot_be_pickled(ranks, scenario):
+    for error, dtype, found in ranks(restore_mixed, scenario):
+        if error is None:
+            assert dtype is torch.bfloat16
+            assert found == {"weight": [mean_of_all(ranks.world)]}
+
+
+# -- DDP-159: old pickles and static graphs
+
+
+def restore_old_state(ctx):
+    model = wrapped(ctx, models.Sum(), static_graph=True)
+    state = model.__getstate__()
+    for flag in ("require_forward_param_sync", "require_backward_grad_sync"):
+        state.pop(flag, None)
+    restored = type(model).__new__(type(model))
+    restored.__setstate__(state)
+    flags = restored.require_forward_param_sync, restored.require_backward_grad_sync
+    return flags, private(restored, "_get_ddp_logging_data")().get("static_graph"), steps(ctx, restored, range(3))
+
+
+@check("DDP-159", worlds=(1, 2, 3))
+def test_a_state_without_flags_synchronises_and_a_static_graph_stays_one(ranks):
+    assert ranks(restore_old_state) == [((True, True), 1, sums_of(ranks.world, 3))] * ranks.world
+
+
+# -- DDP-160: what is not restored
+
+
+def nothing(_state, bucket):
+    """A hook that leaves gradients local."""
+    return done(bucket.buffer())
+
+
+def restore_hooked(ctx):
+    model = wrapped(ctx, models.scalar())
+    model.register_comm_hook(None, nothing)
+    model.module.weight.data.fill_(1.0 + ctx.rank)
+    restored = through_bytes(model)
+    return parameters(restored), trained(restored, mine(ctx)), trained(model, mine(ctx))
+
+
+@check("DDP-160", worlds=MANY, beyond=False)
+def test_a_restored_model_has_no_hook_or_the_same_and_keeps_its_weights(ranks):
+    for rank, (held, found, before) in enumerate(ranks(restore_hooked)):
+        local, average = {"weight": [12.0 * (rank + 1)]}, {"weight": [mean_of_all(ranks.world)]}
+        assert before == local, "the original model has lost its hook"
+        assert held in ({"weight": [1.0 + rank]}, {"weight": [1.0]}), f"rank {rank}"
+        assert found in (average, local)
+        if found == average != local:
+            ranks.at_limit("a communication hook is dropped when a model is pickled")
+        if held != {"weight": [1.0]}:
+            ranks.at_limit("restored replicas may differ")
+
+
+# -- DDP-161: names in a checkpoint
+
+
+def save_and_strip(ctx):
+    model = wrapped(ctx, models.Counting(1.0))
+    trained(model, mine(ctx))
+    model.module.a.weight.data.fill_(7.0)
+    state = model.state_dict()
+    names = list(state), [name for name, _ in model.named_parameters()]
+    plain = models.Counting(1.0)
+    consume_prefix_in_state_dict_if_present(state, "module.")
+    plain.load_state_dict(state)
+    other = wrapped(ctx, models.Counting(1.0))
+    other.load_state_dict(model.state_dict())
+    values = [(each.a.weight.item(), each.count.item()) for each in (plain, other.module)]
+    return names, list(state), values
+
+
+@check("DDP-161", worlds=(1, 2))
+def test_names_in_a_checkpoint_begin_with_module_and_fit_the_bare_model_without_it(ranks):
+    for (stored, named), stripped, values in ranks(save_and_strip):
+        assert sorted(stored) == ["module.a.weight", "module.count"]
+        assert named == ["module.a.weight"]
+        assert sorted(stripped) == ["a.weight", "count"]
+        assert values == [(7.0, 1.0), (7.0, 1.0)]
