@@ -177,7 +177,7 @@ class Alone:
 WARM_UP = 3  # so many iterations at most may pass before an overlapping optimizer begins to update (HOOK-013)
 
 
-def willing_group(ctx: RankContext, seconds: float = 4) -> Any:
+def willing_group(ctx: RankContext, seconds: float = 60) -> Any:
     """A group of all ranks that overlap hooks accept, whose waits end after ``seconds``.
 
     torch's hooks refuse the backend that calls itself gloo, so there the group has the same backend by another name.

@@ -1,0 +1,217 @@
+"""A sharded optimizer on uneven inputs, with DDP and alone: one process's weights, wherever it stands in the list."""
+
+import itertools
+
+import torch.distributed as dist
+
+from conformance import models, scenario
+from conformance.checking import MANY, check
+from conformance.joinables import upper_ranks
+from conformance.observing import TINY_MIB
+from conformance.sharding import OPTIMIZERS, Alone, Twin, give, in_two_groups, sharded, some_parameters, whole
+from conformance.training import parameters
+
+
+def train(ctx, schedule, name="SGD", group=None, place=None, **options):
+    """DDP and ZeRO in one context; where this rank differs from one process, and its parameters at the end."""
+    place = ctx.rank if place is None else place
+    listed, divide = options.pop("listed", ("ddp", "zero")), options.pop("divide_by_initial", True)
+    views, scheduled = options.pop("views", False), options.pop("scheduled", False)
+    model = models.Sum().to(ctx.device)
+    alone = Alone(ctx, model, name, schedule, divide_by_initial=divide)
+    ddp = ctx.subject.DistributedDataParallel(model, process_group=group, bucket_cap_mb=TINY_MIB, **options)
+    zero = sharded(ctx, model.parameters(), name, process_group=group, parameters_as_bucket_view=views)
+    by_name = {"ddp": ddp, "zero": zero}
+    gaps = {}
+
+    def follow(iteration):
+        alone.step(iteration)
+        if scheduled:
+            alone.optimizer.param_groups[0]["lr"] *= 0.5
+
+    with ctx.subject.Join([by_name[each] for each in listed], divide_by_initial_world_size=divide):
+        for iteration in range(schedule[place]):
+            zero.zero_grad()
+            ddp(whole(place, iteration).to(ctx.device)).sum().backward()
+            zero.step()
+            if scheduled:
+                zero.param_groups[0]["lr"] *= 0.5
+            follow(iteration)
+            gaps[iteration] = alone.gap(model)
+    for iteration in range(schedule[place], max(schedule)):
+        follow(iteration)
+    gaps["the end"] = alone.gap(model)
+    return {when: gap for when, gap in gaps.items() if gap}, parameters(model)
+
+
+def train_each(ctx, jobs):
+    return [train(ctx, schedule, name, **options) for schedule, name, options in jobs]
+
+
+def as_one_process(ranks, jobs):
+    """Every rank has one process's parameters after each of its iterations and at the end, for every job."""
+    results = ranks(train_each, jobs)
+    for place, (schedule, name, options) in enumerate(jobs):
+        for rank, mine in enumerate(results):
+            assert mine[place][0] == {}, f"rank {rank}, schedule {schedule}, {name}, {options}"
+
+
+def equal_replicas(ranks, jobs):
+    """At the end all ranks have the same parameters, whatever they are."""
+    results = ranks(train_each, jobs)
+    for place, (schedule, name, _) in enumerate(jobs):
+        for rank, mine in enumerate(results):
+            assert mine[place][1] == results[0][place][1], f"rank {rank}, schedule {schedule}, {name}"
+
+
+def uneven_jobs(world):
+    """Every fixed uneven schedule, each with another optimizer."""
+    names = itertools.cycle(OPTIMIZERS)
+    return [(schedule, name, {}) for schedule, name in zip(scenario.uneven_shapes(world), names, strict=False)]
+
+
+@check("ZERO-021", worlds=MANY, deadline_s=20)
+def test_with_ddp_uneven_inputs_end_with_equal_parameters_on_all_ranks(ranks):
+    equal_replicas(ranks, uneven_jobs(ranks.world))
+    ten_and_more = tuple(10 + rank for rank in range(ranks.world))  # the documented example
+    equal_replicas(ranks, [(ten_and_more, "Adam", {})])
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=20)
+def test_the_documented_example_trains_as_one_process_does(ranks):
+    as_one_process(ranks, [(tuple(10 + rank for rank in range(ranks.world)), "Adam", {})])
+
+
+PAIRS = [pair for pair in itertools.product(range(5), repeat=2) if pair[0] != pair[1]]
+
+
+@check("ZERO-022", worlds=(2,), deadline_s=30, scenarios={name: name for name in OPTIMIZERS})
+def test_every_uneven_pair_of_counts_trains_as_one_process_does(ranks, scenario):
+    as_one_process(ranks, [(pair, scenario, {}) for pair in PAIRS])
+
+
+@check("ZERO-022", worlds=(3, 4), deadline_s=30)
+def test_every_uneven_shape_trains_as_one_process_does(ranks):
+    as_one_process(ranks, uneven_jobs(ranks.world))
+
+
+VARIANTS = {
+    "bucket views": {"views": True},
+    "gradients as bucket views": {"gradient_as_bucket_view": True},
+    "a changing learning rate": {"scheduled": True},
+    "divided by the active ranks": {"divide_by_initial": False},
+    "unused parameters searched": {"find_unused_parameters": True},
+    "a static graph": {"static_graph": True},
+}
+
+
+@check("ZERO-022", worlds=(2, 3), deadline_s=10, scenarios=VARIANTS)
+def test_variants_train_as_one_process_does(ranks, scenario):
+    world = ranks.world
+    schedules = (tuple(1 + rank for rank in range(world)), tuple(world - rank for rank in range(world)))
+    as_one_process(ranks, [(schedule, "SGD with momentum and decay", scenario) for schedule in schedules])
+
+
+@check("ZERO-019", worlds=(1, 2, 3, 4), deadline_s=10)
+def test_on_even_inputs_a_context_changes_nothing(ranks):
+    even = scenario.even(ranks.world, 3)
+    as_one_process(ranks, [(even, name, {"divide_by_initial": False}) for name in ("SGD", "Adam")])
+
+
+def train_in_subgroup(ctx, members, schedule):
+    group = dist.new_group(members)
+    if ctx.rank not in members:
+        return {}
+    return train(ctx, schedule, "Adam", group, members.index(ctx.rank))[0]
+
+
+@check("ZERO-022", worlds=(3, 4), deadline_s=10)
+def test_in_a_subgroup_uneven_inputs_train_as_one_process_does(ranks):
+    members = upper_ranks(ranks.world)
+    for schedule in (scenario.one_long(len(members), 0), scenario.one_short(len(members), 0)):
+        assert ranks(train_in_subgroup, members, schedule) == [{}] * ranks.world, f"schedule {schedule}"
+
+
+# -- without DDP, and before it
+
+
+def step_alone(ctx, jobs):
+    """Join([zero]) over given gradients: where each job differs from the ordinary optimizer."""
+    found = {}
+    for schedule, name, grouped in jobs:
+        params = some_parameters(ctx)
+        twin = Twin(params, name, grouped)
+        zero = sharded(ctx, grouped(params), name)
+        gaps = {}
+        with ctx.subject.Join([zero]):
+            for iteration in range(schedule[ctx.rank]):
+                for optimizer, targets in ((zero, params), (twin.optimizer, twin.parameters)):
+                    give(targets, iteration, sparsely=True)
+                    optimizer.step()
+                gaps[iteration] = twin.gap(params)
+        for iteration in range(schedule[ctx.rank], max(schedule)):
+            give(twin.parameters, iteration, sparsely=True)
+            twin.optimizer.step()
+        gaps["the end"] = twin.gap(params)
+        found.update({f"{schedule}, {name}, {when}": gap for when, gap in gaps.items() if gap})
+    return found
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8)
+def test_a_sharded_optimizer_may_be_the_only_joinable(ranks):
+    names, schedules = list(OPTIMIZERS), [scenario.linear(ranks.world, 1), *scenario.uneven_shapes(ranks.world)]
+    jobs = [
+        (schedule, names[place % len(names)], (list, in_two_groups)[place % 2])
+        for place, schedule in enumerate(schedules)
+    ]
+    assert ranks(step_alone, jobs) == [{}] * ranks.world
+
+
+@check("ZERO-020", worlds=(2,), deadline_s=8)
+def test_alone_every_pair_of_counts_steps_as_the_ordinary_optimizer_does(ranks):
+    pairs = list(itertools.product(range(5), repeat=2))
+    names = list(OPTIMIZERS)
+    jobs = [(pair, names[place % len(names)], list) for place, pair in enumerate(pairs)]
+    assert ranks(step_alone, jobs) == [{}] * 2
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8)
+def test_a_sharded_optimizer_may_be_listed_before_its_model(ranks):
+    schedules = (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0))
+    jobs = [(schedule, name, {"listed": ("zero", "ddp")}) for schedule in schedules for name in ("SGD", "Adam")]
+    as_one_process(ranks, jobs)
+
+
+# -- the hook
+
+
+def use_the_hook(ctx, members):
+    """Outside of any context: what the hook is, what its methods do, and what the optimizer says of itself."""
+    group = dist.new_group(members)
+    if ctx.rank not in members:
+        return None
+    params = some_parameters(ctx)
+    twin = Twin(params, "Adam")
+    zero = sharded(ctx, params, "Adam", process_group=group)
+    hook = zero.join_hook(divide_by_initial_world_size=False, anything=object())
+    gaps = []
+    for iteration in range(3):
+        for targets in (params, twin.parameters):
+            give(targets, iteration)
+        hook.main_hook()
+        twin.optimizer.step()
+        gaps.append(twin.gap(params))
+    before = len(ctx.ledger())
+    returned = [hook.post_hook(True), hook.post_hook(False)]
+    quiet = len(ctx.ledger()) == before and twin.gap(params) is None
+    kinds = isinstance(zero, ctx.subject.Joinable), isinstance(hook, ctx.subject.JoinHook)
+    place = zero.join_device == params[0].device, zero.join_process_group is group
+    return gaps, returned, quiet, kinds, place
+
+
+@check("ZERO-019")
+def test_the_main_hook_steps_the_post_hook_does_nothing_and_keywords_are_ignored(ranks):
+    members = upper_ranks(ranks.world) if ranks.world > 2 else list(range(ranks.world))
+    results = ranks(use_the_hook, members, ledger=True)
+    expected = ([None] * 3, [None] * 2, True, (True, True), (True, True))
+    assert [results[member] for member in members] == [expected] * len(members)
