@@ -1,0 +1,142 @@
+"""Another process group: members of it average over it from now on, everybody else keeps the old one."""
+
+import torch.distributed as dist
+
+from conformance import models
+from conformance.checking import MANY, check
+from conformance.hooked import TINY_MIB, alone, done, hooked, steps, summing
+from conformance.observing import mine, trained, wrapped
+from conformance.subjects import Unsupported
+from conformance.training import private
+
+COUNT = 3
+
+
+def members_of(world):
+    """All ranks but rank 0, so that ranks within the group are other numbers than outside; both ranks of two."""
+    return list(range(1, world)) if world > 2 else list(range(world))
+
+
+def rebuilt(model):
+    """Whether the order of buckets has been agreed; None where the subject does not tell."""
+    return getattr(model, "_has_rebuilt_buckets", None)
+
+
+# -- DDP-162, DDP-163, DDP-164
+
+
+def train_then_move(ctx, members):
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+    told = {"before": steps(ctx, model, count=COUNT), "rebuilt": [rebuilt(model)]}
+    group = dist.new_group(members)
+    private(model, "_update_process_group")(group)
+    told["rebuilt"].append(rebuilt(model))
+    if ctx.rank in members:
+        told["after"] = steps(ctx, model, count=COUNT)
+        told["rebuilt"].append(rebuilt(model))
+        told["group"] = model.process_group is group, model.join_process_group is group
+        told["rank"] = private(model, "_distributed_rank") == group.rank()
+    else:
+        told["kept"] = model.process_group is ctx.group
+    return told
+
+
+@check("DDP-162", worlds=MANY, beyond=False)
+def test_members_average_over_the_new_group_and_divide_by_its_size(ranks):
+    members = members_of(ranks.world)
+    for rank, told in enumerate(ranks(train_then_move, members)):
+        assert told["before"] == alone(range(ranks.world), count=COUNT), f"rank {rank}"
+        if rank in members:
+            assert told["after"] == alone(members, count=COUNT), f"rank {rank}"
+            assert told["group"] == (True, True), "process_group and join_process_group"
+            assert told["rank"], "the rank is not that within the new group"
+
+
+@check("DDP-163", worlds=(3, 4))
+def test_a_rank_outside_the_new_group_keeps_the_old_one(ranks):
+    members = members_of(ranks.world)
+    told = ranks(train_then_move, members)
+    assert [each.get("kept") for each in told] == [None if rank in members else True for rank in range(ranks.world)]
+
+
+@check("DDP-164", worlds=MANY)
+def test_buckets_are_rebuilt_after_the_move(ranks):
+    members = members_of(ranks.world)
+    for rank, told in enumerate(ranks(train_then_move, members)):
+        if None in told["rebuilt"]:
+            raise Unsupported("no attribute tells whether buckets were rebuilt")
+        assert told["rebuilt"] == [True, False, *([True] if rank in members else [])], f"rank {rank}"
+
+
+def count_across_the_move(ctx, members):
+    """Two iterations in the world and two in the new group; each rank's counter grows by a step of its own."""
+    model = wrapped(ctx, models.Counting(1.0 + 10 * ctx.rank))
+    for _ in range(2):
+        trained(model, mine(ctx))
+    private(model, "_update_process_group")(dist.new_group(members))
+    if ctx.rank in members:
+        for _ in range(2):
+            trained(model, mine(ctx))
+    return model.module.seen
+
+
+@check("DDP-162", worlds=MANY)
+def test_buffers_come_from_the_first_rank_of_the_new_group(ranks):
+    members = members_of(ranks.world)
+    step = 1.0 + 10 * members[0]
+    for rank, seen in enumerate(ranks(count_across_the_move, members)):
+        assert seen == [0.0, 1.0, *([1.0 + step, 1.0 + 2 * step] if rank in members else [])], f"rank {rank}"
+
+
+# -- DDP-165: hooks
+
+
+class Place:
+    """The state of a hook: the group it works on, None for none."""
+
+    def __init__(self, group):
+        self.group = group
+
+
+def averaging(place, bucket):
+    if place.group is None:
+        return done(bucket.buffer())
+    bucket.buffer().div_(place.group.size())
+    return summing(place.group, bucket)
+
+
+def keep_or_change_the_hooks_group(ctx, members):
+    """A hook with a part of the ranks as its group, before and after a move of the model; then the user moves it."""
+    part, everybody = dist.new_group(members), dist.new_group(list(range(ctx.world)))
+    place = Place(part if ctx.rank in members else None)
+    model = hooked(ctx, place, averaging)
+    seen = [steps(ctx, model, count=COUNT)]
+    private(model, "_update_process_group")(everybody)
+    seen.append(steps(ctx, model, count=COUNT))
+    place.group = everybody
+    return [*seen, steps(ctx, model, count=COUNT)]
+
+
+@check("DDP-165", worlds=MANY, beyond=False)
+def test_a_hook_keeps_its_group_until_its_user_gives_it_another(ranks):
+    members = members_of(ranks.world)[-2:]
+    for rank, (before, after, moved) in enumerate(ranks(keep_or_change_the_hooks_group, members)):
+        own = alone(members if rank in members else [rank], count=COUNT)
+        assert (before, after) == (own, own), f"rank {rank}"
+        assert moved == alone(range(ranks.world), count=COUNT), f"rank {rank}"
+
+
+def move_with_builtin_hook(ctx, members):
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+    private(model, "_register_builtin_comm_hook")(ctx.subject.BuiltinCommHookType.ALLREDUCE)
+    steps(ctx, model, count=COUNT)
+    private(model, "_update_process_group")(dist.new_group(members))
+    return steps(ctx, model, count=COUNT) if ctx.rank in members else None
+
+
+@check("DDP-165", worlds=(3, 4), deadline_s=4, beyond=False)
+def test_a_built_in_hook_has_no_state_to_change_and_follows_the_model(ranks):
+    members = members_of(ranks.world)
+    expected = alone(members, count=COUNT)
+    told = ranks(move_with_builtin_hook, members)
+    assert told == [expected if rank in members else None for rank in range(ranks.world)]
