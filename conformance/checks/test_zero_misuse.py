@@ -1,0 +1,91 @@
+"""Calls that only the overlap hooks make, made wrongly: each is refused before it can do harm."""
+
+import inspect
+
+import torch
+from torch import nn
+
+from conformance.checking import check
+from conformance.observing import assert_refused
+from conformance.ranks import caught
+from conformance.sharding import WARM_UP, Overlapped, Twin, give, sharded, some_parameters
+from conformance.training import private
+
+
+def plain(ctx):
+    """A sharded optimizer that steps by itself, its parameters and its twin."""
+    parameters = some_parameters(ctx)
+    return sharded(ctx, parameters, "Adam"), parameters, Twin(parameters, "Adam")
+
+
+def still_right(zero, parameters, twin):
+    """Whether the refusal has changed nothing: a step later all is as in the ordinary optimizer."""
+    for optimizer, targets in ((zero, parameters), (twin.optimizer, twin.parameters)):
+        give(targets, 0)
+        optimizer.step()
+    return twin.gap(parameters)
+
+
+def give_gradients_without_overlap(ctx):
+    zero, parameters, twin = plain(ctx)
+    gradients = [torch.ones_like(parameter) for parameter in parameters]
+    return caught(private(zero, "_local_step"), gradients=gradients), still_right(zero, parameters, twin)
+
+
+def initialise_without_overlap(ctx):
+    zero, parameters, twin = plain(ctx)
+    initialise = private(zero, "_init_zero_for_overlap")
+    needed = [p for p in inspect.signature(initialise).parameters.values() if p.default is inspect.Parameter.empty]
+    return caught(initialise, *[None for _ in needed]), still_right(zero, parameters, twin)
+
+
+def give_gradients_and_a_closure(ctx):
+    overlapped = Overlapped(ctx)
+    gaps = overlapped.train_many(range(WARM_UP + 1))
+    gradients = [None for _ in overlapped.model.parameters()]
+    error = caught(private(overlapped.zero, "_local_step"), gradients=gradients, closure=lambda: 1.0)
+    return error, gaps | overlapped.train_many([WARM_UP + 1]) or None
+
+
+def broadcast_in_overlap(ctx):
+    overlapped = Overlapped(ctx)
+    gaps = overlapped.train_many(range(WARM_UP + 1))
+    error = caught(private(overlapped.zero, "_broadcast_params_from_rank"), 0)
+    return error, gaps | overlapped.train_many([WARM_UP + 1]) or None
+
+
+MISUSES = {
+    "gradients without overlap": (give_gradients_without_overlap, ["gradients", "overlap"]),
+    "delayed initialisation without overlap": (initialise_without_overlap, ["overlap_with_ddp"]),
+    "gradients and a closure": (give_gradients_and_a_closure, ["closure"]),
+    "the ordinary broadcast in overlap mode": (broadcast_in_overlap, ["overlap_with_ddp"]),
+}
+
+
+@check("ZERO-028", worlds=(1, 2), deadline_s=10, scenarios=MISUSES)
+def test_internal_misuse_is_an_assertion_failure_that_changes_nothing(ranks, scenario):
+    misuse, words = scenario
+    results = ranks(misuse)
+    assert_refused([error for error, _ in results], AssertionError, *words)
+    assert [gap for _, gap in results] == [None] * ranks.world
+
+
+def check_partitions(ctx):
+    """What is said of partitions that are wrong, and of some that are right."""
+    parameters = some_parameters(ctx, 4)
+    zero = sharded(ctx, parameters, "Adam")
+    verify = private(zero, "_verify_params_per_rank")
+    nobody = [[] for _ in range(ctx.world)]
+    foreign = nn.Parameter(parameters[0].detach().clone())
+    wrong_lengths = [[*nobody, parameters], [*nobody[1:]], [*nobody, [], []]]
+    foreigners = [[[parameters[0], foreign], *nobody[1:]], [*nobody[1:], [foreign]]]
+    right = [[parameters, *nobody[1:]], [*nobody[1:], parameters[::2]], nobody]
+    return [[caught(verify, partition) for partition in each] for each in (wrong_lengths, foreigners, right)]
+
+
+@check("ZERO-029")
+def test_a_manual_partition_has_a_list_for_every_rank_and_only_known_parameters(ranks):
+    for wrong_lengths, foreigners, right in ranks(check_partitions):
+        assert_refused(wrong_lengths, ValueError, "params_per_rank")
+        assert_refused(foreigners, ValueError, "param")
+        assert right == [None] * 3, "a subset of the parameters is fine"

@@ -1,0 +1,197 @@
+"""A sharded optimizer that is stepped inside DDP's backward: its state, its group, its settings, idle ranks."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance.checking import MANY, check
+from conformance.observing import assert_refused
+from conformance.ranks import caught
+from conformance.sharding import WARM_UP, Overlapped, Twin, in_two_groups, sharded, some_parameters
+from conformance.training import numbers
+
+INITIALISED = WARM_UP + 1  # after so many iterations every implementation has begun to update
+
+
+def ask_too_early(ctx):
+    parameters = some_parameters(ctx)
+    saved = Twin(parameters, "Adam").optimizer.state_dict()
+    zero = sharded(ctx, parameters, "Adam", overlap_with_ddp=True)
+    return [caught(act) for act in (zero.state_dict, lambda: zero.load_state_dict(saved), zero.consolidate_state_dict)]
+
+
+@check("ZERO-024", worlds=(1, 2, 3))
+def test_the_state_is_refused_before_there_is_one(ranks):
+    results = ranks(ask_too_early)
+    for place, what in enumerate(("state_dict", "load_state_dict", "consolidate_state_dict")):
+        errors = [mine[place] for mine in results]
+        assert_refused(errors, RuntimeError)
+        for error in errors:  # that it is too early, in the words of one or the other
+            assert any(word in error.text for word in ("initialized", "before the first backward")), f"{what}: {error}"
+
+
+def add_a_group(ctx):
+    overlapped = Overlapped(ctx)
+    zero, more = overlapped.zero, [nn.Parameter(torch.ones(2, device=ctx.device))]
+    early = caught(zero.add_param_group, {"params": more})
+    counts = [len(zero.param_groups)]
+    gaps = overlapped.train_many(range(INITIALISED))
+    late = caught(zero.add_param_group, {"params": more})
+    return early, late, [*counts, len(zero.param_groups)], gaps | overlapped.train_many([INITIALISED])
+
+
+@check("ZERO-025", worlds=MANY, deadline_s=10)
+def test_a_group_cannot_be_added_and_the_refusal_changes_nothing(ranks):
+    results = ranks(add_a_group)
+    for errors in ([early for early, *_ in results], [late for _, late, *_ in results]):
+        assert_refused(errors, RuntimeError, "overlap_with_ddp", "group")
+    for _, _, counts, gaps in results:
+        assert counts == [1, 1]
+        assert gaps == {}
+
+
+def train_two_groups(ctx):
+    """Where several groups end: refused when built, refused later, or trained (with what differences)."""
+    try:
+        overlapped = Overlapped(ctx, "SGD with momentum and decay", grouped=in_two_groups)
+    except (ValueError, RuntimeError) as error:
+        return "at construction", str(error)
+    gaps = {}
+    for iteration in range(6):
+        try:
+            gaps[iteration] = overlapped.train(iteration)
+        except RuntimeError as error:
+            return "while training", str(error)
+    return "trained", {iteration: gap for iteration, gap in gaps.items() if gap}
+
+
+@check("ZERO-026", worlds=MANY, deadline_s=10)
+def test_several_groups_are_refused_or_each_is_trained_with_its_own_settings(ranks):
+    results = ranks(train_two_groups)
+    for end, told in results:
+        assert end == results[0][0], "the ranks disagree"
+        assert told == {} if end == "trained" else "group" in told, f"{end}: {told}"
+    if results[0][0] == "while training":
+        ranks.at_limit("several parameter groups are accepted and refused only in the initialising backward")
+
+
+def change_trainability(ctx, thaw):
+    """What the next backward and step, and those behind them, raise after a change."""
+    frozen = nn.Parameter(torch.ones(3, device=ctx.device), requires_grad=False)
+    overlapped = Overlapped(ctx, frozen=[frozen])
+    gaps = overlapped.train_many(range(INITIALISED))
+    changed = frozen if thaw else next(overlapped.model.parameters())
+    changed.requires_grad_(thaw)
+
+    def iterate(iteration):
+        overlapped.backward(iteration)
+        overlapped.zero.step()
+
+    errors = [caught(iterate, iteration) for iteration in (INITIALISED, INITIALISED + 1)]
+    return gaps, errors, numbers([("frozen", frozen)])["frozen"]
+
+
+@check("ZERO-027", worlds=(2, 3), deadline_s=10)
+def test_thawing_a_parameter_is_refused_at_the_next_step(ranks):
+    results = ranks(change_trainability, True)
+    assert [gaps for gaps, *_ in results] == [{}] * ranks.world
+    assert_refused([errors[0] for _, errors, _ in results], RuntimeError, "overlap_with_ddp")
+    for _, errors, values in results:
+        assert any(word in errors[0].text for word in ("trainab", "requires_grad")), errors[0]
+        assert values == [1.0] * 3
+
+
+@check("ZERO-027", worlds=(2, 3), deadline_s=10)
+def test_freezing_a_parameter_is_refused_at_the_next_step_or_the_next_forward(ranks):
+    # DDP waits for the gradient of the frozen parameter, so the step may not even be reached
+    for gaps, errors, _ in ranks(change_trainability, False):
+        assert gaps == {}
+        first = next((error for error in errors if error is not None), None)
+        assert_refused([first], RuntimeError, "parameter")
+
+
+def idle_owners(ctx, cap, layers):
+    overlapped = Overlapped(ctx, "SGD with momentum and decay", cap=cap, layers=layers)
+    return overlapped.train_many(range(INITIALISED + 1))
+
+
+@check("ZERO-030", worlds=MANY, deadline_s=10)
+def test_with_fewer_buckets_than_ranks_all_ranks_are_updated(ranks):
+    for cap, layers in ((25, 4), (1e-4, 1)):  # one bucket; one layer
+        assert ranks(idle_owners, cap, layers) == [{}] * ranks.world, f"cap {cap} MiB, {layers} layers"
+
+
+def change_the_learning_rate(ctx, name):
+    """Set lr to 0, then to another value, then let a scheduler halve it: what each iteration shows."""
+    overlapped = Overlapped(ctx, name)
+    gaps = overlapped.train_many(range(INITIALISED))
+    optimizers = (overlapped.zero, overlapped.alone.optimizer)
+
+    def set_rate(rate):
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = rate
+
+    set_rate(0.0)
+    before = numbers(overlapped.model.named_parameters())
+    gaps |= overlapped.train_many([INITIALISED])
+    stood = before == numbers(overlapped.model.named_parameters())
+    set_rate(0.03125)
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5) for optimizer in optimizers]
+    for iteration in range(INITIALISED + 1, INITIALISED + 4):
+        gaps |= overlapped.train_many([iteration])
+        for scheduler in schedulers:
+            scheduler.step()
+    return gaps, stood
+
+
+@check("ZERO-031", worlds=(2, 3), deadline_s=10)
+def test_a_changed_learning_rate_takes_effect_in_the_next_backward(ranks):
+    for name in ("SGD", "Adam"):
+        for gaps, stood in ranks(change_the_learning_rate, name):
+            assert stood, f"{name}: parameters moved at a learning rate of 0"
+            assert gaps == {}, name
+
+
+def checkpoint(ctx, name):
+    """Save, compare with the ordinary optimizer, load into it and back, and go on."""
+    overlapped = Overlapped(ctx, name)
+    gaps = overlapped.train_many(range(INITIALISED))
+    zero, alone = overlapped.zero, overlapped.alone.optimizer
+    errors = [caught(zero.consolidate_state_dict)]
+    saved = [None]
+    if ctx.rank == 0 and errors == [None]:
+        errors.append(caught(lambda: saved.__setitem__(0, zero.state_dict())))
+    if any(errors):
+        return "refused", [error for error in errors if error is not None]
+    dist.broadcast_object_list(saved, src=0)
+    theirs = alone.state_dict()
+    wrong = [
+        f"{key} of parameter {index}"
+        for index, state in theirs["state"].items()
+        for key, value in state.items()
+        if not torch.equal(saved[0]["state"][index][key].cpu(), value.cpu())
+    ]
+    alone.load_state_dict(copy.deepcopy(saved[0]))
+    gaps |= overlapped.train_many([INITIALISED])  # so that loading has something to put back
+    with torch.no_grad():
+        for parameter, kept in zip(overlapped.model.parameters(), overlapped.alone.model.parameters(), strict=True):
+            parameter.zero_()
+            kept.zero_()
+    zero.load_state_dict(copy.deepcopy(saved[0]))
+    alone.load_state_dict(copy.deepcopy(saved[0]))
+    return "saved", (gaps | overlapped.train_many(range(INITIALISED + 1, INITIALISED + 3)), wrong)
+
+
+@check("ZERO-032", worlds=(2, 3), deadline_s=10)
+def test_once_initialised_the_state_can_be_saved_loaded_and_gone_on_with(ranks):
+    for name in ("SGD with momentum and decay", "Adam"):
+        results = ranks(checkpoint, name)
+        ends = {end for end, _ in results}
+        assert len(ends) == 1, f"the ranks disagree: {results}"
+        if ends == {"refused"}:
+            ranks.at_limit(f"the state cannot be had in overlap mode: {results[0][1][0]}")
+            return
+        for _, (gaps, wrong) in results:
+            assert (gaps, wrong) == ({}, []), name
