@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from . import models, oracle
-from .hooked import TINY_MIB, done, gap
+from .hooked import done, gap
 from .ranks import Event, RankContext, ledger, recording
 from .subjects import Unsupported
 from .training import Numbers, ddp, gradients, numbers, parameters
@@ -34,6 +34,9 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "decay": (torch.optim.SGD, {"lr": 0.25, "momentum": 0.5, "weight_decay": 0.25}),
     "adam": (torch.optim.Adam, {"lr": 0.125}),
 }
+
+#: About fifty bytes: more buckets than ranks, each of a layer or less.
+CAP_MIB = 5e-5
 
 Hook = Callable[[Any, Any], Any]
 
@@ -58,6 +61,11 @@ def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 # -- hooks to extend
+
+
+def new_future() -> torch.futures.Future[Any]:
+    """A future that nobody has completed yet."""
+    return torch.futures.Future()
 
 
 def settled(group: Any, bucket: Any) -> Any:
@@ -117,7 +125,7 @@ def factory_of(ctx: RankContext, interleaved: bool) -> Callable[..., Hook]:
 def pair_of(ctx: RankContext, how: Overlap, group: Any = None, outer: Callable[[Hook], Hook] | None = None) -> Pair:
     """DDP and ZeRO over a new model, the hook registered; ``outer`` may wrap what the factory made."""
     group = group_of(ctx) if group is None else group
-    model = ddp(ctx, how.model().to(ctx.device), **{"bucket_cap_mb": TINY_MIB, "process_group": group, **how.ddp})
+    model = ddp(ctx, how.model().to(ctx.device), **{"bucket_cap_mb": CAP_MIB, "process_group": group, **how.ddp})
     zero = optimizer_of(ctx, model.parameters(), how.optimizer, group)
     made = factory_of(ctx, how.interleaved)(
         how.hook or ctx.subject.default_hooks.allreduce_hook, model, zero, how.shard

@@ -126,7 +126,7 @@ def test_gloo_is_refused_by_name_or_trained_on_as_one_process_does(ranks):
 def make_and_register(ctx, interleaved):
     """Train beside a hook that nobody has registered, then with one that was; whether parameters changed."""
     group = overlapping.group_of(ctx)
-    model = ddp(ctx, models.Sum(), process_group=group, bucket_cap_mb=overlapping.TINY_MIB)
+    model = ddp(ctx, models.Sum(), process_group=group, bucket_cap_mb=overlapping.CAP_MIB)
     zero = optimizer_of(ctx, model.parameters(), "momentum", group)
     made = factory_of(ctx, interleaved)(overlapping.settled, model, zero)
     beside = overlapping.Pair(model, zero, group, dist.get_rank(group))
