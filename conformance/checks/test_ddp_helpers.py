@@ -1,0 +1,236 @@
+"""Remaining helpers of DDP, and what its documents take for granted."""
+
+import time
+from collections import OrderedDict
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import rpc
+
+from conformance import models
+from conformance.checking import MANY, WORLDS, check
+from conformance.observing import TINY_MIB, mean_of_all, mine, trained, wrapped
+from conformance.remote import remote_calls
+from conformance.training import gradients, parameters, private
+
+# -- DDP-166: parameters are not repaired
+
+
+def train_apart(ctx):
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+    start = parameters(model)
+    if ctx.rank == ctx.world - 1:
+        for parameter in model.parameters():
+            parameter.data.add_(50.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for iteration in range(3):
+        trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
+        optimizer.step()
+    return start, parameters(model)
+
+
+@check("DDP-166", worlds=MANY, beyond=False)
+def test_a_replica_that_was_moved_apart_keeps_its_distance(ranks):
+    *same, (start, moved) = ranks(train_apart)
+    assert all(each == same[0] for each in same)
+    assert same[0][0] == start, "they did not start equal"
+    assert same[0][1] != start, "nothing was trained"
+    assert moved == {name: [value + 50.0 for value in values] for name, values in same[0][1].items()}
+
+
+# -- DDP-167: parameter by parameter
+
+
+def by_parameter(ctx, model, **options):
+    """``model`` under DDP in the Python-reducer mode: chosen by torch's compiler setting, or by asking the object."""
+    from torch._dynamo import config
+
+    with config.patch(optimize_ddp="python_reducer"):
+        built = wrapped(ctx, model, **options)
+    if not getattr(built, "_use_python_reducer", False):
+        private(built, "_register_accum_grad_hook")()
+    return built
+
+
+def train_by_parameter(ctx):
+    model = by_parameter(ctx, models.Parts("ab"))
+    model.module.use = "a"  # b has no gradient, which disturbs nobody
+    x = models.divisible(ctx.rank, 0).to(ctx.device)
+    first = trained(model, x)
+    with model.no_sync():
+        local = trained(model, x)
+    model(x).sum().backward()
+    return first, local, gradients(model), trained(model, x)
+
+
+@check("DDP-167", worlds=WORLDS, beyond=False)
+def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks):
+    def alone(members):
+        module = models.Parts("ab")
+        module.use = "a"
+        for rank in members:
+            module(models.divisible(rank, 0)).sum().backward()
+        return {
+            name: None if p.grad is None else (p.grad / len(members)).flatten().tolist()
+            for name, p in module.named_parameters()
+        }
+
+    average = alone(range(ranks.world))
+    for rank, (first, local, together, last) in enumerate(ranks(train_by_parameter)):
+        assert first == last == average, f"rank {rank}"
+        assert local == alone([rank]), f"rank {rank}"
+        doubled = {
+            name: None if values is None else [2 * value for value in values] for name, values in average.items()
+        }
+        assert together == doubled, f"rank {rank}: what accumulated inside and one more gradient were not averaged"
+
+
+def hook_by_parameter(ctx):
+    model = by_parameter(ctx, models.Branches())
+    calls = []
+
+    def hook(state, bucket):
+        gradient, parameter = bucket
+        calls.append((state, gradient is parameter.grad, parameter is model.module.a.weight, gradient.item()))
+        gradient.neg_()
+
+    model.register_comm_hook("my state", hook)
+    return trained(model, mine(ctx)), calls
+
+
+@check("DDP-167", worlds=(1, 2, 3))
+def test_a_hook_of_the_python_reducer_is_called_with_gradient_and_parameter(ranks):
+    for rank, (found, calls) in enumerate(ranks(hook_by_parameter)):
+        local = 12.0 * (rank + 1)
+        assert calls == [("my state", True, True, local)], f"rank {rank}"
+        assert found == {"a.weight": [-local], "b.weight": None}, f"rank {rank}"
+
+
+# -- DDP-168: outputs that live elsewhere
+
+
+def keep(tensor):
+    return tensor.detach()
+
+
+class Sending(nn.Module):
+    """``a`` is returned; what ``b`` made is sent to another rank, and a reference to it is returned."""
+
+    def __init__(self, target):
+        super().__init__()
+        self.a, self.b, self.target = models.scalar(), models.scalar(), target
+
+    def forward(self, x):
+        return {"here": self.a(x), "there": rpc.remote(self.target, keep, args=(self.b(x).cpu(),))}
+
+
+def send_away(ctx):
+    with remote_calls(ctx):
+        model = wrapped(ctx, Sending(f"rank{1 - ctx.rank}"), find_unused_parameters=True)
+        seen = []
+        for _ in range(2):
+            model.zero_grad()
+            out = model(mine(ctx))
+            out["here"].sum().backward()
+            a, b = (layer.weight.grad for layer in (model.module.a, model.module.b))
+            seen.append((a.item(), b, out["there"].is_owner(), out["there"].to_here().item()))
+            del out
+        return seen
+
+
+@check("DDP-168", worlds=(2,), backends=("gloo",))
+def test_what_is_behind_a_reference_to_another_rank_counts_as_unused(ranks):
+    for rank, seen in enumerate(ranks(send_away)):
+        assert seen == [(mean_of_all(2), None, False, 12.0 * (rank + 1))] * 2, f"rank {rank}"
+
+
+# -- DDP-169, DDP-170: small helpers
+
+
+class Spy:
+    """Stands in for the reducer and notes what it is handed."""
+
+    def __init__(self):
+        self.given = []
+
+    def _set_sparse_metadata(self, metadata):
+        self.given.append(metadata)
+
+
+def hand_over_metadata(ctx):
+    model = wrapped(ctx, models.scalar())
+    hand_over = private(model, "_set_sparse_metadata")
+    private(model, "reducer")
+    spy, ids = Spy(), {"table.weight": torch.tensor([3, 1])}
+    model.reducer = spy
+    hand_over(ids)
+    return len(spy.given), spy.given[0] is ids, {name: each.tolist() for name, each in ids.items()}
+
+
+@check("DDP-169", worlds=(1,))
+def test_sparse_metadata_reach_the_reducer_unchanged(ranks):
+    assert ranks(hand_over_metadata) == [(1, True, {"table.weight": [3, 1]})]
+
+
+def list_parameters(ctx):
+    root = models.Parts("ab")
+    root.register_parameter("own", nn.Parameter(torch.ones(1)))
+    root.parts["a"].extra = nn.Linear(1, 1)
+    model = wrapped(ctx, root)
+    listed = private(model, "_get_parameters")
+    by_module = [parameter for module in root.modules() for parameter in module.parameters(recurse=False)]
+    told = [list(map(id, listed(root))) == list(map(id, by_module)), len(by_module),
+            [each is root.own for each in listed(root, recurse=False)]]  # fmt: skip
+    former = OrderedDict(first=torch.ones(1), second=torch.zeros(1))
+    root.parts["b"]._former_parameters = former
+    there = list(listed(root))
+    told.append([any(each is known for each in there) for known in former.values()])
+    told.append(any(each is own for each in there for own in root.parts["b"].parameters(recurse=False)))
+    return told
+
+
+@check("DDP-170", worlds=(1,))
+def test_parameters_are_listed_module_by_module_and_former_ones_instead_where_there_are_some(ranks):
+    assert ranks(list_parameters) == [[True, 7, [True], [True, True], False]]
+
+
+# -- DDP-171: buffer hooks that do not wait
+
+LATE_S = 0.15
+
+
+def synchronise_late(ctx, waits):
+    """The last rank's hook starts late; returns what forwards saw of the buffer and what it was after backward."""
+    model = wrapped(ctx, models.Counting(0.0))
+    model.module.count.fill_(1.0 + ctx.rank)
+
+    def hook(_state, buffers):
+        if ctx.rank == ctx.world - 1:
+            time.sleep(LATE_S)
+        buffer = buffers["count"]
+        whole = buffer.clone()
+        work = dist.all_reduce(whole, async_op=True)
+        if waits:
+            work.wait()
+            buffer.copy_(whole)
+            return []
+        return [work.get_future().then(lambda _future: buffer.copy_(whole))]
+
+    before = private(ctx.subject.ddp, "_BufferCommHookLocation").PRE_FORWARD
+    private(model, "_register_buffer_comm_hook")(None, hook, before)
+    model(mine(ctx)).sum().backward()
+    if ctx.device.type != "cpu":
+        torch.get_device_module(ctx.device).synchronize()
+    return model.module.seen, model.module.count.item(), model.module.a.weight.grad.item()
+
+
+@check("DDP-171", worlds=MANY)
+def test_a_buffer_hook_before_forward_may_wait_by_itself_and_is_awaited_by_backward_at_the_latest(ranks):
+    whole = float(sum(range(1, ranks.world + 1)))
+    assert ranks(synchronise_late, True) == [([whole], whole, mean_of_all(ranks.world))] * ranks.world
+    for rank, (seen, count, gradient) in enumerate(ranks(synchronise_late, False)):
+        assert (count, gradient) == (whole, mean_of_all(ranks.world)), f"rank {rank}"
+        assert seen in ([1.0 + rank], [whole]), f"rank {rank}: half a synchronisation: {seen}"
+        if seen != [whole]:
+            ranks.at_limit("forward does not wait for an asynchronous buffer hook")
