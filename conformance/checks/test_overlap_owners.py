@@ -1,0 +1,213 @@
+"""Who owns what in an overlapped step: whole buckets in turn or even pieces, each parameter once, nothing piling up."""
+
+import gc
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from conformance import overlapping
+from conformance.checking import check
+from conformance.observing import assert_refused
+from conformance.overlapping import CAP_MIB, Overlap, iteration, names_in, optimizer_of, pair_of
+from conformance.ranks import caught
+from conformance.training import ddp, private
+
+READY = 4  # by then every implementation steps
+ITERATIONS = 12
+DEADLINE_S = 5.0
+CONTIGUOUS, INTERLEAVED = Overlap(hook=overlapping.settled), Overlap(True, hook=overlapping.settled)
+HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
+
+
+class Equal(nn.Module):
+    """Equal square layers without bias, one after the other, in the order in which they are registered or backwards."""
+
+    def __init__(self, layers=4, backwards=False):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4, bias=False) for _ in range(layers)])
+        self.backwards = backwards
+        for index, layer in enumerate(self.layers):
+            nn.init.constant_(layer.weight, 0.25 * (index + 1))
+
+    def forward(self, x):
+        for layer in reversed(self.layers) if self.backwards else self.layers:
+            x = layer(x)
+        return x
+
+
+class EqualBackwards(Equal):
+    def __init__(self):
+        super().__init__(backwards=True)
+
+
+def layers_mib(count):
+    """A cap that ``count`` layers of ``Equal`` fill."""
+    return count * 64 / 2**20
+
+
+def owned(ctx, how):
+    """The buckets of the last iteration, and the parameters whose optimizer state this rank keeps."""
+    buckets = []
+
+    def hook(state, bucket):
+        buckets.append(names_in(pair, bucket))
+        return overlapping.settled(state, bucket)
+
+    pair = pair_of(ctx, replace(how, hook=hook))
+    for number in range(READY):
+        buckets.clear()
+        iteration(pair, number, overlapping.squares)
+    return list(buckets), overlapping.stateful(pair)
+
+
+def owners(results):
+    """The buckets with their owners, by parameter."""
+    buckets = results[0][0]
+    of = {name: rank for rank, (_, mine) in enumerate(results) for name in mine}
+    assert sum(len(mine) for _, mine in results) == len(of), "two ranks keep the state of one parameter"
+    assert set(of) == {name for names in buckets for name in names}
+    return [[of[name] for name in names] for names in buckets]
+
+
+# -- HOOK-038: whole buckets
+
+MODELS = {"in the order of use": Equal, "against the order of use": EqualBackwards}
+
+
+@check("HOOK-038", scenarios=MODELS, deadline_s=DEADLINE_S)
+def test_without_sharding_each_bucket_has_one_owner_in_turn(ranks, scenario):
+    for cap in (CAP_MIB, layers_mib(2)):
+        found = owners(ranks(owned, Overlap(model=scenario, ddp={"bucket_cap_mb": cap})))
+        assert len(found) > 1
+        assert found == [[index % ranks.world] * len(names) for index, names in enumerate(found)]
+
+
+# -- HOOK-039, HOOK-040: shards
+
+
+def loads(found, world):
+    """Elements that each rank owns (all parameters of ``Equal`` have sixteen)."""
+    flat = [rank for bucket in found for rank in bucket]
+    return [16 * flat.count(rank) for rank in range(world)]
+
+
+def in_pieces(bucket):
+    """The owners of a bucket with neighbours put together."""
+    return [rank for place, rank in enumerate(bucket) if place == 0 or bucket[place - 1] != rank]
+
+
+@check("HOOK-039", worlds=(1, 3), deadline_s=DEADLINE_S)
+def test_sharding_cuts_buckets_into_pieces_for_an_even_load(ranks):
+    how = Overlap(shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(3)})
+    found = owners(ranks(owned, how))
+    assert [len(bucket) for bucket in found] == [3, 1]
+    assert {rank for bucket in found for rank in bucket} == set(range(ranks.world))
+    assert max(loads(found, ranks.world)) - min(loads(found, ranks.world)) <= 16
+    for bucket in found:
+        assert len(in_pieces(bucket)) == len(set(bucket)), "one rank has two pieces of a bucket"
+
+
+@check("HOOK-040", worlds=(2, 3), deadline_s=DEADLINE_S)
+def test_a_bucket_may_need_more_pieces_than_there_are_ranks(ranks):
+    many = 4 if ranks.world == 3 else 3
+    how = Overlap(shard=True, model=Three if many == 3 else Equal, ddp={"bucket_cap_mb": 25})
+    found = owners(ranks(owned, how))
+    assert len(found) == 1
+    assert sorted(loads(found, ranks.world)) == ([16, 32] if many == 3 else [16, 16, 32])
+
+
+class Three(Equal):
+    def __init__(self):
+        super().__init__(layers=3)
+
+
+# -- HOOK-024: parameter groups
+
+
+def train_two_groups(ctx):
+    """Two groups with settings of their own; where they are refused, why."""
+    group = overlapping.group_of(ctx)
+    model = ddp(ctx, overlapping.models.Sum(), process_group=group, bucket_cap_mb=CAP_MIB)
+    pair = overlapping.Pair(model, None, group, overlapping.dist.get_rank(group))
+    seen = []
+
+    def attempt():
+        params = list(pair.model.parameters())
+        groups = [{"params": params[::2]}, {"params": params[1::2], "lr": 0.5}]
+        pair.zero = optimizer_of(ctx, groups, "momentum", group)
+        made = overlapping.factory_of(ctx, False)(ctx.subject.default_hooks.allreduce_hook, model, pair.zero)
+        model.register_comm_hook(group, made)
+        seen.extend(iteration(pair, number) for number in range(READY))
+
+    return caught(attempt), seen
+
+
+class AloneInTwoGroups(overlapping.Alone):
+    def __init__(self, how, world):
+        super().__init__(how, world)
+        params = list(self.model.parameters())
+        groups = [{"params": params[::2]}, {"params": params[1::2], "lr": 0.5}]
+        kind, settings = overlapping.OPTIMIZERS[how.optimizer]
+        self.optimizer = kind(groups, **settings)
+
+
+@check("HOOK-024", worlds=(1, 2), deadline_s=DEADLINE_S)
+def test_several_parameter_groups_are_refused_or_each_stepped_with_its_settings(ranks):
+    results = ranks(train_two_groups)
+    errors = [error for error, _ in results]
+    if any(errors):
+        assert_refused(errors, Exception, "group")
+        ranks.at_limit("several parameter groups are refused")
+        return
+    alone = AloneInTwoGroups(Overlap(), ranks.world)
+    for seen in zip(*[run for _, run in results], strict=True):
+        alone.follow(seen)
+    assert True in alone.updates
+
+
+def step_with_two_groups(ctx):
+    """Give the local optimizer a second group, against everything that was prepared for one."""
+    step = private(ctx.subject.ddp_zero_hook, "_perform_local_step")
+    buckets = []
+
+    def hook(state, bucket):
+        buckets.append(bucket)
+        return overlapping.settled(state, bucket)
+
+    pair = overlapping.warmed(ctx, replace(CONTIGUOUS, hook=hook, ddp={"bucket_cap_mb": 25}))
+    if ctx.rank:
+        return None
+    pair.zero.optim.param_groups.append({"params": []})
+    return caught(step, buckets[-1], pair.zero, ctx.rank)
+
+
+@check("HOOK-024", worlds=(1, 2), deadline_s=DEADLINE_S)
+def test_a_local_optimizer_with_two_groups_is_refused(ranks):
+    error, *_ = ranks(step_with_two_groups)
+    assert_refused([error], AssertionError)
+
+
+# -- HOOK-037: nothing piles up
+
+
+def count_what_is_left(ctx, how):
+    """After each iteration: live futures and tensors, and the lengths of what the optimizer notes for one iteration."""
+    pair = pair_of(ctx, how)
+    rows = []
+    for number in range(ITERATIONS):
+        iteration(pair, number)
+        info = private(pair.zero, "_overlap_info")
+        noted = ("bucket_indices_seen", "bucket_index_to_future", "bucket_index_to_bucket")
+        gc.collect()
+        alive = sum(isinstance(one, (torch.futures.Future, torch.Tensor)) for one in gc.get_objects())
+        rows.append((alive, [len(getattr(info, name, ())) for name in noted]))
+    return rows
+
+
+@check("HOOK-037", worlds=(1, 2, 3), scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_nothing_of_an_iteration_is_kept_for_the_next(ranks, scenario):
+    for rows in ranks(count_what_is_left, scenario):
+        assert all(noted == [0, 0, 0] for _, noted in rows)
+        settled = [alive for alive, _ in rows[READY + 1 :]]
+        assert len(set(settled)) == 1, f"live tensors and futures after each iteration: {settled}"
