@@ -1,0 +1,208 @@
+"""Where the documented overlapped step is weak: Gloo, unused parameters, new tensors, subgroups, new groups, Join."""
+
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+
+from conformance import models, oracle, overlapping
+from conformance.checking import MANY, check
+from conformance.hooked import done
+from conformance.observing import assert_refused
+from conformance.overlapping import Overlap, Seen, assert_as_alone, iteration, iterations, pair_of
+from conformance.ranks import caught
+from conformance.training import gradients, numbers, parameters, private
+
+READY = 4  # by then every implementation steps
+CONTIGUOUS, INTERLEAVED = Overlap(), Overlap(True, hook=overlapping.settled)
+HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
+DEADLINE_S = 5.0
+
+
+# -- HOOK-041: Gloo
+
+FIFTY = 50
+
+
+def train_on_gloo(ctx, interleaved):
+    """Fifty iterations on the default group with the library's own all-reduce; where that is refused, why."""
+    pairs = []
+    error = caught(lambda: pairs.append(pair_of(ctx, Overlap(interleaved, optimizer="sgd"), dist.group.WORLD)))
+    return (error, []) if error else (None, iterations(pairs[0], FIFTY))
+
+
+@check("HOOK-041", worlds=(2, 3), backends=("gloo",), scenarios={"contiguous": False, "interleaved": True})
+def test_on_gloo_fifty_iterations_are_those_of_one_process_or_refused(ranks, scenario):
+    errors, runs = zip(*ranks(train_on_gloo, scenario), strict=True)
+    if any(errors):
+        assert_refused(errors, RuntimeError, "gloo")
+        ranks.at_limit("Gloo is refused")
+        return
+    assert sum(assert_as_alone(runs, Overlap(scenario, optimizer="sgd"))) >= FIFTY - 2
+
+
+# -- HOOK-042: unused parameters
+
+
+def train_searching(ctx, how):
+    """Each iteration leaves one part of the model unused on some rank, every third one on all of them."""
+    pairs, seen = [], []
+
+    def attempt():
+        pairs.append(pair_of(ctx, how))
+        seen.extend(train_parts(pairs[0]))
+
+    return caught(attempt), seen
+
+
+def train_parts(pair):
+    for number in range(READY + 2):
+        pair.model.use = parts_used(pair.place, number)
+        yield iteration(pair, number)
+
+
+def parts_used(place, number):
+    return "a" if number % 3 == 2 or (place + number) % 2 else "ab"
+
+
+@check("HOOK-042", worlds=(2, 3), scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_with_a_search_for_unused_parameters_training_goes_on_or_is_refused(ranks, scenario):
+    how = replace(scenario, model=Two, optimizer="sgd", ddp={"find_unused_parameters": True})
+    errors, runs = zip(*ranks(train_searching, how), strict=True)
+    if any(errors):
+        assert_refused(errors, Exception, "unused")
+        ranks.at_limit("a search for unused parameters is refused")
+        return
+    alone = Two()
+    updated = 0
+    for number, seen in enumerate(zip(*runs, strict=True)):
+        before = parameters(alone)
+        if number < how.warm_up and not updated and all(mine.parameters == before for mine in seen):
+            continue
+        step_parts(alone, number, ranks.world)
+        updated += 1
+        for rank, mine in enumerate(seen):
+            assert mine.parameters == parameters(alone), f"rank {rank}, iteration {number}"
+
+
+class Two(models.Parts):
+    def __init__(self):
+        super().__init__("ab")
+
+
+def step_parts(alone, number, world):
+    """The rule for one process: average whatever somebody used, leave the rest alone."""
+    total = {}
+    for rank in range(world):
+        alone.use = parts_used(rank, number)
+        for name, one in oracle.local_gradients(alone, overlapping.batch(rank, number), overlapping.loss).items():
+            total[name] = total.get(name, 0) + one / world
+    with torch.no_grad():
+        for name, parameter in alone.named_parameters():
+            if name in total:
+                parameter.sub_(0.25 * total[name])
+
+
+# -- HOOK-043: a hook that returns something new
+
+
+def ones(_state, bucket):
+    """Leaves the bucket as it was and returns ones."""
+    return done(torch.ones_like(bucket.buffer()))
+
+
+def train_on_ones(ctx, how):
+    return iterations(pair_of(ctx, replace(how, hook=ones, optimizer="sgd")))
+
+
+@check("HOOK-043", scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_what_the_wrapped_hooks_future_holds_is_what_gradients_are_and_what_is_stepped(ranks, scenario):
+    for run in ranks(train_on_ones, scenario):
+        before = parameters(models.Sum())
+        for number, seen in enumerate(run):
+            assert {value for values in seen.gradients.values() for value in values} == {1.0}
+            moved = {old - new for name in before for old, new in zip(before[name], seen.parameters[name], strict=True)}
+            assert moved == {0.25} or (moved == {0.0} and number < scenario.warm_up)
+            before = seen.parameters
+
+
+# -- HOOK-044: a group whose ranks are not the global ones
+
+
+def train_in_a_subgroup(ctx, how):
+    members = list(range(1, ctx.world))
+    group = overlapping.group_of(ctx, members)
+    return iterations(pair_of(ctx, how, group)) if ctx.rank in members else None
+
+
+@check("HOOK-044", worlds=(3, 4), scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_a_group_without_rank_0_trains_as_one_process(ranks, scenario):
+    for shard in (False, True):
+        how = replace(scenario, shard=shard)
+        _, *runs = ranks(train_in_a_subgroup, how)
+        assert True in assert_as_alone(runs, how)
+
+
+# -- HOOK-045: another group later
+
+
+def change_the_group(ctx, how):
+    """Train, hand DDP another group of the same ranks, train on."""
+    pair = pair_of(ctx, how)
+    change = private(pair.ddp, "_update_process_group")
+    seen = iterations(pair, READY)
+    change(overlapping.group_of(ctx))
+    return seen + [iteration(pair, number) for number in range(READY, READY + 3)]
+
+
+@check("HOOK-045", worlds=(1, 2, 3), scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_training_goes_on_when_ddp_is_given_another_group(ranks, scenario):
+    assert True in assert_as_alone(ranks(change_the_group, scenario), scenario)
+
+
+# -- HOOK-047: uneven inputs
+
+
+def train_unevenly(ctx, how, schedule, both):
+    """Even iterations until everybody steps, then a context with uneven ones; parameters after each and at the end."""
+    pair = pair_of(ctx, how)
+    seen = iterations(pair, READY)
+    joinables = [pair.ddp, pair.zero] if both else [pair.ddp]
+    with ctx.subject.Join(joinables):
+        seen += [iteration(pair, READY + number) for number in range(schedule[ctx.rank])]
+    return seen, Seen(gradients(pair.model), parameters(pair.model))
+
+
+JOINED = {
+    "contiguous, the model": (CONTIGUOUS, False),
+    "contiguous, model and optimizer": (CONTIGUOUS, True),
+    "interleaved, the model": (INTERLEAVED, False),
+    "interleaved, model and optimizer": (INTERLEAVED, True),
+}
+
+
+@check("HOOK-047", worlds=MANY, scenarios=JOINED, deadline_s=DEADLINE_S)
+def test_on_uneven_inputs_everybody_ends_where_one_process_does(ranks, scenario):
+    how, both = scenario
+    for schedule in (tuple(range(1, ranks.world + 1)), (3, *[0] * (ranks.world - 1))):
+        results = ranks(train_unevenly, how, schedule, both)
+        expected = uneven_alone(how, schedule, results)
+        for rank, (_, last) in enumerate(results):
+            assert last.parameters == expected, f"rank {rank}, schedule {schedule}"
+
+
+def uneven_alone(how, schedule, results):
+    """One process's parameters at the end; compares those of the live ranks on the way."""
+    alone = overlapping.Alone(how, len(schedule))
+    for number in range(READY):
+        alone.follow([run[number] for run, _ in results])
+    for number in range(max(schedule)):
+        active = oracle.active_ranks(schedule, number)
+        batches = [overlapping.batch(rank, READY + number) for rank in active]
+        average = oracle.averaged_gradients(alone.model, batches, len(schedule), overlapping.loss)
+        alone.step(average)
+        for rank in active:
+            seen = results[rank][0][READY + number]
+            assert seen.gradients == numbers(average.items()), f"rank {rank}, iteration {number}"
+            assert seen.parameters == parameters(alone.model), f"rank {rank}, iteration {number}"
+    return parameters(alone.model)
