@@ -77,10 +77,10 @@ def test_several_groups_are_refused_or_each_is_trained_with_its_own_settings(ran
         ranks.at_limit("several parameter groups are accepted and refused only in the initialising backward")
 
 
-def change_trainability(ctx, thaw):
-    """What the next backward and step, and those behind them, raise after a change."""
+def change_trainability(ctx, thaw, layers, tries):
+    """What the next iterations raise after a change."""
     frozen = nn.Parameter(torch.ones(3, device=ctx.device), requires_grad=False)
-    overlapped = Overlapped(ctx, frozen=[frozen])
+    overlapped = Overlapped(ctx, layers=layers, frozen=[frozen])
     gaps = overlapped.train_many(range(INITIALISED))
     changed = frozen if thaw else next(overlapped.model.parameters())
     changed.requires_grad_(thaw)
@@ -89,13 +89,12 @@ def change_trainability(ctx, thaw):
         overlapped.backward(iteration)
         overlapped.zero.step()
 
-    errors = [caught(iterate, iteration) for iteration in (INITIALISED, INITIALISED + 1)]
+    errors = [caught(iterate, iteration) for iteration in range(INITIALISED, INITIALISED + tries)]
     return gaps, errors, numbers([("frozen", frozen)])["frozen"]
 
 
-@check("ZERO-027", worlds=(2, 3), deadline_s=10)
-def test_thawing_a_parameter_is_refused_at_the_next_step(ranks):
-    results = ranks(change_trainability, True)
+def refused_everywhere(ranks, layers):
+    results = ranks(change_trainability, True, layers, 1)
     assert [gaps for gaps, *_ in results] == [{}] * ranks.world
     assert_refused([errors[0] for _, errors, _ in results], RuntimeError, "overlap_with_ddp")
     for _, errors, values in results:
@@ -104,9 +103,19 @@ def test_thawing_a_parameter_is_refused_at_the_next_step(ranks):
 
 
 @check("ZERO-027", worlds=(2, 3), deadline_s=10)
+def test_thawing_a_parameter_is_refused_at_the_next_step(ranks):
+    refused_everywhere(ranks, layers=4 * ranks.world)
+
+
+@check("ZERO-027", worlds=(3,), deadline_s=10)
+def test_thawing_a_parameter_is_refused_on_ranks_that_own_nothing_too(ranks):
+    refused_everywhere(ranks, layers=1)
+
+
+@check("ZERO-027", worlds=(2, 3), deadline_s=10)
 def test_freezing_a_parameter_is_refused_at_the_next_step_or_the_next_forward(ranks):
     # DDP waits for the gradient of the frozen parameter, so the step may not even be reached
-    for gaps, errors, _ in ranks(change_trainability, False):
+    for gaps, errors, _ in ranks(change_trainability, False, 4, 2):
         assert gaps == {}
         first = next((error for error in errors if error is not None), None)
         assert_refused([first], RuntimeError, "parameter")
@@ -159,12 +168,8 @@ def checkpoint(ctx, name):
     overlapped = Overlapped(ctx, name)
     gaps = overlapped.train_many(range(INITIALISED))
     zero, alone = overlapped.zero, overlapped.alone.optimizer
-    errors = [caught(zero.consolidate_state_dict)]
-    saved = [None]
-    if ctx.rank == 0 and errors == [None]:
-        errors.append(caught(lambda: saved.__setitem__(0, zero.state_dict())))
-    if any(errors):
-        return "refused", [error for error in errors if error is not None]
+    zero.consolidate_state_dict()
+    saved = [zero.state_dict() if ctx.rank == 0 else None]
     dist.broadcast_object_list(saved, src=0)
     theirs = alone.state_dict()
     wrong = [
@@ -181,17 +186,11 @@ def checkpoint(ctx, name):
             kept.zero_()
     zero.load_state_dict(copy.deepcopy(saved[0]))
     alone.load_state_dict(copy.deepcopy(saved[0]))
-    return "saved", (gaps | overlapped.train_many(range(INITIALISED + 1, INITIALISED + 3)), wrong)
+    return gaps | overlapped.train_many(range(INITIALISED + 1, INITIALISED + 3)), wrong
 
 
+# asserted although it is a documented limit: with three ranks and more, some wait for ever for those that were refused
 @check("ZERO-032", worlds=(2, 3), deadline_s=10)
 def test_once_initialised_the_state_can_be_saved_loaded_and_gone_on_with(ranks):
     for name in ("SGD with momentum and decay", "Adam"):
-        results = ranks(checkpoint, name)
-        ends = {end for end, _ in results}
-        assert len(ends) == 1, f"the ranks disagree: {results}"
-        if ends == {"refused"}:
-            ranks.at_limit(f"the state cannot be had in overlap mode: {results[0][1][0]}")
-            return
-        for _, (gaps, wrong) in results:
-            assert (gaps, wrong) == ({}, []), name
+        assert ranks(checkpoint, name) == [({}, [])] * ranks.world, name
