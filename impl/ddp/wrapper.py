@@ -41,7 +41,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
     and buffers start equal to those of group rank 0 (DDP-025); after a backward every managed parameter's ``.grad`` is
     the mean over the group (DDP-049). Data-loader workers should be started by forkserver or spawn where the backend is
     not fork-safe (NCCL, Gloo over Infiniband; DDP-021). Inside ``Join`` or ``ddp.join()`` ranks may have different
-    numbers of inputs.
+    numbers of inputs. Evaluating (``eval()`` and ``no_grad``) makes no collective: each rank uses its own buffers, and one
+    rank may evaluate alone.
 
     Args:
         module: the module to train; kept as it is in ``.module``. All parameters must be registered by now.
@@ -374,8 +375,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self.modules_buffers = list(self.named_module_buffers.values())
 
     def will_sync_module_buffers(self) -> bool:
-        """Whether this forward synchronises buffers (DDP-081)."""
-        return self.require_forward_param_sync and self.forward_sync_buffers and len(self.modules_buffers) > 0
+        """Whether this forward synchronises buffers (DDP-081).
+
+        An evaluation (eval mode without gradients) does not, so that one rank may evaluate alone (exceeds DDP-048).
+        """
+        evaluating = not self.training and not torch.is_grad_enabled()
+        wanted = self.require_forward_param_sync and self.forward_sync_buffers and not evaluating
+        return wanted and len(self.modules_buffers) > 0
 
     def _check_sync_bufs_pre_fwd(self) -> bool:
         """Whether that happens before the wrapped forward."""
