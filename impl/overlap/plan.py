@@ -1,7 +1,8 @@
 """Which rank steps what in an overlapped step: a frozen plan over DDP's buckets, without processes.
 
-Owners are fixed once, by parameter, from the buckets that DDP is expected to settle on. A later layout of the buckets
-only changes how parameters are grouped for the journey: nobody's optimizer state moves.
+Owners are known by parameter before the first step, from the buckets that DDP is expected to settle on. Where it settles
+on others (its graph uses the parameters in another order than they are registered in), states move once to the owners
+that those buckets have.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ..comm.collectives import all_reduce
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
 from ..ddp.bucket import GradBucket
-from ..ddp.plan import plan_buckets
+from ..ddp.plan import BucketPlan, plan_buckets
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
 from ..zero.overlapping import PartialSteps
@@ -198,27 +198,39 @@ class OverlapSession:
     # --- the layout ------------------------------------------------------------------------------------------------
 
     def _follow_the_layout(self, ddp: DistributedDataParallel) -> None:
-        """Fix the owners the first time; later follow DDP when it lays out its buckets anew or changes its group."""
+        """Name the owners the first time; follow DDP when it lays out its buckets anew or changes its group."""
         reducer = ddp.reducer
         if self._team is None:
             self._team = reducer.team
-            self._steps = self._zero._init_zero_for_overlap(self._shard_plan(ddp, self._zero._team))
+            plan = self._shard_plan(ddp, _expected_plan(ddp), self._zero._team)
+            self._steps = self._zero._init_zero_for_overlap(plan)
         elif self._team is not reducer.team:
             self._team = reducer.team
             if self._follows_ddp:
-                self._zero._move_to(self._team, self._shard_plan(ddp, self._team))
-                assert self._zero._partial_steps is not None
-                self._steps = self._zero._partial_steps
+                self._move(self._team, self._shard_plan(ddp, _expected_plan(ddp), self._team))
                 self._plan_seen = None
-        if self._plan_seen is not reducer.plan or self._layout.stale():
+        if self._plan_seen is not reducer.plan:
+            if self._plan_seen is not None:
+                self._settle_owners(ddp)
             self._plan_seen = reducer.plan
             self._lay_out(ddp)
+        elif self._layout.stale():
+            self._lay_out(ddp)
 
-    def _shard_plan(self, ddp: DistributedDataParallel, team: Team) -> ShardPlan:
-        """Owners by the buckets that DDP is expected to settle on: in reverse order of registration."""
-        reducer = ddp.reducer
-        settled = plan_buckets(reducer.specs, range(len(reducer.specs) - 1, -1, -1), reducer.caps)
-        buckets = [self._indices(ddp, bucket.parameters) for bucket in settled.buckets]
+    def _settle_owners(self, ddp: DistributedDataParallel) -> None:
+        """DDP has settled on other buckets than expected: each gets its owner by its number (HOOK-038)."""
+        plan = self._shard_plan(ddp, ddp.reducer.plan, self._zero._team)
+        if plan.owners != self._zero._plan.owners:
+            self._move(self._zero._team, plan)
+
+    def _move(self, team: Team, plan: ShardPlan) -> None:
+        self._zero._move_to(team, plan)
+        assert self._zero._partial_steps is not None
+        self._steps = self._zero._partial_steps
+
+    def _shard_plan(self, ddp: DistributedDataParallel, layout: BucketPlan, team: Team) -> ShardPlan:
+        """Owners by the buckets of a plan."""
+        buckets = [self._indices(ddp, bucket.parameters) for bucket in layout.buckets]
         numels = [parameter.numel() for parameter in self._zero._parameters()]
         if self._zero_info().shard_buckets:
             owners = sharded_buckets(buckets, numels, team.size)
@@ -250,6 +262,12 @@ class OverlapSession:
         if ddp is None:
             raise AssertionError("the DDP object of this hook no longer exists")
         return ddp
+
+
+def _expected_plan(ddp: DistributedDataParallel) -> BucketPlan:
+    """The buckets that DDP is expected to settle on: in reverse order of registration."""
+    reducer = ddp.reducer
+    return plan_buckets(reducer.specs, range(len(reducer.specs) - 1, -1, -1), reducer.caps)
 
 
 def _shadowing(ddp: DistributedDataParallel) -> bool:

@@ -17,7 +17,7 @@ from .arguments import Group, check_alike, checked_groups, local_constructor
 from .compat import SENT_FROM_BACKWARD, CompatibleNames
 from .groups import copy_settings, take_settings
 from .joining import Joining
-from .overlapping import OverlapInfo, OverlapState, PartialSteps
+from .overlapping import OverlapInfo, OverlapState, PartialSteps, counters
 from .partition import ShardPlan
 from .publish import Publisher
 
@@ -270,7 +270,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         return self._partial_steps
 
     def _move_to(self, team: Team, plan: ShardPlan) -> None:
-        """Share the state over another group from now on, with these owners; call it on every rank of that group.
+        """Share the state over a group from now on, with these owners; call it on every rank of that group.
 
         States go to their new owners. Those that only ranks outside the new group held are lost, with a warning.
         """
@@ -280,11 +280,13 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
             held.update(part)
         parameters = self._parameters()
         lost = [index for index in range(len(parameters)) if index not in held]
-        if lost and held:
+        if lost and held and team is not self._team:  # within one group nothing is lost: those have no state yet
             logger.warning("The new process group holds no optimizer state of parameter(s) %s: they start anew.", lost)
         self._team, self._plan = team, plan
         self.process_group, self.world_size, self.rank = team.group, team.size, team.rank
+        counted = counters(self.optim)
         self._build_local()
+        vars(self.optim).update(counted)
         self._load_local({parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held})
         self._publisher = None
         self._joining = Joining(self, team, self._device)

@@ -62,7 +62,7 @@ class PartialSteps:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
         optim = self._optim = self._zero.optim
         copy_settings(self._zero.param_groups, optim.param_groups)
-        self._before = (settings_of(optim.param_groups), _counters(optim))
+        self._before = (settings_of(optim.param_groups), counters(optim))
         self._stepped = False
 
     def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
@@ -114,5 +114,6 @@ class PartialSteps:
         vars(self._optim).update(counters)
 
 
-def _counters(optim: torch.optim.Optimizer) -> dict[str, Any]:
+def counters(optim: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer counts in attributes of its own."""
     return {name: value for name, value in vars(optim).items() if type(value) in (int, float)}
