@@ -209,14 +209,14 @@ class Alone:
         before = parameters(self.model)
         average = self._average(number, micro)
         for rank, mine in enumerate(seen):
-            _assert_near(mine.gradients, numbers(average.items()), tolerance, f"gradients, {number=}, {rank=}")
+            _assert_near(mine.gradients, numbers(average.items()), tolerance, f"gradients of rank {rank}, iteration {number}")
         waits = number < self.warm_up and not any(self.updates) and all(one.parameters == before for one in seen)
         self.updates.append(not waits)
         if waits:
             return
         self.step(average)
         for rank, mine in enumerate(seen):
-            _assert_near(mine.parameters, parameters(self.model), tolerance, f"parameters, {number=}, {rank=}")
+            _assert_near(mine.parameters, parameters(self.model), tolerance, f"parameters of rank {rank}, iteration {number}")
 
     def step(self, average: Mapping[str, torch.Tensor]) -> None:
         for name, parameter in self.model.named_parameters():
@@ -230,9 +230,12 @@ class Alone:
 
 def _assert_near(ours: Numbers, theirs: Numbers, tolerance: float, what: str) -> None:
     if tolerance:
-        assert gap([ours], [theirs]) <= tolerance, f"{what}: {ours} instead of {theirs}"
-    else:
-        assert ours == theirs, what
+        far = gap([ours], [theirs])
+        assert far <= tolerance, f"{what}: {far:g} apart relative to the largest number, {tolerance:g} is allowed"
+        return
+    for name, expected in theirs.items():
+        assert ours.get(name) == expected, f"{what}: {name} is {ours.get(name)}, one process has {expected}"
+    assert len(ours) == len(theirs), f"{what}: {sorted(ours)} instead of {sorted(theirs)}"
 
 
 def assert_as_alone(
