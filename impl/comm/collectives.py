@@ -12,7 +12,6 @@ from . import trace
 from .pending import Pending
 from .ranks import GroupRank, Team
 
-
 #: torch 2.13 has renamed it and warns of the older name
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 

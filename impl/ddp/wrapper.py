@@ -41,8 +41,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
     and buffers start equal to those of group rank 0 (DDP-025); after a backward every managed parameter's ``.grad`` is
     the mean over the group (DDP-049). Data-loader workers should be started by forkserver or spawn where the backend is
     not fork-safe (NCCL, Gloo over Infiniband; DDP-021). Inside ``Join`` or ``ddp.join()`` ranks may have different
-    numbers of inputs. Evaluating (``eval()`` and ``no_grad``) makes no collective: each rank uses its own buffers, and one
-    rank may evaluate alone.
+    numbers of inputs. Evaluating (``eval()`` and ``no_grad``) makes no collective: each rank uses its own buffers, and
+    one rank may evaluate alone.
 
     Args:
         module: the module to train; kept as it is in ``.module``. All parameters must be registered by now.
