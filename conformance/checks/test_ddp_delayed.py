@@ -94,7 +94,7 @@ def averages_of(model, world, count):
     return found
 
 
-@check("DDP-122", worlds=WORLDS)
+@check("DDP-122", worlds=WORLDS, beyond=False)
 def test_delayed_and_other_gradients_are_averages_and_the_delayed_ones_share_memory(ranks):
     averages = averages_of(models.chain(3), ranks.world, 3)
     for rank, (seen, _, pieces) in enumerate(ranks(train_delayed, 3, averages)):
@@ -136,7 +136,7 @@ ZEROING = {
 }
 
 
-@check("DDP-123", worlds=WORLDS, scenarios={how: how for how in ZEROING})
+@check("DDP-123", worlds=WORLDS, beyond=False, scenarios={how: how for how in ZEROING})
 def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks, scenario):
     multiples = ZEROING[scenario]
     expected = [
@@ -165,7 +165,7 @@ def trigger_late(ctx):
     return gradients(model)
 
 
-@check("DDP-124", worlds=MANY)
+@check("DDP-124", worlds=MANY, beyond=False)
 def test_delayed_gradients_are_there_when_backward_returns(ranks):
     average = [mean_of_all(ranks.world)]
     for rank, seen in enumerate(ranks(trigger_late)):
@@ -187,7 +187,7 @@ def trigger_early(ctx, expected):
     return caught(train), seen
 
 
-@check("DDP-125", worlds=MANY)
+@check("DDP-125", worlds=MANY, beyond=False)
 def test_a_delayed_gradient_that_comes_after_the_trigger_is_averaged_or_refused(ranks):
     expected = {name: [mean_of_all(ranks.world)] for name in ("0.weight", "1.weight", "2.weight")}
     for rank, (error, seen) in enumerate(ranks(trigger_early, expected)):
@@ -210,7 +210,7 @@ def accumulate(ctx, expected):
     return inside, settled(ctx, model, expected)
 
 
-@check("DDP-126", worlds=MANY)
+@check("DDP-126", worlds=MANY, beyond=False)
 def test_accumulated_delayed_gradients_are_averaged_in_the_end(ranks):
     closing = {name: [3 * mean_of_all(ranks.world)] for name in ("0.weight", "1.weight")}
     for rank, (inside, outside) in enumerate(ranks(accumulate, closing)):
@@ -271,7 +271,7 @@ def delay_doubles(ctx, expected):
     return caught(build_and_train), seen
 
 
-@check("DDP-128", worlds=WORLDS)
+@check("DDP-128", worlds=WORLDS, beyond=False)
 def test_the_gradient_of_a_delayed_double_is_a_double_or_the_model_is_refused(ranks):
     average = [mean_of_all(ranks.world) + 12 * 2.0**-40]  # more digits than a single float has
     expected = dict.fromkeys(("0.weight", "1.weight"), average)
@@ -300,7 +300,7 @@ def delay_at_the_root(ctx, expected):
     return settled(ctx, model, expected), reduced_elements(ctx.ledger())
 
 
-@check("DDP-128", worlds=MANY)
+@check("DDP-128", worlds=MANY, beyond=False)
 def test_a_delayed_parameter_of_the_root_module_is_averaged_once(ranks):
     expected = {name: [mean_of_all(ranks.world)] for name in ("b", "a.weight")}
     for rank, (seen, elements) in enumerate(ranks(delay_at_the_root, expected, ledger=True)):

@@ -225,7 +225,7 @@ def synchronise_late(ctx, waits):
     return model.module.seen, model.module.count.item(), model.module.a.weight.grad.item()
 
 
-@check("DDP-171", worlds=MANY)
+@check("DDP-171", worlds=MANY, beyond=False)
 def test_a_buffer_hook_before_forward_may_wait_by_itself_and_is_awaited_by_backward_at_the_latest(ranks):
     whole = float(sum(range(1, ranks.world + 1)))
     assert ranks(synchronise_late, True) == [([whole], whole, mean_of_all(ranks.world))] * ranks.world

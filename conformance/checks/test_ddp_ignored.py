@@ -39,7 +39,7 @@ def train_with_ignored(ctx):
     return [model.a.weight.item(), model.b.weight.item(), model.b.c.item(), model.b.d.item()], found, elements
 
 
-@check("DDP-149", worlds=WORLDS)
+@check("DDP-149", worlds=WORLDS, beyond=False)
 def test_ignored_tensors_keep_their_values_and_their_local_gradients(ranks):
     for rank, (held, found, _) in enumerate(ranks(train_with_ignored)):
         assert held == [1.0 + rank, 10.0, rank, 0.0], f"rank {rank}"
@@ -71,7 +71,7 @@ def train_own_shapes(ctx):
     return trained(wrapped(ctx, model), mine(ctx))
 
 
-@check("DDP-149", worlds=MANY)
+@check("DDP-149", worlds=MANY, beyond=False)
 def test_ignored_tensors_may_have_another_shape_on_each_rank(ranks):
     for rank, found in enumerate(ranks(train_own_shapes)):
         assert found == {"a.weight": [mean_of_all(ranks.world)], "inner.own": [12.0 * (rank + 1)] * (rank + 1)}
@@ -121,7 +121,7 @@ def train_at_the_root(ctx, prefix):
     return found, model.weight.item(), model.count.item(), model.a.weight.item()
 
 
-@check("DDP-151", worlds=MANY, scenarios={"name": "", "dot and name": "."})
+@check("DDP-151", worlds=MANY, beyond=False, scenarios={"name": "", "dot and name": "."})
 def test_tensors_of_the_root_module_are_ignored_altogether(ranks, scenario):
     for rank, (found, *held) in enumerate(ranks(train_at_the_root, scenario)):
         assert found == {"a.weight": [mean_of_all(ranks.world)], "weight": [12.0 * (rank + 1)]}, f"rank {rank}"
@@ -176,7 +176,7 @@ def tie(ctx, name):
     return found["c.weight"], model.c.weight.item(), (marked, model.a.weight.item(), found["a.weight"])
 
 
-@check("DDP-154", worlds=MANY, scenarios={"first name": "a.weight", "second name": "b.weight"})
+@check("DDP-154", worlds=MANY, beyond=False, scenarios={"first name": "a.weight", "second name": "b.weight"})
 def test_a_shared_parameter_is_either_ignored_or_managed(ranks, scenario):
     ways = set()
     for rank, (found, held, way) in enumerate(ranks(tie, scenario)):
