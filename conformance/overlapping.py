@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from . import models, oracle
-from .hooked import done, gap
+from .hooked import gap
 from .ranks import Event, RankContext, ledger, recording
 from .subjects import Unsupported
 from .training import Numbers, ddp, gradients, numbers, parameters
@@ -63,16 +63,24 @@ def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 # -- hooks to extend
 
 
-def new_future() -> torch.futures.Future[Any]:
-    """A future that nobody has completed yet."""
-    return torch.futures.Future()
+def new_future(value: torch.Tensor) -> torch.futures.Future[Any]:
+    """A future for a value on this one's device; nobody has completed it yet."""
+    devices: list[Any] | None = None if value.device.type == "cpu" else [value.device]
+    return torch.futures.Future(devices=devices)
+
+
+def completed(value: torch.Tensor) -> torch.futures.Future[Any]:
+    """A future that holds the value already."""
+    future = new_future(value)
+    future.set_result(value)
+    return future
 
 
 def settled(group: Any, bucket: Any) -> Any:
     """Averages a bucket before it returns: what follows then depends on nothing but the order of the calls."""
     buffer = bucket.buffer()
     dist.all_reduce(buffer, group=group)
-    return done(buffer.div_(dist.get_world_size(group)))
+    return completed(buffer.div_(dist.get_world_size(group)))
 
 
 # -- pairs
@@ -107,6 +115,10 @@ class Pair:
     def model(self) -> nn.Module:
         found: nn.Module = self.ddp.module
         return found
+
+    def batch(self, number: int) -> torch.Tensor:
+        """This rank's data of an iteration, where the model is."""
+        return batch(self.place, number).to(next(self.model.parameters()).device)
 
 
 def optimizer_of(ctx: RankContext, params: Iterable[Any], name: str, group: Any, **options: Any) -> Any:
@@ -172,8 +184,7 @@ def small(layers: int = 4) -> nn.Module:
 def iteration(pair: Pair, number: int, measure: Callable[[torch.Tensor], torch.Tensor] = loss) -> Seen:
     """One forward and backward on this rank's data, from fresh gradients; nobody calls ``step``."""
     pair.ddp.zero_grad(set_to_none=True)
-    device = next(pair.model.parameters()).device
-    measure(pair.ddp(batch(pair.place, number).to(device))).backward()  # type: ignore[no-untyped-call]
+    measure(pair.ddp(pair.batch(number))).backward()  # type: ignore[no-untyped-call]
     return Seen(gradients(pair.model), parameters(pair.model))
 
 
@@ -209,14 +220,16 @@ class Alone:
         before = parameters(self.model)
         average = self._average(number, micro)
         for rank, mine in enumerate(seen):
-            _assert_near(mine.gradients, numbers(average.items()), tolerance, f"gradients of rank {rank}, iteration {number}")
+            what = f"gradients of rank {rank}, iteration {number}"
+            _assert_near(mine.gradients, numbers(average.items()), tolerance, what)
         waits = number < self.warm_up and not any(self.updates) and all(one.parameters == before for one in seen)
         self.updates.append(not waits)
         if waits:
             return
         self.step(average)
         for rank, mine in enumerate(seen):
-            _assert_near(mine.parameters, parameters(self.model), tolerance, f"parameters of rank {rank}, iteration {number}")
+            what = f"parameters of rank {rank}, iteration {number}"
+            _assert_near(mine.parameters, parameters(self.model), tolerance, what)
 
     def step(self, average: Mapping[str, torch.Tensor]) -> None:
         for name, parameter in self.model.named_parameters():

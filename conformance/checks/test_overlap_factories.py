@@ -46,7 +46,7 @@ def make_hooks(ctx):
     found = []
     for interleaved in (False, True):
         for options in ({}, {"shard_buckets": True}):
-            model = ddp(ctx, models.Sum(), process_group=group)
+            model = ddp(ctx, models.Sum().to(ctx.device), process_group=group)
             zero = optimizer_of(ctx, model.parameters(), "sgd", group)
             factory_of(ctx, interleaved)(hook, model, zero, **options)
             found.append(info_of(zero))
@@ -61,7 +61,7 @@ def test_the_optimizer_is_told_whether_buckets_are_sharded(ranks):
 
 def hand_over_one_that_steps_by_itself(ctx, group):
     hook = ctx.subject.default_hooks.allreduce_hook
-    model = ddp(ctx, models.Sum(), process_group=group)
+    model = ddp(ctx, models.Sum().to(ctx.device), process_group=group)
     zero = optimizer_of(ctx, model.parameters(), "sgd", group, overlap_with_ddp=False)
     return [caught(factory_of(ctx, interleaved), hook, model, zero, True) for interleaved in (False, True)]
 
@@ -75,7 +75,7 @@ def hand_over_on_the_default_group(ctx):
     refused = hand_over_one_that_steps_by_itself(ctx, None)
     left = []
     for interleaved in (False, True):
-        model = ddp(ctx, models.Sum())
+        model = ddp(ctx, models.Sum().to(ctx.device))
         zero = optimizer_of(ctx, model.parameters(), "sgd", None)
         error = caught(factory_of(ctx, interleaved), ctx.subject.default_hooks.allreduce_hook, model, zero, True)
         left.append((error, info_of(zero)))
@@ -126,7 +126,7 @@ def test_gloo_is_refused_by_name_or_trained_on_as_one_process_does(ranks):
 def make_and_register(ctx, interleaved):
     """Train beside a hook that nobody has registered, then with one that was; whether parameters changed."""
     group = overlapping.group_of(ctx)
-    model = ddp(ctx, models.Sum(), process_group=group, bucket_cap_mb=overlapping.CAP_MIB)
+    model = ddp(ctx, models.Sum().to(ctx.device), process_group=group, bucket_cap_mb=overlapping.CAP_MIB)
     zero = optimizer_of(ctx, model.parameters(), "momentum", group)
     made = factory_of(ctx, interleaved)(overlapping.settled, model, zero)
     beside = overlapping.Pair(model, zero, group, dist.get_rank(group))
@@ -148,7 +148,7 @@ def drop_the_model(ctx):
     group = overlapping.group_of(ctx)
     alive = []
     for interleaved in (False, True):
-        model = ddp(ctx, torch.nn.Linear(4, 4), process_group=group)
+        model = ddp(ctx, torch.nn.Linear(4, 4).to(ctx.device), process_group=group)
         zero = optimizer_of(ctx, model.parameters(), "sgd", group)
         made = factory_of(ctx, interleaved)(ctx.subject.default_hooks.allreduce_hook, model, zero)
         held = weakref.ref(model)

@@ -4,9 +4,10 @@ import gc
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from conformance import overlapping
+from conformance import models, overlapping
 from conformance.checking import check
 from conformance.observing import assert_refused
 from conformance.overlapping import CAP_MIB, Overlap, iteration, names_in, optimizer_of, pair_of
@@ -128,8 +129,8 @@ class Three(Equal):
 def train_two_groups(ctx):
     """Two groups with settings of their own; where they are refused, why."""
     group = overlapping.group_of(ctx)
-    model = ddp(ctx, overlapping.models.Sum(), process_group=group, bucket_cap_mb=CAP_MIB)
-    pair = overlapping.Pair(model, None, group, overlapping.dist.get_rank(group))
+    model = ddp(ctx, models.Sum().to(ctx.device), process_group=group, bucket_cap_mb=CAP_MIB)
+    pair = overlapping.Pair(model, None, group, dist.get_rank(group))
     seen = []
 
     def attempt():

@@ -1,5 +1,6 @@
 """What the overlapped step computes: the ordinary optimizer's parameters, whenever a backward returns."""
 
+import time
 from dataclasses import replace
 
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from conformance import overlapping
 from conformance.checking import MANY, check
 from conformance.overlapping import ITERATIONS, Overlap, Seen, assert_as_alone, iterations, pair_of
+from conformance.training import private
 
 HOOKS = {"contiguous": False, "interleaved": True}
 # what the interleaved hook computes can also be seen where nothing is left to chance: over a hook that has averaged a
@@ -45,6 +47,31 @@ def test_after_every_backward_parameters_are_those_of_one_process(ranks, scenari
     ways = several_ways(Overlap(scenario))
     for how, *runs in zip(ways, *ranks(train_each, ways), strict=True):
         assert True in assert_as_alone(runs, how)
+
+
+def train_with_a_slow_owner(ctx, how):
+    """The last rank takes its time over every partial step, so that its parameters are sent late."""
+    pair = overlapping.warmed(ctx, how)
+    seen = iterations(pair, 1)  # the optimizer is there by now
+    step = private(pair.zero, "optim").step
+
+    def slowly(*args, **kwargs):
+        time.sleep(0.005)
+        return step(*args, **kwargs)
+
+    if ctx.rank == ctx.world - 1:
+        pair.zero.optim.step = slowly
+    return seen + [overlapping.iteration(pair, number) for number in range(1, 4)]
+
+
+@check("HOOK-019", worlds=MANY, scenarios=WAYS, deadline_s=DEADLINE_S)
+def test_when_backward_returns_a_slow_owners_parameters_have_arrived(ranks, scenario):
+    runs = ranks(train_with_a_slow_owner, scenario)
+    last = runs[-1]
+    assert len({str(mine.parameters) for mine in last}) == len(last), "an iteration without an update"
+    for rank, run in enumerate(runs):
+        for number, (mine, theirs) in enumerate(zip(run, last, strict=True)):
+            assert mine.parameters == theirs.parameters, f"rank {rank}, iteration {number}"
 
 
 @check("HOOK-019", "HOOK-023", "HOOK-035", deadline_s=DEADLINE_S)
@@ -119,9 +146,9 @@ def accumulate(ctx, how):
         pair.ddp.zero_grad(set_to_none=True)
         before = overlapping.parameters(pair.model)
         with pair.ddp.no_sync():
-            overlapping.loss(pair.ddp(overlapping.batch(pair.place, 2 * number))).backward()
+            overlapping.loss(pair.ddp(pair.batch(2 * number))).backward()
         moved.append(overlapping.parameters(pair.model) != before)
-        overlapping.loss(pair.ddp(overlapping.batch(pair.place, 2 * number + 1))).backward()
+        overlapping.loss(pair.ddp(pair.batch(2 * number + 1))).backward()
         seen.append(Seen(overlapping.gradients(pair.model), overlapping.parameters(pair.model)))
     return moved, seen
 

@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from conformance import overlapping
 from conformance.checking import MANY, check
-from conformance.hooked import done
 from conformance.observing import started
 from conformance.overlapping import Overlap, assert_as_alone, iteration, names_in, pair_of, published
 from conformance.ranks import Caught, caught
@@ -116,7 +115,7 @@ class LastComesLate(Timeline):
         future = super().hook(state, bucket)
         if not bucket.is_last() or not self.waits():
             return future
-        late = overlapping.new_future()
+        late = overlapping.new_future(future.value())
         threading.Thread(target=self.complete, args=(late, bucket.index(), future.value()), daemon=True).start()
         return late
 
@@ -158,7 +157,8 @@ def test_a_step_waits_for_its_own_bucket_only(ranks, scenario):
 
 def average_late(group, bucket):
     """Averages the bucket on another thread, some time after the hook has returned."""
-    late, buffer = overlapping.new_future(), bucket.buffer()
+    buffer = bucket.buffer()
+    late = overlapping.new_future(buffer)
     work = dist.all_reduce(buffer, group=group, async_op=True)
 
     def complete():
@@ -220,7 +220,7 @@ def test_contiguous_returned_futures_hold_what_the_wrapped_hooks_do(ranks):
 def hand_out_backwards(group, bucket):
     """Averages at once, but takes the longer to hand a bucket out the earlier it came: the last ones come first."""
     value = overlapping.settled(group, bucket).value()
-    future = overlapping.new_future()
+    future = overlapping.new_future(value)
     threading.Timer(max(0.0, 0.02 - 0.004 * bucket.index()), future.set_result, [value]).start()
     return future
 
@@ -265,7 +265,9 @@ def hand_out_of_order(ctx, index):
     kept = []
 
     def hook(state, bucket):
-        return done(bucket.buffer()) if isinstance(bucket, Numbered) else overlapping.settled(state, bucket)
+        if isinstance(bucket, Numbered):
+            return overlapping.completed(bucket.buffer())
+        return overlapping.settled(state, bucket)
 
     def outer(made):
         kept.append(made)
