@@ -29,7 +29,7 @@ class Team:
         if group is None:
             group = dist.group.WORLD
             if group is None:
-                raise ValueError("Default process group has not been initialized: call init_process_group first.")
+                raise ValueError("There is no default process group yet: call init_process_group first.")
         return Team(group, GroupRank(dist.get_rank(group)), dist.get_world_size(group))
 
     def global_rank(self, rank: GroupRank) -> GlobalRank:

@@ -54,7 +54,8 @@ class CompatibleNames(Parts):
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         """Refresh run-time entries every so many iterations after the first ten; ValueError below 1 (DDP-142)."""
         if sample_rate < 1:
-            self._log_and_throw(ValueError, "DDP runtime logging sample rate should be equal or greater than 1")
+            text = f"sample_rate={sample_rate}: run-time statistics are sampled every so many iterations, at least 1."
+            self._log_and_throw(ValueError, text)
         assert self.logger is not None, "the sampling rate requires the logger"
         self.logger.sample_rate = sample_rate
 
@@ -130,8 +131,8 @@ class CompatibleNames(Parts):
         if self.device_type == "cpu" and any(isinstance(child, nn.SyncBatchNorm) for child in module.modules()):
             self._log_and_throw(
                 ValueError,
-                "SyncBatchNorm layers only work with GPU modules. Use BatchNorm layers, or move the module to an "
-                "accelerator before wrapping it.",
+                "This CPU module holds SyncBatchNorm layers, which need an accelerator (GPU modules). Use BatchNorm "
+                "layers, or move the module before wrapping it.",
             )
 
     def _register_accum_grad_hook(self) -> None:

@@ -24,8 +24,8 @@ def warn_of_old_arguments(check_reduction: bool, broadcast_buffers: bool | None,
     """FutureWarning for arguments that torch has retired (DDP-015, DDP-016)."""
     if check_reduction:
         warnings.warn(
-            "The `check_reduction` argument in `DistributedDataParallel` module is deprecated and has no effect. "
-            "Please avoid using it.",
+            "check_reduction=True is deprecated and has no effect: unfinished reductions are always noticed. Leave "
+            "it out.",
             FutureWarning,
             stacklevel=3,
         )
@@ -48,20 +48,21 @@ def check_delay_pair(named: Sequence[Any] | None, trigger: nn.Parameter | None) 
     """ValueError unless the two delay arguments come together (DDP-014)."""
     if (named is None) != (trigger is None):
         raise ValueError(
-            "delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time: the first "
-            "says what is reduced late, the second when."
+            "delay_all_reduce_named_params says what is reduced late and param_to_hook_all_reduce says when: give "
+            "both or neither."
         )
 
 
 def group_of(process_group: dist.ProcessGroup | None, device_mesh: Any) -> dist.ProcessGroup:
     """The group to average over (DDP-001, DDP-003, DDP-012, DDP-013)."""
     if process_group is not None and device_mesh is not None:
-        raise RuntimeError("Cannot specify both process_group and device_mesh arguments: give one of them.")
+        raise RuntimeError("process_group and device_mesh both name the ranks to average over: give one of them.")
     if device_mesh is None:
         return Team.of(process_group).group
     if device_mesh.ndim != 1:
         raise RuntimeError(
-            f"Only 1D device mesh is supported, but got {device_mesh}. Pass the dimension over which data is parallel, "
+            f"device_mesh must be a 1D mesh, but this one is {device_mesh}. Pass the dimension over which data is "
+            "parallel, "
             'for example device_mesh["dp"].'
         )
     return device_mesh.get_group(mesh_dim=0)  # type: ignore[no-any-return]
@@ -88,33 +89,32 @@ def place(
     everything = [*managed, *delayed]
     if not any(parameter.requires_grad for parameter in everything):
         raise RuntimeError(
-            f"DistributedDataParallel is not needed when a module doesn't have any parameters that require a gradient: "
-            f"{type(module).__name__} has none that is managed. Usual cause: a frozen model, or all names ignored."
+            f"There is nothing to average: {type(module).__name__} has no managed parameters that require a gradient. "
+            "Usual cause: a frozen model, or all names ignored. Use the module without DistributedDataParallel."
         )
     if device_ids is not None and len(device_ids) > 1:
         raise ValueError(
-            f"device_ids can only be None or contain a single element, not {list(device_ids)}: start one process for "
+            f"device_ids may hold a single element, or be None, but it is {list(device_ids)}: start one process for "
             "each device."
         )
     for parameter in everything:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise RuntimeError(
-                "Modules with uninitialized parameters can't be used with `DistributedDataParallel`. Run a dummy "
-                "forward pass to correctly initialize the modules."
+                "Modules with uninitialized parameters cannot be wrapped, since nobody knows their shapes yet: run a "
+                "dummy forward pass first."
             )
     types = sorted({parameter.device.type for parameter in everything})
     if len(types) != 1:
         raise ValueError(
-            "DistributedDataParallel's input module must be on the same type of devices, but input module parameters "
-            f"locate in {types}. Move it to one of them."
+            f"The module's parameters are on different types of devices: {types}. Move all of them to the same type."
         )
     devices = {parameter.device for parameter in everything}
     on_one_accelerator = len(devices) == 1 and types != ["cpu"]
     if (device_ids or output_device is not None) and not on_one_accelerator:
         raise ValueError(
-            "DistributedDataParallel device_ids and output_device arguments only work with single-device GPU modules; "
-            f"got device_ids={device_ids}, output_device={output_device}, and module parameters on "
-            f"{sorted(map(str, devices))}. Leave both out for CPU and multi-device modules."
+            f"device_ids and output_device are for single-device accelerator modules, but device_ids={device_ids} and "
+            f"output_device={output_device} were given for parameters on {sorted(map(str, devices))}. Leave both out "
+            "for CPU and multi-device modules."
         )
     ids = [_index(device) for device in device_ids] if device_ids else None
     output = _index(output_device) if output_device is not None else (ids[0] if ids else None)
@@ -137,7 +137,7 @@ def check_static_graph(ddp: DistributedDataParallel) -> None:
     """Warn or raise where a static graph is asked for again, needlessly or too late (DDP-107, DDP-108, DDP-109)."""
     assert ddp.logger is not None, "setting a static graph requires the logger"
     if ddp.static_graph:
-        warnings.warn("You've set static_graph to be True, no need to set it again.", UserWarning, stacklevel=3)
+        warnings.warn("static_graph is set already; setting it again changes nothing.", UserWarning, stacklevel=3)
         return
     if ddp.reducer.has_seen_forward:
         ddp._log_and_throw(
@@ -147,8 +147,8 @@ def check_static_graph(ddp: DistributedDataParallel) -> None:
         )
     if ddp.find_unused_parameters:
         warnings.warn(
-            "You passed find_unused_parameters=true to DistributedDataParallel and set static_graph: unused parameters "
-            "are then detected automatically, no need to set both.",
+            "A static graph finds its unused parameters automatically, so find_unused_parameters=True adds nothing: "
+            "no need to set both.",
             UserWarning,
             stacklevel=3,
         )

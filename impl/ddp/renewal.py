@@ -71,8 +71,9 @@ class Renewal(Parts):
         if default is None or self.process_group is not default:
             self._log_and_throw(
                 RuntimeError,
-                "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
-                "when you have called init_process_group and have not passed process_group to the constructor.",
+                "Pickling needs a model on the default process group: a group cannot be stored, and the restored "
+                "model must find its own again. Call init_process_group and leave process_group out of the "
+                "constructor.",
             )
 
     def _update_process_group(self, new_process_group: Any) -> None:

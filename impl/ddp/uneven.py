@@ -68,7 +68,8 @@ class UnevenInputs(Parts, Joinable):
         if found == -1:
             self._log_and_throw(
                 ValueError,
-                "BUG! Expected rank_cond to be true for at least one process. This indicates a bug, please report it.",
+                "No rank of the group is a candidate, so no model can be taken over. This is a bug of ours: please "
+                "report it.",
             )
         return found
 
