@@ -9,6 +9,7 @@ BACKEND ?= gloo
 WORLDS  ?= 1,2,3,4
 SELECT  ?= *
 OUT     ?= out/conformance
+JOBS    ?= 2
 ARGS    ?=
 
 VENV := .venv
@@ -26,7 +27,7 @@ endif
 .PHONY: help setup conformance clauses test lint clean
 
 help:
-	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) WORLDS=$(WORLDS) SELECT='$(SELECT)' OUT=$(OUT)"
+	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) WORLDS=$(WORLDS) SELECT='$(SELECT)' OUT=$(OUT) JOBS=$(JOBS)"
 	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make lint          ruff, mypy, import-linter"
@@ -50,7 +51,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 conformance: $(READY)
-	$(RUN) -m conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --worlds '$(WORLDS)' --select '$(SELECT)' --out '$(OUT)' $(ARGS)
+	$(RUN) -m conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --worlds '$(WORLDS)' --select '$(SELECT)' --out '$(OUT)' --jobs '$(JOBS)' $(ARGS)
 
 clauses: $(READY)
 	$(RUN) -m conformance clauses --select '$(SELECT)' $(ARGS)
