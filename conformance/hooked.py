@@ -46,6 +46,18 @@ def steps(
     return [step(model, batch(ctx.rank, iteration)) for iteration in range(count)]
 
 
+def steps_and_traffic(ctx: RankContext, model: Any) -> list[tuple[Numbers, int]]:
+    """As ``steps``, with the number of collectives that each backward started (in a recorded run)."""
+    told = []
+    for iteration in range(ITERATIONS):
+        model.zero_grad(set_to_none=True)
+        output = model(models.divisible(ctx.rank, iteration)).sum()
+        before = len(ctx.ledger())
+        output.backward()
+        told.append((gradients(model), len(ctx.ledger()) - before))
+    return told
+
+
 def done(value: Any) -> torch.futures.Future:
     """A completed future."""
     future: torch.futures.Future = torch.futures.Future()

@@ -5,8 +5,8 @@ import torch.distributed as dist
 
 from conformance import models, oracle
 from conformance.checking import MANY, check
-from conformance.hooked import ITERATIONS, TINY_MIB, alone, gap, generic, hooked, step, steps
-from conformance.training import ddp, gradients, private
+from conformance.hooked import ITERATIONS, TINY_MIB, alone, gap, generic, hooked, step, steps, steps_and_traffic
+from conformance.training import ddp, private
 
 HALF_STEP = 2.0**-11  # the largest relative error of rounding a number to float16
 
@@ -214,14 +214,7 @@ def test_any_hook_can_be_wrapped_and_sees_half_precision(ranks):
 
 def train_with_noop(ctx):
     model = hooked(ctx, None, ctx.subject.debugging_hooks.noop_hook)
-    told = []
-    for iteration in range(ITERATIONS):
-        model.zero_grad(set_to_none=True)
-        output = model(models.divisible(ctx.rank, iteration)).sum()
-        before = len(ctx.ledger())
-        output.backward()
-        told.append((gradients(model), len(ctx.ledger()) - before))
-    return told
+    return steps_and_traffic(ctx, model)
 
 
 @check("COMM-022", worlds=MANY)

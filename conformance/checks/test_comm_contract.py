@@ -6,7 +6,7 @@ import torch
 
 from conformance import models, oracle
 from conformance.checking import MANY, check
-from conformance.hooked import ITERATIONS, alone, done, hooked, step, steps, summing
+from conformance.hooked import ITERATIONS, alone, done, hooked, step, steps, steps_and_traffic, summing
 from conformance.ranks import caught
 from conformance.training import gradients, parameters
 
@@ -155,14 +155,7 @@ def test_every_bucket_of_every_iteration_is_called_with_the_very_same_state(rank
 
 def skip_communication(ctx):
     model = hooked(ctx, None, lambda _state, bucket: done(bucket.buffer()))
-    told = []
-    for iteration in range(ITERATIONS):
-        model.zero_grad(set_to_none=True)
-        output = model(models.divisible(ctx.rank, iteration)).sum()
-        before = len(ctx.ledger())
-        output.backward()
-        told.append((gradients(model), len(ctx.ledger()) - before))
-    return told
+    return steps_and_traffic(ctx, model)
 
 
 @check("COMM-013", worlds=MANY)

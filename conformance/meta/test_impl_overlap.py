@@ -9,21 +9,10 @@ import torch
 from torch import nn
 
 from conformance.models import integers
-from conformance.ranks import Cluster, caught
+from conformance.ranks import caught
 
 from .overlap_training import Alone, Net, batch, build, clear_gradients, differences, loss_of, uses_extra
 from .zero_training import OPTIMIZERS, halving
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    made = Cluster("gloo", deadline_s=60)
-    yield made
-    made.close()
-
-
-def run(cluster, function, *args, world):
-    return cluster.run(function, args, world=world, subject="impl").values()
 
 
 def train(ctx, iterations, name, options, group=None, place=None, world=None):
@@ -70,20 +59,20 @@ TWEAKS = [
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 @pytest.mark.parametrize("options", SCHEDULES, ids=str)
-def test_every_optimizer_equals_one_process_from_the_first_iteration(cluster, options, world):
-    assert run(cluster, train_many, 4, list(OPTIMIZERS), [options], world=world) == [{}] * world
+def test_every_optimizer_equals_one_process_from_the_first_iteration(run, options, world):
+    assert run(train_many, 4, list(OPTIMIZERS), [options], world=world) == [{}] * world
 
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("tweak", TWEAKS, ids=str)
-def test_variants_equal_one_process(cluster, tweak, world):
+def test_variants_equal_one_process(run, tweak, world):
     variants = [{**options, **tweak} for options in SCHEDULES]
-    assert run(cluster, train_many, 5, ["momentum", "adam"], variants, world=world) == [{}] * world
+    assert run(train_many, 5, ["momentum", "adam"], variants, world=world) == [{}] * world
 
 
-def test_clipping_equals_one_process(cluster):
+def test_clipping_equals_one_process(run):
     variants = [{"clip": 0.5, "shard": shard, "reduce_scatter": rs} for shard in (False, True) for rs in (False, True)]
-    assert run(cluster, train_many, 4, ["momentum", "adam"], variants, world=3) == [{}] * 3
+    assert run(train_many, 4, ["momentum", "adam"], variants, world=3) == [{}] * 3
 
 
 def uneven(ctx, schedules, name, options):
@@ -118,8 +107,8 @@ PAIRS = [pair for pair in itertools.product(range(4), repeat=2) if max(pair)]
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=str)
 @pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_uneven_pairs_equal_one_process(cluster, name, options):
-    assert run(cluster, uneven, PAIRS, name, options, world=2) == [{}, {}]
+def test_uneven_pairs_equal_one_process(run, name, options):
+    assert run(uneven, PAIRS, name, options, world=2) == [{}, {}]
 
 
 UNEVEN_TWEAKS = [
@@ -137,18 +126,18 @@ UNEVEN_TWEAKS = [
 
 @pytest.mark.parametrize("tweak", UNEVEN_TWEAKS, ids=str)
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_uneven_variants_equal_one_process(cluster, tweak, interleaved):
+def test_uneven_variants_equal_one_process(run, tweak, interleaved):
     if interleaved and "clip" in tweak:
         pytest.skip("the interleaved hook cannot clip")
     schedules = [(1, 2, 4), (4, 2, 1), (0, 3, 0), (2, 0, 3)]
     options = {"interleaved": interleaved, **tweak}
-    assert run(cluster, uneven, schedules, "adam", options, world=3) == [{}] * 3
+    assert run(uneven, schedules, "adam", options, world=3) == [{}] * 3
 
 
-def test_uneven_on_four_ranks(cluster):
+def test_uneven_on_four_ranks(run):
     schedules = [(0, 1, 2, 3), (3, 0, 3, 1)]
     options = {"interleaved": True, "shard": True, "scheduled": True}
-    assert run(cluster, uneven, schedules, "momentum", options, world=4) == [{}] * 4
+    assert run(uneven, schedules, "momentum", options, world=4) == [{}] * 4
 
 
 def in_a_subgroup(ctx, options):
@@ -159,8 +148,8 @@ def in_a_subgroup(ctx, options):
 
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=str)
-def test_a_subgroup_whose_ranks_are_not_global_ranks(cluster, options):
-    assert run(cluster, in_a_subgroup, options, world=4) == [[]] * 4
+def test_a_subgroup_whose_ranks_are_not_global_ranks(run, options):
+    assert run(in_a_subgroup, options, world=4) == [[]] * 4
 
 
 def hook_of_ones(state, bucket):
@@ -182,8 +171,8 @@ def out_of_place(ctx, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_what_the_wrapped_hooks_future_holds_is_what_is_stepped(cluster, interleaved):
-    assert run(cluster, out_of_place, interleaved, world=2) == [True, True]
+def test_what_the_wrapped_hooks_future_holds_is_what_is_stepped(run, interleaved):
+    assert run(out_of_place, interleaved, world=2) == [True, True]
 
 
 def accumulating(ctx, interleaved):
@@ -205,8 +194,8 @@ def accumulating(ctx, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_no_sync_does_not_step(cluster, interleaved):
-    assert run(cluster, accumulating, interleaved, world=2) == [[], []]
+def test_no_sync_does_not_step(run, interleaved):
+    assert run(accumulating, interleaved, world=2) == [[], []]
 
 
 def regrouped(ctx, options):
@@ -236,8 +225,8 @@ def regrouped(ctx, options):
 
 
 @pytest.mark.parametrize("options", SCHEDULES[1:3], ids=str)
-def test_the_step_follows_ddp_to_another_group(cluster, options):
-    assert run(cluster, regrouped, options, world=3) == [[]] * 3
+def test_the_step_follows_ddp_to_another_group(run, options):
+    assert run(regrouped, options, world=3) == [[]] * 3
 
 
 def checkpointing(ctx, interleaved):
@@ -274,8 +263,8 @@ def checkpointing(ctx, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_overlap_mode_can_be_checkpointed(cluster, interleaved):
-    assert run(cluster, checkpointing, interleaved, world=3) == [("RuntimeError", [])] * 3
+def test_overlap_mode_can_be_checkpointed(run, interleaved):
+    assert run(checkpointing, interleaved, world=3) == [("RuntimeError", [])] * 3
 
 
 def order_of_collectives(ctx, options):
@@ -294,16 +283,16 @@ def order_of_collectives(ctx, options):
     return short, zero._overlap_info.assigned_ranks_per_bucket
 
 
-def test_the_contiguous_schedule_reduces_everything_before_it_sends_anything(cluster):
-    for labels, owners in run(cluster, order_of_collectives, {}, world=3):
+def test_the_contiguous_schedule_reduces_everything_before_it_sends_anything(run):
+    for labels, owners in run(order_of_collectives, {}, world=3):
         kinds = "".join("B" if label.startswith("B") else "R" for label in labels)
         assert kinds == "RRRRBBBB"
         assert [label for label in labels if label.startswith("B")] == ["B0", "B1", "B2", "B3"]
         assert owners == [{0}, {1}, {2}, {0}]
 
 
-def test_the_interleaved_schedule_sends_a_bucket_behind_the_next_reduction(cluster):
-    for labels, _ in run(cluster, order_of_collectives, {"interleaved": True}, world=3):
+def test_the_interleaved_schedule_sends_a_bucket_behind_the_next_reduction(run):
+    for labels, _ in run(order_of_collectives, {"interleaved": True}, world=3):
         assert "".join("B" if label.startswith("B") else "R" for label in labels) == "RRBRBRBB"
 
 
@@ -318,8 +307,8 @@ def sharding(ctx):
     return info.assigned_ranks_per_bucket, info.total_size, len(zero.optim.state)
 
 
-def test_a_bucket_can_have_more_pieces_than_there_are_ranks(cluster):
-    results = run(cluster, sharding, world=3)
+def test_a_bucket_can_have_more_pieces_than_there_are_ranks(run):
+    results = run(sharding, world=3)
     assert all(owners == [{0, 1, 2}] and total == 64 for owners, total, _ in results)
     assert sorted(count for _, _, count in results) == [1, 1, 2]
 
@@ -337,8 +326,8 @@ def what_grad_holds(ctx):
     ]
 
 
-def test_with_reduce_scatter_grad_is_the_average_on_the_owner_and_zero_elsewhere(cluster):
-    assert all(all(row) for row in run(cluster, what_grad_holds, world=3))
+def test_with_reduce_scatter_grad_is_the_average_on_the_owner_and_zero_elsewhere(run):
+    assert all(all(row) for row in run(what_grad_holds, world=3))
 
 
 def refusals(ctx):
@@ -368,10 +357,10 @@ def refusals(ctx):
     return said, untouched, touched, alive() is None, made is not None
 
 
-def test_refusals_and_what_they_leave(cluster):
+def test_refusals_and_what_they_leave(run):
     classes = ["ValueError", "ValueError", "TypeError", "TypeError", "ValueError"]
     said = {"hook_with_zero_step": classes, "hook_with_zero_step_interleaved": classes, "clip": "ValueError"}
-    assert run(cluster, refusals, world=2) == [(said, (False, None), (True, 0), True, True)] * 2
+    assert run(refusals, world=2) == [(said, (False, None), (True, 0), True, True)] * 2
 
 
 def freezing(ctx):
@@ -382,8 +371,8 @@ def freezing(ctx):
     return caught(zero.step).kinds[0], caught(lambda: loss_of(ddp(batch(ctx.rank, 0), True)).backward()).kinds[0]
 
 
-def test_freezing_a_parameter_later_is_refused(cluster):
-    assert run(cluster, freezing, world=2) == [("RuntimeError", "RuntimeError")] * 2
+def test_freezing_a_parameter_later_is_refused(run):
+    assert run(freezing, world=2) == [("RuntimeError", "RuntimeError")] * 2
 
 
 def user_moves_a_parameter(ctx):
@@ -402,8 +391,8 @@ def user_moves_a_parameter(ctx):
     return found
 
 
-def test_a_parameter_that_the_user_moves_is_found_again(cluster):
-    assert run(cluster, user_moves_a_parameter, world=2) == [[], []]
+def test_a_parameter_that_the_user_moves_is_found_again(run):
+    assert run(user_moves_a_parameter, world=2) == [[], []]
 
 
 def two_models(ctx, schedule, interleaved):
@@ -428,9 +417,9 @@ def two_models(ctx, schedule, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_two_models_in_one_context(cluster, interleaved):
+def test_two_models_in_one_context(run, interleaved):
     for schedule in [(1, 3), (3, 0)]:
-        assert run(cluster, two_models, schedule, interleaved, world=2) == [[], []]
+        assert run(two_models, schedule, interleaved, world=2) == [[], []]
 
 
 def with_torchs_own_hook(ctx, interleaved):
@@ -441,8 +430,8 @@ def with_torchs_own_hook(ctx, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_a_hook_of_torchs_library_divides_by_the_active_ranks_too(cluster, interleaved):
-    assert run(cluster, with_torchs_own_hook, interleaved, world=3) == [{}] * 3
+def test_a_hook_of_torchs_library_divides_by_the_active_ranks_too(run, interleaved):
+    assert run(with_torchs_own_hook, interleaved, world=3) == [{}] * 3
 
 
 def settings_before_the_first_backward(ctx):
@@ -456,8 +445,8 @@ def settings_before_the_first_backward(ctx):
     return zero.param_groups[0]["lr"], bad.kinds[0]
 
 
-def test_default_settings_show_and_bad_ones_are_refused_at_construction(cluster):
-    assert run(cluster, settings_before_the_first_backward, world=1) == [(0.001, "ValueError")]
+def test_default_settings_show_and_bad_ones_are_refused_at_construction(run):
+    assert run(settings_before_the_first_backward, world=1) == [(0.001, "ValueError")]
 
 
 def a_smaller_group_for_the_state(ctx, options):
@@ -486,9 +475,9 @@ def a_smaller_group_for_the_state(ctx, options):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("schedule", [(3, 3, 3, 3), (1, 2, 3, 0)])
-def test_state_may_be_shared_by_fewer_ranks_than_average_gradients(cluster, schedule, interleaved):
+def test_state_may_be_shared_by_fewer_ranks_than_average_gradients(run, schedule, interleaved):
     options = {"schedule": schedule, "interleaved": interleaved, "scheduled": True}
-    assert run(cluster, a_smaller_group_for_the_state, options, world=4) == [[]] * 4
+    assert run(a_smaller_group_for_the_state, options, world=4) == [[]] * 4
 
 
 def consolidating_in_a_context(ctx, listed):
@@ -505,8 +494,8 @@ def consolidating_in_a_context(ctx, listed):
     return (said and said.kinds[0]), len(zero.state_dict()["state"]) if listed and ctx.rank == 1 else None
 
 
-def test_consolidating_in_a_context_works_where_the_optimizer_is_listed(cluster):
+def test_consolidating_in_a_context_works_where_the_optimizer_is_listed(run):
     count = len(list(Net().parameters()))
-    assert run(cluster, consolidating_in_a_context, True, world=3) == [(None, None), (None, count), (None, None)]
+    assert run(consolidating_in_a_context, True, world=3) == [(None, None), (None, count), (None, None)]
     refused = ("RuntimeError", None)
-    assert run(cluster, consolidating_in_a_context, False, world=3) == [(None, None), refused, refused]
+    assert run(consolidating_in_a_context, False, world=3) == [(None, None), refused, refused]

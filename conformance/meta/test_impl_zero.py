@@ -7,20 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.ranks import Cluster, caught
+from conformance.ranks import caught
 
 from .zero_training import OPTIMIZERS, Alone, differences, give_gradients, groups_of, halving, parameters
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    made = Cluster("gloo", deadline_s=60)
-    yield made
-    made.close()
-
-
-def run(cluster, function, *args, world):
-    return cluster.run(function, args, world=world, subject="impl").values()
 
 
 def make(ctx, params, name, **options):
@@ -51,8 +40,8 @@ def ten_steps(ctx, options):
 @pytest.mark.parametrize(
     "options", [{}, {"views": True, "unused": True}, {"several": True, "scheduled": True}], ids="-".join
 )
-def test_ten_steps_equal_the_ordinary_optimizer_bit_by_bit(cluster, options, world):
-    assert run(cluster, ten_steps, options, world=world) == [{}] * world
+def test_ten_steps_equal_the_ordinary_optimizer_bit_by_bit(run, options, world):
+    assert run(ten_steps, options, world=world) == [{}] * world
 
 
 def more_ranks_than_parameters(ctx):
@@ -66,8 +55,8 @@ def more_ranks_than_parameters(ctx):
     return len(zero.optim.state), differences(params, alone)
 
 
-def test_ranks_may_own_nothing(cluster):
-    results = run(cluster, more_ranks_than_parameters, world=4)
+def test_ranks_may_own_nothing(run):
+    results = run(more_ranks_than_parameters, world=4)
     assert sorted(count for count, _ in results) == [0, 0, 1, 1]
     assert all(wrong == [] for _, wrong in results)
 
@@ -93,12 +82,12 @@ def storages(ctx, views):
     return kept, [len(storage) for storage in per_rank], differences(params, alone)
 
 
-def test_without_views_storage_stays_and_with_views_each_owner_has_one(cluster):
-    for kept, counts, wrong in run(cluster, storages, False, world=2):
+def test_without_views_storage_stays_and_with_views_each_owner_has_one(run):
+    for kept, counts, wrong in run(storages, False, world=2):
         assert kept
         assert min(counts) > 1
         assert wrong == []
-    for kept, counts, wrong in run(cluster, storages, True, world=2):
+    for kept, counts, wrong in run(storages, True, world=2):
         assert not kept
         assert counts == [1, 1]
         assert wrong == []
@@ -117,8 +106,8 @@ def large_and_small(ctx, views):
 
 
 @pytest.mark.parametrize("views", [False, True])
-def test_large_parameters_arrive_too(cluster, views):
-    assert run(cluster, large_and_small, views, world=2) == [[True] * 4] * 2
+def test_large_parameters_arrive_too(run, views):
+    assert run(large_and_small, views, world=2) == [[True] * 4] * 2
 
 
 def adding(ctx, views):
@@ -138,8 +127,8 @@ def adding(ctx, views):
 
 
 @pytest.mark.parametrize("views", [False, True])
-def test_an_added_group_moves_no_earlier_parameter(cluster, views):
-    results = run(cluster, adding, views, world=3)
+def test_an_added_group_moves_no_earlier_parameter(run, views):
+    results = run(adding, views, world=3)
     assert sum(count for _, count, _ in results) == 6
     assert all(kept and wrong == [] for kept, _, wrong in results)
 
@@ -168,8 +157,8 @@ def freezing(ctx, views):
 
 
 @pytest.mark.parametrize("views", [False, True])
-def test_freezing_and_unfreezing_is_noticed_at_the_next_step(cluster, views):
-    assert run(cluster, freezing, views, world=2) == [([0, 1, 2, 3], [])] * 2
+def test_freezing_and_unfreezing_is_noticed_at_the_next_step(run, views):
+    assert run(freezing, views, world=2) == [([0, 1, 2, 3], [])] * 2
 
 
 def trained(ctx, name, steps, state=None):
@@ -195,9 +184,9 @@ def trained(ctx, name, steps, state=None):
 
 # the user's optimizer keeps a count in an attribute, which no state dictionary carries
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "counting"])
-def test_a_checkpoint_goes_on_in_other_worlds_and_in_the_ordinary_optimizer(cluster, name):
-    first = run(cluster, trained, name, 2, world=3)[0]
-    second = run(cluster, trained, name, 2, first, world=2)[0]
+def test_a_checkpoint_goes_on_in_other_worlds_and_in_the_ordinary_optimizer(run, name):
+    first = run(trained, name, 2, world=3)[0]
+    second = run(trained, name, 2, first, world=2)[0]
 
     alone = Alone(parameters(), name, several=True)
     for iteration in range(4):
@@ -211,7 +200,7 @@ def test_a_checkpoint_goes_on_in_other_worlds_and_in_the_ordinary_optimizer(clus
         alone.step(iteration)
         plain.step(iteration)
     assert differences(plain.params, alone) == []
-    third = run(cluster, trained, name, 2, second, world=1)[0]
+    third = run(trained, name, 2, second, world=1)[0]
     assert differences(third["params"], alone) == []
 
 
@@ -230,8 +219,8 @@ def sparse(ctx):
     return differences([weight, bias], alone)
 
 
-def test_sparse_gradients_reach_the_joined_owner(cluster):
-    assert run(cluster, sparse, world=2) == [[], []]
+def test_sparse_gradients_reach_the_joined_owner(run):
+    assert run(sparse, world=2) == [[], []]
 
 
 def state_sizes(ctx):
@@ -246,8 +235,8 @@ def state_sizes(ctx):
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_each_rank_holds_its_share_of_the_state(cluster, world):
-    assert all(abs(share - 1) < 0.05 for share in run(cluster, state_sizes, world=world))
+def test_each_rank_holds_its_share_of_the_state(run, world):
+    assert all(abs(share - 1) < 0.05 for share in run(state_sizes, world=world))
 
 
 def refusals(ctx):
@@ -290,7 +279,7 @@ def refusals(ctx):
     }
 
 
-def test_refusals(cluster):
+def test_refusals(run):
     expected = {
         "bare": "TypeError", "number": "TypeError", "strings": "TypeError", "mixture": "TypeError",
         "named": "TypeError", "empty": "ValueError", "keyless": "ValueError", "dtypes": "ValueError",
@@ -300,7 +289,7 @@ def test_refusals(cluster):
         "partition length": "ValueError", "partition stranger": "ValueError", "target": "ValueError",
         "hook": "AssertionError", "step in overlap": None,
     }
-    assert run(cluster, refusals, world=2) == [expected] * 2
+    assert run(refusals, world=2) == [expected] * 2
 
 
 def what_is_logged(ctx):
@@ -315,8 +304,8 @@ def what_is_logged(ctx):
     return first, len(said), {level for level, _ in said}, zero.parameters_as_bucket_view
 
 
-def test_views_are_ignored_and_step_does_nothing_in_overlap_mode_with_a_warning_each(cluster):
-    assert run(cluster, what_is_logged, world=1) == [(1, 3, {"WARNING"}, False)]
+def test_views_are_ignored_and_step_does_nothing_in_overlap_mode_with_a_warning_each(run):
+    assert run(what_is_logged, world=1) == [(1, 3, {"WARNING"}, False)]
 
 
 def stale_consolidation(ctx):
@@ -338,5 +327,5 @@ def stale_consolidation(ctx):
     return quiet, len(said), str(before) == str(after)
 
 
-def test_a_consolidated_state_is_a_snapshot_and_says_when_it_is_old(cluster):
-    assert run(cluster, stale_consolidation, world=2)[0] == (0, 1, True)
+def test_a_consolidated_state_is_a_snapshot_and_says_when_it_is_old(run):
+    assert run(stale_consolidation, world=2)[0] == (0, 1, True)

@@ -6,20 +6,9 @@ import itertools
 import pytest
 import torch
 
-from conformance.ranks import Cluster, caught
+from conformance.ranks import caught
 
 from .zero_training import OPTIMIZERS, Alone, differences, give_gradients, groups_of, halving, parameters
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    made = Cluster("gloo", deadline_s=60)
-    yield made
-    made.close()
-
-
-def run(cluster, function, *args, world):
-    return cluster.run(function, args, world=world, subject="impl").values()
 
 
 def one_context(ctx, group, mine, name, options):
@@ -63,8 +52,8 @@ PAIRS = [pair for pair in itertools.product(range(5), repeat=2) if max(pair)]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_pair_of_counts_equals_one_process(cluster, name):
-    assert run(cluster, many_contexts, PAIRS, name, {}, world=2) == [{}, {}]
+def test_every_pair_of_counts_equals_one_process(run, name):
+    assert run(many_contexts, PAIRS, name, {}, world=2) == [{}, {}]
 
 
 VARIANTS = [
@@ -79,14 +68,14 @@ VARIANTS = [
 
 @pytest.mark.parametrize("options", VARIANTS, ids=lambda options: "-".join(options))
 @pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_variants_equal_one_process(cluster, name, options):
+def test_variants_equal_one_process(run, name, options):
     schedules = [(1, 2, 4), (4, 2, 1), (0, 3, 0), (2, 0, 2), (3, 3, 3)]
-    assert run(cluster, many_contexts, schedules, name, options, world=3) == [{}] * 3
+    assert run(many_contexts, schedules, name, options, world=3) == [{}] * 3
 
 
-def test_four_ranks(cluster):
+def test_four_ranks(run):
     schedules = [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 0, 2), (1, 4, 4, 1)]
-    assert run(cluster, many_contexts, schedules, "adam", {"scheduled": True, "unused": True}, world=4) == [{}] * 4
+    assert run(many_contexts, schedules, "adam", {"scheduled": True, "unused": True}, world=4) == [{}] * 4
 
 
 def in_a_subgroup(ctx, schedule, options):
@@ -98,8 +87,8 @@ def in_a_subgroup(ctx, schedule, options):
 
 
 @pytest.mark.parametrize("schedule", [(1, 3), (3, 1), (0, 2)])
-def test_a_subgroup_whose_ranks_are_not_global_ranks(cluster, schedule):
-    assert run(cluster, in_a_subgroup, schedule, {"scheduled": True}, world=3) == [[], [], []]
+def test_a_subgroup_whose_ranks_are_not_global_ranks(run, schedule):
+    assert run(in_a_subgroup, schedule, {"scheduled": True}, world=3) == [[], [], []]
 
 
 def two_optimizers(ctx, schedule):
@@ -121,8 +110,8 @@ def two_optimizers(ctx, schedule):
 
 
 @pytest.mark.parametrize("schedule", [(1, 3), (3, 0)])
-def test_two_optimizers_in_one_context(cluster, schedule):
-    assert run(cluster, two_optimizers, schedule, world=2) == [[], []]
+def test_two_optimizers_in_one_context(run, schedule):
+    assert run(two_optimizers, schedule, world=2) == [[], []]
 
 
 def freezing_while_others_have_joined(ctx, views):
@@ -152,8 +141,8 @@ def freezing_while_others_have_joined(ctx, views):
 
 
 @pytest.mark.parametrize("views", [False, True])
-def test_what_live_ranks_freeze_reaches_joined_ranks(cluster, views):
-    assert run(cluster, freezing_while_others_have_joined, views, world=3) == [[]] * 3
+def test_what_live_ranks_freeze_reaches_joined_ranks(run, views):
+    assert run(freezing_while_others_have_joined, views, world=3) == [[]] * 3
 
 
 def with_a_closure(ctx, schedule):
@@ -175,8 +164,8 @@ def with_a_closure(ctx, schedule):
     return returned, differences(params, alone)
 
 
-def test_a_closure_runs_on_live_ranks_only(cluster):
-    assert run(cluster, with_a_closure, (1, 3), world=2) == [([0.0], []), ([0.0, 1.0, 2.0], [])]
+def test_a_closure_runs_on_live_ranks_only(run):
+    assert run(with_a_closure, (1, 3), world=2) == [([0.0], []), ([0.0, 1.0, 2.0], [])]
 
 
 def consolidating_inside(ctx, target, early):
@@ -213,8 +202,8 @@ def consolidating_inside(ctx, target, early):
 
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("target", [0, 1])
-def test_live_ranks_can_consolidate_after_a_rank_has_joined(cluster, target, early):
-    assert run(cluster, consolidating_inside, target, early, world=3) == [[]] * 3
+def test_live_ranks_can_consolidate_after_a_rank_has_joined(run, target, early):
+    assert run(consolidating_inside, target, early, world=3) == [[]] * 3
 
 
 def adding_inside(ctx):
@@ -224,8 +213,8 @@ def adding_inside(ctx):
     return error.kinds[0]
 
 
-def test_adding_a_group_inside_a_context_is_refused(cluster):
-    assert run(cluster, adding_inside, world=2) == ["RuntimeError"] * 2
+def test_adding_a_group_inside_a_context_is_refused(run):
+    assert run(adding_inside, world=2) == ["RuntimeError"] * 2
 
 
 def joined_rank_keeps(ctx):
@@ -241,8 +230,8 @@ def joined_rank_keeps(ctx):
     return all(parameter.grad is before for parameter, before in zip(params, held, strict=True))
 
 
-def test_a_joined_rank_keeps_its_gradients(cluster):
-    assert run(cluster, joined_rank_keeps, world=2) == [True, True]
+def test_a_joined_rank_keeps_its_gradients(run):
+    assert run(joined_rank_keeps, world=2) == [True, True]
 
 
 def throwing(ctx, schedule):
@@ -265,6 +254,6 @@ def throwing(ctx, schedule):
 
 
 @pytest.mark.parametrize("schedule", [(1, 3), (2, 0)])
-def test_in_throwing_mode_the_step_that_raises_changes_nothing(cluster, schedule):
+def test_in_throwing_mode_the_step_that_raises_changes_nothing(run, schedule):
     done = min(schedule)
-    assert run(cluster, throwing, schedule, world=2) == [(done, []), (done, [])]
+    assert run(throwing, schedule, world=2) == [(done, []), (done, [])]

@@ -6,21 +6,8 @@ import random
 import pytest
 from torch import nn
 
-from conformance.ranks import Cluster
-
 from .overlap_training import Alone, Net, batch, differences, groups_of, loss_of, uses_extra
 from .zero_training import OPTIMIZERS, halving
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    made = Cluster("gloo", deadline_s=60)
-    yield made
-    made.close()
-
-
-def run(cluster, function, *args, world):
-    return cluster.run(function, args, world=world, subject="impl").values()
 
 
 def uneven(ctx, schedules, name, options):
@@ -73,8 +60,8 @@ FOUR = [(0, 1, 2, 3), (3, 2, 1, 0)] + [(2, *GENERATED.choices(range(4), k=3)) fo
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_pair_of_counts_equals_one_process(cluster, name):
-    assert run(cluster, uneven, PAIRS, name, {}, world=2) == [{}, {}]
+def test_every_pair_of_counts_equals_one_process(run, name):
+    assert run(uneven, PAIRS, name, {}, world=2) == [{}, {}]
 
 
 TWEAKS = [
@@ -91,13 +78,13 @@ TWEAKS = [
 
 
 @pytest.mark.parametrize("tweak", TWEAKS, ids=str)
-def test_variants_equal_one_process(cluster, tweak):
-    assert run(cluster, uneven, THREE, "adam", tweak, world=3) == [{}] * 3
+def test_variants_equal_one_process(run, tweak):
+    assert run(uneven, THREE, "adam", tweak, world=3) == [{}] * 3
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "counting"])
-def test_generated_schedules_on_four_ranks(cluster, name):
-    assert run(cluster, uneven, FOUR, name, {"scheduled": True}, world=4) == [{}] * 4
+def test_generated_schedules_on_four_ranks(run, name):
+    assert run(uneven, FOUR, name, {"scheduled": True}, world=4) == [{}] * 4
 
 
 def closures(ctx, schedule, listed_first):
@@ -124,8 +111,8 @@ def closures(ctx, schedule, listed_first):
 
 
 @pytest.mark.parametrize("schedule", [(1, 3), (3, 0)])
-def test_an_iteration_inside_the_closure(cluster, schedule):
-    assert run(cluster, closures, schedule, False, world=2) == [[], []]
+def test_an_iteration_inside_the_closure(run, schedule):
+    assert run(closures, schedule, False, world=2) == [[], []]
 
 
 def two_pairs(ctx, schedule):
@@ -150,8 +137,8 @@ def two_pairs(ctx, schedule):
 
 
 @pytest.mark.parametrize("schedule", [(1, 3), (3, 0)])
-def test_two_models_and_two_optimizers(cluster, schedule):
-    assert run(cluster, two_pairs, schedule, world=2) == [[], []]
+def test_two_models_and_two_optimizers(run, schedule):
+    assert run(two_pairs, schedule, world=2) == [[], []]
 
 
 def failing(ctx):
@@ -171,8 +158,8 @@ def failing(ctx):
     return None
 
 
-def test_peers_hear_of_an_error_between_backward_and_step(cluster):
-    results = run(cluster, failing, world=3)
+def test_peers_hear_of_an_error_between_backward_and_step(run):
+    results = run(failing, world=3)
     assert results[1][0] == "KeyError"
     for rank in (0, 2):
         assert "rank 1" in results[rank][1]

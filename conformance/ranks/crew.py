@@ -39,7 +39,7 @@ class Crew:
     def all_alive(self) -> bool:
         """Whether no rank has ended, for example while it waited for another run."""
         self.listen(0.0)
-        return not self.ended and not self._closed
+        return not self.ended and not self._closed and not any(map(_is_ending, self.pids))
 
     def start(self, run: Folder) -> None:
         """Have every rank do the order that lies in ``run``."""
@@ -135,6 +135,15 @@ class Crew:
             if heard:
                 return
         self._closed.add(rank)
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether a process has got its end though its sockets may still be open (a thread of it is slower). Linux only."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # gone, or no such folder here: then its sockets tell
+        return False
+    return state in "ZXx"
 
 
 def _readable(fds: list[int], limit_s: float) -> list[int]:

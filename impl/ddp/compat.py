@@ -54,7 +54,7 @@ class CompatibleNames(Parts):
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         """Refresh run-time entries every so many iterations after the first ten; ValueError below 1 (DDP-142)."""
         if sample_rate < 1:
-            text = f"sample_rate={sample_rate}: run-time statistics are sampled every so many iterations, at least 1."
+            text = f"The sample rate is a number of iterations, at least 1, and not {sample_rate}."
             self._log_and_throw(ValueError, text)
         assert self.logger is not None, "the sampling rate requires the logger"
         self.logger.sample_rate = sample_rate
