@@ -73,15 +73,15 @@ class CompatibleNames(Parts):
             if parameter not in places:
                 self._log_and_throw(
                     ValueError,
-                    f"The module trains a parameter called {name}, but it is missing from the list of parameters that "
-                    "are reduced. That is a bug inside DDP: please report it.",
+                    f"Param with name {name} is trained by the module, but missing from the list of parameters that are "
+                    "reduced. That is a bug inside DDP: please report it.",
                 )
             names[places[parameter]] = name
         if len(places) != len(names):
             self._log_and_throw(
                 ValueError,
-                f"{len(places)} parameters are reduced, but the module has names for {len(names)} of them only. "
-                "That is a bug inside DDP: please report it.",
+                f"Expected param to name mapping of all {len(places)} parameters that are reduced, but the module has "
+                f"names for {len(names)} of them only. That is a bug inside DDP: please report it.",
             )
         return names
 
