@@ -73,7 +73,7 @@ class CompatibleNames(Parts):
             if parameter not in places:
                 self._log_and_throw(
                     ValueError,
-                    f"Param with name {name} is trained by the module, but missing from the list of parameters that are "
+                    f"Param with name {name} is trained by the module, but missing from the parameters that are "
                     "reduced. That is a bug inside DDP: please report it.",
                 )
             names[places[parameter]] = name
