@@ -92,6 +92,7 @@ def main(out: str) -> None:
     trained = {train.__name__: train(rank).state_dict() for train in (train_mlp, train_convnet, train_transformer)}
     if rank == 0:
         torch.save(trained, out)
+    dist.barrier()
     dist.destroy_process_group()
 
 
