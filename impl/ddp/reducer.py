@@ -101,7 +101,8 @@ class Reducer:
         #: distributed-autograd context of the forward whose backward this is
         self._context: int | None = None
         self._flights: list[Flight] = []
-        #: place of the next bucket to shadow, and what was started
+
+        # -- valid while a joined rank shadows a reduction: what it has started so far
         self._shadow_flights: list[Flight] = []
 
         #: when the parts of this iteration began and ended, for the log
@@ -386,8 +387,7 @@ class Reducer:
         around.announce(None)
         untouched: Collection[int] = self._never_used
         if self._agreement_due():
-            used = [i not in self._unused or bool(self._used_since_sync[i]) for i in range(len(self.parameters))]
-            untouched = self._agree_on_use(used)
+            untouched = self._agree_on_use([self._uses(index) for index in range(len(self.parameters))])
         for bucket, flight in zip(self.buckets, self._flights, strict=True):
             bucket.deliver(self.traffic.result(bucket, flight), untouched)
         self._await_others()
@@ -431,7 +431,11 @@ class Reducer:
             return None
         live = self.phase is Phase.FILLING
         indices = self.buckets[place].spec.parameters
-        return [live and (i not in self._unused or bool(self._used_since_sync[i])) for i in indices]
+        return [live and self._uses(index) for index in indices]
+
+    def _uses(self, index: int) -> bool:
+        """Whether this rank used a parameter in this backward or, accumulating, since the last synchronisation."""
+        return index not in self._unused or bool(self._used_since_sync[index])
 
     @property
     def never_used(self) -> frozenset[int]:

@@ -9,7 +9,7 @@
     BUCKETS        a synchronised backward              its gradients, bucket by bucket   zeros, bucket by bucket;
                                                         then who used what                used nothing
     BUCKET, FINISH the same in single steps, when several models train in one context
-    DELAYED        the trigger's gradient is ready      its delayed gradients             zeros
+    DELAYED        after backward, if the trigger came  its delayed gradients             zeros
 
 A joined rank never works out which stage is next: live ranks announce it (``Session.announce``). The source is group
 rank 0, or inside a join the highest rank that is still active.
