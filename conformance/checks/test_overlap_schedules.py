@@ -35,16 +35,20 @@ class Timeline:
         return overlapping.settled(state, bucket)
 
     def spy(self):
-        """From now on note which parameters each call of the local optimizer's ``step`` moves."""
+        """From now on note which parameters each call of the local optimizer's ``step`` moves.
+
+        Only those that this rank steps: what another owner sent before may arrive during the call.
+        """
         optim = getattr(self.pair.zero, "optim", None)
         if optim is None:
             raise Unsupported("the optimizer has no attribute optim whose steps could be watched")
-        step = optim.step
+        step, own = optim.step, overlapping.stateful(self.pair)
 
         def watched(*args, **kwargs):
             before = parameters(self.pair.model)
             found = step(*args, **kwargs)
-            moved = [name for name, values in parameters(self.pair.model).items() if values != before[name]]
+            after = parameters(self.pair.model)
+            moved = [name for name in after if name in own and after[name] != before[name]]
             if moved:
                 self.events.append(("step", tuple(moved)))
                 self.stepped.set()
