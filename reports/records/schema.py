@@ -36,6 +36,24 @@ _ROWS: dict[str, Fields] = {
         "deviation": str,
         "notes": list,
     },
+    # one cell of a sweep for one variant; the raw samples are [iteration][rank], in nanoseconds
+    "perf": {
+        "series": str,  # the cell's axes and the variant, readable: what may be compared over nights
+        "group": str,  # the cells that were measured interleaved, in the same processes; only these compare directly
+        "subject": str,
+        "axes": dict,  # workload, world, backend, device, skew, skew_fraction, cap_mib, hook, … : plain values
+        "workload_hash": str,  # a changed workload starts a new series
+        "unit": str,  # what one sample is: "step" (an iteration) or "epoch" (a whole uneven run)
+        "status": str,  # ok · void (wrong numbers) · failed · hung · not run
+        "reason": str,  # why it is not ok; empty if it is
+        "wall_ns": list,
+        "cpu_ns": list,  # time of the main thread on the processor
+        "device_ns": list,  # by events of the device; empty without one
+        "block": list,  # number of the shuffled block that each sample belongs to
+        "warmup_ns": list,  # the samples that warm-up took, wall time
+        "derived": dict,  # figures made from the samples: bytes, bandwidth, exposed time, memory …
+        "verified": dict,  # what was compared with one process, and how far apart it was
+    },
 }
 
 

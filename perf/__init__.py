@@ -1,0 +1,1 @@
+"""The performance harness: sweeps of cells, measured interleaved and verified against one process."""
