@@ -133,7 +133,10 @@ class Frame:
         )  # fmt: skip
         self.judgement = judged
         if self.writer is not None:
-            footer = {"counts": judged.counts(), "stale": list(judged.stale), "exit_status": judged.exit_status}
+            footer = {
+                "counts": judged.counts(), "stale": list(judged.stale), "exit_status": judged.exit_status,
+                "clauses": list(judged.clauses),
+            }  # fmt: skip
             self.writer.close(footer, interrupted=interrupted)
         self.close()
         return judged

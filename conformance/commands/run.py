@@ -24,6 +24,7 @@ from ..bad_input import BadInput
 from ..clauses import Catalogue, load, matches
 from ..frame import Frame
 from ..judgement import BAD_INPUT, INTERNAL, INTERRUPTED
+from ..pages.header import about
 from ..progress import reporter
 
 RECORD = "conformance.jsonl"
@@ -98,7 +99,8 @@ def _pytest(frame: Frame, checks: Path, out: Path) -> int:
             for name, spec in frame.asked.subjects.items()
         ]
         asked = {"backend": frame.asked.backend, "worlds": list(frame.asked.worlds), "select": list(frame.asked.select)}
-        frame.writer = Writer(out / RECORD, {**header, "subjects": subjects, "asked": asked})
+        more = about(frame.catalogue, frame.asked.deviations, frame.asked.checks)
+        frame.writer = Writer(out / RECORD, {**header, "subjects": subjects, "asked": asked, **more})
 
     driver = plugin.Driver(frame, open_record)
     # Only our own plugin: what else is installed here must change nothing. No terminal: the report is ours.
