@@ -1,4 +1,4 @@
-"""The command line: ``python -m conformance run | clauses | show``."""
+"""The command line: ``python -m conformance run | clauses | show | defects``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    commands = top.add_subparsers(dest="command", required=True, metavar="run | clauses | show")
+    commands = top.add_subparsers(dest="command", required=True, metavar="run | clauses | show | defects")
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
     ))  # fmt: skip
@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="print one clause with its checks, and run its example")
     show.add_argument("clause", metavar="CLAUSE", help="e.g. JOIN-025")
     show.add_argument("--no-story", action="store_true", help="do not run the clause's example, where it has one")
+    _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
     return top
 
 
@@ -39,8 +40,23 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--checks", metavar="PATH", help="a folder or file of checks instead of the suite's own")
     run.add_argument("--deviations", action="append", default=[], metavar="FILE", help="known deviations; repeatable")
     run.add_argument("--deadline", metavar="SECONDS", help="for one run of ranks, where a check does not say its own")
+    run.add_argument("--tier", default="", metavar="NAME", help="quick or full: see `conformance/tiers.py` (default: all asked)")
+    run.add_argument("--schedule", metavar="COUNTS", help="inputs of each rank, e.g. 0,1: only this, where a check takes it")
+    run.add_argument(
+        "--resume", nargs="?", const="required", choices=("required", "possible"), metavar="possible",
+        help="go on with the unfinished record in --out; 'possible': start anew, and say why, if there is none",
+    )  # fmt: skip
     run.add_argument("--jobs", default="1", metavar="N", help="checks at a time (default: %(default)s)")
     run.add_argument("--out", default="out/conformance", metavar="FOLDER", help="of the records (default: %(default)s)")
+
+
+def _defects(defects: argparse.ArgumentParser) -> None:
+    patterns = "ids or clauses, e.g. 'ddp/*,JOIN-025' (default: all)"
+    defects.add_argument("--select", default="*", metavar="PATTERNS", help=patterns)
+    defects.add_argument("--jobs", default="2", metavar="N", help="defects at a time (default: %(default)s)")
+    defects.add_argument("--list", action="store_true", help="only list them")
+    defects.add_argument("--defects", metavar="FOLDER", help="a folder of defects instead of the suite's own")
+    defects.add_argument("--checks", metavar="FOLDER", help="a folder of checks instead of the suite's own")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from .commands.run import run as command
             case "clauses":
                 from .commands.clauses import clauses as command
+            case "defects":
+                from .commands.defects import defects as command
             case _:
                 from .commands.show import show as command
         return command(given)

@@ -1,0 +1,96 @@
+"""``python -m conformance defects``: does the suite notice wrong implementations? One row for each defect and clause."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import inventory
+from ..asked import numbers, words
+from ..bad_input import BadInput
+from ..clauses import Catalogue, load
+from ..defects import sins
+from ..defects.gang import Gang
+from ..defects.hunted import Answer, Hunted
+from ..defects.sins import Sin
+from ..judgement import BROKEN, INTERRUPTED, OK
+
+
+def defects(given: Namespace) -> int:
+    """Hunt what was selected, print what became of each; returns the exit status."""
+    folder = Path(given.defects) if given.defects is not None else sins.HERE
+    checks = Path(given.checks) if given.checks is not None else inventory.CHECKS
+    for path, what in ((folder, "defects"), (checks, "checks")):
+        if not path.is_dir():
+            raise BadInput(f"there is no folder of {what} at {path}")
+    known = sins.load(folder)
+    if not known:
+        raise BadInput(f"there are no defects in {folder}; one is a file AREA/SIN.py")
+    _ensure_known(known, load(), checks)
+    wanted = sins.select(words(given.select, "pattern"), known)
+    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    return _list(wanted) if given.list else _hunt(wanted, Gang(jobs, folder.resolve(), checks.resolve()))
+
+
+def _ensure_known(known: Sequence[Sin], catalogue: Catalogue, checks: Path) -> None:
+    cited = inventory.by_clause(inventory.declared(checks))
+    for sin in known:
+        for clause in sin.clauses:
+            if clause not in cited:
+                why = "no check decides it" if catalogue.get(clause) else "there is no such clause"
+                raise BadInput(f"defect {sin.id} names {clause}, but {why}")
+
+
+def _list(wanted: Sequence[Sin]) -> int:
+    for sin in wanted:
+        print(f"{sin.id}  {', '.join(sin.clauses)}\n    {sin.sentence}")
+    print(f"\n{len(wanted)} planted defects, {len({c for sin in wanted for c in sin.clauses})} clauses")
+    return OK
+
+
+def _hunt(wanted: Sequence[Sin], gang: Gang) -> int:
+    width = max(len(sin.id) for sin in wanted)
+    killed: list[Hunted] = []
+    others: list[Hunted] = []
+    try:
+        with gang:
+            for sin, hunted in gang.hunt(wanted):
+                (killed if hunted.killed else others).append(hunted)
+                print("\n".join(_rows(sin, hunted, width)), flush=True)
+    except KeyboardInterrupt:
+        print(f"conformance: interrupted after {len(killed) + len(others)} of {len(wanted)} defects", file=sys.stderr)
+        return INTERRUPTED
+    return _conclude(killed, others)
+
+
+def _conclude(killed: Sequence[Hunted], others: Sequence[Hunted]) -> int:
+    troubled = [hunted for hunted in others if hunted.trouble]
+    print()
+    for hunted in others:
+        missing = ", ".join(answer.clause for answer in hunted.answers if not answer.killed)
+        print(f"{hunted.sin}: {hunted.trouble or f'not caught by {missing}'}")
+    end = f"{len(killed)} killed, {len(others) - len(troubled)} survived"
+    print(f"{end}, {len(troubled)} could not be tried" if troubled else end)
+    return BROKEN if others else OK
+
+
+def _rows(sin: Sin, hunted: Hunted, width: int) -> list[str]:
+    if hunted.trouble:
+        return [f"{sin.id:<{width}}  NOT TRIED: {hunted.trouble}"]
+    names = [sin.id, *[""] * len(hunted.answers)]
+    return [f"{name:<{width}}  {_told(answer)}" for name, answer in zip(names, hunted.answers, strict=False)]
+
+
+def _told(answer: Answer) -> str:
+    end = "killed" if answer.killed else "SURVIVED"
+    by = f"{answer.check} {answer.outcome}".strip()
+    line = f"{answer.clause:<9} {end:<8}  {by}: {answer.witness}" if answer.witness else f"{answer.clause:<9} {end}  {by}"
+    return line if not _columns() else line[: max(40, _columns())]
+
+
+def _columns() -> int:
+    """How long a row may be on a terminal; 0 where rows go to a file."""
+    return os.get_terminal_size().columns if sys.stdout.isatty() else 0

@@ -1,0 +1,1 @@
+"""Defects of gradient communication and its hooks (area D of the catalogue)."""

@@ -1,0 +1,1 @@
+"""Defects of DistributedDataParallel itself (area C of the catalogue)."""

@@ -1,0 +1,11 @@
+"""The average divides by one rank too many."""
+
+from impl.ddp.uneven import UnevenInputs
+
+from ..planting import swap
+
+CLAUSES = ("DDP-049", "DDP-051")
+
+
+def plant() -> None:
+    right = swap(UnevenInputs, "_divisor", lambda self: right(self) + 1)

@@ -1,0 +1,123 @@
+"""The driver's side: worker processes that hunt, one defect each at a time, and answers in the order of asking."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .hunted import Hunted
+from .sins import Sin
+
+LIMIT_S = 600.0  # for one defect with all its checks, each of which has deadlines of its own
+_WORDS = 400  # of what a dead worker said last
+
+
+class Worker:
+    """One process of ``conformance.defects.worker``."""
+
+    def __init__(self, defects: Path, checks: Path) -> None:
+        self._log = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.worker", str(defects), str(checks)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            start_new_session=True,  # Ctrl-C is the driver's to handle
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+
+    def hunt(self, sin: Sin) -> Hunted:
+        """Have one defect hunted; a worker that dies or does not answer is trouble, never a kill."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        guard = threading.Timer(LIMIT_S, self._process.kill)
+        guard.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                print(sin.id, file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
+        finally:
+            guard.cancel()
+        if line:
+            return Hunted.of_row(json.loads(line))
+        status = self._process.wait()
+        self._log.seek(0)
+        said = " ".join(self._log.read()[-_WORDS:].split())
+        return Hunted(sin.id, (), LIMIT_S, f"its worker ended with status {status} (limit {LIMIT_S:g} s): {said}")
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End it, and with it its ranks."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._log):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+class Gang:
+    """Hunts defects with ``jobs`` workers. Use it in a ``with``: leaving it ends every process."""
+
+    def __init__(self, jobs: int, defects: Path, checks: Path) -> None:
+        self._jobs, self._folders = jobs, (defects, checks)
+        self._workers: list[Worker] = []
+        self._lock = threading.Lock()
+        self._over = False
+
+    def __enter__(self) -> Gang:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._over = True
+            for worker in self._workers:
+                worker.end()
+
+    def hunt(self, wanted: Sequence[Sin]) -> Iterator[tuple[Sin, Hunted]]:
+        """Hunt all of them; yields them in order, each as soon as it and those before it are done."""
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[int, Hunted]] = queue.SimpleQueue()
+        for place in range(len(wanted)):
+            waiting.put(place)
+        for _ in range(min(self._jobs, len(wanted))):
+            threading.Thread(target=self._work, args=(wanted, waiting, done), daemon=True).start()
+        found: dict[int, Hunted] = {}
+        for place, sin in enumerate(wanted):
+            while place not in found:
+                with contextlib.suppress(queue.Empty):  # in slices, so that Ctrl-C gets through everywhere
+                    at, hunted = done.get(timeout=0.5)
+                    found[at] = hunted
+            yield sin, found.pop(place)
+
+    def _work(
+        self, wanted: Sequence[Sin], waiting: queue.SimpleQueue[int], done: queue.SimpleQueue[tuple[int, Hunted]]
+    ) -> None:
+        worker: Worker | None = None
+        while not self._over:
+            try:
+                place = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                if worker is None or not worker.alive:
+                    worker = self._new()
+                done.put((place, worker.hunt(wanted[place])))
+            except Exception as error:
+                done.put((place, Hunted(wanted[place].id, (), 0.0, f"{type(error).__name__}: {error}")))
+
+    def _new(self) -> Worker:
+        with self._lock:
+            if self._over:
+                raise RuntimeError("the hunt was ended")
+            self._workers.append(Worker(*self._folders))
+            return self._workers[-1]

@@ -1,0 +1,138 @@
+"""One defect against the clauses that it names: runs their checks, through pytest, until each clause is broken."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from .. import inventory, plugin
+from ..asked import WORLDS, Asked
+from ..checking import Check
+from ..clauses import Catalogue
+from ..frame import Frame
+from ..ranks import Cluster
+from ..results import Case, Outcome, Result
+from ..verdict import Verdict
+from .hunted import Answer, Hunted
+from .sins import Sin
+
+# A check that fell over itself decides nothing, and planted code must not be wrong in a way that no program is.
+_FELL_OVER = "the check itself raised "
+_NOT_THE_SIN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|PlantError)\b")
+
+
+@dataclass
+class Hunt(Frame):
+    """A run of the suite on one defect, on a cluster that serves many, which ends when every clause is broken."""
+
+    cluster: Cluster | None = None
+    caught: dict[str, Result] = field(default_factory=dict)  # by clause
+    missed: dict[str, Result] = field(default_factory=dict)  # by clause: the last check that did not catch it
+
+    def _cluster(self) -> Cluster:
+        assert self.cluster is not None
+        return self.cluster
+
+    def may_look_again(self) -> bool:
+        """Never: a ledger explains a break, and here the break is expected."""
+        return False
+
+    def add(self, case: Case, check: Check, verdict: Verdict, seconds: float, notes: Sequence[str]) -> list[Result]:
+        """Note which clauses a check has now broken."""
+        made = super().add(case, check, verdict, seconds, notes)
+        for result in made:
+            table = self.caught if result.broken and not _beside_the_point(result) else self.missed
+            table.setdefault(result.clause, result)
+        return made
+
+    def answer(self, clause: str) -> Answer:
+        """What the checks of a clause had to say."""
+        if clause in self.caught:
+            result = self.caught[clause]
+            return Answer(clause, True, _where(result.case), str(result.outcome), result.witness)
+        met = [result for result in self.results if result.clause == clause]
+        if not met:
+            worlds = ", ".join(map(str, self.asked.worlds))
+            return Answer(clause, False, witness=f"no check of it runs at world {worlds}")
+        worst = next((result for result in met if result.broken), met[-1])
+        return Answer(clause, False, _where(worst.case), str(worst.outcome), worst.witness)
+
+
+def _beside_the_point(result: Result) -> bool:
+    if result.outcome is not Outcome.FAILED:
+        return False
+    text = f"{result.witness}\n{result.detail}"
+    by_a_check = "\nat test_" in result.detail or result.detail.startswith("rank ")
+    return not by_a_check or result.witness.startswith(_FELL_OVER) or bool(_NOT_THE_SIN.search(text))
+
+
+def _where(case: Case) -> str:
+    return f"{case.check}[{case.scenario}]@{case.world}" if case.scenario else f"{case.check}@{case.world}"
+
+
+class _Stops:
+    """Leaves out the checks that can tell nothing: at other worlds than needed, or of clauses that are broken."""
+
+    def __init__(self, hunt: Hunt, sin: Sin) -> None:
+        self.hunt, self.sin = hunt, sin
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Without a word in the defect: at two ranks, or where a clause has no check at two, at those that it has."""
+        if self.sin.worlds:
+            return
+        at_two = {clause for item in items if _world(item) == 2 for clause in self._clauses(item)}
+        items[:] = [item for item in items if _world(item) == 2 or set(self._clauses(item)) - at_two]
+
+    def _clauses(self, item: pytest.Item) -> list[str]:
+        return self.hunt.wants(_name(item), item.function.check)  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if all(clause in self.hunt.caught for clause in self._clauses(item)):
+            pytest.skip("its clauses are broken already")
+
+
+def _name(item: pytest.Item) -> str:
+    return getattr(item, "originalname", None) or item.name
+
+
+def _world(item: pytest.Item) -> int:
+    world: int = item.callspec.params["ranks"].world  # type: ignore[attr-defined]
+    return world
+
+
+class _Driver:
+    """Puts the hunt where the plugin looks for its frame."""
+
+    def __init__(self, hunt: Hunt) -> None:
+        self.driver = plugin.Driver(hunt, lambda: None)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.pluginmanager.register(self.driver, plugin.DRIVER)
+
+
+def hunt(sin: Sin, catalogue: Catalogue, cluster: Cluster, checks: Path = inventory.CHECKS) -> Hunted:
+    """Run the checks of the clauses that a defect names. It must be known to plant."""
+    start = time.monotonic()
+    asked = Asked({sin.id: sin.spec}, {sin.id: ""}, "gloo", sin.worlds or WORLDS, sin.clauses)
+    frame = Hunt(asked, catalogue, cluster=cluster)
+    files = inventory.files_of(checks, lambda clause: clause in sin.clauses)
+    if files:
+        arguments = [
+            *map(str, files), "-p", "conformance.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
+            "-o", "addopts=", "--rootdir", str(checks), "-o", "verbosity_assertions=2",
+        ]  # fmt: skip
+        status = pytest.main(arguments, plugins=[_Driver(frame), _Stops(frame, sin)])
+        if status == pytest.ExitCode.INTERRUPTED and not frame.suite_errors:
+            raise KeyboardInterrupt
+    if frame.suite_errors:
+        return Hunted(sin.id, (), time.monotonic() - start, f"the suite itself failed: {frame.suite_errors[0]}")
+    answers = tuple(frame.answer(clause) for clause in sin.clauses)
+    return Hunted(sin.id, answers, time.monotonic() - start)

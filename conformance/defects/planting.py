@@ -1,0 +1,114 @@
+"""How a defect is planted into impl, and taken out again: ``swap`` an attribute, ``edit`` a line of a function."""
+
+from __future__ import annotations
+
+import __future__
+import functools
+import inspect
+import sys
+import textwrap
+from types import ModuleType
+from typing import Any
+
+_undo: list[tuple[Any, str, Any]] = []  # (owner, name, what was there), in the order of planting
+
+
+class PlantError(RuntimeError):
+    """A defect that cannot be planted: what it replaces is not there, or not as it expects."""
+
+
+def swap(owner: Any, name: str, wrong: Any) -> Any:
+    """Replace an attribute that ``owner`` (a class or a module of impl) itself defines; returns the right one.
+
+    What modules imported by name from each other is replaced in each of them. A function that needs the right one
+    takes it from the returned value: ``right = swap(Team, "size", lambda self: right(self) + 1)``.
+    """
+    raw = _defined(owner, name)
+    if isinstance(raw, staticmethod | classmethod | property) and not isinstance(wrong, type(raw)):
+        wrong = type(raw)(wrong)
+    for holder, held in _holders(owner, name, raw):
+        _undo.append((holder, held, raw))
+        setattr(holder, held, wrong)
+    if isinstance(wrong, functools.cached_property):
+        wrong.__set_name__(owner, name)
+    if isinstance(raw, property):
+        return raw.fget
+    return raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
+
+
+def edit(owner: Any, name: str, old: str, new: str) -> None:
+    """Replace ``old``, which must occur exactly once, in the source of a function or method of impl.
+
+    The source begins at the function's own ``def`` (or decorator) at column 0; pieces of several lines are written
+    with the indentation that follows from that.
+    """
+    raw = _defined(owner, name)
+    function = _function(raw, f"{_called(owner)}.{name}")
+    source = textwrap.dedent(inspect.getsource(function))
+    found = source.count(old)
+    if found != 1:
+        raise PlantError(
+            f"{_called(owner)}.{name} holds {found} times what the defect changes, not once: {old!r}; "
+            "adapt the defect to the new text"
+        )
+    swap(owner, name, _compiled(source.replace(old, new), function, f"{_called(owner)}.{name}"))
+
+
+def undo() -> None:
+    """Put everything back that was replaced since the last time."""
+    while _undo:
+        owner, name, raw = _undo.pop()
+        setattr(owner, name, raw)
+
+
+def changed() -> bool:
+    """Whether anything is planted in this process."""
+    return bool(_undo)
+
+
+def _defined(owner: Any, name: str) -> Any:
+    try:
+        return vars(owner)[name]
+    except KeyError:
+        by = [base.__qualname__ for base in getattr(owner, "__mro__", ()) if name in vars(base)]
+        hint = f"; {by[0]} defines it" if by else ""
+        raise PlantError(f"{_called(owner)} does not define {name!r} any more{hint}; adapt the defect") from None
+
+
+def _holders(owner: Any, name: str, raw: Any) -> list[tuple[Any, str]]:
+    """Where the attribute must be replaced: for a module's, in every module of impl that holds the same object."""
+    if not isinstance(owner, ModuleType):
+        return [(owner, name)]
+    rooms = [module for key, module in list(sys.modules.items()) if key.partition(".")[0] == "impl"]
+    others = [(module, held) for module in rooms for held, value in list(vars(module).items()) if value is raw]
+    return others if callable(raw) else [(owner, name)]
+
+
+def _function(raw: Any, called: str) -> Any:
+    if isinstance(raw, property):
+        raw = raw.fget
+    elif isinstance(raw, staticmethod | classmethod):
+        raw = raw.__func__
+    elif isinstance(raw, functools.cached_property):
+        raw = raw.func
+    function = inspect.unwrap(raw)
+    if not inspect.isfunction(function):
+        raise PlantError(f"{called} is a {type(raw).__name__}, whose source cannot be edited; use swap")
+    return function
+
+
+def _compiled(source: str, function: Any, called: str) -> Any:
+    """The function that an edited source defines, in its own module's namespace, with ``super()`` working."""
+    cell = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get("__class__")
+    wrapped = f"def _made(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
+    made: dict[str, Any] = {}
+    try:
+        code = compile(wrapped, f"<{called}, edited>", "exec", __future__.annotations.compiler_flag, dont_inherit=True)
+        exec(code, function.__globals__, made)
+        return made["_made"](cell.cell_contents if cell is not None else None)
+    except (SyntaxError, NameError) as error:
+        raise PlantError(f"{called}: what the defect makes of it is no Python: {error}") from error
+
+
+def _called(owner: Any) -> str:
+    return getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))

@@ -1,0 +1,79 @@
+"""A process that hunts one defect after the other: ids on its standard input, one JSON line for each on its output.
+
+``python -m conformance.defects.worker DEFECTS CHECKS`` (two folders). It ends when its input closes, in the middle of a hunt too,
+and its ranks with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+
+from .. import inventory
+from ..clauses import load
+from ..ranks import Cluster
+from ..ranks.nursery import PRELOAD
+from . import planted, sins
+from .hunt import hunt
+from .hunted import Hunted
+from .sins import Sin
+
+
+def main(defects: str, checks: str) -> None:
+    """Serve until the input closes."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever pytest or a check prints must not get among the answers
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    os.environ[planted.FOLDER] = defects
+    asked = _asked()
+    known = {sin.id: sin for sin in sins.load(Path(defects))}
+    catalogue = load()
+    with Cluster("gloo", preload=_modules(Path(checks))) as cluster:
+        for name in PRELOAD:  # while the ranks' own process loads the same
+            importlib.import_module(name)
+        while (name := asked.get()) is not None:
+            sin = known[name]
+            trouble = _trouble(sin)
+            hunted = Hunted(sin.id, (), 0.0, trouble) if trouble else hunt(sin, catalogue, cluster, Path(checks))
+            planted.clear()
+            print(json.dumps(hunted.row()), file=answers, flush=True)
+
+
+def _asked() -> queue.SimpleQueue[str | None]:
+    """What is asked on the input. Its end ends this process, whatever it is doing."""
+    asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            asked.put(line.strip())
+        os._exit(0)  # the ranks' own process sees its socket close, and ends them
+
+    threading.Thread(target=listen, daemon=True).start()
+    return asked
+
+
+def _modules(checks: Path) -> list[str]:
+    if checks != inventory.CHECKS:
+        return []
+    return [f"conformance.checks.{path.stem}" for path in sorted(checks.glob("test_*.py"))]
+
+
+def _trouble(sin: Sin) -> str:
+    """Why the defect cannot be planted; empty if it can."""
+    try:
+        planted.subject(sin.attribute)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        planted.clear()
+    return ""
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
