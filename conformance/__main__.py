@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .bad_input import BadInput
 
@@ -18,7 +19,8 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    commands = top.add_subparsers(dest="command", required=True, metavar="run | clauses | show | defects")
+    words = "run | clauses | show | page | compare | defects"
+    commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
     ))  # fmt: skip
@@ -27,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="print one clause with its checks, and run its example")
     show.add_argument("clause", metavar="CLAUSE", help="e.g. JOIN-025")
     show.add_argument("--no-story", action="store_true", help="do not run the clause's example, where it has one")
+    _pages(commands)
     _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
     return top
 
@@ -40,14 +43,24 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--checks", metavar="PATH", help="a folder or file of checks instead of the suite's own")
     run.add_argument("--deviations", action="append", default=[], metavar="FILE", help="known deviations; repeatable")
     run.add_argument("--deadline", metavar="SECONDS", help="for one run of ranks, where a check does not say its own")
-    run.add_argument("--tier", default="", metavar="NAME", help="quick or full: see `conformance/tiers.py` (default: all asked)")
-    run.add_argument("--schedule", metavar="COUNTS", help="inputs of each rank, e.g. 0,1: only this, where a check takes it")
+    run.add_argument("--tier", default="", metavar="NAME", help="quick or full (default: every case of what is asked)")
+    run.add_argument("--schedule", metavar="COUNTS", help="inputs of each rank, as 0,1: checks of schedules, this one")
     run.add_argument(
         "--resume", nargs="?", const="required", choices=("required", "possible"), metavar="possible",
         help="go on with the unfinished record in --out; 'possible': start anew, and say why, if there is none",
     )  # fmt: skip
     run.add_argument("--jobs", default="1", metavar="N", help="checks at a time (default: %(default)s)")
     run.add_argument("--out", default="out/conformance", metavar="FOLDER", help="of the records (default: %(default)s)")
+
+
+def _pages(commands: Any) -> None:
+    page = commands.add_parser("page", help="make one page from records, of one machine or of several")
+    page.add_argument("records", nargs="+", metavar="RECORD", help="a record, or a folder with conformance.jsonl")
+    page.add_argument("--out", default="out/conformance", metavar="FOLDER", help="of the page (default: %(default)s)")
+    compare = commands.add_parser("compare", help="what is newly broken in the second of two runs; 1 if anything is")
+    compare.add_argument("first", metavar="A", help="a record, or a folder with conformance.jsonl")
+    compare.add_argument("second", metavar="B", help="the later one")
+    compare.add_argument("--out", metavar="FOLDER", help="write compare.html and compare.md there")
 
 
 def _defects(defects: argparse.ArgumentParser) -> None:
@@ -68,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from .commands.run import run as command
             case "clauses":
                 from .commands.clauses import clauses as command
+            case "page":
+                from .commands.page import page as command
+            case "compare":
+                from .commands.compare import compare as command
             case "defects":
                 from .commands.defects import defects as command
             case _:

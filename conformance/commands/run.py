@@ -7,11 +7,11 @@ import signal
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from rich.console import Console
@@ -19,12 +19,13 @@ from rich.console import Console
 from reports.records import Writer, identity
 
 from .. import asked as ask
-from .. import inventory, plugin, report
+from .. import inventory, plugin, report, resume
 from ..bad_input import BadInput
 from ..clauses import Catalogue, load, matches
 from ..frame import Frame
 from ..judgement import BAD_INPUT, INTERNAL, INTERRUPTED
 from ..pages.header import about
+from ..pages.write import write as write_pages
 from ..progress import reporter
 
 RECORD = "conformance.jsonl"
@@ -38,12 +39,24 @@ def run(given: Namespace) -> int:
     cited = list(inventory.by_clause(inventory.declared(checks)))
     asked = _asked(given, catalogue, checks, cited)
     out = _writable(Path(given.out))
-    with _streams() as (stdout, stderr):
-        frame = Frame(asked, catalogue, given.check == "*", reporter(stderr), elsewhere=cited)
+    header = _header(asked, catalogue)
+    with _streams() as (stdout, stderr), resume.alone_in(out):
+        resume.set_aside(out / RECORD)
+        earlier = resume.Earlier()
+        if given.resume:
+            earlier = resume.find(out / RECORD, header, given.resume, lambda text: _say(text, stderr))
+        whole = given.check == "*" and asked.schedule is None
+        frame = Frame(asked, catalogue, whole, reporter(stderr), elsewhere=cited, earlier=earlier)
         with _terminated_like_interrupted():
-            status = _pytest(frame, checks, out)
+            status = _pytest(frame, checks, out, {**header, **earlier.header()})
         frame.reporter.end()
+        if frame.judgement is not None and not frame.judgement.interrupted and not frame.suite_errors:
+            earlier.drop()
         return _conclude(frame, status, out, stdout, stderr)
+
+
+def _say(text: str, stderr: TextIO) -> None:
+    print(f"conformance: {text}", file=stderr)
 
 
 def _checks(given: str | None) -> Path:
@@ -58,7 +71,8 @@ def _asked(given: Namespace, catalogue: Catalogue, checks: Path, cited: list[str
     select = ask.patterns(given.select, [*catalogue.by_id, *cited])
     (jobs,) = ask.numbers(given.jobs, "number of jobs")[:1]
     deadline_s = ask.seconds(given.deadline) if given.deadline is not None else None
-    worlds = ask.worlds(given.worlds, given.backend)
+    tier = ask.tier(given.tier)
+    schedule, worlds = ask.schedule_and_worlds(given.schedule, given.worlds, given.backend, tier)
     subjects = ask.subjects(given.subject)
     specs = {name: spec for name, (spec, _) in subjects.items()}
     versions = {name: subject.version for name, (_, subject) in subjects.items()}
@@ -73,7 +87,23 @@ def _asked(given: Namespace, catalogue: Catalogue, checks: Path, cited: list[str
         jobs,
         ask.deviations(given.deviations, specs),
         "" if given.checks is None else str(checks),
+        tier,
+        schedule,
     )
+
+
+def _header(asked: ask.Asked, catalogue: Catalogue) -> dict[str, Any]:
+    """The header of the record: who ran, what was asked, what the suite promises."""
+    command = [sys.executable, "-m", "conformance", *sys.argv[1:]]
+    header = identity("conformance", command, home=Path(__file__).parent)
+    subjects = [{"name": name, "spec": spec, "version": asked.versions[name]} for name, spec in asked.subjects.items()]
+    question = {
+        "backend": asked.backend, "worlds": list(asked.worlds), "select": list(asked.select), "tier": asked.tier,
+        "check": asked.check, "deadline": asked.deadline_s, "schedule": asked.schedule and list(asked.schedule),
+    }  # fmt: skip
+    about_suite = about(catalogue, asked.deviations, asked.checks)
+    fingerprint = resume.source(asked.subjects, asked.checks)
+    return {**header, "subjects": subjects, "asked": question, "source": fingerprint, **about_suite}
 
 
 def _writable(out: Path) -> Path:
@@ -88,19 +118,11 @@ def _writable(out: Path) -> Path:
     return out.resolve()
 
 
-def _pytest(frame: Frame, checks: Path, out: Path) -> int:
+def _pytest(frame: Frame, checks: Path, out: Path, header: Mapping[str, Any]) -> int:
     """Let pytest run the checks; the plugin keeps the results in the frame."""
 
     def open_record() -> None:
-        command = [sys.executable, "-m", "conformance", *sys.argv[1:]]
-        header = identity("conformance", command, home=Path(__file__).parent)
-        subjects = [
-            {"name": name, "spec": spec, "version": frame.asked.versions[name]}
-            for name, spec in frame.asked.subjects.items()
-        ]
-        asked = {"backend": frame.asked.backend, "worlds": list(frame.asked.worlds), "select": list(frame.asked.select)}
-        more = about(frame.catalogue, frame.asked.deviations, frame.asked.checks)
-        frame.writer = Writer(out / RECORD, {**header, "subjects": subjects, "asked": asked, **more})
+        frame.writer = Writer(out / RECORD, {**header, "extent": frame.extent})
 
     driver = plugin.Driver(frame, open_record)
     # Only our own plugin: what else is installed here must change nothing. No terminal: the report is ours.
@@ -143,7 +165,18 @@ def _conclude(frame: Frame, status: int, out: Path, stdout: TextIO, stderr: Text
     console = Console(file=stdout, width=None if tty else 120, highlight=False)
     report.write(console, judged, frame.catalogue)
     console.print(f"records: {out / RECORD} · {out / JUNIT}", soft_wrap=True)
+    _pages(out, console, stderr)
     return INTERNAL if frame.suite_errors and not judged.interrupted else judged.exit_status
+
+
+def _pages(out: Path, console: Console, stderr: TextIO) -> None:
+    """The page, the summary and the badges, made from the record; the record and the judgement stand without them."""
+    try:
+        made, _ = write_pages([out / RECORD], out)
+    except Exception as error:
+        print(f"conformance: the page could not be made: {type(error).__name__}: {error}", file=stderr)
+    else:
+        console.print(f"page: {' · '.join(map(str, made))}", soft_wrap=True)
 
 
 def _nothing(frame: Frame, status: int, stderr: TextIO) -> int:
@@ -156,6 +189,7 @@ def _nothing(frame: Frame, status: int, stderr: TextIO) -> int:
     if status == pytest.ExitCode.NO_TESTS_COLLECTED:
         worlds = ", ".join(map(str, frame.asked.worlds))
         which = f" named {frame.asked.check}" if frame.asked.check != "*" else ""
+        which += " that takes a schedule" if frame.asked.schedule is not None else ""
         print(
             f"conformance: nothing to run: no check{which} of {', '.join(frame.asked.select)} runs at world {worlds}; "
             "`python -m conformance show CLAUSE` says at which it does",

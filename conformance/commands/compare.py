@@ -1,0 +1,40 @@
+"""``python -m conformance compare A B``: what is newly broken, kept or listed in the second of two runs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from reports.records import RecordError
+
+from ..bad_input import BadInput
+from ..pages import differences
+from ..pages.book import Source, read_source
+from ..pages.compare import compare as compared
+from ..pages.write import put
+
+PAGE, SUMMARY = "compare.html", "compare.md"
+
+
+def compare(given: Namespace) -> int:
+    """Print the comparison, write it into ``--out`` if asked; 1 if something is newly broken."""
+    found = compared(_read(given.first), _read(given.second))
+    for line in differences.lines(found):
+        print(line)
+    if given.out is not None:
+        out = Path(given.out)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            put(out / SUMMARY, differences.markdown(found))
+            put(out / PAGE, differences.page(found))
+        except OSError as error:
+            raise BadInput(f"cannot write into {out}: {error.strerror}; choose another folder with --out") from error
+        print(f"{out / PAGE} · {out / SUMMARY}")
+    return 1 if found.worse else 0
+
+
+def _read(given: str) -> Source:
+    try:
+        return read_source(Path(given))
+    except RecordError as error:
+        raise BadInput(str(error)) from error
