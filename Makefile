@@ -6,10 +6,11 @@ PIP_ARGS ?=
 
 SUBJECT ?= impl,torch
 BACKEND ?= gloo
-WORLDS  ?= 1,2,3,4
-SELECT  ?= *
+WORLDS  ?=
+SELECT  ?=
 OUT     ?= out/conformance
 JOBS    ?= 2
+RESUME  ?=
 ARGS    ?=
 
 VENV := .venv
@@ -24,10 +25,12 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup conformance clauses test lint clean
+.PHONY: help setup conformance conformance-full clauses test lint clean
 
 help:
-	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) WORLDS=$(WORLDS) SELECT='$(SELECT)' OUT=$(OUT) JOBS=$(JOBS)"
+	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
+	@echo "                   the quick tier; every case of a part by WORLDS=2,3 or SELECT='JOIN-*'; RESUME=1 goes on"
+	@echo "make conformance-full   every case, at 1, 2, 3, 4 and 8 ranks; goes on where an earlier run stopped"
 	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make lint          ruff, mypy, import-linter"
@@ -50,11 +53,18 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --requirement constraints.txt
 	@touch $@
 
+JUDGE = $(RUN) -m conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --select '$(or $(SELECT),*)' --out '$(OUT)' --jobs '$(JOBS)'
+
+# Without WORLDS and SELECT the quick tier; with them every case of that part.
 conformance: $(READY)
-	$(RUN) -m conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --worlds '$(WORLDS)' --select '$(SELECT)' --out '$(OUT)' --jobs '$(JOBS)' $(ARGS)
+	$(JUDGE) $(if $(WORLDS)$(SELECT),,--tier quick) $(if $(WORLDS),--worlds '$(WORLDS)') $(if $(RESUME),--resume) $(ARGS)
+
+# Goes on by itself with what an earlier run of the same question left unfinished in OUT.
+conformance-full: $(READY)
+	$(JUDGE) --tier full --resume possible $(if $(WORLDS),--worlds '$(WORLDS)') $(ARGS)
 
 clauses: $(READY)
-	$(RUN) -m conformance clauses --select '$(SELECT)' $(ARGS)
+	$(RUN) -m conformance clauses --select '$(or $(SELECT),*)' $(ARGS)
 
 test: $(READY)
 	@$(RUN) -m pytest $(ARGS)

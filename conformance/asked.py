@@ -11,8 +11,10 @@ from .bad_input import BadInput
 from .clauses import matches
 from .deviations import Deviation, DeviationFile, built_in, load
 from .subjects import Subject, SubjectError, is_built_in, resolve
+from .tiers import QUICK, TIERS
+from .tiers import WORLDS as WORLDS_OF
 
-WORLDS = (1, 2, 3, 4)
+WORLDS = WORLDS_OF[QUICK]
 MOST_RANKS = 256
 
 
@@ -30,11 +32,14 @@ class Asked:
     jobs: int = 1
     deviations: dict[str, tuple[Deviation, ...]] = field(default_factory=dict)  # by name of the subject
     checks: str = ""  # folder or file of checks instead of the suite's own
+    tier: str = ""  # see tiers.py; empty: every case of what was asked for
+    schedule: tuple[int, ...] | None = None  # inputs per rank, instead of the schedules that checks try by themselves
 
-    def again(self, subject: str, worlds: Iterable[int], clause: str, check: str) -> str:
-        """The command that runs one check of this run again."""
+    def again(self, subject: str, worlds: Iterable[int], clause: str, check: str, schedule: str = "") -> str:
+        """The command that runs one check of this run again, with one schedule only if it is given."""
         words = ["run", "--subject", self.subjects[subject], "--backend", self.backend]
         words += ["--worlds", ",".join(map(str, worlds)), "--select", clause, "--check", check]
+        words += ["--schedule", schedule] if schedule else []
         return shlex.join(["python", "-m", "conformance", *words, *(["--checks", self.checks] if self.checks else [])])
 
 
@@ -82,9 +87,36 @@ def subjects(text: str) -> dict[str, tuple[str, Subject]]:
     return found
 
 
-def worlds(text: str | None, backend: str) -> tuple[int, ...]:
-    """The world sizes to run at; without a wish: 1 to 4, as far as the backend can give them."""
-    found = WORLDS if text is None else numbers(text)
+def tier(text: str) -> str:
+    """The name of a tier, or nothing for every case of what was asked for."""
+    if text and text not in TIERS:
+        raise BadInput(f"there is no tier {text!r}; there are {' and '.join(TIERS)}")
+    return text
+
+
+def schedule(text: str) -> tuple[int, ...]:
+    """How many inputs each rank has, separated by commas: as many numbers as there are ranks."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise BadInput(f"schedule {text!r} is not a list of whole numbers; give each rank's inputs, for example 0,1")
+    return tuple(map(int, parts))
+
+
+def schedule_and_worlds(
+    wanted: str | None, given: str | None, backend: str, tier: str
+) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """The one schedule to run, if one is wanted, with the worlds: a schedule says for how many ranks it is."""
+    if wanted is None:
+        return None, worlds(given, backend, WORLDS_OF.get(tier, WORLDS))
+    found = schedule(wanted)
+    if given is not None and numbers(given) != (len(found),):
+        raise BadInput(f"schedule {wanted!r} is for {len(found)} ranks, and the worlds are {given}; leave --worlds out")
+    return found, worlds(str(len(found)), backend)
+
+
+def worlds(text: str | None, backend: str, usual: Sequence[int] = WORLDS) -> tuple[int, ...]:
+    """The world sizes to run at; without a wish: the usual ones, as far as the backend can give them."""
+    found = tuple(usual) if text is None else numbers(text)
     if max(found) > MOST_RANKS:
         raise BadInput(f"world {max(found)} is more than the {MOST_RANKS} ranks that one machine is asked to hold")
     obstacles = {world: _obstacle(backend, world) for world in found}

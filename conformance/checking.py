@@ -14,6 +14,9 @@ One check over several scenarios takes a second argument; each scenario is recor
     @check("DDPJ-007", worlds=(2, 4), scenarios={"rank 0 first": [1, 3], "rank 0 last": [3, 1]})
     def test_the_divisor_is_the_initial_world_size(ranks, scenario): ...
 
+One that holds for every schedule of inputs takes an argument ``schedules`` (see ``search``): it says what is wrong with
+some schedules, and is given the usual ones, drawn ones, or a single one that somebody typed.
+
 How a check ends: returning is *passed*; an AssertionError is *failed*; a rank that hung or died, met by
 ``ranks(...)`` or ``run.values()``, is *hung* or *crashed*; ``Unsupported`` (on a rank or in the check) is
 *unsupported*; ``NotRun`` and ``NotRunnable`` are *not run*, with their text as the reason.
@@ -21,7 +24,7 @@ How a check ends: returning is *passed*; an AssertionError is *failed*; a rank t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -44,11 +47,16 @@ class Check:
     deadline_s: float | None
     scenarios: Mapping[str, Any] = field(default_factory=dict)  # by name; empty: the check takes no scenario
     beyond: bool = True  # whether it also runs at larger worlds than it declares, if they are asked for
+    at: Callable[[Any], Collection[int]] | None = None  # the worlds of one scenario; None: those of the check
 
     def runs_at(self, world: int) -> bool:
         """A check for 3 and for 4 ranks is taken to be general, and runs at any larger world that is asked for."""
         general = self.beyond and {3, 4} <= set(self.worlds) and world > 4
         return world in self.worlds or general
+
+    def fits(self, scenario: Any, world: int) -> bool:
+        """Whether this scenario of the check is meant for this world."""
+        return self.at is None or world in self.at(scenario)
 
 
 class NotRun(Exception):
@@ -62,17 +70,19 @@ def check(
     deadline_s: float | None = None,
     scenarios: Mapping[str, Any] | None = None,
     beyond: bool = True,
+    at: Callable[[Any], Collection[int]] | None = None,
 ) -> Callable[[F], F]:
     """Declare a test to be the check of ``clauses``.
 
     ``worlds`` are the world sizes at which the check has something to say; it runs at those that were asked for.
     A check for 3 and 4 also runs at larger worlds that are asked for, unless ``beyond=False``.
     ``backends`` limits it to these (otherwise any). ``deadline_s`` replaces the cluster's deadline for each run that
-    the check makes. ``scenarios`` maps names to values of the argument ``scenario``, one at a time.
+    the check makes. ``scenarios`` maps names to values of the argument ``scenario``, one at a time; ``at`` tells
+    the worlds of a scenario's value, where they are not those of the check.
     """
     if not clauses:
         raise TypeError("a check needs at least one clause: @check('JOIN-001')")
-    about = Check(tuple(clauses), tuple(worlds), tuple(backends), deadline_s, dict(scenarios or {}), beyond)
+    about = Check(tuple(clauses), tuple(worlds), tuple(backends), deadline_s, dict(scenarios or {}), beyond, at)
 
     def declare(test: F) -> F:
         test.check = about  # type: ignore[attr-defined]

@@ -13,11 +13,13 @@ from reports.records import Writer
 from .asked import Asked
 from .checking import Check, Ranks
 from .clauses import Catalogue, matches
-from .deviations import excuse
+from .deviations import Deviation, excuse
 from .deviations.stale import Scope, stale
 from .judgement import Judgement
 from .ranks import Cluster
 from .results import Case, Outcome, Result
+from .resume import Earlier, Ended
+from .tiers import Offer, choose
 from .verdict import Verdict
 
 LOOKS_AGAIN = 8
@@ -58,7 +60,10 @@ class Frame:
     results: list[Result] = field(default_factory=list)
     elsewhere: Sequence[str] = ()  # clauses that are cited in files of checks which need not be in the run
     declared: dict[str, Check] = field(default_factory=dict)  # every check by name, in the run or not
+    left_out: list[Offer] = field(default_factory=list)  # cases that the tier did not choose
+    earlier: Earlier = field(default_factory=Earlier)  # what an unfinished run had finished: not run again
     suite_errors: list[str] = field(default_factory=list)  # checks that could not be read, or did not clean up
+    extent: str = ""  # how much of what could be run the tier chose, in words
     judgement: Judgement | None = None  # set once, at the end
     _preload: tuple[str, ...] = ()  # modules that every rank will want
     _looks: int = LOOKS_AGAIN  # how many more breaks are looked at twice
@@ -70,6 +75,18 @@ class Frame:
         if not fnmatchcase(name, self.asked.check):
             return []
         return [clause for clause in check.clauses if matches(clause, self.asked.select)]
+
+    def choose(self, offers: Sequence[Offer]) -> set[Case]:
+        """Which of all possible cases the tier makes; remembers what it leaves out."""
+        listed = {subject: self._listed(subject) for subject in self.asked.subjects}
+        chosen = choose(self.asked.tier, offers, listed)
+        self.left_out = [offer for offer in offers if offer.case not in chosen]
+        self.extent = _extent(self.asked.tier, len(chosen), len(offers))
+        return chosen
+
+    def ended(self, case: Case, check: Check) -> Ended | None:
+        """How an earlier, unfinished run of the same question saw this case end; None if it did not."""
+        return self.earlier.get(case, self.wants(case.check, check))
 
     def ranks(self, check: Check, subject: str, world: int) -> Ranks:
         """The fixture of one case, on the cluster of the calling thread."""
@@ -112,12 +129,16 @@ class Frame:
         self, case: Case, check: Check, verdict: Verdict, seconds: float, notes: Sequence[str]
     ) -> list[Result]:
         limits = tuple(dict.fromkeys(notes)) if verdict.outcome is Outcome.PASSED else ()
-        listed = [each for each in self.asked.deviations.get(case.subject, ()) if each.holds_for(self.torch_version)]
-        ending = (verdict.outcome, seconds, verdict.witness, verdict.detail, limits)
+        listed = self._listed(case.subject)
+        ending = (verdict.outcome, seconds, verdict.witness, verdict.detail, limits, "", verdict.schedule)
         return [
             excuse(Result(clause, self.catalogue.level(clause), case, *ending), listed)
             for clause in self.wants(case.check, check)
         ]
+
+    def _listed(self, subject: str) -> list[Deviation]:
+        """The known deviations of a subject under this version of torch."""
+        return [each for each in self.asked.deviations.get(subject, ()) if each.holds_for(self.torch_version)]
 
     @property
     def torch_version(self) -> str:
@@ -129,7 +150,7 @@ class Frame:
         """Judge, write the footer, end the clusters."""
         judged = Judgement(
             tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results), self._again,
-            () if interrupted or not self.whole else tuple(self._stale()), interrupted,
+            () if interrupted or not self.whole else tuple(self._stale()), interrupted, self.extent,
         )  # fmt: skip
         self.judgement = judged
         if self.writer is not None:
@@ -143,6 +164,9 @@ class Frame:
 
     def _again(self, results: Sequence[Result]) -> str:
         case, worlds = results[0].case, sorted({result.case.world for result in results})
+        for result in results:
+            if result.schedule:  # one that is known to show it is worth more than all worlds
+                return self.asked.again(case.subject, [result.case.world], result.clause, case.check, result.schedule)
         return self.asked.again(case.subject, worlds, results[0].clause, case.check)
 
     def close(self) -> None:
@@ -178,10 +202,16 @@ class Frame:
         scope = Scope(
             known, [clause for clause in known if matches(clause, self.asked.select)], self.asked.backend,
             self.asked.worlds, {name: (check.clauses, check.worlds) for name, check in self.declared.items()},
-            self.torch_version,
+            self.torch_version, [(clause, offer.case) for offer in self.left_out for clause in offer.clauses],
         )  # fmt: skip
         return [
             f"{name}: {sentence}"
             for name, listed in self.asked.deviations.items()
             for sentence in stale(listed, [result for result in self.results if result.case.subject == name], scope)
         ]
+
+
+def _extent(tier: str, chosen: int, offered: int) -> str:
+    """In words: which tier, and how many cases of how many."""
+    name = f"{tier} tier: " if tier else ""
+    return f"{name}{chosen} of {offered} cases" if chosen < offered else f"{name}all {offered} cases"

@@ -44,6 +44,7 @@ class Judgement:
     again: Callable[[Sequence[Result]], str]  # the command that runs these results' check again
     stale: tuple[str, ...] = ()  # a sentence for each deviation that no longer shows
     interrupted: bool = False
+    extent: str = ""  # how much of what could be run was run
 
     def of(self, clause: str, subject: str) -> list[Result]:
         return [result for result in self.results if result.clause == clause and result.case.subject == subject]

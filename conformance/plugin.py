@@ -9,7 +9,7 @@ A listed deviation shows as xfailed; unsupported and not run show as skipped.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ from .clauses import load
 from .frame import Frame
 from .parallel import Ahead, Ending, timed
 from .report import render
-from .results import Case, Outcome, Result
+from .results import BROKEN, Case, Outcome, Result
+from .search import Schedules, Smallest
+from .tiers import Offer
 from .verdict import Verdict, judge
 
 FRAME = pytest.StashKey[Frame]()
 AHEAD = pytest.StashKey["Ahead[Detached]"]()
-ENDING = pytest.StashKey[tuple[Ending, Ranks]]()
+ENDING = pytest.StashKey[tuple[Ending, Ranks, Sequence[tuple[int, ...]]]]()
 DRIVER = "conformance-driver"  # name under which ``run`` registers itself with pytest: see Driver
 
 
@@ -65,7 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance")
     group.addoption("--subjects", default="impl,torch", help="subjects, separated by commas")
     group.addoption("--backend", default="gloo", help="backend of the process groups")
-    group.addoption("--worlds", default="1,2,3,4", help="world sizes, separated by commas")
+    group.addoption("--worlds", default=None, help="world sizes, separated by commas")
+    group.addoption("--tier", default="", help="quick or full instead of every case of what is asked for")
+    group.addoption("--schedule", default=None, help="inputs per rank, for checks of schedules: only this one")
     group.addoption("--select", default="*", help="patterns of clause ids, separated by commas")
     group.addoption("--deadline", type=float, default=None, help="seconds for one run of ranks")
     group.addoption("--jobs", type=int, default=1, help="checks at a time")
@@ -91,16 +95,20 @@ def _frame(config: pytest.Config) -> Frame:
     catalogue = load()
     cited = inventory.by_clause([found for path in _paths(config) for found in inventory.declared(path)])
     specs = {name: spec for name, (spec, _) in subjects.items()}
+    tier = ask.tier(option("tier"))
+    schedule, worlds = ask.schedule_and_worlds(option("schedule"), option("worlds"), option("backend"), tier)
     return Frame(
         ask.Asked(
             specs,
             {name: subject.version for name, (_, subject) in subjects.items()},
             option("backend"),
-            ask.worlds(option("worlds"), option("backend")),
+            worlds,
             ask.patterns(option("select"), [*catalogue.by_id, *cited]),
             deadline_s=option("deadline"),
             jobs=option("jobs"),
             deviations=ask.deviations(option("deviations"), specs),
+            tier=tier,
+            schedule=schedule,
         ),
         catalogue,
         elsewhere=list(cited),
@@ -145,19 +153,38 @@ def _places(frame: Frame, check: Check) -> list[Place]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     frame = config.stash[FRAME]
-    kept = [item for item in items if isinstance(item, pytest.Function) and _is_in(frame, item)]
-    staying = set(kept)
-    dropped = [item for item in items if item not in staying]
     functions = [item for item in items if isinstance(item, pytest.Function)]
     frame.declared = {_name(item): item.function.check for item in functions if hasattr(item.function, "check")}
+    offered = [item for item in functions if _is_in(frame, item)]
+    chosen = frame.choose([Offer(_case(item), tuple(frame.wants(_name(item), _check(item)))) for item in offered])
+    kept: list[pytest.Item] = [item for item in offered if _case(item) in chosen]
+    staying = set(kept)
+    dropped = [item for item in items if item not in staying]
     items[:] = kept
     if dropped:
         config.hook.pytest_deselected(items=dropped)
 
 
 def _is_in(frame: Frame, item: pytest.Function) -> bool:
+    """Whether an item is a case of what was asked for."""
     check: Check | None = getattr(item.function, "check", None)
-    return check is not None and isinstance(_param(item, "ranks"), Place) and bool(frame.wants(_name(item), check))
+    place, scenario = _param(item, "ranks"), _param(item, "scenario")
+    if check is None or not isinstance(place, Place) or not frame.wants(_name(item), check):
+        return False
+    if frame.asked.schedule is not None and "schedules" not in item.fixturenames:
+        return False
+    return scenario is None or check.fits(scenario.value, place.world)
+
+
+def _check(item: pytest.Function) -> Check:
+    check: Check = item.function.check
+    return check
+
+
+def _case(item: pytest.Function) -> Case:
+    place: Place = _param(item, "ranks")
+    scenario = _param(item, "scenario")
+    return Case(_name(item), scenario.name if scenario else "", place.subject, place.backend, place.world)
 
 
 def _name(item: pytest.Function) -> str:
@@ -198,6 +225,11 @@ def scenario(request: pytest.FixtureRequest) -> Any:
     return request.param.value
 
 
+@pytest.fixture
+def schedules(request: pytest.FixtureRequest, ranks: Ranks) -> Schedules:
+    return Schedules(ranks.world, request.config.stash[FRAME].asked.schedule)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Before pytest's own loop: open the records, and let threads run ahead if more than one job was asked for."""
@@ -211,22 +243,31 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     frame.prepare(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
     frame.reporter.begin(len(session.items))
     if frame.asked.jobs > 1:
-        items = [item for item in session.items if isinstance(item, pytest.Function) and _is_simple(item)]
+        functions = [item for item in session.items if isinstance(item, pytest.Function)]
+        items = [item for item in functions if _is_simple(item) and frame.ended(_case(item), _check(item)) is None]
         config.stash[AHEAD] = Ahead(frame.asked.jobs, {item.nodeid: Detached(frame, item) for item in items})
 
 
 def _is_simple(item: pytest.Function) -> bool:
     """Whether a check needs nothing of pytest but our own fixtures, so that a thread can run it."""
     marked = any(True for _ in item.iter_markers())
-    return set(item.fixturenames) <= {"ranks", "scenario", "request"} and not marked and item.cls is None
+    return set(item.fixturenames) <= {"ranks", "scenario", "schedules", "request"} and not marked and item.cls is None
+
+
+class TakenOver(Exception):
+    """The case was found broken by the run that this one goes on with."""
 
 
 class Detached:
     """A check that is called outside of pytest's protocol, by a thread."""
 
-    def __init__(self, frame: Frame, item: pytest.Function, always_ledger: bool = False) -> None:
+    def __init__(
+        self, frame: Frame, item: pytest.Function, always_ledger: bool = False, below: Sequence[tuple[int, ...]] = ()
+    ) -> None:
         self.frame, self.item, self.always_ledger = frame, item, always_ledger
+        self.below = below  # schedules below which to search for the smallest that breaks
         self.ranks: Ranks | None = None  # set when it starts
+        self.schedules: Schedules | None = None  # likewise, for a check that takes them
 
     def __call__(self) -> None:
         place: Place = _param(self.item, "ranks")
@@ -235,23 +276,32 @@ class Detached:
         arguments: dict[str, Any] = {"ranks": self.ranks}
         if "scenario" in self.item.fixturenames:
             arguments["scenario"] = _param(self.item, "scenario").value
+        if "schedules" in self.item.fixturenames:
+            self.schedules = Schedules(place.world, self.frame.asked.schedule, self.below)
+            arguments["schedules"] = self.schedules
         self.item.function(**arguments)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
     """Run one check, or take the ending from the thread that ran it ahead, and keep it for the judgement."""
-    used = pyfuncitem.funcargs["ranks"]
+    used, tried = pyfuncitem.funcargs["ranks"], pyfuncitem.funcargs.get("schedules")
     assert isinstance(used, Ranks)
+    earlier = pyfuncitem.config.stash[FRAME].ended(_case(pyfuncitem), _check(pyfuncitem))
+    if earlier is not None:
+        if earlier.verdict.outcome in BROKEN:
+            raise TakenOver(earlier.verdict.witness)
+        return True
     ahead: Ahead[Detached] | None = pyfuncitem.config.stash.get(AHEAD, None)
     if ahead is not None and pyfuncitem.nodeid in ahead.calls:
         ending = ahead.ending(pyfuncitem.nodeid)
-        used = ahead.calls[pyfuncitem.nodeid].ranks or used
+        call = ahead.calls[pyfuncitem.nodeid]
+        used, tried = call.ranks or used, call.schedules or tried
     else:
         wanted = inspect.signature(pyfuncitem.obj).parameters
         arguments = {name: value for name, value in pyfuncitem.funcargs.items() if name in wanted}
         ending = timed(lambda: pyfuncitem.obj(**arguments))
-    pyfuncitem.stash[ENDING] = (ending, used)
+    pyfuncitem.stash[ENDING] = (ending, used, tried.suspects if isinstance(tried, Schedules) else [])
     if ending.error is not None:
         raise ending.error
     return True
@@ -278,17 +328,39 @@ def pytest_runtest_makereport(
 
 
 def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -> list[Result]:
-    place: Place = _param(item, "ranks")
-    scenario = _param(item, "scenario")
-    case = Case(_name(item), scenario.name if scenario else "", place.subject, place.backend, place.world)
+    case, check = _case(item), _check(item)
+    earlier = frame.ended(case, check)
+    if earlier is not None:
+        return frame.add(case, check, earlier.verdict, earlier.seconds, earlier.notes)
     if ENDING in item.stash:
-        ending, used = item.stash[ENDING]
+        ending, used, suspects = item.stash[ENDING]
         verdict = judge(ending.error, used.last_run)
-        if verdict.outcome in (Outcome.HUNG, Outcome.CRASHED) and not frame.expects(case, item.function.check, verdict):
-            verdict = _with_ledger(frame, item, used, verdict)
-        return frame.add(case, item.function.check, verdict, ending.seconds, used.notes)
+        if verdict.outcome in BROKEN and not frame.expects(case, check, verdict):
+            verdict = _looked_at_again(frame, item, used, suspects, verdict)
+        return frame.add(case, check, verdict, ending.seconds, used.notes)
     error = call.excinfo.value if call.excinfo is not None else None  # it did not get past its fixtures or marks
-    return frame.add(case, item.function.check, judge(error), call.duration, ())
+    return frame.add(case, check, judge(error), call.duration, ())
+
+
+def _looked_at_again(
+    frame: Frame, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
+) -> Verdict:
+    """A break that is news is worth a second look: at which smallest schedule, or where the ranks parted."""
+    if suspects and frame.asked.schedule is None:
+        return _smallest(frame, item, suspects, verdict)
+    return verdict if verdict.outcome is Outcome.FAILED else _with_ledger(frame, item, used, verdict)
+
+
+def _smallest(frame: Frame, item: pytest.Function, suspects: Sequence[tuple[int, ...]], verdict: Verdict) -> Verdict:
+    """The verdict on the smallest schedule that breaks the check; the given one if none was found in time."""
+    if not _is_simple(item) or not frame.may_look_again():
+        return verdict
+    call = Detached(frame, item, below=suspects)
+    error = timed(call).error
+    if not isinstance(error, Smallest):
+        return verdict
+    found = judge(error.error, call.ranks.last_run if call.ranks is not None else None)
+    return found.at_schedule(error.schedule)
 
 
 def _with_ledger(frame: Frame, item: pytest.Function, used: Ranks, verdict: Verdict) -> Verdict:

@@ -204,6 +204,8 @@ def _stale(console: Console, judgement: Judgement) -> None:
 
 def _summary(console: Console, judgement: Judgement) -> None:
     console.print()
+    if judgement.extent:
+        console.print(judgement.extent)
     for subject in judgement.subjects:
         counts = Counter(judgement.standings(subject).values())
         parts = [Text(f"{counts[each]} {each}", style=_STYLES[each] if counts[each] else "") for each in Standing]

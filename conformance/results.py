@@ -50,6 +50,7 @@ class Result:
     detail: str = ""  # the rest: every rank's end, stacks, tracebacks
     notes: tuple[str, ...] = ()  # harmless documented weaknesses that the subject showed ("at its limit")
     deviation: str = ""  # reason of the listed deviation that expects this outcome; empty if there is none
+    schedule: str = ""  # the smallest schedule that was found to break it: "0,1"; empty if none was looked for
 
     @property
     def broken(self) -> bool:
@@ -78,5 +79,5 @@ class Result:
             "clause": self.clause, "level": self.level, "check": self.case.check, "scenario": self.case.scenario,
             "subject": self.case.subject, "backend": self.case.backend, "world": self.case.world,
             "outcome": str(self.outcome), "seconds": round(self.seconds, 4), "witness": self.witness,
-            "detail": self.detail, "notes": list(self.notes), "deviation": self.deviation,
+            "detail": self.detail, "notes": list(self.notes), "deviation": self.deviation, "schedule": self.schedule,
         }  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,14 @@ class Verdict:
     outcome: Outcome
     witness: str = ""
     detail: str = ""
+    schedule: str = ""  # the smallest failing one, if it was looked for: "0,1"
+
+    def at_schedule(self, schedule: Sequence[int]) -> Verdict:
+        """The same, of a schedule that is known to be the smallest that ends so."""
+        return replace(
+            self, schedule=",".join(map(str, schedule)),
+            witness=_line(f"smallest schedule: {tuple(schedule)}: {self.witness}"),
+        )  # fmt: skip
 
 
 def judge(error: BaseException | None, last_run: Run | None = None) -> Verdict:

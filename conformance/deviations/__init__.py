@@ -30,7 +30,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from ..bad_input import BadInput
-from ..results import Result
+from ..results import Case, Result
 
 HERE = Path(__file__).parent
 OUTCOMES = ("failed", "hung", "crashed", "any")
@@ -63,9 +63,12 @@ class Deviation:
 
     def covers(self, result: Result) -> bool:
         """Whether this is about the clause and case of the result, whatever its outcome was."""
-        case = result.case
+        return self.concerns(result.clause, result.case)
+
+    def concerns(self, clause: str, case: Case) -> bool:
+        """Whether this is about the clause in this case."""
         return (
-            fnmatchcase(result.clause, self.clause)
+            fnmatchcase(clause, self.clause)
             and fnmatchcase(case.check, self.check)
             and fnmatchcase(case.scenario, self.scenario)
             and (not self.worlds or case.world in self.worlds)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from ..results import Outcome, Result
+from ..results import Case, Outcome, Result
 from . import Deviation
 
 USUAL_WORLDS = frozenset({1, 2, 3, 4})  # what a full run covers: larger worlds are asked for by hand
@@ -23,6 +23,7 @@ class Scope:
     worlds: Collection[int]
     checks: Mapping[str, tuple[Collection[str], Collection[int]]]  # clauses and worlds of every check, by name
     torch_version: str
+    left_out: Sequence[tuple[str, Case]] = field(default_factory=tuple)  # clauses and cases that a tier did not choose
 
 
 def stale(deviations: Sequence[Deviation], results: Sequence[Result], scope: Scope) -> list[str]:
@@ -44,6 +45,8 @@ def _fault(deviation: Deviation, results: Sequence[Result], scope: Scope) -> str
     covered = [result for result in results if deviation.covers(result)]
     if any(deviation.explains(result) for result in covered):
         return None
+    if any(deviation.concerns(clause, case) for clause, case in scope.left_out):
+        return None  # it may show in what this tier leaves out
     if not covered:
         return "matches no check that was run; correct it or take it out"
     if any(result.outcome is Outcome.NOT_RUN for result in covered):
@@ -54,9 +57,9 @@ def _fault(deviation: Deviation, results: Sequence[Result], scope: Scope) -> str
 
 
 def _worlds(deviation: Deviation, scope: Scope) -> set[int]:
-    """The worlds in which it may show: those that it names, or the usual ones of the checks that it speaks of."""
+    """The usual worlds in which it may show: of those that it names, or of the checks that it speaks of."""
     if deviation.worlds:
-        return set(deviation.worlds)
+        return set(deviation.worlds) & USUAL_WORLDS or set(deviation.worlds)
     spoken_of = [
         worlds
         for name, (clauses, worlds) in scope.checks.items()

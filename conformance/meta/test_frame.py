@@ -137,9 +137,9 @@ def test_a_version_condition_covers_nightly_builds():
     assert Deviation("JOIN-038", "r", torch=">=2.13").holds_for("2.14.0.dev20261120+cu130")
 
 
-def scope(selected=("JOIN-038",), worlds=(1, 2, 3, 4), backend="gloo"):
+def scope(selected=("JOIN-038",), worlds=(1, 2, 3, 4), backend="gloo", left_out=()):
     checks = {"test_a": (("JOIN-038",), (2, 3)), "test_b": (("JOIN-039",), (2,))}
-    return Scope(("JOIN-038", "JOIN-039"), selected, backend, worlds, checks, "2.13.0")
+    return Scope(("JOIN-038", "JOIN-039"), selected, backend, worlds, checks, "2.13.0", left_out)
 
 
 PASSED = [result(outcome=Outcome.PASSED, world=world) for world in (2, 3)]
@@ -164,6 +164,12 @@ PASSED = [result(outcome=Outcome.PASSED, world=world) for world in (2, 3)]
         (Deviation("JOIN-038", "r", backend="nccl"), PASSED, scope(), None),
         (Deviation("JOIN-038", "r", torch=">=3"), PASSED, scope(), None),
         (Deviation("JOIN-038", "r"), [*PASSED, result(outcome=Outcome.NOT_RUN)], scope(), None),
+        # nor is what a tier left out; of large worlds, which only some tiers have, the usual ones decide
+        (Deviation("JOIN-038", "r"), PASSED, scope(left_out=[("JOIN-038", result(world=4).case)]), None),
+        (Deviation("JOIN-038", "r"), PASSED, scope(left_out=[("JOIN-039", result(world=4).case)]), "did not show"),
+        (Deviation("JOIN-038", "r", worlds=(2,)), PASSED, scope(left_out=[("JOIN-038", result(world=4).case)]), "1 pas"),
+        (Deviation("JOIN-038", "r", worlds=(2, 3, 8)), PASSED, scope(), "did not show"),
+        (Deviation("JOIN-038", "r", worlds=(8,)), PASSED, scope(), None),
     ],
 )
 def test_a_deviation_is_stale_if_all_that_it_speaks_of_was_run_and_kept(deviation, results, scope, words):
