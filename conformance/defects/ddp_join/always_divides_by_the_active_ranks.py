@@ -1,0 +1,11 @@
+"""Gradients are divided by the number of active ranks, whatever is asked for."""
+
+from impl.ddp.join_hook import _DDPJoinHook
+
+from ..planting import edit
+
+CLAUSES = ("DDPJ-007", "DDPJ-011", "DDPJ-012")
+
+
+def plant() -> None:
+    edit(_DDPJoinHook, "__init__", "_world_size = divide_by_initial_world_size", "_world_size = False")

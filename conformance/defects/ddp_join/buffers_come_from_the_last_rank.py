@@ -1,0 +1,11 @@
+"""Inside a context buffers come from the group's last rank, joined or not."""
+
+from impl.join.session import Session
+
+from ..planting import edit
+
+CLAUSES = ("DDPJ-024",)
+
+
+def plant() -> None:
+    edit(Session, "source", "return self._current().ranks[-1]", "return GroupRank(self.team.size - 1)")

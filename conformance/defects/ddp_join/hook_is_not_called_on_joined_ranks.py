@@ -1,0 +1,18 @@
+"""A joined rank sums its zeros without calling the registered communication hook."""
+
+from impl.ddp.reducer import Reducer
+
+from ..planting import swap
+
+CLAUSES = ("DDPJ-033",)
+
+
+def plant() -> None:
+    def shadow_bucket(self: Reducer) -> bool:
+        hook, self.traffic.hook = self.traffic.hook, None
+        try:
+            return right(self)
+        finally:
+            self.traffic.hook = hook
+
+    right = swap(Reducer, "shadow_bucket", shadow_bucket)

@@ -1,0 +1,11 @@
+"""A joined rank contributes its last sparse gradient; only the dense ones are zeroed."""
+
+from impl.ddp.bucket import Bucket
+
+from ..planting import edit
+
+CLAUSES = ("DDPJ-009",)
+
+
+def plant() -> None:
+    edit(Bucket, "zeros", "self._sparse_gradient(self.spec.parameters)", "self._sparse_gradient(())")

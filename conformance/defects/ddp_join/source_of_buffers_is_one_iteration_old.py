@@ -1,0 +1,11 @@
+"""The source of buffers is the highest rank that was active in the iteration before."""
+
+from impl.join.session import Session
+
+from ..planting import edit
+
+CLAUSES = ("DDPJ-024",)
+
+
+def plant() -> None:
+    edit(Session, "source", "self._current().ranks[-1]", "self._last.ranks[-1]")
