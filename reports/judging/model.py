@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from ..history import LeftOut
 from .parameters import Parameters
 
 # The version of each tool, the commit, the hardware … as far as a reader wants to know what changed with a change.
@@ -42,18 +43,6 @@ class Basis(StrEnum):
 
     TIME = "time"  # milliseconds for one sample (an iteration, or a whole uneven run)
     RATIO = "ratio"  # time over the reference subject's time, measured interleaved in the same processes
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Something in the history folder that was not used, and why: damaged, duplicate, future, foreign, stale note."""
-
-    path: str  # relative to the history folder
-    kind: str  # one of LEFT_OUT_KINDS
-    why: str
-
-
-LEFT_OUT_KINDS = ("damaged", "duplicate", "future", "foreign")
 
 
 @dataclass(frozen=True)

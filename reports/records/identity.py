@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .gpus import gpus
 from .schema import SCHEMA_VERSION
 
 # Only variables that change what is measured: the rest of an environment is nobody's business and may hold secrets.
@@ -39,13 +40,15 @@ def now() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Host, processor, number of cores and memory, as far as the platform tells."""
+    """Host, kernel, processor, cores, memory, GPUs with driver and NCCL, as far as the platform tells."""
     return {
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
+        "kernel": platform.release(),
         "processor": _processor(),
         "cores": _cores(),
         "memory_mib": _memory_mib(),
+        **gpus(),
     }
 
 
