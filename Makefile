@@ -13,6 +13,12 @@ JOBS    ?= 2
 RESUME  ?=
 ARGS    ?=
 
+WORLD     ?= 2
+SWEEP     ?= default
+BUDGET    ?=
+PERF_OUT   = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/perf)
+PERF_BACK  = $(if $(filter command line environment,$(origin BACKEND)),$(BACKEND),auto)
+
 VENV := .venv
 
 # SETUP=0: use PYTHON's own environment as it is, and touch no network.
@@ -25,13 +31,15 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup conformance conformance-full clauses test lint clean
+.PHONY: help setup conformance conformance-full clauses perf perf-list test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
 	@echo "                   the quick tier; every case of a part by WORLDS=2,3 or SELECT='JOIN-*'; RESUME=1 goes on"
 	@echo "make conformance-full   every case, at 1, 2, 3, 4 and 8 ranks; goes on where an earlier run stopped"
 	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
+	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(PERF_OUT)"
+	@echo "make perf-list     the sweeps, workloads and axes that there are"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make lint          ruff, mypy, import-linter"
 	@echo "make setup         only the set-up, which the others do by themselves: $(VENV) from constraints.txt"
@@ -65,6 +73,12 @@ conformance-full: $(READY)
 
 clauses: $(READY)
 	$(RUN) -m conformance clauses --select '$(or $(SELECT),*)' $(ARGS)
+
+perf: $(READY)
+	$(RUN) -m perf run --world '$(WORLD)' --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(PERF_OUT)' $(ARGS)
+
+perf-list: $(READY)
+	$(RUN) -m perf list $(ARGS)
 
 test: $(READY)
 	@$(RUN) -m pytest $(ARGS)

@@ -1,0 +1,38 @@
+"""Which backend and device a world of a given size gets here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from conformance.bad_input import BadInput
+
+from .axes import MOST_RANKS, nearest
+from .plan import Place
+
+KNOWN = ("auto", "gloo", "nccl")
+
+
+def place_of(backend: str, world: int) -> Callable[[int], Place]:
+    """Where each world up to ``world`` is measured. auto: on GPUs while there is one per rank, else on the CPU.
+
+    ``BadInput`` where that many ranks cannot have the backend that was asked for.
+    """
+    if backend not in KNOWN:
+        raise BadInput(f"unknown backend {backend!r}; {nearest(backend, KNOWN)}")
+    if world > MOST_RANKS:
+        raise BadInput(f"WORLD={world} is more than the {MOST_RANKS} ranks that one machine is asked to hold")
+    gpus = 0 if backend == "gloo" else _gpus()
+    if backend == "nccl" and world > gpus:
+        have = f"{gpus} GPUs" if gpus != 1 else "1 GPU"
+        raise BadInput(
+            f"NCCL needs one GPU per rank: {world} ranks were asked for and there is {have}; lower WORLD, or let "
+            "BACKEND=auto measure the larger worlds on the CPU with Gloo"
+        )
+    return lambda size: Place("nccl", "cuda") if size <= gpus else Place("gloo", "cpu")
+
+
+def _gpus() -> int:
+    import torch
+    import torch.distributed as dist
+
+    return torch.cuda.device_count() if torch.cuda.is_available() and dist.is_nccl_available() else 0

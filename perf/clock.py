@@ -1,0 +1,37 @@
+"""Marks in time: wall time and the main thread's processor time on the host, events on a GPU. Never waits."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+import torch
+
+
+class Clock:
+    """Collects marks. On a GPU a mark is also an event in the current stream, read only when all is over."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.wall: list[int] = []
+        self.cpu: list[int] = []
+        self.events: list[Any] = []
+        self._on_device = device.type == "cuda"
+
+    def mark(self) -> None:
+        if self._on_device:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.events.append(event)
+        self.wall.append(perf_counter_ns())
+        self.cpu.append(thread_time_ns())
+
+    def spans(self, of: list[int], first: int, last: int, every: int) -> list[int]:
+        """From mark ``first`` to mark ``last`` of every group of ``every`` marks, in nanoseconds."""
+        return [of[at + last] - of[at + first] for at in range(0, len(of), every)]
+
+    def device_spans(self, every: int) -> list[int]:
+        """From the first to the last event of every group of ``every``. The device must have come to rest."""
+        events = self.events
+        return [
+            round(events[at].elapsed_time(events[at + every - 1]) * 1e6) for at in range(0, len(events), every)
+        ]

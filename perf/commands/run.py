@@ -1,0 +1,197 @@
+"""``python -m perf run``: plans a sweep, measures it group by group, records, and prints the main table."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from conformance import asked as ask
+from conformance.bad_input import BadInput
+from reports.records import RecordError, read
+from reports.records.writer import PART
+
+from .. import bench, noise, records, surroundings, sweep
+from ..axes import known_trouble
+from ..backends import place_of
+from ..budget import Budget, duration
+from ..cells import Group
+from ..plan import LEAST_ROUNDS, MOST_ROUNDS, Plan, estimate, plan, seconds
+from ..progress import Watch, spoken
+from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
+from ..runner import BUDGET_GONE, LocalRunner, Runner
+from ..table import main_table
+
+GOOD, BAD_CELL, INTERNAL, INTERRUPTED = 0, 1, 3, 130
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is about, checked."""
+
+    planned: Plan
+    specs: dict[str, str]  # by the subject's own name
+    versions: dict[str, str]
+    world: int
+    backend: str
+    budget_s: float | None
+    out: Path
+
+
+def run(given: Namespace) -> int:
+    """Measure, or say what would be measured; returns the exit status."""
+    asked = _asked(given)
+    if given.dry_run:
+        _show_plan(asked)
+        return GOOD
+    runner = LocalRunner()
+    try:
+        return _measure(asked, runner, given)
+    finally:
+        runner.close()
+
+
+def _asked(given: Namespace) -> Asked:
+    wanted = sweep.load(given.sweep)
+    budget_s = duration(given.budget) if given.budget else None
+    (world,) = ask.numbers(given.world, "WORLD")[:1]
+    place = place_of(given.backend, world)
+    subjects = ask.subjects(given.subject)
+    planned = plan(wanted, list(subjects), world, place)
+    specs = {name: spec for name, (spec, _) in subjects.items()}
+    versions = {name: subject.version for name, (_, subject) in subjects.items()}
+    return Asked(planned, specs, versions, world, given.backend, budget_s, Path(given.out))
+
+
+def _show_plan(asked: Asked) -> None:
+    planned, cores = asked.planned, surroundings.cores()
+    console = Console(highlight=False, soft_wrap=True)
+    for group in planned.groups:
+        console.print(f"{group.name}   about {spoken(seconds(group, planned.sweep, cores))}", markup=False)
+        for cell in group:
+            trouble = known_trouble(cell.axes())
+            console.print(f"  {cell.variant}" + (f"   (known: {trouble})" if trouble else ""), markup=False)
+    for reason, count in planned.left_out.items():
+        console.print(f"left out: {count} × {reason}", markup=False)
+    whole = f"{planned.cells} cells in {len(planned.groups)} groups, about {spoken(estimate(planned, cores))}"
+    least = spoken(estimate(planned, cores, LEAST_ROUNDS))
+    console.print(f"{whole} for {planned.sweep.rounds} rounds on a quiet machine; {least} at the fewest")
+
+
+def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
+    stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        records.writable(asked.out)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BadInput(f"cannot write into {asked.out}: {why}; choose another folder with --out") from error
+    said = surroundings.complaints(asked.planned)
+    for sentence in said:
+        stderr.print(f"perf: {sentence}", markup=False)
+    about = records.question(asked.planned, asked.specs, asked.versions, asked.world, asked.backend)
+    command = [sys.executable, "-m", "perf", *sys.argv[1:]]
+    record = records.begin(asked.out, records.header(about, said, command), asked.planned, given.fresh)
+    for trouble in record.troubles:
+        stderr.print(f"perf: passed over: {trouble}", markup=False)
+    if record.taken:
+        stderr.print(f"perf: took over {len(record.taken)} finished cells from an earlier run that did not end")
+    path = record.writer.path
+    try:
+        with _terminated_like_interrupted(), record.writer:
+            rows = [*record.taken, *_groups(asked, runner, record)]
+            record.writer.close({"exit_status": _status(rows)})
+    except KeyboardInterrupt:
+        stderr.print(f"perf: interrupted; what was finished is in {path}, and the same command goes on from there")
+        return INTERRUPTED
+    except OSError as error:
+        kept = path if path.exists() else path.with_name(path.name + PART)
+        stderr.print(f"perf: cannot write on: {error}; the finished cells are kept in {kept}", markup=False)
+        return INTERNAL
+    return _conclude(path, rows)
+
+
+def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Row]:
+    """Measure group after group; every row is written before it is handed on."""
+    from ..measure import Order
+
+    wanted, cores = asked.planned.sweep, surroundings.cores()
+    missing = [(group, group.only({cell.series for cell in group} - record.finished)) for group in asked.planned.groups]
+    todo = [rest for _, rest in missing if rest.cells]
+    budget = Budget(asked.budget_s, wanted, cores)
+    watch = Watch(sys.stderr, [seconds(group, wanted, cores) for group in todo], asked.budget_s)
+    try:
+        for number, group in enumerate(todo):
+            watch.group(group)
+            share = budget.share(todo[number:])
+            most = wanted.rounds if share is None else MOST_ROUNDS
+            order = Order(group, asked.specs, most, LEAST_ROUNDS, share, wanted.block, wanted.epoch)
+            for row in _rows(group, runner, order, budget):
+                record.writer.write(row)
+                watch.row(row)
+                yield row
+            watch.done()
+    finally:
+        watch.end()
+
+
+def _rows(group: Group, runner: Runner, order: object, budget: Budget) -> Iterator[Row]:
+    """The rows of one group: what went wrong at once, the others together, with their noise."""
+    if budget.gone():
+        yield from (blank(cell, group, NOT_RUN, BUDGET_GONE) for cell in group)
+        return
+    sound: list[Row] = []
+    for row in runner.measure(order, lambda: budget.limit(group)):  # type: ignore[arg-type]
+        if row["status"] == OK:
+            sound.append(row)
+        else:
+            yield row
+    yield from noise.noted(sound)
+
+
+def _status(rows: list[Row]) -> int:
+    """1 if a cell is wrong, or fails in a way that nobody expects; or if nothing could be measured at all."""
+    broken = [row for row in rows if row["status"] in (FAILED, HUNG) and not known_trouble(row["axes"])]
+    void = [row for row in rows if row["status"] == VOID]
+    return BAD_CELL if broken or void or not any(row["status"] == OK for row in rows) else GOOD
+
+
+def _conclude(path: Path, rows: list[Row]) -> int:
+    """Table, paths and what is wrong, on standard output; returns the exit status."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(main_table(rows))
+    console.print()
+    try:
+        record = read(path)
+    except RecordError as error:
+        console.print(f"perf: the record cannot be read back: {error}", markup=False, soft_wrap=True)
+        return INTERNAL
+    written = [path, bench.beside(path)]
+    for file in written:
+        if file is not None:
+            console.print(f"written: {os.path.relpath(file)}", markup=False, soft_wrap=True)
+    void = sum(row["status"] == VOID for row in record.rows)
+    if void:
+        console.print(f"{void} cells are void: their weights are not what one process computes", soft_wrap=True)
+    return _status(rows)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """A polite request to end (SIGTERM) ends a run as Ctrl-C does: recorded, and without leaving ranks behind."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,35 @@
+"""``python -m perf show RECORD``: the main table of a record again, and what was asked."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance.bad_input import BadInput
+from reports.records import RecordError, read
+from reports.records.identity import spoken
+
+from ..table import main_table
+
+
+def shown(given: Namespace) -> int:
+    path = Path(given.record)
+    try:
+        record = read(path, partial=True)
+    except RecordError as error:
+        raise BadInput(str(error)) from error
+    if record.header["of"] != "perf":
+        raise BadInput(f"{path}: is a record of {record.header['of']}, not of perf")
+    console = Console(highlight=False)
+    header = record.header
+    state = "" if record.complete else " · not brought to its end"
+    machine = header["machine"]
+    console.print(f"{header['time']} · commit {header['commit'][:12] or 'unknown'}{state}", markup=False)
+    console.print(f"{machine['processor']}, {machine['cores']} cores · {header['versions']}", markup=False)
+    console.print(spoken(header["command"]), markup=False, soft_wrap=True)
+    for sentence in header.get("warnings", []):
+        console.print(f"note: {sentence}", markup=False)
+    console.print(main_table(record.rows))
+    return 0

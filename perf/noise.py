@@ -1,0 +1,40 @@
+"""The noise of a measurement: what comes out when a cell is compared with itself, measured like any other pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .ratio import Ratio, ratio
+from .rows import OK, Row
+
+
+def of_group(rows: Sequence[Row]) -> Ratio | None:
+    """The group's cell that was measured twice, against its copy; None if one of the two came to nothing."""
+    for twin in rows:
+        if twin["axes"]["copy"] == 1:
+            continue
+        wanted = {**twin["axes"], "copy": 1}
+        first = next((row for row in rows if row["axes"] == wanted), None)
+        if first is not None and first["status"] == twin["status"] == OK:
+            return ratio(first, twin)
+    return None
+
+
+def figure(noise: Ratio | None) -> float | None:
+    """How far from 1 the comparison of a cell with itself comes out, as a share; None if nobody knows."""
+    if noise is None:
+        return None
+    ends = [end for end in (noise.point, noise.low, noise.high) if end == end]
+    return max(abs(end - 1) for end in ends) if ends else None
+
+
+def noted(rows: Sequence[Row]) -> list[Row]:
+    """The rows of a group with its noise among their derived figures."""
+    noise = of_group(rows)
+    share = figure(noise)
+    if noise is None or share is None:
+        return list(rows)
+    told: dict[str, Any] = {name: value for name, value in asdict(noise).items() if value == value}
+    return [{**row, "derived": {**row["derived"], "noise": share, "noise_ratio": told}} for row in rows]

@@ -1,0 +1,142 @@
+"""Planning: from a sweep and what was asked to groups of cells, with an estimate of the time. Starts nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from conformance.bad_input import BadInput
+
+from .axes import AXES, UNEVEN, known_trouble, pointless
+from .cells import Cell, Group
+from .sweep import Sweep
+from .workloads import ABOUT_MS
+
+MOST_VARIANTS = 12  # in one group: each has a model of its own in memory on every rank
+LEAST_ROUNDS = 3  # below these there is nothing to compare
+MOST_ROUNDS = 100  # where a budget leaves room for more
+WARM_BLOCKS = 3  # what warm-up usually takes
+_START_S, _START_PER_RANK_S, _BUILD_S = 1.0, 0.3, 0.1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a world of this size is measured here."""
+
+    backend: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Groups in the order in which they are measured, and what was left out, counted by reason."""
+
+    sweep: Sweep
+    groups: tuple[Group, ...]
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def cells(self) -> int:
+        return sum(len(group.cells) for group in self.groups)
+
+
+def plan(sweep: Sweep, subjects: Sequence[str], world: int, place: Callable[[int], Place]) -> Plan:
+    """The groups of a sweep for these subjects and up to ``world`` ranks. ``place`` says where each world runs."""
+    left_out: Counter[str] = Counter()
+    found: dict[str, list[Cell]] = {}
+    for axes in sweep.combinations():
+        for size in _worlds(axes["world"], world):
+            if size > world:
+                left_out[f"more than {world} ranks"] += len(subjects)
+                continue
+            where = place(size)
+            for subject in subjects:
+                whole = _worked_out({**axes, "world": size, "subject": subject}, where)
+                why = pointless(whole)
+                if why:
+                    left_out[why] += 1
+                    continue
+                cell = Cell(**whole)
+                group = found.setdefault(cell.shared, [])
+                if cell not in group:
+                    group.append(cell)
+    groups = [piece for shared, cells in found.items() for piece in _cut(shared, cells)]
+    if not groups:
+        reasons = "; ".join(left_out) or "it lists none"
+        raise BadInput(f"sweep {sweep.name!r} has no cell to measure at WORLD={world}: {reasons}")
+    return Plan(sweep, tuple(groups), left_out)
+
+
+def _worlds(wanted: Any, most: int) -> list[int]:
+    if wanted == "max":
+        return [most]
+    if wanted == "all":
+        powers = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+        return [*powers, most]
+    return [int(wanted)]
+
+
+def _worked_out(axes: dict[str, Any], where: Place) -> dict[str, Any]:
+    """The axes with every "auto" decided, and those that mean nothing here at one value."""
+    whole = {**axes, "backend": where.backend, "device": where.device}
+    if whole["size"] == "auto":
+        whole["size"] = "gpu" if where.device == "cuda" else "cpu"
+    if whole["unit"] == "auto":
+        whole["unit"] = "epoch" if whole["skew"] in UNEVEN else "step"
+    if whole["skew"] in ("even", "zero_input"):
+        whole["skew_fraction"] = 0.0 if whole["skew"] == "even" else 1.0
+    if whole["hook"] == "local":
+        whole["subject"] = "none"
+    return {each.name: whole[each.name] for each in fields(Cell) if each.name in whole}
+
+
+def _cut(shared: str, cells: list[Cell]) -> list[Group]:
+    """Groups of bearable size, each with one cell twice, and with the cells that may hang tried first.
+
+    Subjects stay side by side, because what is compared must have been measured together.
+    """
+    pieces: list[list[Cell]] = [[]]
+    for key in dict.fromkeys(_without_subject(cell) for cell in cells):
+        together = [cell for cell in cells if _without_subject(cell) == key]
+        if pieces[-1] and len(pieces[-1]) + len(together) > MOST_VARIANTS:
+            pieces.append([])
+        pieces[-1] += together
+    groups = []
+    for number, piece in enumerate(pieces, 1):
+        name = shared if len(pieces) == 1 else f"{shared} · part {number}"
+        sound = [cell for cell in piece if not known_trouble(cell.axes()) and cell.hook != "local"]
+        twice = [(sound or piece)[0].again()]
+        groups.append(Group(name, (*piece, *twice)))
+    return groups
+
+
+def _without_subject(cell: Cell) -> tuple[Any, ...]:
+    return tuple(value for name, value in cell.axes().items() if name not in ("subject", "copy"))
+
+
+# -- time
+
+
+def seconds(group: Group, sweep: Sweep, cores: int, rounds: int | None = None) -> float:
+    """About how long a group takes with so many rounds (by default the sweep's own)."""
+    rounds = sweep.rounds if rounds is None else rounds
+    crowd = max(1.0, group.world / cores) if group.cells[0].device == "cpu" else 1.0
+    iteration = ABOUT_MS[group.cells[0].workload] / 1e3 * crowd
+    turn = iteration * turn_iterations(group, sweep)
+    alone = ABOUT_MS[group.cells[0].workload] / 1e3 * group.world * max(sweep.block, sweep.epoch)
+    starting = _START_S + group.world * (_START_PER_RANK_S + _BUILD_S * len(group.cells)) * crowd
+    return starting + alone + len(group.cells) * turn * (rounds + WARM_BLOCKS)
+
+
+def turn_iterations(group: Group, sweep: Sweep) -> int:
+    """Iterations in one turn of one variant."""
+    return 2 * sweep.epoch if group.cells[0].unit == "epoch" else sweep.block + 1
+
+
+def estimate(planned: Plan, cores: int, rounds: int | None = None) -> float:
+    return sum(seconds(group, planned.sweep, cores, rounds) for group in planned.groups)
+
+
+__all__ = ["AXES", "Place", "Plan", "estimate", "plan", "seconds"]

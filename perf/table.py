@@ -1,0 +1,80 @@
+"""The main table of a sweep: every cell's time, and how it compares with what it was measured beside."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from . import noise
+from .cells import Cell
+from .ratio import Ratio, by_round, median_ns, ratio
+from .rows import OK, Row
+
+
+def by_group(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each group, in the order of the record."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
+    return groups
+
+
+def against(row: Row, rows: Sequence[Row]) -> Row | None:
+    """What a cell is compared with: the same cell of the last subject, or else the group's first sound cell."""
+    beside = [other for other in rows if other["status"] == OK and other is not row and other["axes"]["copy"] == 1]
+    subjects = list(dict.fromkeys(other["subject"] for other in rows if other["subject"] != "none"))
+    if row["axes"]["copy"] == 1 and len(subjects) > 1 and row["subject"] not in (subjects[-1], "none"):
+        wanted = {**row["axes"], "subject": subjects[-1], "settings": "default"}
+        for other in beside:
+            if {**other["axes"], "settings": "default"} == wanted:
+                return other
+    if row["axes"]["copy"] > 1:
+        return next((other for other in beside if other["axes"] == {**row["axes"], "copy": 1}), None)
+    first = next((other for other in rows if other["status"] == OK), None)
+    return None if first is row else first
+
+
+def lines(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Cell, median time, main-thread time, ratio, what the ratio says; for one group."""
+    for row in rows:
+        name = Cell(**row["axes"]).variant
+        if row["status"] != OK:
+            yield name, row["status"], "", "", row["reason"]
+            continue
+        other = against(row, rows)
+        compared: Ratio | None = ratio(row, other) if other is not None else None
+        beside = f"{compared} × {Cell(**other['axes']).variant}" if compared and other is not None else ""
+        yield name, _ms(median_ns(row)), _ms(_cpu_ns(row)), beside, compared.said if compared else ""
+
+
+def main_table(rows: Sequence[Row]) -> Table:
+    """All groups, one under the other."""
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for heading in ("cell", "time, ms", "cpu, ms"):
+        table.add_column(heading, justify="left" if heading == "cell" else "right", no_wrap=True)
+    table.add_column("ratio of medians, 95 %", overflow="fold")
+    table.add_column("which is", overflow="fold")
+    for name, mine in by_group(rows).items():
+        share = noise.figure(noise.of_group(mine))
+        told = "" if share is None else f"noise ±{100 * share:.0f} %"
+        table.add_row(f"[bold]{name}[/bold]", "", "", f"[dim]{told}[/dim]", "")
+        for line in lines(mine):
+            table.add_row(*(_plain(word) for word in ("  " + line[0], *line[1:])))
+    return table
+
+
+def _plain(word: str) -> Any:
+    return Text(word)
+
+
+def _cpu_ns(row: Row) -> float:
+    """The main thread's time on the processor, of the busiest rank, median over rounds."""
+    return statistics.median(by_round(row, row["cpu_ns"]).values())
+
+
+def _ms(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e6:.2f}"

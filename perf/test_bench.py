@@ -1,0 +1,64 @@
+"""perf as pytest benchmarks: ``pytest perf --benchmark-only``.
+
+Each benchmark is a cell. The times are those that the ranks took: a timer that moves on by them, sample by sample,
+hands them to pytest-benchmark. Without a record to replay (JOINERY_PERF_RECORD), the sweep ``smoke`` is measured.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perf import bench
+from perf.plan import Place, plan
+from perf.ratio import slowest, time_of
+from perf.rows import OK
+from perf.sweep import load
+from reports.records import read
+
+REPLAYED = os.environ.get(bench.RECORD)
+
+
+class Replay:
+    """A timer, and the function that it times: each call takes as long as the next sample says."""
+
+    def __init__(self, samples_ns):
+        self.now, self._samples = 0.0, iter(samples_ns)
+
+    def __call__(self):
+        return self.now
+
+    def sample(self):
+        self.now += next(self._samples) / 1e9
+
+
+def series():
+    if REPLAYED:
+        return [row["series"] for row in read(REPLAYED).rows if row["status"] == OK]
+    planned = plan(load("smoke"), ["impl", "torch"], 2, lambda _: Place("gloo", "cpu"))
+    return [cell.series for group in planned.groups for cell in group]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    path = REPLAYED
+    if not path:
+        from perf.__main__ import main
+
+        out = tmp_path_factory.mktemp("perf")
+        assert main(["run", "--sweep", "smoke", "--world", "2", "--backend", "gloo", "--out", str(out)]) == 0
+        (path,) = Path(out).glob("*.jsonl")
+    return {row["series"]: row for row in read(path).rows}
+
+
+@pytest.mark.parametrize("name", series())
+def test_cell(name, rows, benchmark):
+    row = rows[name]
+    assert row["status"] == OK, row["reason"]
+    samples = slowest(row[time_of(row)])
+    replay = Replay(samples)
+    benchmark._timer = replay
+    benchmark.group = row["group"]
+    benchmark.extra_info.update(axes=row["axes"], workload_hash=row["workload_hash"], unit=row["unit"])
+    benchmark.pedantic(replay.sample, rounds=len(samples), iterations=1)
+    assert benchmark.stats is None or benchmark.stats.stats.rounds == len(samples)

@@ -1,0 +1,76 @@
+"""The training that is measured: small real models, sized for a 2-core box and for a GPU, with inputs made by seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+#: What each workload is, without importing it. ``about_ms``: an iteration of one rank on one core, for estimates only.
+KNOWN: dict[str, str] = {
+    "tiny": "400 parameters of 64 elements and next to no arithmetic: what a parameter costs the host",
+    "mlp": "a multilayer perceptron: few large parameters",
+    "convnet": "a ResNet-style convolutional network with BatchNorm: buffers, and parameters of all sizes",
+    "transformer": "a GPT-style language model",
+    "embedding": "embedding tables with sparse gradients beside a small dense network",
+}
+ABOUT_MS = {"tiny": 5.0, "mlp": 4.0, "convnet": 25.0, "transformer": 25.0, "embedding": 4.0}
+SPARSE = frozenset({"embedding"})  # sparse gradients: plain SGD only, and nothing that shards
+SIZES = ("cpu", "gpu")
+
+Size = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One workload in one size: the same weights and inputs wherever and whenever they are asked for."""
+
+    name: str
+    size: Size
+    room: Any  # the module that holds ``model``, ``batch`` and ``RATES``
+
+    def model(self) -> torch.nn.Module:
+        """A new model with its initial weights. Its forward takes a batch and returns the loss."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(20)
+            made: torch.nn.Module = self.room.model(self.size)
+        return made
+
+    def optimizer(self, name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+        """The class and the settings of an optimizer for this workload."""
+        import torch
+
+        rate = self.room.RATES[name]
+        # a large eps, or Adam would make whole steps of what is only rounding
+        return (torch.optim.SGD, {"lr": rate}) if name == "sgd" else (torch.optim.Adam, {"lr": rate, "eps": 1e-4})
+
+    def batch(self, rank: int, iteration: int) -> Any:
+        """A rank's inputs of an iteration: a pair of tensors, on the CPU."""
+        import torch
+
+        generator = torch.Generator().manual_seed(1_000_003 * (rank + 1) + iteration)
+        return self.room.batch(self.size, generator)
+
+
+def load(name: str, size: str) -> Workload:
+    """The workload of this name in this size."""
+    room = import_module(f"{__name__}.{name}")
+    return Workload(name, room.SIZES[size], room)
+
+
+def fingerprint(name: str, size: str) -> str:
+    """Changes when the workload does: a hash over its source, this file's, and the size's name."""
+    here = Path(__file__)
+    digest = hashlib.sha256(json.dumps([name, size]).encode())
+    for file in (here, here.with_name(f"{name}.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
