@@ -156,7 +156,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     functions = [item for item in items if isinstance(item, pytest.Function)]
     frame.declared = {_name(item): item.function.check for item in functions if hasattr(item.function, "check")}
     offered = [item for item in functions if _is_in(frame, item)]
-    chosen = frame.choose([Offer(_case(item), tuple(frame.wants(_name(item), _check(item)))) for item in offered])
+    chosen = frame.choose([_offer(frame, item) for item in offered])
     kept: list[pytest.Item] = [item for item in offered if _case(item) in chosen]
     staying = set(kept)
     dropped = [item for item in items if item not in staying]
@@ -174,6 +174,10 @@ def _is_in(frame: Frame, item: pytest.Function) -> bool:
     if frame.asked.schedule is not None and "schedules" not in item.fixturenames:
         return False
     return scenario is None or check.fits(scenario.value, place.world)
+
+
+def _offer(frame: Frame, item: pytest.Function) -> Offer:
+    return Offer(_case(item), tuple(frame.wants(_name(item), _check(item))), item.path.name)
 
 
 def _check(item: pytest.Function) -> Check:

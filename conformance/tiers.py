@@ -1,21 +1,22 @@
 """Tiers: which of all possible cases a run makes.
 
-``full`` makes every case, at 8 ranks too. ``quick`` chooses by kind instead of leaving clauses out; for every subject:
+``full`` makes every case, at 8 ranks too. ``quick`` leaves out repetitions, never a check; for every subject it makes
 
-1. Every scenario of every check runs once, where it is cheapest and still says something about ranks: at the smallest
-   world of at least two ranks that it has.
-2. Worlds differ in kind: one rank alone; a pair; and more than a pair, the least in which some rank is neither first
-   nor last and a group can be smaller than the world and larger than one. Every clause is decided in each kind in
-   which some check of it runs, by the smallest world of that kind.
-3. Every listed deviation is looked for in at least one case that it speaks of.
+1. every check once, where it is cheapest and still says something about ranks: at the smallest world of at least two
+   ranks that it has, in its first scenario. As every clause has a check, every clause is decided that can be;
+2. of every file of checks, which is a feature, one case for each other kind of world: one rank alone, and more than a
+   pair, the least in which some rank is neither first nor last and a group can be larger than one and smaller than
+   the world. Which check and scenario that is, is spread over them by the names, and so the same in every run;
+3. for every listed deviation one case that it speaks of.
 
-So the quick tier leaves out only repetitions of a check in more worlds of the same kind, never a clause, a check, a
-scenario or a deviation. What was not run proves no deviation stale.
+What is left out is what only the full tier shows: the same check in further worlds, and further scenarios. A deviation
+is proven stale only by a run of every case that it speaks of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .deviations import Deviation
@@ -28,10 +29,18 @@ WORLDS = {QUICK: (1, 2, 3, 4), FULL: (1, 2, 3, 4, 8)}
 
 @dataclass(frozen=True)
 class Offer:
-    """A case that could be run, and the selected clauses that it would decide."""
+    """A case that could be run, the selected clauses that it would decide, and the file of its check."""
 
     case: Case
     clauses: tuple[str, ...]
+    file: str = ""
+
+    @property
+    def world(self) -> int:
+        return self.case.world
+
+    def is_about(self, deviation: Deviation) -> bool:
+        return any(deviation.concerns(clause, self.case) for clause in self.clauses)
 
 
 def choose(tier: str, offers: Sequence[Offer], listed: Mapping[str, Sequence[Deviation]]) -> set[Case]:
@@ -40,44 +49,43 @@ def choose(tier: str, offers: Sequence[Offer], listed: Mapping[str, Sequence[Dev
         return {offer.case for offer in offers}
     chosen: set[Case] = set()
     for subject in dict.fromkeys(offer.case.subject for offer in offers):
-        own = sorted((offer for offer in offers if offer.case.subject == subject), key=_dearness)
+        # few ranks first, but a single one last: alone, little can go wrong
+        own = sorted((o for o in offers if o.case.subject == subject), key=lambda o: (o.world < 2, o.world))
         chosen |= _quick(own, listed.get(subject, ()))
     return chosen
 
 
-def _dearness(offer: Offer) -> tuple[bool, int]:
-    """Few ranks first, but a single one last: alone, little can go wrong."""
-    return offer.case.world < 2, offer.case.world
-
-
 def _quick(offers: Sequence[Offer], deviations: Sequence[Deviation]) -> set[Case]:
     """One subject's cases in the quick tier; ``offers`` come in order of their cost."""
-    homes: dict[tuple[str, str], Offer] = {}
-    for offer in offers:
-        homes.setdefault((offer.case.check, offer.case.scenario), offer)
-    chosen = {offer.case for offer in homes.values()}
-    for clause in dict.fromkeys(clause for offer in offers for clause in offer.clauses):
-        deciding = [offer for offer in offers if clause in offer.clauses]
-        for kind in (_alone, _pair, _more):
-            _need_one_of(chosen, [offer.case for offer in deciding if kind(offer.case.world)])
+    chosen = {several[0].case for several in _by(offers, lambda offer: offer.case.check).values()}
+    for file, several in _by(offers, lambda offer: offer.file).items():
+        for kind in (_alone, _more_than_a_pair):
+            found = [offer for offer in several if kind(offer.world)]
+            least = [offer.case for offer in found if offer.world == found[0].world]
+            if chosen.isdisjoint(offer.case for offer in found):
+                chosen |= set(least[_spread(file) % len(least) :][:1]) if least else set()
     for deviation in deviations:
-        _need_one_of(chosen, [o.case for o in offers if any(deviation.concerns(each, o.case) for each in o.clauses)])
+        about = [offer.case for offer in offers if offer.is_about(deviation)]
+        if chosen.isdisjoint(about):
+            chosen |= set(about[:1])
     return chosen
 
 
-def _need_one_of(chosen: set[Case], cases: Sequence[Case]) -> None:
-    """Add the first of these cases, if there is any and none is chosen yet."""
-    if cases and chosen.isdisjoint(cases):
-        chosen.add(cases[0])
+def _by(offers: Iterable[Offer], key: Callable[[Offer], str]) -> dict[str, list[Offer]]:
+    groups: dict[str, list[Offer]] = {}
+    for offer in offers:
+        groups.setdefault(key(offer), []).append(offer)
+    return groups
 
 
 def _alone(world: int) -> bool:
     return world == 1
 
 
-def _pair(world: int) -> bool:
-    return world == 2
-
-
-def _more(world: int) -> bool:
+def _more_than_a_pair(world: int) -> bool:
     return world > 2
+
+
+def _spread(name: str) -> int:
+    """A number that looks like chance and never changes."""
+    return zlib.crc32(name.encode())
