@@ -63,8 +63,11 @@ class Source:
         return Asked(specs, {}, self._backend, (), (), checks=str(self.header.get("checks", "")))
 
     def again(self, results: Sequence[Result]) -> str:
-        """The command that runs the check of these results again."""
+        """The command that runs the check of these results again; with the schedule that is known to break it."""
         case, worlds = results[0].case, sorted({result.case.world for result in results})
+        for result in results:
+            if result.schedule:
+                return self.asked.again(case.subject, [result.case.world], result.clause, case.check, result.schedule)
         return self.asked.again(case.subject, worlds, results[0].clause, case.check)
 
     def link(self, result: Result) -> str:
@@ -182,4 +185,5 @@ def _result(row: Mapping[str, Any]) -> Result:
     return Result(
         row["clause"], row["level"], case, Outcome(row["outcome"]), row["seconds"], row["witness"],
         str(row.get("detail", "")), tuple(map(str, row["notes"])), row["deviation"],
+        str(row.get("schedule", "")),
     )  # fmt: skip

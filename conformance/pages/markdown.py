@@ -62,7 +62,7 @@ def _standings(stand: Sequence[Card]) -> list[str]:
 
 def _coverage(card: Card) -> list[str]:
     rows = (
-        [area or "other", *(f"{c.kept}/{c.total}" if c.total else "" for c in map(by.__getitem__, (*LEVELS, "")))]
+        [text(area) or "other", *(f"{c.kept}/{c.total}" if c.total else "" for c in map(by.__getitem__, (*LEVELS, "")))]
         for area, by in card.coverage.items()
     )
     title = f"{escape(card.name)}: kept of all testable clauses, by area and level"

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..clauses import LEVELS, Catalogue
+from ..results import Outcome
 from . import view
 from .book import Book
 from .rows import STATES, Row
@@ -24,7 +25,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    made.globals.update(hash_of=_hash_of, states=STATES, levels=LEVELS)
+    made.globals.update(hash_of=_hash_of, states=STATES, levels=LEVELS, endings=tuple(Outcome))
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -72,7 +73,7 @@ class Cell:
     said: tuple[Said, ...]
     passed: int
     total: int
-    words: str  # states and outcomes that occur, for the filter
+    words: str  # the state, and the outcomes that occur: for the filter
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,13 @@ def _told(book: Book) -> dict[str, Mapping[str, str]]:
 def _declared(book: Book) -> list[Declared]:
     """The checks of the suite, and those from elsewhere that are still where the record says."""
     elsewhere = {str(source.header.get("checks", "")) for source in book.sources} - {""}
-    folders = [CHECKS, *map(Path, sorted(elsewhere))]
-    return [found for folder in folders if folder.exists() for found in declared(folder)]
+    found = [check for folder in map(Path, sorted(elsewhere)) if folder.exists() for check in declared(folder)]
+    return [*_own(), *found]
+
+
+@cache
+def _own() -> tuple[Declared, ...]:
+    return tuple(declared())
 
 
 def _row(clause: str, told: Mapping[str, str], about: Clause | None, checks: Sequence[Declared], book: Book) -> Row:
@@ -139,10 +145,10 @@ def state(found: Sequence[Result]) -> str:
 def _cell(found: Sequence[Found], column: Column) -> Cell:
     plain = results(found)
     word = state(plain)
-    occurring = {word, *(state([each]) for each in plain), *(str(each.outcome).replace(" ", "-") for each in plain)}
+    endings = sorted({f"ended-{str(each.outcome).replace(' ', '-')}" for each in plain})
     return Cell(
         column, word, tuple(_marks(plain)), tuple(_breaks(found)), tuple(_said(plain)),
-        sum(each.outcome is Outcome.PASSED for each in plain), len(plain), " ".join(sorted(occurring)),
+        sum(each.outcome is Outcome.PASSED for each in plain), len(plain), " ".join([word, *endings]),
     )  # fmt: skip
 
 

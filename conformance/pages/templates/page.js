@@ -75,9 +75,9 @@
     show(clause, !clause.classList.contains("opened"));
     label();
   });
-  form.addEventListener("input", filter);
+  for (const kind of ["input", "change"]) form.addEventListener(kind, filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(filter));
+  by("clear").addEventListener("click", () => { form.reset(); filter(); });
   expand.addEventListener("click", () => {
     const open = !allOpen();
     for (const clause of visible()) show(clause, open);
