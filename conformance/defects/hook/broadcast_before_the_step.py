@@ -1,0 +1,15 @@
+"""A bucket's parameters are sent before their owner has stepped them."""
+
+from impl.overlap.session import OverlapSession
+
+from ..planting import edit
+
+CLAUSES = ("HOOK-018", "HOOK-019")
+
+
+def plant() -> None:
+    edit(
+        OverlapSession, "_step_and_send",
+        "    part = flight.part\n",
+        "    part = flight.part\n    for transfer in part.transfers:\n        transfer.start()\n        transfer._pending.wait(watch)\n",
+    )

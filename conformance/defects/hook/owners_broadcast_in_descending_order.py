@@ -1,0 +1,11 @@
+"""Of a bucket with several owners the highest rank broadcasts first."""
+
+from impl.overlap.plan import BucketLayout
+
+from ..planting import edit
+
+CLAUSES = ("HOOK-026",)
+
+
+def plant() -> None:
+    edit(BucketLayout, "pieces", "in sorted(places))", "in sorted(places, reverse=True))")
