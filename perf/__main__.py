@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--sweep", default="default", metavar="NAME", help="a name from `list`, or a TOML file")
-    run.add_argument("--world", default="2", metavar="N", help="the most ranks (default: %(default)s)")
+    run.add_argument("--world", default="", metavar="N", help="the most ranks (default: 2; under a launcher all)")
     run.add_argument("--subject", default="impl,torch", metavar="NAMES", help="impl, torch or package.module:attribute")
     run.add_argument("--backend", default="auto", help="auto, gloo or nccl (default: %(default)s)")
     run.add_argument("--budget", default="", metavar="TIME", help="fit the repeats into 90s, 10m or 1.5h")

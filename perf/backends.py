@@ -31,6 +31,17 @@ def place_of(backend: str, world: int) -> Callable[[int], Place]:
     return lambda size: Place("nccl", "cuda") if size <= gpus else Place("gloo", "cpu")
 
 
+def place_of_job(backend: str, local_world: int) -> Callable[[int], Place]:
+    """Where a launcher's ranks are measured, so many of them on this node."""
+    if backend not in KNOWN:
+        raise BadInput(f"unknown backend {backend!r}; {nearest(backend, KNOWN)}")
+    gpus = 0 if backend == "gloo" else _gpus()
+    if backend == "nccl" and local_world > gpus:
+        raise BadInput(f"NCCL needs one GPU per rank: this node has {local_world} ranks and {gpus} GPUs")
+    place = Place("nccl", "cuda") if local_world <= gpus else Place("gloo", "cpu")
+    return lambda _world: place
+
+
 def _gpus() -> int:
     import torch
     import torch.distributed as dist

@@ -70,20 +70,23 @@ class Samples:
 Tell = Callable[[str], None]
 
 
-def measure(ctx: RankContext, order: Order, tell: Tell) -> dict[str, Samples]:
-    """Rank function: the samples of every variant by its series. ``tell`` notes what this rank is about to do."""
+def measure(ctx: RankContext, order: Order, tell: Tell, books: Any = None) -> dict[str, Samples]:
+    """Rank function: the samples of every variant by its series.
+
+    ``tell`` notes what this rank is about to do. ``books`` is a Gloo group for all that the harness has to say; a new
+    one unless given.
+    """
     with quietly():
-        return _Bench(ctx, order, tell).run()
+        return _Bench(ctx, order, tell, books or dist.new_group(backend="gloo")).run()
 
 
 class _Bench:
-    def __init__(self, ctx: RankContext, order: Order, tell: Tell) -> None:
-        self.ctx, self.order, self.tell = ctx, order, tell
+    def __init__(self, ctx: RankContext, order: Order, tell: Tell, books: Any) -> None:
+        self.ctx, self.order, self.tell, self.books = ctx, order, tell, books
         cells = order.group.cells
         self.workload: Workload = load(cells[0].workload, cells[0].size)
         self.epochs = cells[0].unit == "epoch"
         self.length = order.epoch if self.epochs else order.block + 1  # a turn's first step is led in, not counted
-        self.books = dist.new_group(backend="gloo")  # for all that the harness has to say
         self.measured = self._measured_group()
         self.samples = {cell.series: Samples() for cell in cells}
         self.trainers: dict[str, Trainer] = {}

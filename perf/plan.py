@@ -42,14 +42,22 @@ class Plan:
         return sum(len(group.cells) for group in self.groups)
 
 
-def plan(sweep: Sweep, subjects: Sequence[str], world: int, place: Callable[[int], Place]) -> Plan:
-    """The groups of a sweep for these subjects and up to ``world`` ranks. ``place`` says where each world runs."""
+def plan(
+    sweep: Sweep, subjects: Sequence[str], world: int, place: Callable[[int], Place], exactly: bool = False
+) -> Plan:
+    """The groups of a sweep for these subjects and up to ``world`` ranks. ``place`` says where each world runs.
+
+    With ``exactly`` no smaller world is planned: a launcher's ranks are all there is.
+    """
     left_out: Counter[str] = Counter()
     found: dict[str, list[Cell]] = {}
     for axes in sweep.combinations():
         for size in _worlds(axes["world"], world):
             if size > world:
                 left_out[f"more than {world} ranks"] += len(subjects)
+                continue
+            if exactly and size < world:
+                left_out["fewer ranks than the launcher has started"] += len(subjects)
                 continue
             where = place(size)
             for subject in subjects:

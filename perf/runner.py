@@ -41,6 +41,8 @@ class Runner(Protocol):
 
     def measure(self, order: Order, limit: Callable[[], Limit]) -> Iterator[Row]: ...
 
+    def close(self) -> None: ...
+
 
 class LocalRunner:
     """Ranks as processes of this machine. A run that goes wrong is blamed on one cell and repeated without it."""

@@ -8,7 +8,7 @@ from .. import sweep, workloads
 from ..axes import AXES, Axis
 
 
-def listed(_: Namespace) -> int:
+def listed(given: Namespace) -> int:  # noqa: ARG001
     print("sweeps:")
     for name in sweep.names():
         print(f"  {name:14} {sweep.load(name).title}")

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,9 @@ from conformance.bad_input import BadInput
 from reports.records import RecordError, read
 from reports.records.writer import PART
 
-from .. import bench, noise, records, surroundings, sweep
+from .. import bench, launched, noise, records, surroundings, sweep
 from ..axes import known_trouble
-from ..backends import place_of
+from ..backends import place_of, place_of_job
 from ..budget import Budget, duration
 from ..cells import Group
 from ..plan import LEAST_ROUNDS, MOST_ROUNDS, Plan, estimate, plan, seconds
@@ -31,6 +31,9 @@ from ..runner import BUDGET_GONE, LocalRunner, Runner
 from ..table import main_table
 
 GOOD, BAD_CELL, INTERNAL, INTERRUPTED = 0, 1, 3, 130
+
+
+GiveUp = Callable[[list[Row]], None]  # takes the last rows, and closes the record
 
 
 @dataclass(frozen=True)
@@ -48,24 +51,30 @@ class Asked:
 
 def run(given: Namespace) -> int:
     """Measure, or say what would be measured; returns the exit status."""
-    asked = _asked(given)
+    here = launched.spot(os.environ)
+    asked = _asked(given, here)
     if given.dry_run:
-        _show_plan(asked)
+        if here is None or here.rank == 0:
+            _show_plan(asked)
         return GOOD
-    runner = LocalRunner()
-    try:
-        return _measure(asked, runner, given)
-    finally:
-        runner.close()
+    if here is None:
+        return _measure(asked, lambda _: LocalRunner(), given)
+    job = launched.Job(here, asked.planned.groups[0].backend)
+    if here.rank:
+        return job.follow()
+    return _measure(asked, lambda give_up: launched.LaunchedRunner(job, give_up), given)
 
 
-def _asked(given: Namespace) -> Asked:
+def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
+    """Everything that was asked for, looked at before anything starts; the same on all ranks of a job."""
     wanted = sweep.load(given.sweep)
     budget_s = duration(given.budget) if given.budget else None
-    (world,) = ask.numbers(given.world, "WORLD")[:1]
-    place = place_of(given.backend, world)
+    (world,) = ask.numbers(given.world or str(here.world if here else 2), "WORLD")[:1]
+    if here is not None and world != here.world:
+        raise BadInput(f"WORLD={world}, but the launcher has started {here.world} ranks; leave WORLD out")
+    place = place_of(given.backend, world) if here is None else place_of_job(given.backend, here.local_world)
     subjects = ask.subjects(given.subject)
-    planned = plan(wanted, list(subjects), world, place)
+    planned = plan(wanted, list(subjects), world, place, exactly=here is not None)
     specs = {name: spec for name, (spec, _) in subjects.items()}
     versions = {name: subject.version for name, (_, subject) in subjects.items()}
     return Asked(planned, specs, versions, world, given.backend, budget_s, Path(given.out))
@@ -86,7 +95,7 @@ def _show_plan(asked: Asked) -> None:
     console.print(f"{whole} for {planned.sweep.rounds} rounds on a quiet machine; {least} at the fewest")
 
 
-def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
+def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namespace) -> int:
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         records.writable(asked.out)
@@ -104,6 +113,15 @@ def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
     if record.taken:
         stderr.print(f"perf: took over {len(record.taken)} finished cells from an earlier run that did not end")
     path = record.writer.path
+
+    def give_up(last: list[Row]) -> None:
+        for row in last:
+            record.writer.write(row)
+            stderr.print(f"perf: {row['status'].upper()} {row['series']}: {row['reason']}", markup=False)
+        record.writer.close(interrupted=True)
+        stderr.print(f"perf: the ranks cannot go on; start the same command again to measure the rest ({path})")
+
+    runner = runner_for(give_up)
     try:
         with _terminated_like_interrupted(), record.writer:
             rows = [*record.taken, *_groups(asked, runner, record)]
@@ -115,6 +133,8 @@ def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
         kept = path if path.exists() else path.with_name(path.name + PART)
         stderr.print(f"perf: cannot write on: {error}; the finished cells are kept in {kept}", markup=False)
         return INTERNAL
+    finally:
+        runner.close()
     return _conclude(path, rows)
 
 
