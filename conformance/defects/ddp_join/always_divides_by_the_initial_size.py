@@ -4,7 +4,7 @@ from impl.ddp.join_hook import _DDPJoinHook
 
 from ..planting import edit
 
-CLAUSES = ("DDPJ-003", "DDPJ-008", "DDPJ-011", "DDPJ-012")
+CLAUSES = ("DDPJ-008", "DDPJ-011", "DDPJ-012")
 
 
 def plant() -> None:

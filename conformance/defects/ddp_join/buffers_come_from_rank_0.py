@@ -5,7 +5,7 @@ from impl.ddp.uneven import UnevenInputs
 from ..planting import swap
 
 CLAUSES = ("DDPJ-024", "DDPJ-022")
-WORLDS = (2, 3)
+WORLDS = (3,)
 
 
 def plant() -> None:

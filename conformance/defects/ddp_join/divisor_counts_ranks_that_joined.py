@@ -5,6 +5,7 @@ from impl.ddp.uneven import UnevenInputs
 from ..planting import edit
 
 CLAUSES = ("DDPJ-008",)
+WORLDS = (3,)
 
 
 def plant() -> None:

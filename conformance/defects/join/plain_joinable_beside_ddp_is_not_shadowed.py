@@ -4,7 +4,7 @@ from impl.join.session import Session
 
 from ..planting import edit
 
-CLAUSES = ("JOIN-034", "JOIN-009")
+CLAUSES = ("JOIN-034",)
 
 
 def plant() -> None:

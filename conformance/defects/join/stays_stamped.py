@@ -4,7 +4,7 @@ from impl.join.stamps import Stamp
 
 from ..planting import edit
 
-CLAUSES = ("JOIN-038", "DDPJ-027")
+CLAUSES = ("JOIN-038",)
 
 
 def plant() -> None:

@@ -1,0 +1,15 @@
+"""Once requires_grad has changed, every later step says so again."""
+
+from impl.zero.optimizer import ZeroRedundancyOptimizer
+
+from ..planting import edit
+
+CLAUSES = ("ZERO-013",)
+
+
+def plant() -> None:
+    edit(
+        ZeroRedundancyOptimizer, "_look_at_trainability",
+        "    self._trainable = now\n",
+        "    self._trainable = self._trainable or now\n",
+    )

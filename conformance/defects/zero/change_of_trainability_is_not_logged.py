@@ -1,0 +1,11 @@
+"""A change of requires_grad is noticed, but nobody is told."""
+
+from impl.zero.optimizer import ZeroRedundancyOptimizer
+
+from ..planting import edit
+
+CLAUSES = ("ZERO-013",)
+
+
+def plant() -> None:
+    edit(ZeroRedundancyOptimizer, "_look_at_trainability", "logger.warning(", "logger.debug(")

@@ -1,0 +1,11 @@
+"""The option for bucket views is accepted and ignored."""
+
+from impl.zero.optimizer import ZeroRedundancyOptimizer
+
+from ..planting import edit
+
+CLAUSES = ("ZERO-012",)
+
+
+def plant() -> None:
+    edit(ZeroRedundancyOptimizer, "_current_publisher", "self._sent, self.parameters_as_bucket_view", "self._sent, False")
