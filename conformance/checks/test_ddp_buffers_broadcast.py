@@ -41,6 +41,19 @@ def test_every_forward_begins_with_the_buffers_of_rank_0(ranks, scenario):
     assert ranks(count, scenario, 4) == [[0.0, 1.0, 2.0, 3.0]] * ranks.world
 
 
+def disturb_between_forwards(ctx):
+    model = counting(ctx)
+    for _ in range(3):
+        trained(model, mine(ctx))
+        model.module.count += 100.0 * (ctx.rank + 1)
+    return model.module.seen
+
+
+@check("DDP-080")
+def test_what_rank_0_has_done_to_its_buffers_since_the_last_forward_counts_too(ranks):
+    assert ranks(disturb_between_forwards) == [[0.0, 101.0, 202.0]] * ranks.world
+
+
 def count_in_subgroup(ctx):
     members = list(range(1, ctx.world))[::-1]  # the group's rank 0 is still the smallest: groups are sorted
     group = dist.new_group(members)

@@ -34,8 +34,11 @@ class Lane(nn.Module):
         return x
 
 
-def watch_buckets(ctx, iterations, order, options):
-    """Per iteration, the buckets as the hook got them: (index, is_last, elements, layers in them)."""
+def watch_buckets(ctx, iterations, order, options, later=None):
+    """Per iteration, the buckets as the hook got them: (index, is_last, elements, layers in them).
+
+    ``later`` is the order in which the layers are applied from the third iteration on.
+    """
     model = ddp(ctx, Lane(order[ctx.rank % len(order)]), bucket_cap_mb=ROOM_FOR_TWO_MIB, **options)
     numbering = {id(layer.weight): index for index, layer in enumerate(model.module.layers)}
     calls = []
@@ -51,6 +54,8 @@ def watch_buckets(ctx, iterations, order, options):
     told = []
     for iteration in range(iterations):
         calls.clear()
+        if later is not None and iteration >= 2:
+            model.module.order = later
         model.zero_grad()
         model(models.divisible(ctx.rank, iteration)).sum().backward()
         told.append((list(calls), gradients(model)))
@@ -82,6 +87,14 @@ def test_one_bucket_at_first_then_rebuilt_once_in_the_order_of_arrival(ranks):
     size = 2 * WIDTH * WIDTH
     for told in ranks(watch_buckets, 4, BACKWARDS, {}):
         assert shapes(told[0][0]) == [(0, True, 2 * size, [0, 1, 2, 3])]
+        for calls, _ in told[1:]:
+            assert shapes(calls) == [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
+
+
+@check("DDP-054", worlds=WORLDS)
+def test_another_order_of_arrival_later_on_changes_no_bucket(ranks):
+    size = 2 * WIDTH * WIDTH
+    for told in ranks(watch_buckets, 5, BACKWARDS, {}, IN_ORDER[0]):
         for calls, _ in told[1:]:
             assert shapes(calls) == [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
 

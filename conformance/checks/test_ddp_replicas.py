@@ -15,12 +15,13 @@ from conformance.training import ddp, gradient
 
 
 class Mixed(nn.Module):
-    """Two parameters and a buffer of each kind, all of one value."""
+    """Parameters, one of them frozen, and a buffer of each kind, all of one value."""
 
     def __init__(self, value):
         super().__init__()
         self.line = nn.Linear(2, 2)
         self.scale = nn.Parameter(torch.ones(()))
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
         self.register_buffer("number", torch.zeros(3))
         self.register_buffer("whole", torch.zeros((2, 2), dtype=torch.int64))
         self.register_buffer("flag", torch.zeros(2, dtype=torch.bool))
@@ -49,7 +50,7 @@ def wrap_differently_seeded(ctx, members):
 def test_parameters_and_buffers_of_every_kind_start_equal_to_rank_0(ranks):
     for mine, same_objects in ranks(wrap_differently_seeded, list(range(ranks.world))):
         assert set(map(tuple, mine.values())) == {(0.0,)}, mine
-        assert len(mine) == 7
+        assert len(mine) == 8
         assert same_objects, "parameters must keep their identity: optimizers may already hold them"
 
 

@@ -21,9 +21,9 @@ A defect is one file ``<area>/<sin>.py`` (areas: join, ddp_join, ddp, comm, hook
     def plant() -> None:
         edit(Traffic, "result", "kernels.divide(flat, divisor)", "kernels.divide(flat, divisor + 1)")
 
-``planting.edit`` changes a piece of one function's source, ``planting.swap`` replaces an attribute. Both refuse, with a
-sentence, what is not there: a renamed method or a reworded line cannot make a defect silently harmless. Everything goes
-through these two, because they remember what to put back.
+``planting.edit`` changes a piece of one function's source, ``planting.swap`` replaces an attribute and ``override`` an
+inherited one. They refuse, with a sentence, what is not there: a renamed method or a reworded line cannot make a defect
+silently harmless. Everything goes through these three, because they remember what to put back.
 
 How it works. ``conformance.defects.planted:<area>__<sin>`` is the spec of the defective subject. Ranks resolve it in
 their own fresh process, plant, and die with it; the driver plants only while a check looks at the subject itself.

@@ -24,7 +24,7 @@ class Worker:
     """One process of ``conformance.defects.worker``."""
 
     def __init__(self, defects: Path, checks: Path) -> None:
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.worker", str(defects), str(checks)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,

@@ -23,7 +23,7 @@ from .sins import Sin
 
 # A check that fell over itself decides nothing, and planted code must not be wrong in a way that no program is.
 _FELL_OVER = "the check itself raised "
-_NOT_THE_SIN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|PlantError)\b")
+_NOT_THE_SIN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|PlantError|Unpicklable)\b")
 
 
 @dataclass

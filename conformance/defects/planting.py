@@ -1,8 +1,8 @@
-"""How a defect is planted into impl, and taken out again: ``swap`` an attribute, ``edit`` a line of a function."""
+"""How a defect is planted and taken out again: ``swap`` or ``override`` an attribute, ``edit`` a line of a function."""
 
 from __future__ import annotations
-
 import __future__
+
 import functools
 import inspect
 import sys
@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 _undo: list[tuple[Any, str, Any]] = []  # (owner, name, what was there), in the order of planting
+_NOTHING = object()  # in its place: the attribute was not there
 
 
 class PlantError(RuntimeError):
@@ -44,7 +45,7 @@ def edit(owner: Any, name: str, old: str, new: str) -> None:
     """
     raw = _defined(owner, name)
     function = _function(raw, f"{_called(owner)}.{name}")
-    source = textwrap.dedent(inspect.getsource(function))
+    source = getattr(function, "planted_source", None) or textwrap.dedent(inspect.getsource(function))
     found = source.count(old)
     if found != 1:
         raise PlantError(
@@ -54,11 +55,26 @@ def edit(owner: Any, name: str, old: str, new: str) -> None:
     swap(owner, name, _compiled(source.replace(old, new), function, f"{_called(owner)}.{name}"))
 
 
+def override(owner: Any, name: str, wrong: Any) -> Any:
+    """Give a class of impl a method that it so far inherits; returns the inherited one."""
+    if name in vars(owner):
+        raise PlantError(f"{_called(owner)} defines {name!r} itself; use swap")
+    right = getattr(owner, name, None)
+    if right is None:
+        raise PlantError(f"{_called(owner)} does not inherit {name!r} any more; adapt the defect")
+    _undo.append((owner, name, _NOTHING))
+    setattr(owner, name, wrong)
+    return right
+
+
 def undo() -> None:
     """Put everything back that was replaced since the last time."""
     while _undo:
         owner, name, raw = _undo.pop()
-        setattr(owner, name, raw)
+        if raw is _NOTHING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, raw)
 
 
 def changed() -> bool:
@@ -105,9 +121,11 @@ def _compiled(source: str, function: Any, called: str) -> Any:
     try:
         code = compile(wrapped, f"<{called}, edited>", "exec", __future__.annotations.compiler_flag, dont_inherit=True)
         exec(code, function.__globals__, made)
-        return made["_made"](cell.cell_contents if cell is not None else None)
+        edited = made["_made"](cell.cell_contents if cell is not None else None)
     except (SyntaxError, NameError) as error:
         raise PlantError(f"{called}: what the defect makes of it is no Python: {error}") from error
+    _function(edited, called).planted_source = source  # for a further edit
+    return edited
 
 
 def _called(owner: Any) -> str:

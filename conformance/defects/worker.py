@@ -1,7 +1,7 @@
 """A process that hunts one defect after the other: ids on its standard input, one JSON line for each on its output.
 
-``python -m conformance.defects.worker DEFECTS CHECKS`` (two folders). It ends when its input closes, in the middle of a hunt too,
-and its ranks with it.
+``python -m conformance.defects.worker DEFECTS CHECKS`` (two folders). It ends when its input closes, in the middle of a
+hunt too, and its ranks with it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ from impl.ddp.uneven import UnevenInputs
 
 from ..planting import swap
 
-CLAUSES = ("DDP-049", "DDP-051")
+CLAUSES = ("DDP-049", "DDP-050")
 
 
 def plant() -> None:
     right = swap(UnevenInputs, "_divisor", lambda self: right(self) + 1)
+    swap(UnevenInputs, "_known_divisor", lambda self: right(self) + 1)

@@ -1,0 +1,16 @@
+"""A backward that leaves gradients out raises at its end, though a further one may complete it."""
+
+from impl.ddp.reducer import Reducer
+
+from ..planting import edit
+
+CLAUSES = ("DDP-062",)
+
+
+def plant() -> None:
+    edit(
+        Reducer,
+        "_complete",
+        "        return  # another backward",
+        "        self._armed = False\n        self.check_finished()  # another backward",
+    )

@@ -1,0 +1,11 @@
+"""The error about missing gradients lists the parameters that did receive one."""
+
+from impl.ddp.reducer import Reducer
+
+from ..planting import edit
+
+CLAUSES = ("DDP-062",)
+
+
+def plant() -> None:
+    edit(Reducer, "check_finished", "if need > 0]", "if need <= 0]")

@@ -1,0 +1,16 @@
+"""In evaluation mode buffers are not synchronised, gradients or not."""
+
+from impl.ddp import DistributedDataParallel
+
+from ..planting import edit
+
+CLAUSES = ("DDP-088",)
+
+
+def plant() -> None:
+    edit(
+        DistributedDataParallel,
+        "will_sync_module_buffers",
+        "evaluating = not self.training and not torch.is_grad_enabled()",
+        "evaluating = not self.training",
+    )

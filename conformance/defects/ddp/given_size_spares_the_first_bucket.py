@@ -1,0 +1,11 @@
+"""A bucket size given by the user does not apply to the first bucket."""
+
+from impl.ddp.plan import BucketCaps
+
+from ..planting import edit
+
+CLAUSES = ("DDP-004",)
+
+
+def plant() -> None:
+    edit(BucketCaps, "of", "BucketCaps((int(cap_mib * MIB),))", "BucketCaps((MIB, int(cap_mib * MIB)))")

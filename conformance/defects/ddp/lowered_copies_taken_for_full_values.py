@@ -1,0 +1,11 @@
+"""A second forward before backward takes the lowered parameters for the full ones."""
+
+from impl.ddp.mixed_precision import MixedPrecisionRun
+
+from ..planting import edit
+
+CLAUSES = ("DDP-172",)
+
+
+def plant() -> None:
+    edit(MixedPrecisionRun, "before_forward", "    self._restore_all()\n", "")

@@ -1,0 +1,11 @@
+"""Without a process group the constructor fails with an AssertionError."""
+
+from impl.comm.ranks import Team
+
+from ..planting import edit
+
+CLAUSES = ("DDP-001",)
+
+
+def plant() -> None:
+    edit(Team, "of", "raise ValueError(", "raise AssertionError(")

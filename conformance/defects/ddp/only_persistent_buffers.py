@@ -1,0 +1,11 @@
+"""Buffers that are not in the state dict are left out."""
+
+from impl.ddp import params
+
+from ..planting import edit
+
+CLAUSES = ("DDP-087",)
+
+
+def plant() -> None:
+    edit(params, "managed_buffers", "if name not in ignored", "if name not in ignored and name in module.state_dict()")

@@ -1,0 +1,11 @@
+"""Pickling removes the handles from the object itself."""
+
+from impl.ddp.renewal import Renewal
+
+from ..planting import edit
+
+CLAUSES = ("DDP-155",)
+
+
+def plant() -> None:
+    edit(Renewal, "__getstate__", "copy.copy(self.__dict__)", "self.__dict__")

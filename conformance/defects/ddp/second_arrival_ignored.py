@@ -1,0 +1,11 @@
+"""A gradient that nobody expects any more is quietly left local."""
+
+from impl.ddp.reducer import Reducer
+
+from ..planting import swap
+
+CLAUSES = ("DDP-069", "DDP-106", "DDP-146")
+
+
+def plant() -> None:
+    swap(Reducer, "_refuse_second_arrival", lambda self, index: None)

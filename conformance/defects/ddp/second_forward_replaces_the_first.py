@@ -1,0 +1,18 @@
+"""Of two forwards before one backward, only the last one's backward is synchronised."""
+
+from impl.ddp.reducer import Reducer
+from impl.ddp.ticket import Ticket
+
+from ..planting import swap
+
+CLAUSES = ("DDP-060",)
+
+
+def plant() -> None:
+    def begin(self: Reducer, ticket: Ticket) -> None:
+        if ticket is self._latest:
+            right(self, ticket)
+        else:
+            self.remove_hooks()
+
+    right = swap(Reducer, "begin", begin)

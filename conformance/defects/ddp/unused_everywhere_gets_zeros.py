@@ -1,0 +1,15 @@
+"""A parameter that no rank used gets an average of nothing: zeros."""
+
+from impl.ddp.traffic import Traffic
+
+from ..planting import swap
+
+CLAUSES = ("DDP-100", "DDP-105", "DDP-119")
+
+
+def plant() -> None:
+    def agree(self: Traffic, used: list[bool], device: object) -> frozenset[int]:
+        right(self, used, device)
+        return frozenset()
+
+    right = swap(Traffic, "agree_on_use", agree)
