@@ -31,7 +31,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup conformance conformance-full clauses defects perf perf-list test lint clean
+.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -41,6 +41,7 @@ help:
 	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(PERF_OUT)"
 	@echo "make perf-list     the sweeps, workloads and axes that there are"
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
+	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make lint          ruff, mypy, import-linter"
 	@echo "make setup         only the set-up, which the others do by themselves: $(VENV) from constraints.txt"
@@ -83,6 +84,9 @@ perf-list: $(READY)
 
 defects: $(READY)
 	$(RUN) -m conformance defects --select '$(SELECT)' --jobs '$(JOBS)' $(ARGS)
+
+repros: $(READY)
+	REPROS=all $(RUN) -m pytest conformance/meta/test_repros.py $(ARGS)
 
 test: $(READY)
 	@$(RUN) -m pytest $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line: ``python -m conformance run | clauses | show | defects``."""
+"""The command line: ``python -m conformance run | clauses | show | defects | repro``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    words = "run | clauses | show | page | compare | defects"
+    words = "run | clauses | show | page | compare | defects | repro"
     commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -29,6 +29,10 @@ def parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="print one clause with its checks, and run its example")
     show.add_argument("clause", metavar="CLAUSE", help="e.g. JOIN-025")
     show.add_argument("--no-story", action="store_true", help="do not run the clause's example, where it has one")
+    repro = commands.add_parser("repro", help="write a script that shows a listed break, and a text to file upstream")
+    repro.add_argument("clause", metavar="CLAUSE", help="one with a listed deviation of torch, e.g. ZERO-022")
+    repro.add_argument("--subject", default="torch", metavar="NAME", help="whose break (default and only: torch)")
+    repro.add_argument("--out", default="out/repros", metavar="FOLDER", help="for both files (default: %(default)s)")
     _pages(commands)
     _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
     return top
@@ -81,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from .commands.run import run as command
             case "clauses":
                 from .commands.clauses import clauses as command
+            case "repro":
+                from .commands.repro import repro as command
             case "page":
                 from .commands.page import page as command
             case "compare":

@@ -1,0 +1,60 @@
+"""``python -m conformance repro CLAUSE``: scripts that show the listed breaks of a clause, and texts to file."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ..bad_input import BadInput
+from ..clauses import Clause, load
+from ..deviations import Deviation, built_in
+from ..repros import Case, cases
+from ..repros.issue import text
+from ..repros.script import title
+from ..repros.search import ScriptFailed, smallest
+
+
+def repro(given: Namespace) -> int:
+    """Write a script and a text for each listed break of the clause; 1 if one does not show with this torch."""
+    clause, deviations = _asked(given.clause, given.subject)
+    found = [case for case in cases() if case.is_about(clause.id)]
+    if not found:
+        raise BadInput(f"{clause.id} has a listed deviation, but no case in conformance/repros/cases shows it yet")
+    folder = Path(given.out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shown = [_write(case, clause, deviations, folder) for case in found]
+    except OSError as error:
+        raise BadInput(f"--out {given.out}: nothing can be written there: {error.strerror}") from error
+    except ScriptFailed as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 3
+    return 0 if all(shown) else 1
+
+
+def _asked(wanted: str, subject: str) -> tuple[Clause, list[Deviation]]:
+    clause = load().get(wanted.upper())
+    if clause is None:
+        raise BadInput(f"there is no clause {wanted!r}; `python -m conformance clauses` lists all")
+    if subject != "torch":
+        raise BadInput(f"--subject {subject}: a script that needs nothing but torch can only show torch's own breaks")
+    deviations = [each for each in built_in(subject) if fnmatchcase(clause.id, each.clause)]
+    if not deviations:
+        raise BadInput(f"{clause.id} has no listed deviation of torch; `python -m conformance show` tells all of a clause")
+    return clause, deviations
+
+
+def _write(case: Case, clause: Clause, deviations: list[Deviation], folder: Path) -> bool:
+    """Search, write, and say so; nothing is written of a break that does not show."""
+    found = smallest(case, clause.id, lambda line: print(line, flush=True))
+    if not found.shown.broken:
+        print(f"{case.name}: does not show here\n{found.shown.output}", end="")
+        return False
+    script, issue = folder / f"{case.name}.py", folder / f"{case.name}.md"
+    script.write_text(found.shown.text, encoding="utf-8")
+    mine = [each for each in deviations if case.stands_for(each)]
+    issue.write_text(text(title(case.path), clause, mine, found), encoding="utf-8")
+    print(f"{found.shown.output}\n{script}: {found.shown.text.count(chr(10))} lines\n{issue}")
+    return True

@@ -1,0 +1,156 @@
+"""Every listed deviation of torch has a script that shows it; the same script finds nothing wrong with our own classes.
+
+By default a few scripts run; with ``REPROS=all`` in the environment (``make repros``) every one does.
+"""
+
+import ast
+import os
+import re
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import impl
+from conformance.__main__ import main
+from conformance.clauses import load
+from conformance.deviations import built_in
+from conformance.repros import Case, cases, search
+from conformance.repros.script import MOST_LINES, schedule, write
+
+QUICK = ("comm_014", "ddp_040", "ddpj_014", "ddpj_030", "hook_043", "join_020", "zero_018", "zero_022")
+EVERY = {case.name: case for case in cases()}
+CHOSEN = sorted(EVERY) if os.environ.get("REPROS") == "all" else list(QUICK)
+ROOT = Path(impl.__file__).parents[1]
+HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+LIBRARY = ("default_hooks", "powerSGD_hook", "quantization_hooks")
+OURS = {
+    "torch.distributed.algorithms.join": "impl.join",
+    "torch.distributed.optim": "impl.zero",
+    "torch.nn.parallel": "impl.ddp",
+    "torch.nn.parallel.distributed": "impl.ddp",
+    f"{HOOKS}.ddp_zero_hook": "impl.overlap",
+    **{f"{HOOKS}.{name}": f"impl.ddp.hooks.{name}" for name in LIBRARY},
+}
+
+
+def script_of(case: Case) -> str:
+    return write(case.path, case.shows[0][0])
+
+
+def with_ours(text: str) -> str:
+    """The script with torch's classes replaced by ours, and more time: who is right has nothing to wait for."""
+    for module in re.findall(r"^from (torch\.\S+) import", text, re.MULTILINE):
+        if module in OURS:
+            text = text.replace(f"from {module} import", f"from {OURS[module]} import")
+    assert "from impl" in text, "nothing was replaced"
+    text = text.replace("dist.BuiltinCommHookType", 'getattr(__import__("impl"), "BuiltinCommHookType")')
+    path = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    return path + text.replace("deadline=15", "deadline=120")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory):
+    """Runs of the chosen scripts with either implementation; a few at a time, since many of them only wait."""
+    folder = tmp_path_factory.mktemp("repros")
+    runs: dict[tuple[str, str], Future] = {}
+    with ThreadPoolExecutor(4 if len(CHOSEN) > len(QUICK) else 2) as pool:
+        for name in CHOSEN:
+            text = script_of(EVERY[name])
+            for whose, variant in (("torch", text), ("impl", with_ours(text))):
+                script = folder / f"{name}_{whose}.py"
+                script.write_text(variant)
+                runs[name, whose] = pool.submit(search.run, script)
+        yield runs
+        for run in runs.values():
+            run.cancel()
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_script_shows_the_break_of_torch(ran, name):
+    shown = ran[name, "torch"].result()
+    assert shown.broken, shown.output
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_same_script_finds_our_classes_right(ran, name):
+    shown = ran[name, "impl"].result()
+    assert not shown.broken, shown.output
+
+
+def test_every_listed_deviation_has_a_script_and_every_script_a_deviation():
+    deviations = built_in("torch")
+    without = [str(each) for each in deviations if not any(case.stands_for(each) for case in EVERY.values())]
+    assert not without, "deviations that no case in conformance/repros/cases shows"
+    idle = [name for name, case in EVERY.items() if not any(case.stands_for(each) for each in deviations)]
+    assert not idle, "cases whose '# shows:' lines match no listed deviation"
+    assert all(load().get(clause) for case in EVERY.values() for clause, _ in case.shows)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_a_script_is_short_and_imports_only_torch_and_the_standard_library(name):
+    text = script_of(EVERY[name])
+    assert len(text.splitlines()) <= MOST_LINES < 60
+    assert max(map(len, text.splitlines())) <= 125
+    imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {
+        name.partition(".")[0]
+        for node in imported
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+    }
+    assert modules - sys.stdlib_module_names == {"torch"}
+    assert not any(isinstance(node, ast.ImportFrom) and node.level for node in imported)
+
+
+def test_a_schedule_is_put_into_the_script():
+    case = EVERY["zero_022"]
+    assert schedule(case.path) == (1, 2)
+    assert "\nINPUTS = (0, 1)" in write(case.path, "ZERO-022", (0, 1))
+
+
+def test_smaller_schedules_come_by_their_sum_and_then_in_order():
+    assert list(search.smaller((1, 2))) == [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0), (0, 3)]
+
+
+def fake_case(folder: Path, body: str) -> Case:
+    path = folder / "fake_001.py"
+    path.write_text('"""A fault."""\n\n# shows: JOIN-018 *\n\nfrom .prelude import judge\n\n' + body)
+    return Case(path, (("JOIN-018", "*"),))
+
+
+def test_the_smallest_schedule_that_shows_the_break_is_found(tmp_path):
+    body = "INPUTS = (2, 2)\n\n\njudge(lambda rank: sum(INPUTS) < 2 or rank == 0, 'few inputs', True)\n"
+    found = search.smallest(fake_case(tmp_path, body), "JOIN-018")
+    assert found.inputs == (0, 2)
+    assert found.without == ((0, 0), (0, 1), (1, 0))
+    assert "rank 1: False" in found.shown.output
+
+
+def test_a_script_that_is_itself_wrong_is_no_break(tmp_path):
+    script = tmp_path / "wrong.py"
+    script.write_text("print('so far')\nraise KeyError('a mistake of the script')\n")
+    with pytest.raises(search.ScriptFailed, match="a mistake of the script"):
+        search.run(script)
+
+
+def test_the_command_writes_a_script_and_a_text_that_holds_its_output(tmp_path, capsys):
+    assert main(["repro", "zero-018", "--out", str(tmp_path)]) == 0
+    script, issue = (tmp_path / f"zero_018.{kind}" for kind in ("py", "md"))
+    text = issue.read_text()
+    assert script.read_text().rstrip() in text
+    assert "2 of 2 states lost" in text or "1 of 2 states lost" in text
+    assert text.startswith("# load_state_dict")
+    assert str(script) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["NOPE-001"], "there is no clause 'NOPE-001'"),
+    (["JOIN-001"], "JOIN-001 has no listed deviation of torch"),
+    (["ZERO-022", "--subject", "impl"], "--subject impl"),
+])  # fmt: skip
+def test_what_cannot_be_shown_is_said_in_one_sentence(arguments, words, capsys):
+    assert main(["repro", *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert "\n" not in said

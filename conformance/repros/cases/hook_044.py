@@ -1,0 +1,32 @@
+"""In a group that does not begin at rank 0 the overlap takes global ranks for ranks of the group."""
+
+# shows: HOOK-044 *
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from .prelude import judge
+
+
+def train(rank):
+    # the hooks refuse Gloo by its name, so here it has another
+    dist.Backend.register_backend("renamed", dist.ProcessGroupGloo, devices=["cpu"])
+    group = dist.new_group([1], backend="renamed")
+    if rank == 0:
+        return "trained"  # has no part in it
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), process_group=group)
+    options = {"process_group": group, "overlap_with_ddp": True, "lr": 0.25}
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, **options)
+    model.register_comm_hook(group, hook_with_zero_step(allreduce_hook, model, zero))
+    for _ in range(6):  # the first ones may be without effect, as documented
+        before = model.module.weight.item()
+        model(torch.ones(1, 1)).sum().backward()
+        zero.step()
+    return "trained" if model.module.weight.item() != before else "not updated"
+
+
+judge(train, "the hook works in every process group", "trained")

@@ -1,0 +1,63 @@
+"""The text to file upstream: what is documented, what happens, the smallest case, and where it was seen."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+
+from ..clauses import Clause
+from ..deviations import Deviation
+from .search import Found
+
+
+def text(title: str, clause: Clause, deviations: Sequence[Deviation], found: Found) -> str:
+    """An issue in Markdown; ``found`` holds the script and what it printed."""
+    parts = {
+        "What is documented": _documented(clause, found.shown.output),
+        "What happens": _happens(deviations, found.shown.output),
+        "Smallest case": _case(found),
+        "Versions": _versions(clause, deviations),
+        "Known as": _known(deviations),
+    }
+    sections = [f"## {name}\n\n" + "\n".join(lines) for name, lines in parts.items()]
+    return "\n\n".join([f"# {title}", *sections]) + "\n"
+
+
+def _documented(clause: Clause, output: str) -> Iterator[str]:
+    promise = output.splitlines()[0].partition(": ")[2]
+    yield f"{promise[:1].upper()}{promise[1:]}."
+    yield ""
+    yield f"- Where: {clause.source}"
+    if clause.anchor:
+        yield f"- In the documentation of `{clause.anchor_in}`: “{clause.anchor}”"
+    yield f"- In full, as clause {clause.id} ({clause.level}, {clause.title}): {clause.statement}"
+
+
+def _happens(deviations: Sequence[Deviation], output: str) -> Iterator[str]:
+    for reason in dict.fromkeys(deviation.reason for deviation in deviations):
+        yield f"{reason[:1].upper()}{reason[1:]}."
+    yield from ["", "The script below prints:", "", "```", output.rstrip(), "```"]
+
+
+def _case(found: Found) -> Iterator[str]:
+    if found.inputs is not None:
+        ranks = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(found.inputs))
+        yield f"Inputs of each rank: {ranks}. No smaller schedule of {len(found.inputs)} ranks shows it; tried:"
+        yield f"{', '.join(map(str, found.without)) or 'none is smaller'}."
+        yield ""
+    yield "Run it with plain `python`; it starts its ranks itself."
+    yield from ["", "```python", found.shown.text.rstrip(), "```"]
+
+
+def _versions(clause: Clause, deviations: Sequence[Deviation]) -> Iterator[str]:
+    yield f"- Seen with: torch {version('torch')}, Python {platform.python_version()}, {platform.platform()}, Gloo"
+    conditions = ", ".join(dict.fromkeys(deviation.torch for deviation in deviations if deviation.torch))
+    yield f"- Expected, by our list, with torch {conditions or 'of any version'}; versions before that were not tried"
+    if clause.since:
+        yield f"- Documented since torch {clause.since}"
+
+
+def _known(deviations: Sequence[Deviation]) -> Iterator[str]:
+    links = list(dict.fromkeys(deviation.link for deviation in deviations if deviation.link))
+    yield from links or ["No issue about it is known to us."]
