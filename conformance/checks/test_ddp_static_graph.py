@@ -158,6 +158,23 @@ def test_asking_a_second_time_only_warns(ranks):
         assert seen == expected
 
 
+def ask_again_in_mid_training(ctx):
+    model = wrapped(ctx, models.Parts(), static_graph=True, bucket_cap_mb=TINY_MIB)
+    model.module.use = "ac"
+    for iteration in range(3):
+        trained(model, batch(ctx, iteration))
+    heard = warned(private(model, "_set_static_graph"))
+    model.module.use = "abc"
+    return len(about(heard, "UserWarning", "static_graph")), caught(lambda: model(batch(ctx, 3)).sum().backward())
+
+
+@check("DDP-107", worlds=(1, 2), deadline_s=5)
+def test_asking_again_in_mid_training_forgets_nothing_of_the_first_iteration(ranks):
+    told = ranks(ask_again_in_mid_training)
+    assert [heard for heard, _ in told] == [1] * ranks.world
+    assert_refused([error for _, error in told], RuntimeError, "static_graph", "parameter")
+
+
 def ask_for_both(ctx):
     built = []
     options = {"static_graph": True, "find_unused_parameters": True}

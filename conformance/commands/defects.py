@@ -1,4 +1,4 @@
-"""``python -m conformance defects``: does the suite notice wrong implementations? One row for each defect and clause."""
+"""``python -m conformance defects``: does the suite notice wrong implementations? A row for each defect and clause."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def defects(given: Namespace) -> int:
     known = sins.load(folder)
     if not known:
         raise BadInput(f"there are no defects in {folder}; one is a file AREA/SIN.py")
-    _ensure_known(known, load(), checks)
+    ensure_known(known, load(), checks)
     wanted = sins.select(words(given.select, "pattern"), known)
     (jobs,) = numbers(given.jobs, "number of jobs")[:1]
     return _list(wanted) if given.list else _hunt(wanted, Gang(jobs, folder.resolve(), checks.resolve()))
 
 
-def _ensure_known(known: Sequence[Sin], catalogue: Catalogue, checks: Path) -> None:
+def ensure_known(known: Sequence[Sin], catalogue: Catalogue, checks: Path) -> None:
+    """BadInput unless every clause that a defect names is decided by some check."""
     cited = inventory.by_clause(inventory.declared(checks))
     for sin in known:
         for clause in sin.clauses:
@@ -87,7 +88,7 @@ def _rows(sin: Sin, hunted: Hunted, width: int) -> list[str]:
 def _told(answer: Answer) -> str:
     end = "killed" if answer.killed else "SURVIVED"
     by = f"{answer.check} {answer.outcome}".strip()
-    line = f"{answer.clause:<9} {end:<8}  {by}: {answer.witness}" if answer.witness else f"{answer.clause:<9} {end}  {by}"
+    line = f"{answer.clause:<9} {end:<8}  {by}: {answer.witness}".rstrip(": ")
     return line if not _columns() else line[: max(40, _columns())]
 
 

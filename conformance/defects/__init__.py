@@ -7,19 +7,18 @@ an implementer may well make, and names the clauses whose checks must each notic
 
 A defect is one file ``<area>/<sin>.py`` (areas: join, ddp_join, ddp, comm, hook, zero)::
 
-    \"""The average divides by one rank too many.\"""          the sin, in one sentence
+    \"""Delayed gradients are divided by one rank too many.\"""    the sin, in one sentence
 
-    from impl.ddp.traffic import Traffic
+    from impl.ddp.delayed import DelayedReduction
 
     from ..planting import edit
 
-    CLAUSES = ("DDP-049", "DDP-051")                          EACH of them must catch it
-    WORLDS = (2,)                                             optional: the fewest ranks that show it; if left
-                                                              out: 2, or as few as a clause has checks for
+    CLAUSES = ("DDP-122",)              EACH of them must catch it
+    WORLDS = (2,)                       optional: the fewest ranks that show it; left out: 2, or as few as a check needs
 
 
     def plant() -> None:
-        edit(Traffic, "result", "kernels.divide(flat, divisor)", "kernels.divide(flat, divisor + 1)")
+        edit(DelayedReduction, "_reduce", "ddp._divisor())", "ddp._divisor() + 1)")
 
 ``planting.edit`` changes a piece of one function's source, ``planting.swap`` replaces an attribute and ``override`` an
 inherited one. They refuse, with a sentence, what is not there: a renamed method or a reworded line cannot make a defect

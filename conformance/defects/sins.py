@@ -22,7 +22,7 @@ class Sin:
     name: str
     sentence: str
     clauses: tuple[str, ...]
-    worlds: tuple[int, ...]  # empty: two ranks, or as few as a clause's checks need
+    worlds: tuple[int, ...]  # empty: two ranks, or as few as a check needs
 
     @property
     def id(self) -> str:
@@ -69,7 +69,7 @@ def _read(path: Path) -> Sin:
         raise BadInput(f"{where} does not say its sin; begin it with one sentence as the docstring")
     said = {name: value for node in tree.body for name, value in _constants(node)}
     clauses, worlds = said.get("CLAUSES"), said.get("WORLDS")
-    if not _is_tuple_of(str, clauses):
+    if clauses is None or not _is_tuple_of(str, clauses):
         raise BadInput(f'{where} needs CLAUSES = ("DDP-049", …): a literal tuple of the clauses that must catch it')
     if worlds is not None and not _is_tuple_of(int, worlds):
         raise BadInput(f"{where}: WORLDS must be a literal tuple of numbers of ranks, such as (2, 3)")

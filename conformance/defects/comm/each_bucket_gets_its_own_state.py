@@ -1,16 +1,22 @@
 """Every call of the hook is given a copy of the state."""
 
+import copy
+from typing import Any
+
 from impl.ddp.traffic import Traffic
 
-from ..planting import edit
+from ..planting import swap
 
 CLAUSES = ("COMM-012",)
 
 
 def plant() -> None:
-    edit(
-        Traffic,
-        "_start_hook",
-        "    state, function = hook",
-        "    import copy\n    state, function = copy.copy(hook[0]), hook[1]",
-    )
+    def start(self: Traffic, hook: tuple[Any, Any], *rest: Any, **more: Any) -> Any:
+        state, function = hook
+        try:
+            state = copy.copy(state)
+        except TypeError:  # a process group, say, cannot be copied
+            pass
+        return right(self, (state, function), *rest, **more)
+
+    right = swap(Traffic, "_start_hook", start)

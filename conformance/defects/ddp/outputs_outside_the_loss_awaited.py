@@ -1,11 +1,19 @@
 """With detection on, parameters behind outputs that are not in the loss are waited for in vain."""
 
-from impl.ddp.reducer import Reducer
+from typing import Any
 
-from ..planting import edit
+from impl.ddp.reducer import Reducer
+from impl.ddp.ticket import OutputSink, announce_backward
+
+from ..planting import edit, swap
 
 CLAUSES = ("DDP-101",)
 
 
 def plant() -> None:
+    def tie(begin: Any, ticket: Any, clone: bool, outputs: Any) -> Any:
+        announce_backward(outputs, ticket, begin)
+        return tuple(outputs)
+
+    swap(OutputSink, "tie", tie)
     edit(Reducer, "_complete", "elif self.find_unused:", "elif self.find_unused and not self._order:")

@@ -4,7 +4,7 @@ from impl.ddp.reducer import Reducer
 
 from ..planting import swap
 
-CLAUSES = ("DDP-069", "DDP-106", "DDP-146")
+CLAUSES = ("DDP-069", "DDP-106")
 
 
 def plant() -> None:
