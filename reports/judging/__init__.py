@@ -1,5 +1,7 @@
 """Judges a history of nights by pure functions: the same history always gives the same verdicts."""
 
+from ..history import LeftOut
+from .judge import judge
 from .model import (
     Accounting,
     Basis,
@@ -9,7 +11,6 @@ from .model import (
     ClauseState,
     Health,
     JudgedHistory,
-    LeftOut,
     Machine,
     Night,
     Part,
@@ -22,4 +23,5 @@ from .parameters import DEFAULT, Parameters
 __all__ = [
     "DEFAULT", "Accounting", "Basis", "Change", "ClauseChange", "ClauseHistory", "ClauseState", "Health",
     "JudgedHistory", "LeftOut", "Machine", "Night", "Parameters", "Part", "Point", "Series", "State",
+    "judge",
 ]  # fmt: skip

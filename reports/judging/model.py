@@ -142,6 +142,7 @@ class Series:
     workload_hash: str
     hardware: str  # short hash of the hardware that it ran on
     same: bool  # a subject against itself: any change found here is false
+    wrong: bool  # its latest results were wrong: there is no time, and there is an alarm
     current: bool  # False if a later workload or hardware has taken its place
     points: tuple[Point, ...]  # one for each night of the machine since the series began, in order
     changes: tuple[Change, ...]  # in order of time

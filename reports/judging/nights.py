@@ -1,0 +1,159 @@
+"""From the rows of a performance record to one night's numbers: medians of blocks, as times and as paired ratios."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..history.layout import slug
+from ..records import RecordFile
+from .model import Basis
+from .reference import Floats
+
+Row = dict[str, Any]
+
+_NOT_PAIRED = ("subject", "copy", "settings")  # axes in which a cell and the one that it is divided by may differ
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What must be equal for two nights' numbers to belong to one series."""
+
+    record_series: str
+    subject: str
+    reference: str
+    basis: Basis
+    unit: str
+    workload_hash: str
+    hardware: str
+    same: bool
+
+    def key(self, machine: str) -> str:
+        """Short and stable; its first words only help the eye."""
+        told = repr((machine, self.record_series, self.subject, self.reference, self.basis.value, self.unit))
+        told += repr((self.workload_hash, self.hardware))
+        return f"{slug(self.subject)[:20]}-{self.basis.value}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+    @property
+    def name(self) -> str:
+        return (
+            f"{self.record_series} / {'itself' if self.same else self.reference}"
+            if self.reference
+            else self.record_series
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One series on one night."""
+
+    blocks: Floats  # median of each block, in the order of measurement; empty if nothing could be measured
+    attempts: tuple[float, ...]  # the night's value by each attempt: the first is the ordinary run
+    why: str  # why there is no number; empty otherwise
+    wrong: bool  # the cell's results were wrong
+    axes: str  # JSON
+
+    @property
+    def value(self) -> float:
+        return float(np.median(self.attempts))
+
+
+def measured(records: Sequence[RecordFile], hardware: str, reference: str) -> dict[Identity, Measured]:
+    """Every series of a night from the records of its first run and of its reruns."""
+    found: dict[Identity, Measured] = {}
+    for record in records:
+        for identity, one in _of_record(record.rows, hardware, reference):
+            found[identity] = _joined(found.get(identity), one)
+    return found
+
+
+def _joined(before: Measured | None, one: Measured) -> Measured:
+    """Two attempts of one night; an attempt without numbers adds nothing, but wrong results stay wrong."""
+    if before is None:
+        return one
+    blocks = np.concatenate([before.blocks, one.blocks])
+    attempts = before.attempts + one.attempts
+    why = "" if attempts else before.why
+    return Measured(blocks, attempts, why, before.wrong or one.wrong, one.axes)
+
+
+def _of_record(rows: Sequence[Row], hardware: str, reference: str) -> Iterator[tuple[Identity, Measured]]:
+    blocks = [_block_medians(row) for row in rows]
+    partners = _partners(rows, reference)
+    for number, row in enumerate(rows):
+        partner = partners.get(number)
+        axes = json.dumps(row["axes"], sort_keys=True, default=str)
+        unit = f"ms per {row['unit']}"
+        if _copy(row) == 1:
+            identity = Identity(
+                row["series"], row["subject"], "", Basis.TIME, unit, row["workload_hash"], hardware, False
+            )
+            yield identity, _one(row, {block: time / 1e6 for block, time in blocks[number].items()}, axes)
+        if partner is not None:
+            mine, other = blocks[number], blocks[partner]
+            ratios = {block: mine[block] / other[block] for block in mine if block in other}
+            same = _copy(row) > 1
+            identity = Identity(
+                row["series"], row["subject"], rows[partner]["subject"], Basis.RATIO, "ratio", row["workload_hash"],
+                hardware, same,
+            )  # fmt: skip
+            yield identity, _one(row, ratios if len(ratios) > 1 else {}, axes)
+
+
+def _one(row: Row, blocks: dict[int, float], axes: str) -> Measured:
+    values = np.array([blocks[block] for block in sorted(blocks)])
+    if not len(values):
+        status = "its partner was not measured" if row["status"] == "ok" else row["status"]
+        why = f"{status}: {row['reason']}" if row["reason"] else status
+        return Measured(values, (), why, row["status"] == "void", axes)
+    return Measured(values, (float(np.median(values)),), "", False, axes)
+
+
+def _block_medians(row: Row) -> dict[int, float]:
+    """Block -> median of its samples in ns. A sample takes as long as the slowest rank needs for it."""
+    samples = row["device_ns"] or row["wall_ns"]
+    if row["status"] != "ok" or not samples or len(samples) != len(row["block"]):
+        return {}
+    times = np.array([max(sample) if isinstance(sample, list) else sample for sample in samples], dtype=np.float64)
+    if not (np.isfinite(times).all() and (times > 0).all()):
+        return {}
+    numbers = np.array(row["block"])
+    return {int(number): float(np.median(times[numbers == number])) for number in np.unique(numbers)}
+
+
+def _partners(rows: Sequence[Row], reference: str) -> dict[int, int]:
+    """Row -> the row that it is divided by: the reference subject's in the same group, or its own first copy."""
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        if _copy(row) == 1:
+            settings = str(row["axes"].get("settings"))
+            first.setdefault(_place(row, row["subject"], settings), number)
+            first.setdefault(_place(row, row["subject"], ""), number)
+    found = {}
+    for number, row in enumerate(rows):
+        again = _copy(row) > 1
+        subject = row["subject"] if again else reference
+        if row["subject"] == reference and not again:
+            continue
+        settings = str(row["axes"].get("settings"))
+        exact = first.get(_place(row, subject, settings))
+        partner = exact if exact is not None or again else first.get(_place(row, subject, ""))
+        if partner is not None:
+            found[number] = partner
+    return found
+
+
+def _place(row: Row, subject: str, settings: str) -> str:
+    axes = {name: value for name, value in row["axes"].items() if name not in _NOT_PAIRED}
+    return json.dumps([row["group"], axes, subject, settings], sort_keys=True, default=str)
+
+
+def _copy(row: Row) -> int:
+    """1, or 2 for the same once more."""
+    copy = row["axes"].get("copy", 1)
+    return copy if isinstance(copy, int) else 1

@@ -1,0 +1,317 @@
+"""Follows all series of one machine through its nights and says what became of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..history import Note
+from .dating import began, detectable, effect
+from .model import Basis, Change, Night, Point, Series, State
+from .nights import Identity, Measured
+from .parameters import Parameters
+from .reference import Floats
+from .watch import Step, Watch, thresholds
+
+
+@dataclass
+class _Event:
+    """A change while it is being followed; indices are columns (nights of the machine)."""
+
+    worse: bool
+    since: int
+    found: int
+    level: float
+    level_nights: int
+    noise: float
+    until: int | None = None
+    accepted: int | None = None
+    note: str = ""
+
+
+@dataclass
+class _Trace:
+    """What was said of one series, night by night."""
+
+    points: list[Point] = field(default_factory=list)
+    events: list[_Event] = field(default_factory=list)
+
+
+class Followed:
+    """The series of one machine. ``nights`` and ``tables`` go together; a missed night has an empty table."""
+
+    def __init__(
+        self,
+        nights: Sequence[Night],
+        tables: Sequence[Mapping[Identity, Measured]],
+        notes: Sequence[Note],
+        commands: Mapping[str, str],
+        parameters: Parameters,
+    ) -> None:
+        self.nights, self.tables, self.parameters, self.commands = nights, tables, parameters, commands
+        self.machine = nights[0].machine
+        self.identities = list(dict.fromkeys(identity for table in tables for identity in table))
+        self.keys = [identity.key(self.machine) for identity in self.identities]
+        self.values = self._numbers()
+        self.traces = [_Trace() for _ in self.identities]
+        self.notes = self._placed(notes)
+        self.last: Step | None = None
+
+    def follow(self) -> list[Series]:
+        """Judge every night in turn; afterwards one ``Series`` for each."""
+        ratios = np.array([identity.basis is Basis.RATIO for identity in self.identities], dtype=np.bool_)
+        watch = Watch(len(self.identities), self.parameters, ratios=ratios)
+        for column in range(len(self.nights)):
+            step = watch.take(
+                self.values[:, column], again=self._again(column), quarter=self._quarters(column)
+            )  # fmt: skip
+            for one in range(len(self.identities)):
+                self._note_events(one, column, step)
+            for one, text in self.notes.get(column, ()):
+                self._accept(watch, one, column, text)
+            for one, trace in enumerate(self.traces):
+                trace.points.append(self._point(one, column, step, bool(watch.raised[one])))
+            self.last = step
+        return [self._series(one) for one in range(len(self.identities))]
+
+    # -- numbers
+
+    def _numbers(self) -> Floats:
+        values: Floats = np.full((len(self.identities), len(self.nights)), np.nan)
+        for one, identity in enumerate(self.identities):
+            for column, table in enumerate(self.tables):
+                measured = table.get(identity)
+                if measured is not None and measured.attempts:
+                    values[one, column] = np.log(measured.value)
+        return values
+
+    def _again(self, column: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        table = self.tables[column]
+        return np.array([len(table[i].attempts) > 1 if i in table else False for i in self.identities], dtype=np.bool_)
+
+    def _quarters(self, column: int) -> Floats:
+        """A quarter of a night's blocks lie below this."""
+        table = self.tables[column]
+        blocks = [table[i].blocks if i in table else np.empty(0) for i in self.identities]
+        return np.array([np.log(np.quantile(one, 0.25)) if len(one) else np.nan for one in blocks])
+
+    # -- notes
+
+    def _placed(self, notes: Sequence[Note]) -> dict[int, list[tuple[int, str]]]:
+        """Column -> (series, text): a note counts from the last night before it was written."""
+        placed: dict[int, list[tuple[int, str]]] = {}
+        for note in notes:
+            if note.machine != self.machine or note.key not in self.keys:
+                continue
+            before = [column for column, night in enumerate(self.nights) if night.time <= note.time]
+            if before:
+                placed.setdefault(before[-1], []).append((self.keys.index(note.key), f"{note.text} ({note.who})"))
+        return placed
+
+    def _accept(self, watch: Watch, one: int, column: int, text: str) -> None:
+        if watch.raised[one]:
+            watch.accept(one)
+            event = self.traces[one].events[-1]
+            event.accepted, event.note = column, text
+
+    # -- events and points
+
+    def _note_events(self, one: int, column: int, step: Step) -> None:
+        events = self.traces[one].events
+        if step.returned[one]:
+            events[-1].until = column
+        if not (step.regressed[one] or step.improved[one]):
+            return
+        there = np.flatnonzero(np.isfinite(self.values[one, : column + 1]))
+        reference = step.look.reference
+        level, noise = float(reference.level[one]), float(reference.noise[one])
+        since = int(there[-int(step.look.span[one])])
+        events.append(_Event(bool(step.regressed[one]), since, column, level, int(reference.nights[one]), noise))
+
+    def _point(self, one: int, column: int, step: Step, raised: bool) -> Point:
+        measured = self.tables[column].get(self.identities[one])
+        night = self.nights[column].name
+        if measured is None or not measured.attempts:
+            why = measured.why if measured else self._absent(column)
+            return Point(night, State.MISSING, None, None, None, None, 0, None, None, 0.0, None, why)
+        learning = bool(step.learning[one])
+        reference, rank = step.look.reference, float(step.rank_p[one])
+        return Point(
+            night=night,
+            state=self._state(one, column, step, raised),
+            value=measured.value,
+            first=measured.attempts[0] if len(measured.attempts) > 1 else None,
+            low=float(measured.blocks.min()),
+            high=float(measured.blocks.max()),
+            blocks=len(measured.blocks),
+            level=None if learning else float(np.exp(reference.level[one])),
+            noise=None if learning else float(reference.noise[one]),
+            evidence=float(step.look.evidence[one]),
+            rank_p=None if np.isnan(rank) else rank,
+            why="",
+        )
+
+    def _absent(self, column: int) -> str:
+        night = self.nights[column]
+        return "no run on this night" if night.status == "missed" else "not in the night's performance record"
+
+    def _state(self, one: int, column: int, step: Step, raised: bool) -> State:
+        event = self.traces[one].events[-1] if self.traces[one].events else None
+        if raised:
+            return State.CONFIRMED
+        if step.learning[one]:
+            return State.LEARNING
+        settled = event is not None and column in (event.accepted, event.until)
+        if step.look.evidence[one] >= self.parameters.suspect and not settled:
+            return State.NEW
+        for happened, state in _recent(event):
+            if column - happened < self.parameters.shown:
+                return state
+        return State.STEADY
+
+    # -- series and changes
+
+    def _series(self, one: int) -> Series:
+        identity, trace = self.identities[one], self.traces[one]
+        there = np.flatnonzero([identity in table for table in self.tables])
+        first, latest = int(there[0]), int(there[-1])
+        current = not self._replaced(identity, latest)
+        end = len(self.nights) if current else latest + 1
+        point = next((p for p in reversed(trace.points[:end]) if p.value is not None), None)
+        noise = point.noise if point else None
+        found: float | None = None
+        if noise is not None and self.last is not None:
+            nights = int(self.last.look.reference.nights[one])
+            span = min(range(len(self.parameters.spans)), key=lambda place: abs(self.parameters.spans[place] - 3))
+            limit = float(thresholds(self.parameters)[min(max(nights, 1), self.parameters.memory), span])
+            found = detectable(noise, nights, limit, self.parameters.spans[span])
+        return Series(
+            key=self.keys[one],
+            name=identity.name,
+            record_series=identity.record_series,
+            machine=self.machine,
+            subject=identity.subject,
+            reference=identity.reference,
+            basis=identity.basis,
+            unit=identity.unit,
+            axes=json.loads(self.tables[latest][identity].axes),
+            workload_hash=identity.workload_hash,
+            hardware=identity.hardware,
+            same=identity.same,
+            wrong=False,
+            current=current,
+            points=tuple(trace.points[first:end]),
+            changes=tuple(self._changes(one)),
+            detectable=found,
+            command=self.commands.get(self.nights[latest].name, ""),
+        )
+
+    def _replaced(self, identity: Identity, latest: int) -> bool:
+        """Whether the same thing is measured later with another workload or on other hardware."""
+        mine = (identity.record_series, identity.subject, identity.reference, identity.basis)
+        return any(
+            (other.record_series, other.subject, other.reference, other.basis) == mine and other != identity
+            for table in self.tables[latest + 1 :]
+            for other in table
+        )
+
+    def _changes(self, one: int) -> list[Change]:
+        events = self.traces[one].events
+        found = [self._change(one, number) for number in range(len(events))]
+        point = self.traces[one].points[-1] if self.traces[one].points else None
+        if point is not None and point.state is State.NEW:
+            found.append(self._suspected(one))
+        return found
+
+    def _suspected(self, one: int) -> Change:
+        """The change that the latest night suspects."""
+        assert self.last is not None
+        there = np.flatnonzero(np.isfinite(self.values[one]))
+        reference = self.last.look.reference
+        level, noise = float(reference.level[one]), float(reference.noise[one])
+        since = int(there[-int(self.last.look.span[one])])
+        event = _Event(True, since, len(self.nights) - 1, level, int(reference.nights[one]), noise)
+        return self._told(one, event, State.NEW, since, len(self.nights))
+
+    def _change(self, one: int, number: int) -> Change:
+        events = self.traces[one].events
+        event = events[number]
+        after = events[number + 1] if number + 1 < len(events) else None
+        end = event.until if event.until is not None else (after.since if after else len(self.nights))
+        state = State.IMPROVED
+        if event.worse:
+            state = State.ACKNOWLEDGED if event.accepted is not None else State.CONFIRMED
+            if event.until is not None or (after is not None and self._undone(one, event, after)):
+                state = State.RESOLVED
+        return self._told(one, event, state, self._dated(one, event, end), max(end, event.found + 1))
+
+    def _undone(self, one: int, event: _Event, after: _Event) -> bool:
+        """Whether an acknowledged regression was later won back."""
+        now = np.nanmedian(self.values[one, after.since : after.found + 1])
+        then = np.nanmedian(self.values[one, event.since : event.found + 1])
+        return not after.worse and bool(now < (event.level + then) / 2)
+
+    def _dated(self, one: int, event: _Event, end: int) -> int:
+        there = np.flatnonzero(np.isfinite(self.values[one]))
+        since, found, stop = (int(np.searchsorted(there, at)) for at in (event.since, event.found, end))
+        index = began(self.values[one, there], since, found, max(stop, found + 1), event.noise, self.parameters)
+        return int(there[index])
+
+    def _told(self, one: int, event: _Event, state: State, since: int, end: int) -> Change:
+        there = np.flatnonzero(np.isfinite(self.values[one]))
+        new = self.values[one, there[(there >= since) & (there < end)]][-self.parameters.window :]
+        apart, half = effect(new, event.level, event.level_nights, event.noise, self.parameters)
+        earlier = there[there < since]
+        before = self.nights[int(earlier[-1]) if len(earlier) else since]
+        start, alarms = self.nights[since], state is State.CONFIRMED and not self.identities[one].same
+        return Change(
+            series=self.keys[one],
+            worse=event.worse,
+            state=state,
+            before=before.name,
+            since=start.name,
+            found=self.nights[event.found].name,
+            until=self.nights[event.until].name if event.until is not None else "",
+            effect=float(np.expm1(apart)),
+            low=float(np.expm1(apart - half)),
+            high=float(np.expm1(apart + half)),
+            old_level=float(np.exp(event.level)),
+            new_level=float(np.exp(event.level + apart)),
+            old_commit=before.commit,
+            new_commit=start.commit,
+            versions=_different(before.versions, start.versions),
+            note=event.note,
+            alarms=alarms and not self._yardstick(one),
+        )
+
+    def _yardstick(self, one: int) -> bool:
+        """Whether a ratio says it better: of this very cell, or because this is what ratios are divided by."""
+        mine = self.identities[one]
+        if mine.basis is Basis.RATIO:
+            return False
+        paired = [i for i in self.tables[self._latest(mine)] if i.basis is Basis.RATIO and not i.same]
+        if mine.subject == self.parameters.reference:
+            return bool(paired)
+        return any((i.record_series, i.subject) == (mine.record_series, mine.subject) for i in paired)
+
+    def _latest(self, identity: Identity) -> int:
+        return max(column for column, table in enumerate(self.tables) if identity in table)
+
+
+def _recent(event: _Event | None) -> list[tuple[int, State]]:
+    """When the latest change was last heard of, and as what."""
+    if event is None:
+        return []
+    if not event.worse:
+        return [(event.found, State.IMPROVED)]
+    if event.until is not None:
+        return [(event.until, State.RESOLVED)]
+    return [(event.accepted, State.ACKNOWLEDGED)] if event.accepted is not None else []
+
+
+def _different(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    names = [*old, *(name for name in new if name not in old)]
+    return {name: (old.get(name, ""), new.get(name, "")) for name in names if old.get(name, "") != new.get(name, "")}
