@@ -69,14 +69,14 @@ def question(header: Mapping[str, Any]) -> dict[str, Any]:
     """What must be equal for two runs to answer the same question: its words, and all that may change an answer."""
     machine = header["machine"]
     return {
-        "the subjects": header.get("subjects"),
-        "what was asked": header.get("asked"),
-        "the folder of checks": header.get("checks", ""),
-        "the commit": header["commit"],
-        "the source": header.get("source"),
-        "the versions": header["versions"],
-        "the machine": [machine.get("processor"), machine.get("cores")],
-        "the environment": header["environment"],
+        "other subjects": header.get("subjects"),
+        "another question": header.get("asked"),
+        "other checks": header.get("checks", ""),
+        "another commit": header["commit"],
+        "other sources": header.get("source"),
+        "other versions": header["versions"],
+        "another machine": [machine.get("processor"), machine.get("cores")],
+        "another environment": header["environment"],
     }
 
 
@@ -148,7 +148,7 @@ def _unfit(file: RecordFile, header: Mapping[str, Any]) -> str:
     then, now = question(file.header), question(header)
     for what, value in now.items():
         if then[what] != value:
-            return f"{what} differs: {_brief(then[what])} then, {_brief(value)} now"
+            return f"it is of {what}: {_brief(then[what])} then, {_brief(value)} now"
     return ""
 
 

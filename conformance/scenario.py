@@ -7,17 +7,11 @@ number somebody typed.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from .ranks import Died, RunFailed
-
 Schedule = tuple[int, ...]
-T = TypeVar("T")
 
 # ---------------------------------------------------------------------------------------------------- fixed shapes
 
@@ -109,65 +103,10 @@ def promised_log(schedule: Sequence[int], rank: int, names: Sequence[str]) -> li
 
 
 def schedules(world: int, most: int = 4) -> st.SearchStrategy[Schedule]:
-    """Any schedule; shrinks towards fewer inputs and towards rank 0 being the one that has them."""
+    """Any schedule."""
     return st.tuples(*[st.integers(0, most)] * world)
 
 
 def uneven_schedules(world: int, most: int = 4) -> st.SearchStrategy[Schedule]:
     """Any schedule in which some rank runs out before another."""
     return schedules(world, most).filter(lambda schedule: not is_even(schedule))
-
-
-def batches(one: st.SearchStrategy[T], most: int = 6) -> st.SearchStrategy[list[T]]:
-    """Several examples for one run of the ranks, which is what costs; shrinks to a single one."""
-    return st.lists(one, min_size=1, max_size=most)
-
-
-def explore(
-    strategy: st.SearchStrategy[T], examine: Callable[[T], None], examples: int = 3, seconds: float = 8
-) -> None:
-    """Examine generated examples; a failure is shrunk for at most ``seconds``, and the smallest one found is raised.
-
-    The bound matters because every attempt starts ranks, and one that hangs costs a whole deadline. A run in which a
-    rank died or the subject lacks the feature is not shrunk at all: the attempts would only repeat it.
-    """
-    failures: dict[str, Exception] = {}
-    give_up_at = float("inf")
-
-    @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, report_multiple_bugs=False,
-        phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
-    )
-    @given(strategy)
-    def examined(example: T) -> None:
-        nonlocal give_up_at
-        known = failures.get(repr(example))
-        if known is not None:  # the same failure again, whatever the time: an example must not seem to recover
-            raise known
-        if time.monotonic() > give_up_at:
-            return
-        try:
-            examine(example)
-        except Exception as failure:
-            failures[repr(example)] = failure
-            give_up_at = min(give_up_at, time.monotonic() + (seconds if _worth_shrinking(failure) else 0))
-            raise
-
-    examined()
-
-
-def fixed_and_generated(
-    world: int, examine: Callable[[list[Schedule]], None], uneven: bool = False, most: int = 4
-) -> None:
-    """Examine the fixed schedules in one go, then a few generated batches (only uneven ones if asked)."""
-    fixed = uneven_shapes(world) if uneven else list(shapes(world).values())
-    if fixed:
-        examine(fixed)
-    if world > 1:
-        explore(batches(uneven_schedules(world, most) if uneven else schedules(world, most)), examine)
-
-
-def _worth_shrinking(failure: Exception) -> bool:
-    if not isinstance(failure, RunFailed):
-        return True
-    return not any(isinstance(one, Died) or getattr(one, "unsupported", False) for one in failure.run.outcomes)

@@ -26,7 +26,7 @@ from .scenario import Schedule, is_even, schedules, shapes, uneven_schedules, un
 from .subjects import Unsupported
 
 EXAMPLES = 3  # drawn lists
-MOST = 6  # schedules in a drawn list
+MOST = 4  # schedules in a drawn list
 SEARCH_S = 20.0  # for the smallest: every attempt starts ranks, and one that hangs costs its whole silence
 
 Examine = Callable[[list[Schedule]], None]

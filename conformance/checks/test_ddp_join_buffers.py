@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance import models, oracle, scenario
+from conformance import models, oracle
 from conformance.checking import MANY, check
 from conformance.ranks import caught
 from conformance.training import ddp, gradients, private
@@ -54,15 +54,18 @@ def count_on_each(ctx, several):
 
 
 @check("DDPJ-024", "DDPJ-025", "DDPJ-019", worlds=MANY)
-def test_buffers_come_from_the_highest_active_rank_and_reach_joined_ranks(ranks):
-    several = list(scenario.shapes(ranks.world).values())
+def test_buffers_come_from_the_highest_active_rank_and_reach_joined_ranks(ranks, schedules):
     steps = [step_of(rank) for rank in range(ranks.world)]
-    for schedule, told in zip(several, zip(*ranks(count_on_each, several), strict=True), strict=True):
-        own, shadowed = oracle.buffers_seen(schedule, steps)
-        for rank, (seen, received, _) in enumerate(told):
-            assert seen == own[rank], f"rank {rank} at its forwards, schedule {schedule}"
-            assert received == shadowed[rank], f"rank {rank} after joining, schedule {schedule}"
-        assert len({last for _, _, last in told}) == 1, f"after the block, schedule {schedule}"
+
+    def examine(several):
+        for schedule, told in zip(several, zip(*ranks(count_on_each, several), strict=True), strict=True):
+            own, shadowed = oracle.buffers_seen(schedule, steps)
+            for rank, (seen, received, _) in enumerate(told):
+                assert seen == own[rank], f"rank {rank} at its forwards, schedule {schedule}"
+                assert received == shadowed[rank], f"rank {rank} after joining, schedule {schedule}"
+            assert len({last for _, _, last in told}) == 1, f"after the block, schedule {schedule}"
+
+    schedules.examine(examine, drawn=False)
 
 
 def count_in_subgroup(ctx, schedule, members):
@@ -80,7 +83,7 @@ def count_in_subgroup(ctx, schedule, members):
 @check("DDPJ-024", "DDPJ-022", worlds=(3, 4))
 def test_in_a_subgroup_the_source_is_the_highest_active_rank_of_the_group(ranks):
     members = list(range(1, ranks.world))
-    schedule = tuple(len(members) - here for here in range(len(members)))
+    schedule = tuple(1 + len(members) - here for here in range(len(members)))
     own, _ = oracle.buffers_seen(schedule, [step_of(here) for here in range(len(members))])
     assert ranks(count_in_subgroup, schedule, members)[1:] == own
 

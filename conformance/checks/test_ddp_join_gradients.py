@@ -4,9 +4,8 @@ import itertools
 from functools import partial
 
 import torch
-from hypothesis import strategies
 
-from conformance import models, oracle, scenario
+from conformance import models, oracle, pairwise, scenario
 from conformance.checking import MANY, check
 from conformance.ranks import caught
 from conformance.training import (
@@ -26,43 +25,51 @@ BY_ALL = {"divide_by_initial_world_size": True}
 BY_ACTIVE = {"divide_by_initial_world_size": False}
 
 
-def schedules(world):
-    return list(scenario.shapes(world).values())
-
-
-def on_every_schedule(ranks, jobs):
+def on_each(ranks, jobs):
     """One run for all jobs; compare each with one process."""
     for job, trained in zip(jobs, zip(*ranks(train_each, jobs), strict=True), strict=True):
         assert_as_alone(job, trained)
 
 
 @check("DDPJ-007", worlds=MANY, beyond=False)
-def test_gradients_are_the_sum_over_active_ranks_by_the_initial_world_size(ranks):
-    pairs = [*zip(schedules(ranks.world), itertools.repeat({})), (schedules(ranks.world)[-1], BY_ALL)]
-    jobs = [Job(models.scalar, models.divisible_scalar, schedule, join=join) for schedule, join in pairs]
-    on_every_schedule(ranks, jobs)
+def test_gradients_are_the_sum_over_active_ranks_by_the_initial_world_size(ranks, schedules):
+    def examine(several):
+        pairs = [*zip(several, itertools.repeat({})), (several[-1], BY_ALL)]
+        on_each(ranks, [Job(models.scalar, models.divisible_scalar, schedule, join=join) for schedule, join in pairs])
+
+    schedules.examine(examine, drawn=False)
 
 
 @check("DDPJ-008", worlds=MANY, beyond=False)
-def test_gradients_are_the_sum_over_active_ranks_by_their_number(ranks):
-    jobs = [Job(models.scalar, models.divisible_scalar, s, join=BY_ACTIVE) for s in schedules(ranks.world)]
-    on_every_schedule(ranks, jobs)
+def test_gradients_are_the_sum_over_active_ranks_by_their_number(ranks, schedules):
+    def examine(several):
+        on_each(ranks, [Job(models.scalar, models.divisible_scalar, schedule, join=BY_ACTIVE) for schedule in several])
+
+    schedules.examine(examine, drawn=False)
 
 
 @check("DDPJ-009", "DDPJ-007", "DDPJ-008", worlds=MANY, beyond=False)
-def test_every_bucket_of_a_joined_rank_adds_zeros(ranks):
+def test_every_bucket_of_a_joined_rank_adds_zeros(ranks, schedules):
     cap = {"bucket_cap_mb": TINY_MIB}
-    jobs = [
-        Job(partial(models.Sum, 5), models.divisible, schedule, ddp=cap, join=join)
-        for schedule, join in itertools.product(schedules(ranks.world), (BY_ALL, BY_ACTIVE))
-    ]
-    on_every_schedule(ranks, jobs)
+
+    def examine(several):
+        jobs = [
+            Job(partial(models.Sum, 5), models.divisible, schedule, ddp=cap, join=join)
+            for schedule, join in itertools.product(several, (BY_ALL, BY_ACTIVE))
+        ]
+        on_each(ranks, jobs)
+
+    schedules.examine(examine, drawn=False)
 
 
 @check("DDPJ-009", worlds=MANY, beyond=False)
-def test_joined_ranks_add_zeros_in_every_dtype(ranks):
-    jobs = [Job(models.ManyTypes, models.three, s, ddp={"bucket_cap_mb": TINY_MIB}) for s in schedules(ranks.world)]
-    on_every_schedule(ranks, jobs)
+def test_joined_ranks_add_zeros_in_every_dtype(ranks, schedules):
+    cap = {"bucket_cap_mb": TINY_MIB}
+
+    def examine(several):
+        on_each(ranks, [Job(models.ManyTypes, models.three, schedule, ddp=cap) for schedule in several])
+
+    schedules.examine(examine, drawn=False)
 
 
 def train_sparse(ctx, several):
@@ -79,13 +86,15 @@ def train_sparse(ctx, several):
 
 
 @check("DDPJ-009", worlds=MANY, beyond=False)
-def test_joined_ranks_add_nothing_to_sparse_gradients(ranks):
-    several = schedules(ranks.world)
-    told = ranks(train_sparse, several)
-    for place, schedule in enumerate(several):
-        for rank, count in enumerate(schedule):
-            alone = [sparse_alone(schedule, iteration) for iteration in range(count)]
-            assert told[rank][place] == alone, f"rank {rank}, schedule {schedule}"
+def test_joined_ranks_add_nothing_to_sparse_gradients(ranks, schedules):
+    def examine(several):
+        told = ranks(train_sparse, several)
+        for place, schedule in enumerate(several):
+            for rank, count in enumerate(schedule):
+                alone = [sparse_alone(schedule, iteration) for iteration in range(count)]
+                assert told[rank][place] == alone, f"rank {rank}, schedule {schedule}"
+
+    schedules.examine(examine, drawn=False)
 
 
 def sparse_alone(schedule, iteration):
@@ -96,25 +105,27 @@ def sparse_alone(schedule, iteration):
     return table.tolist()
 
 
-def drawn_jobs(world):
-    """Jobs with any schedule, any option that leaves the result alone, and either division rule."""
-    def job(schedule, divide, **options):
-        join = {"divide_by_initial_world_size": divide}
-        return Job(partial(models.Sum, 5), models.divisible, schedule, ddp=options, join=join)
+# options that leave the result alone, every pair of them together in some row
+OPTIONS = pairwise.covering({
+    "bucket_cap_mb": (TINY_MIB, 3 * TINY_MIB, 25),
+    "gradient_as_bucket_view": (False, True),
+    "find_unused_parameters": (False, True),
+    "divide_by_initial_world_size": (True, False),
+})  # fmt: skip
 
-    return strategies.builds(
-        job,
-        scenario.schedules(world),
-        strategies.booleans(),
-        bucket_cap_mb=strategies.sampled_from([TINY_MIB, 3 * TINY_MIB, 25]),
-        gradient_as_bucket_view=strategies.booleans(),
-        find_unused_parameters=strategies.booleans(),
-    )
+
+def job(schedule, option):
+    join = {name: option[name] for name in BY_ALL}
+    options = {name: value for name, value in option.items() if name not in join}
+    return Job(partial(models.Sum, 5), models.divisible, schedule, ddp=options, join=join)
 
 
 @check("DDPJ-007", "DDPJ-008", "DDPJ-009", worlds=MANY, beyond=False)
-def test_any_schedule_under_any_option_gives_the_gradients_of_one_process(ranks):
-    scenario.explore(scenario.batches(drawn_jobs(ranks.world)), lambda jobs: on_every_schedule(ranks, jobs))
+def test_any_schedule_under_any_option_gives_the_gradients_of_one_process(ranks, schedules):
+    def examine(several):
+        on_each(ranks, [job(schedule, option) for schedule, option in itertools.product(several, OPTIONS)])
+
+    schedules.examine(examine, fixed=())
 
 
 def double_chain():
@@ -126,15 +137,19 @@ def double_batch(rank, iteration):
 
 
 @check("DDPJ-007", "DDPJ-008", "DDPJ-016", worlds=MANY, beyond=False)
-def test_uneven_training_leaves_the_weights_of_one_process(ranks):
+def test_uneven_training_leaves_the_weights_of_one_process(ranks, schedules):
     # Weights stay integers (lr 1, gradients divisible), so three steps of a two-layer product are exact in float64.
     cap = {"bucket_cap_mb": TINY_MIB}
-    jobs = [
-        Job(double_chain, double_batch, schedule, lr=1.0, ddp=cap, join=join)
-        for schedule, join in itertools.product(schedules(ranks.world), (BY_ALL, BY_ACTIVE))
-        if max(schedule) <= 3
-    ]
-    on_every_schedule(ranks, jobs)
+    short = [schedule for schedule in scenario.shapes(ranks.world).values() if max(schedule) <= 3]
+
+    def examine(several):
+        jobs = [
+            Job(double_chain, double_batch, schedule, lr=1.0, ddp=cap, join=join)
+            for schedule, join in itertools.product(several, (BY_ALL, BY_ACTIVE))
+        ]
+        on_each(ranks, jobs)
+
+    schedules.examine(examine, fixed=short, drawn=False)
 
 
 @check("DDPJ-010", worlds=MANY, beyond=False)

@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from conformance import models, oracle, scenario
+from conformance import models, oracle
 from conformance.checking import MANY, check
 from conformance.training import Job, assert_as_alone, ddp, gradients, train_each
 
@@ -38,12 +38,17 @@ def branches_alone(schedule, users):
 
 
 @check("DDPJ-030", worlds=MANY, beyond=False)
-def test_joined_ranks_report_their_parameters_as_unused(ranks):
+def test_joined_ranks_report_their_parameters_as_unused(ranks, schedules):
     # the only user of b is sometimes the first to join: from then on nobody used b, so it gets no gradient at all
-    several, users = list(scenario.shapes(ranks.world).values()), (1,)
-    for schedule, seen in zip(several, zip(*ranks(train_branches_on_each, several, users), strict=True), strict=True):
-        for rank, alone in enumerate(branches_alone(schedule, users)):
-            assert seen[rank] == alone, f"rank {rank}, schedule {schedule}"
+    users = (1,)
+
+    def examine(several):
+        by_schedule = zip(*ranks(train_branches_on_each, several, users), strict=True)
+        for schedule, seen in zip(several, by_schedule, strict=True):
+            for rank, alone in enumerate(branches_alone(schedule, users)):
+                assert seen[rank] == alone, f"rank {rank}, schedule {schedule}"
+
+    schedules.examine(examine, drawn=False)
 
 
 @check("DDPJ-031", worlds=MANY, beyond=False)

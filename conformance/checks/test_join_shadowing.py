@@ -7,7 +7,7 @@ import torch.distributed as dist
 from conformance.checking import MANY, check
 from conformance.joinables import adder, collector, recorder, total, upper_ranks, walker
 from conformance.oracle import active_ranks
-from conformance.scenario import deficits, fixed_and_generated, last_joiners, linear, one_long, promised_log, shapes
+from conformance.scenario import deficits, last_joiners, linear, one_long, promised_log, shapes
 
 NAMES = ("a", "b", "c")
 
@@ -35,13 +35,13 @@ def by_schedule(ranks, function, several, *args, **options):
 
 
 @check("JOIN-025", "JOIN-032")
-def test_main_hooks_make_up_each_ranks_deficit_whoever_ends_first(ranks):
+def test_main_hooks_make_up_each_ranks_deficit_whoever_ends_first(ranks, schedules):
     def examine(several):
         for schedule, seen in by_schedule(ranks, train_each, several):
             for name in NAMES:
                 assert [log.count(f"{name} main") for log, _ in seen] == deficits(schedule), schedule
 
-    fixed_and_generated(ranks.world, examine)
+    schedules.examine(examine)
 
 
 @check("JOIN-032", worlds=MANY, deadline_s=15)
@@ -63,13 +63,13 @@ def test_even_inputs_run_no_main_hook_and_every_post_hook(ranks):
 
 
 @check("JOIN-027", "JOIN-028")
-def test_hooks_run_in_list_order_mains_every_iteration_and_posts_once_at_the_end(ranks):
+def test_hooks_run_in_list_order_mains_every_iteration_and_posts_once_at_the_end(ranks, schedules):
     def examine(several):
         for schedule, seen in by_schedule(ranks, train_each, several):
             for rank, (log, _) in enumerate(seen):
                 assert log == promised_log(schedule, rank, NAMES), f"rank {rank} of {schedule}"
 
-    fixed_and_generated(ranks.world, examine)
+    schedules.examine(examine)
 
 
 def linger(ctx, schedule):
@@ -94,21 +94,24 @@ def test_no_post_hook_starts_before_the_slowest_rank_has_left_its_loop(ranks):
 
 
 @check("JOIN-030")
-def test_every_rank_tied_for_last_is_told_that_it_is_a_last_joiner(ranks):
+def test_every_rank_tied_for_last_is_told_that_it_is_a_last_joiner(ranks, schedules):
     def examine(several):
         for schedule, seen in by_schedule(ranks, train_each, several):
             told = [[entry for entry in log if entry.startswith("a post")] for log, _ in seen]
             assert told == [[f"a post {last}"] for last in last_joiners(schedule)], schedule
 
-    fixed_and_generated(ranks.world, examine)
+    schedules.examine(examine)
 
 
 @check("JOIN-031")
-def test_each_notification_adds_up_to_the_number_of_active_ranks(ranks):
-    for late in (False, True):  # waited for at once, or after the context has ended
-        for schedule, seen in by_schedule(ranks, train_each, list(shapes(ranks.world).values()), late):
-            for rank, (_, sums) in enumerate(seen):
-                assert sums == [len(active_ranks(schedule, i)) for i in range(schedule[rank])], schedule
+def test_each_notification_adds_up_to_the_number_of_active_ranks(ranks, schedules):
+    def examine(several):
+        for late in (False, True):  # waited for at once, or after the context has ended
+            for schedule, seen in by_schedule(ranks, train_each, several, late):
+                for rank, (_, sums) in enumerate(seen):
+                    assert sums == [len(active_ranks(schedule, i)) for i in range(schedule[rank])], schedule
+
+    schedules.examine(examine, drawn=False)
 
 
 def value(rank, iteration):
@@ -146,13 +149,13 @@ def communicated_alone(schedule):
 
 
 @check("JOIN-034")
-def test_joinables_that_communicate_reach_on_every_rank_what_one_process_computes(ranks):
+def test_joinables_that_communicate_reach_on_every_rank_what_one_process_computes(ranks, schedules):
     def examine(several):
         for schedule, seen in by_schedule(ranks, communicate_each, several, False):
             for rank, state in enumerate(seen):
                 assert state == communicated_alone(schedule), f"rank {rank} of {schedule}"
 
-    fixed_and_generated(ranks.world, examine)
+    schedules.examine(examine)
 
 
 @check("JOIN-034", worlds=(3, 4))

@@ -9,7 +9,7 @@ from torch import nn
 from conformance.checking import MANY, check
 from conformance.joinables import recorder
 from conformance.ranks import caught
-from conformance.scenario import fixed_and_generated, is_even, linear, uneven_shapes, without_inputs
+from conformance.scenario import linear, without_inputs
 
 NAMES = ("a", "b")
 
@@ -37,7 +37,7 @@ def by_schedule(ranks, several):
 
 
 @check("JOIN-041", worlds=MANY)
-def test_a_rank_that_runs_out_first_raises_and_names_itself(ranks):
+def test_a_rank_that_runs_out_first_raises_and_names_itself(ranks, schedules):
     def examine(several):
         for schedule, seen in by_schedule(ranks, several):
             for rank, (error, *_) in enumerate(seen):
@@ -47,11 +47,11 @@ def test_a_rank_that_runs_out_first_raises_and_names_itself(ranks):
                     assert re.search(rf"\brank {rank}\b", error.text, re.IGNORECASE), error
                     assert "exhausted" in error.text.lower()
 
-    fixed_and_generated(ranks.world, examine, uneven=True)
+    schedules.examine(examine, uneven=True)
 
 
 @check("JOIN-042", worlds=MANY)
-def test_ranks_that_still_have_inputs_raise_at_their_next_notification(ranks):
+def test_ranks_that_still_have_inputs_raise_at_their_next_notification(ranks, schedules):
     def examine(several):
         for schedule, seen in by_schedule(ranks, several):
             for rank, (error, log, notified) in enumerate(seen):
@@ -64,16 +64,18 @@ def test_ranks_that_still_have_inputs_raise_at_their_next_notification(ranks):
                     assert notified == min(schedule) + 1
                     assert log == ["a step", "b step"] * min(schedule), "work was done after the failing notification"
 
-    fixed_and_generated(ranks.world, examine, uneven=True)
+    schedules.examine(examine, uneven=True)
 
 
 @check("JOIN-043", worlds=MANY)
-def test_after_a_throw_no_rank_shadows_or_finalises(ranks):
-    for schedule, seen in by_schedule(ranks, uneven_shapes(ranks.world)):
-        assert not is_even(schedule)
-        for error, log, _ in seen:
-            assert error is not None
-            assert log == ["a step", "b step"] * min(schedule)
+def test_after_a_throw_no_rank_shadows_or_finalises(ranks, schedules):
+    def examine(several):
+        for schedule, seen in by_schedule(ranks, several):
+            for error, log, _ in seen:
+                assert error is not None, schedule
+                assert log == ["a step", "b step"] * min(schedule), schedule
+
+    schedules.examine(examine, uneven=True, drawn=False)
 
 
 def throw_in_ddp(ctx, schedule):

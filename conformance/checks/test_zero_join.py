@@ -64,15 +64,13 @@ def equal_replicas(ranks, jobs):
             assert mine[place][1] == results[0][place][1], f"rank {rank}, schedule {schedule}, {name}"
 
 
-def uneven_jobs(world):
-    """Every fixed uneven schedule, each with another optimizer."""
-    names = itertools.cycle(OPTIMIZERS)
-    return [(schedule, name, {}) for schedule, name in zip(scenario.uneven_shapes(world), names, strict=False)]
+def each_with_another_optimizer(schedules):
+    return [(schedule, name, {}) for schedule, name in zip(schedules, itertools.cycle(OPTIMIZERS), strict=False)]
 
 
 @check("ZERO-021", worlds=MANY, deadline_s=20)
 def test_with_ddp_uneven_inputs_end_with_equal_parameters_on_all_ranks(ranks):
-    equal_replicas(ranks, uneven_jobs(ranks.world))
+    equal_replicas(ranks, each_with_another_optimizer(scenario.uneven_shapes(ranks.world)))
     ten_and_more = tuple(10 + rank for rank in range(ranks.world))  # the documented example
     equal_replicas(ranks, [(ten_and_more, "Adam", {})])
 
@@ -91,8 +89,11 @@ def test_every_uneven_pair_of_counts_trains_as_one_process_does(ranks, scenario)
 
 
 @check("ZERO-022", worlds=(3, 4), deadline_s=30)
-def test_every_uneven_shape_trains_as_one_process_does(ranks):
-    as_one_process(ranks, uneven_jobs(ranks.world))
+def test_every_uneven_shape_trains_as_one_process_does(ranks, schedules):
+    def examine(several):
+        as_one_process(ranks, each_with_another_optimizer(several))
+
+    schedules.examine(examine, uneven=True, drawn=False)
 
 
 VARIANTS = {

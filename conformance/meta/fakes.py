@@ -129,12 +129,12 @@ def lay(folder):
     return folder
 
 
-def start(folder, *words, mark=""):
+def start(folder, *words, mark="", preexec_fn=None):
     """Start ``python -m conformance run`` on the fakes, in their folder."""
     command = [sys.executable, "-m", "conformance", "run", "--checks", "test_fake.py", "--out", "out", *words]
     environment = {**os.environ, "PYTHONPATH": f"{HOME}{os.pathsep}{folder}", "JOINERY_TEST_MARK": mark}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
+    return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=preexec_fn, **pipes)
 
 
 def run(folder, *words):

@@ -1,17 +1,10 @@
-"""Schedules and what is promised of them; exploring that shrinks, and stops where shrinking only costs."""
-
-import itertools
+"""Schedules and what is promised of them."""
 
 import pytest
-from hypothesis import strategies as st
 
-from conformance.ranks import Caught, Died, Finished, Raised, Run, RunFailed
 from conformance.scenario import (
-    batches,
     deficits,
     even,
-    explore,
-    fixed_and_generated,
     halves,
     is_even,
     last_joiners,
@@ -19,7 +12,6 @@ from conformance.scenario import (
     one_long,
     one_short,
     promised_log,
-    schedules,
     shapes,
     uneven_shapes,
     without_inputs,
@@ -64,64 +56,3 @@ def test_what_is_promised_of_a_schedule():
         "a step", "b step", "a main", "b main", "a post False", "b post False",
     ]
     assert promised_log((1, 2), 1, "a") == ["a step", "a step", "a post True"]
-
-
-def test_exploring_finds_a_break_and_shrinks_it_to_one_short_schedule():
-    def examine(several):
-        for schedule in several:
-            assert schedule[1] < 2, schedule
-
-    with pytest.raises(AssertionError) as caught:
-        explore(batches(schedules(3)), examine, examples=50)
-    assert "(0, 2, 0)" in str(caught.value)
-
-
-def test_exploring_stops_shrinking_when_its_time_is_up():
-    attempts = []
-
-    def examine(example):
-        attempts.append(example)
-        assert example < 1000
-
-    with pytest.raises(AssertionError):
-        explore(st.integers(0, 10**9), examine, examples=50, seconds=0)
-    failing = [attempt for attempt in attempts if attempt >= 1000]
-    assert len(failing) == 1, "after the first failure nothing more was to be tried"
-
-
-@pytest.mark.parametrize("end", [
-    Died(-6, "aborted"), Raised(Caught(("Unsupported", "Exception"), "lacks it"), "", unsupported=True),
-])
-def test_a_rank_that_died_or_lacks_the_feature_is_not_shrunk(end):
-    attempts = []
-
-    def examine(example):
-        attempts.append(example)
-        raise RunFailed(Run((Finished(1), end)))
-
-    with pytest.raises(RunFailed):
-        explore(st.integers(), examine, examples=50)
-    assert len(attempts) == 1
-
-
-def test_exploring_is_the_same_every_time():
-    runs = []
-    for _ in range(2):
-        seen = []
-        explore(batches(schedules(3)), seen.append, examples=5)
-        runs.append(seen)
-    assert runs[0] == runs[1]
-
-
-def test_fixed_schedules_come_first_and_only_uneven_ones_where_asked():
-    seen = []
-    fixed_and_generated(3, seen.append, uneven=True)
-    assert seen[0] == uneven_shapes(3)
-    assert len(seen) > 1
-    assert not any(is_even(schedule) for schedule in itertools.chain(*seen))
-
-
-def test_a_world_of_one_has_nothing_uneven_to_examine():
-    seen = []
-    fixed_and_generated(1, seen.append, uneven=True)
-    assert seen == []
