@@ -42,7 +42,7 @@ def _asked(wanted: str, subject: str) -> tuple[Clause, list[Deviation]]:
         raise BadInput(f"--subject {subject}: a script that needs nothing but torch can only show torch's own breaks")
     deviations = [each for each in built_in(subject) if fnmatchcase(clause.id, each.clause)]
     if not deviations:
-        raise BadInput(f"{clause.id} has no listed deviation of torch; `python -m conformance show` tells all of a clause")
+        raise BadInput(f"{clause.id} has no listed deviation of torch; all are in conformance/deviations/torch.toml")
     return clause, deviations
 
 

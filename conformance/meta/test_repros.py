@@ -45,38 +45,33 @@ def with_ours(text: str) -> str:
         if module in OURS:
             text = text.replace(f"from {module} import", f"from {OURS[module]} import")
     assert "from impl" in text, "nothing was replaced"
-    text = text.replace("dist.BuiltinCommHookType", 'getattr(__import__("impl"), "BuiltinCommHookType")')
     path = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     return path + text.replace("deadline=15", "deadline=120")
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory):
-    """Runs of the chosen scripts with either implementation; a few at a time, since many of them only wait."""
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Runs of the scripts that the selected tests ask for; a few at a time, since many of them only wait."""
     folder = tmp_path_factory.mktemp("repros")
+    tests = [item for item in request.session.items if "ran" in getattr(item, "fixturenames", ())]
     runs: dict[tuple[str, str], Future] = {}
-    with ThreadPoolExecutor(4 if len(CHOSEN) > len(QUICK) else 2) as pool:
-        for name in CHOSEN:
+    with ThreadPoolExecutor(4 if len(tests) > 2 * len(QUICK) else 2) as pool:
+        for item in tests:
+            name, whose = item.callspec.params["name"], item.callspec.params["whose"]
             text = script_of(EVERY[name])
-            for whose, variant in (("torch", text), ("impl", with_ours(text))):
-                script = folder / f"{name}_{whose}.py"
-                script.write_text(variant)
-                runs[name, whose] = pool.submit(search.run, script)
+            script = folder / f"{name}_{whose}.py"
+            script.write_text(text if whose == "torch" else with_ours(text))
+            runs[name, whose] = pool.submit(search.run, script)
         yield runs
         for run in runs.values():
             run.cancel()
 
 
+@pytest.mark.parametrize("whose", ["torch", "impl"])
 @pytest.mark.parametrize("name", CHOSEN)
-def test_the_script_shows_the_break_of_torch(ran, name):
-    shown = ran[name, "torch"].result()
-    assert shown.broken, shown.output
-
-
-@pytest.mark.parametrize("name", CHOSEN)
-def test_the_same_script_finds_our_classes_right(ran, name):
-    shown = ran[name, "impl"].result()
-    assert not shown.broken, shown.output
+def test_the_script_shows_the_break_of_torch_and_finds_our_classes_right(ran, name, whose):
+    shown = ran[name, whose].result()
+    assert shown.broken == (whose == "torch"), shown.output
 
 
 def test_every_listed_deviation_has_a_script_and_every_script_a_deviation():
@@ -131,6 +126,14 @@ def test_a_script_that_is_itself_wrong_is_no_break(tmp_path):
     script = tmp_path / "wrong.py"
     script.write_text("print('so far')\nraise KeyError('a mistake of the script')\n")
     with pytest.raises(search.ScriptFailed, match="a mistake of the script"):
+        search.run(script)
+
+
+def test_a_script_that_does_not_end_is_ended(tmp_path, monkeypatch):
+    script = tmp_path / "endless.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(search, "LONGEST_S", 0)
+    with pytest.raises(search.ScriptFailed, match=r"endless.py did not end"):
         search.run(script)
 
 

@@ -21,7 +21,7 @@ def text(title: str, clause: Clause, deviations: Sequence[Deviation], found: Fou
         "Known as": _known(deviations),
     }
     sections = [f"## {name}\n\n" + "\n".join(lines) for name, lines in parts.items()]
-    return "\n\n".join([f"# {title}", *sections]) + "\n"
+    return "\n\n".join([f"# {title.rstrip('.')}", *sections]) + "\n"
 
 
 def _documented(clause: Clause, output: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from . import CASES
 
 MOST_LINES = 59
-ENDING = "Exits with 1 if the break shows, with 0 if not; Linux or macOS, PyTorch with Gloo, at most 20 seconds."
+ENDING = "Exits with 1 if the break shows, with 0 if not. Needs Linux and PyTorch; its ranks end within 20 seconds."
 _INPUTS = re.compile(r"^INPUTS = (\(.*?\))", re.MULTILINE)
 _Nodes = Iterable[ast.Import | ast.ImportFrom]
 

@@ -1,4 +1,4 @@
-"""A parameter of the root module is only half ignored: not broadcast, yet reduced, or the reverse."""
+"""A parameter of the root module that is ignored by the documented recipe is broadcast all the same."""
 
 # shows: DDP-151 *
 
@@ -19,6 +19,7 @@ class Root(torch.nn.Module):
 
 def train(rank):
     root = Root(rank)
+    # the documented recipe joins the names of module and parameter by a dot, and the root module's name is empty
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, [".own"])
     DistributedDataParallel(root)(torch.full((1, 1), 4.0 * (rank + 1))).sum().backward()
     broadcast = root.own.item() != 1.0 + rank

@@ -18,7 +18,7 @@ def judge(train, promised, *kept, world=2, deadline=15):
         try:
             outcome = train(rank)
         except Exception as error:
-            outcome = f"{type(error).__name__}: {error}"
+            outcome = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         pipes[rank][1].send(outcome)
         time.sleep(deadline)  # leaving now would break the other ranks' connections
 
