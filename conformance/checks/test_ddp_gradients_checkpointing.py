@@ -60,6 +60,25 @@ def test_non_reentrant_checkpoints_may_repeat_and_meet_unused_parameters(ranks):
     assert_equal_to_plain(ranks, pairs)
 
 
+def recompute_the_whole_model(ctx, options):
+    model = ddp(ctx, Recomputing(times=2), **options)
+    seen = []
+    for iteration in range(4):
+        model.zero_grad()
+        x = models.divisible_scalar(ctx.rank, iteration).requires_grad_()
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-067", worlds=WORLDS, beyond=False)
+def test_a_model_may_be_checkpointed_as_a_whole(ranks):
+    averages, _ = expected(Job(Recipe(times=2), models.divisible_scalar, (4,) * ranks.world, join=None))
+    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
+        for rank, seen in enumerate(ranks(recompute_the_whole_model, options)):
+            assert seen == averages, f"rank {rank} with {options}"
+
+
 @check("DDP-068", worlds=WORLDS, beyond=False)
 def test_reentrant_checkpoints_work_once_per_layer(ranks):
     assert_equal_to_plain(ranks, [(Recipe(times=1, reentrant=True), cap) for cap in ({}, {"bucket_cap_mb": 4e-6})])

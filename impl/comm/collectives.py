@@ -25,7 +25,7 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` of group rank ``source`` to the whole team, in place."""
     trace.note(label)
-    work = dist.broadcast(buffer, src=team.global_rank(source), group=team.group, async_op=True)
+    work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
     return Pending(label, buffer, work)
 
 

@@ -30,10 +30,15 @@ class Team:
             group = dist.group.WORLD
             if group is None:
                 raise ValueError("There is no default process group yet: call init_process_group first.")
+        if isinstance(group, dist.ProcessGroup):  # asked itself: torch.distributed need not have been told of it
+            return Team(group, GroupRank(group.rank()), group.size())
         return Team(group, GroupRank(dist.get_rank(group)), dist.get_world_size(group))
 
     def global_rank(self, rank: GroupRank) -> GlobalRank:
-        """The global rank of the member with this group rank."""
+        """The global rank of the member with this group rank.
+
+        ValueError for a group that torch.distributed was never told of (one of a class of the user's own).
+        """
         return GlobalRank(dist.get_global_rank(self.group, rank))
 
     @property

@@ -13,17 +13,17 @@ from .ranks import GroupRank, Team
 def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) -> Pending:
     """Start summing ``buffer`` over the team; only ``owner`` gets the sum, elsewhere the content is lost."""
     trace.note(label)
-    work = dist.reduce(buffer, dst=team.global_rank(owner), group=team.group, async_op=True)
+    work = dist.reduce(buffer, group_dst=owner, group=team.group, async_op=True)
     return Pending(label, buffer, work)
 
 
 def send(team: Team, buffer: torch.Tensor, to: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` to one rank, which must ``receive`` as many elements."""
     trace.note(label)
-    return Pending(label, buffer, dist.isend(buffer, dst=team.global_rank(to), group=team.group))
+    return Pending(label, buffer, dist.isend(buffer, group_dst=to, group=team.group))
 
 
 def receive(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start filling ``buffer`` with what ``source`` sends."""
     trace.note(label)
-    return Pending(label, buffer, dist.irecv(buffer, src=team.global_rank(source), group=team.group))
+    return Pending(label, buffer, dist.irecv(buffer, group_src=source, group=team.group))

@@ -56,14 +56,16 @@ def check_delay_pair(named: Sequence[Any] | None, trigger: nn.Parameter | None) 
 def group_of(process_group: dist.ProcessGroup | None, device_mesh: Any) -> dist.ProcessGroup:
     """The group to average over (DDP-001, DDP-003, DDP-012, DDP-013)."""
     if process_group is not None and device_mesh is not None:
-        raise RuntimeError("process_group and device_mesh both name the ranks to average over: give one of them.")
+        raise RuntimeError(
+            "Cannot specify both process_group and device_mesh arguments. Each names the ranks to average over: give "
+            "one of them."
+        )
     if device_mesh is None:
         return Team.of(process_group).group
     if device_mesh.ndim != 1:
         raise RuntimeError(
-            f"device_mesh must be a 1D mesh, but this one is {device_mesh}. Pass the dimension over which data is "
-            "parallel, "
-            'for example device_mesh["dp"].'
+            f"Only 1D device mesh is supported, but this one is {device_mesh}. Pass the dimension over which data is "
+            'parallel, for example device_mesh["dp"].'
         )
     return device_mesh.get_group(mesh_dim=0)  # type: ignore[no-any-return]
 
@@ -94,7 +96,7 @@ def place(
         )
     if device_ids is not None and len(device_ids) > 1:
         raise ValueError(
-            f"device_ids may hold a single element, or be None, but it is {list(device_ids)}: start one process for "
+            f"device_ids can only be None or contain a single element. It is {list(device_ids)}: start one process for "
             "each device."
         )
     for parameter in everything:
@@ -106,15 +108,17 @@ def place(
     types = sorted({parameter.device.type for parameter in everything})
     if len(types) != 1:
         raise ValueError(
-            f"The module's parameters are on different types of devices: {types}. Move all of them to the same type."
+            "DistributedDataParallel's input module must be on the same type of devices, but its parameters are on "
+            f"{types}. Move all of them to one type."
         )
     devices = {parameter.device for parameter in everything}
     on_one_accelerator = len(devices) == 1 and types != ["cpu"]
     if (device_ids or output_device is not None) and not on_one_accelerator:
         raise ValueError(
-            f"device_ids and output_device are for single-device accelerator modules, but device_ids={device_ids} and "
-            f"output_device={output_device} were given for parameters on {sorted(map(str, devices))}. Leave both out "
-            "for CPU and multi-device modules."
+            "DistributedDataParallel device_ids and output_device arguments only work with "
+            "single-device/multiple-device GPU modules or CPU modules that leave them out; "
+            f"device_ids={device_ids} and output_device={output_device} were given for parameters on "
+            f"{sorted(map(str, devices))}. Leave both out for CPU and multi-device modules."
         )
     ids = [_index(device) for device in device_ids] if device_ids else None
     output = _index(output_device) if output_device is not None else (ids[0] if ids else None)
@@ -154,13 +158,20 @@ def check_static_graph(ddp: DistributedDataParallel) -> None:
         )
 
 
+def _backend_name(group: dist.ProcessGroup) -> str:
+    try:
+        return str(dist.get_backend(group))
+    except ValueError:  # a group of a class of the user's own, which torch.distributed was never told of
+        return group.name()
+
+
 def construction_entries(ddp: DistributedDataParallel, specs: Sequence[ParameterSpec]) -> dict[str, Entry]:
     """The logging data's entries about how the object was built (DDP-144)."""
     group = ddp.process_group
     return {
-        "world_size": dist.get_world_size(group),
-        "rank": dist.get_rank(),
-        "backend_name": dist.get_backend(group),
+        "world_size": group.size(),
+        "rank": dist.get_rank() if dist.is_initialized() else group.rank(),
+        "backend_name": _backend_name(group),
         "module_name": type(ddp.module).__name__,
         "device_ids": ", ".join(map(str, ddp.device_ids or ())),
         "output_device": -1 if ddp.output_device is None else ddp.output_device,

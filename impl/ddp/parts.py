@@ -74,6 +74,7 @@ class Parts:
     _lazy_init_ran: bool
     _in_backward: OptimizersInBackward | None  # valid after the first forward
     _fused_optimizer: torch.optim.Optimizer | None
+    _running_backward: int | None  # the latest backward through an output of ours: a number that never comes back
     _authoritative_rank: int | None  # whose model all ranks took over at the end of the last join; group rank
 
     def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:

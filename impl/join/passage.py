@@ -96,17 +96,17 @@ class Passage(ABC):
 
     def _raise_exhausted_here(self) -> NoReturn:
         self._raise_exhausted(
-            f"Rank {self.team.rank} has exhausted its inputs while other ranks still have some, and the join context "
-            "was asked to throw on early termination. Every rank raises now. Give all ranks equally many inputs, or "
-            "use throw_on_early_termination=False to train on uneven inputs."
+            f"Rank {self.team.rank} exhausted all inputs. Other ranks still have some, and the join context was asked "
+            "to throw on early termination, so every rank raises now. Give all ranks equally many inputs, or use "
+            "throw_on_early_termination=False to train on uneven inputs."
         )
 
     def _raise_exhausted_elsewhere(self, count: int) -> NoReturn:
         self._raise_exhausted(
-            f"Another rank has exhausted its inputs ({count} of {self.team.size} ranks) while rank {self.team.rank} "
-            "still has some, and the join context was asked to throw on early termination. This iteration has not "
+            "Detected at least one rank that exhausted inputs. Throwing across all ranks. "
+            f"({count} of {self.team.size} ran out while rank {self.team.rank} still has some. This iteration has not "
             "begun. Give all ranks equally many inputs, or use throw_on_early_termination=False to train on uneven "
-            "inputs."
+            "inputs.)"
         )
 
     def _raise_exhausted(self, text: str) -> NoReturn:

@@ -29,6 +29,11 @@ class CompatibleNames:
         def _local_groups(self, rank: int) -> list[Group]: ...
         def _current_publisher(self) -> Publisher: ...
 
+    @property
+    def _all_params(self) -> list[torch.Tensor]:
+        """All parameters, group after group."""
+        return self._parameters()
+
     def _partition_parameters(
         self, params_per_rank: Sequence[Sequence[torch.Tensor]] | None = None
     ) -> list[list[Group]]:

@@ -77,9 +77,10 @@ class PowerSGDState:
             raise ValueError(f"matrix_approximation_rank must be at least 1, got {matrix_approximation_rank}.")
         if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
             raise ValueError(
-                f"Expect `start_powerSGD_iter` > 1 with `use_error_feedback` or `warm_start` on, got "
-                f"{start_powerSGD_iter}: DDP rebuilds its buckets after the first iteration, and tensors remembered "
-                "from before do not fit them. Start at iteration 2 or later, or turn both off."
+                "Expect `start_powerSGD_iter` > 1 if `use_error_feedback` or `warm_start` is enabled, because PowerSGD "
+                f"can only be applied after the first two iterations in DDP. It is {start_powerSGD_iter}; buckets are "
+                "rebuilt after the first iteration, and tensors remembered from before do not fit them. Start at "
+                "iteration 2 or later, or turn both off."
             )
         self.process_group = process_group
         self.matrix_approximation_rank = matrix_approximation_rank

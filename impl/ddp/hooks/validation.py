@@ -97,14 +97,14 @@ def _check_signature(hook: Any, signature: inspect.Signature, refuse: Raiser) ->
     if bucket is not None and not _is_bucket(bucket.annotation):
         refuse(
             ValueError,
-            f"Communication hook {hook_name(hook)}: bucket annotation should be dist.GradBucket, "
-            f"parameter '{bucket.name}' is annotated {bucket.annotation!r}. Correct it or leave it out.",
+            f"Communication hook: bucket annotation should be dist.GradBucket, but parameter '{bucket.name}' of "
+            f"{hook_name(hook)} is annotated {bucket.annotation!r}. Correct it or leave it out.",
         )
     if not _is_future_of_tensor(signature.return_annotation):
         refuse(
             ValueError,
-            f"Communication hook {hook_name(hook)}: return annotation should be torch.futures.Future[torch.Tensor], "
-            f"it is {signature.return_annotation!r}. Correct it or leave it out.",
+            "Communication hook: return annotation should be torch.futures.Future[torch.Tensor], but that of "
+            f"{hook_name(hook)} is {signature.return_annotation!r}. Correct it or leave it out.",
         )
 
 
