@@ -71,8 +71,9 @@ class Traffic:
         if isinstance(future, kernels.AnyFuture):
             return future
         raise RuntimeError(
-            f"The communication hook returned {type(future).__name__} for bucket {bucket.spec.index} instead of a "
-            "torch.futures.Future of a tensor. A hook that does not communicate must return a completed future."
+            "Communication hook: callback must return a torch.futures.Future object, but got "
+            f"{type(future).__name__} for bucket {bucket.spec.index}. A hook that does not communicate must return a "
+            "completed future of a tensor."
         )
 
     def result(self, bucket: Bucket, flight: Flight) -> torch.Tensor:

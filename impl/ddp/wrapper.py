@@ -13,7 +13,7 @@ from torch import nn
 
 from ..comm.coalesce import broadcast_coalesced
 from ..comm.ranks import GroupRank, Team
-from . import hooks, options, params, stages
+from . import hooks, kernels, options, params, stages
 from .buffers import BufferHook, _BufferCommHook, _BufferCommHookLocation
 from .compat import CompatibleNames
 from .containers import find_tensors, map_tensors
@@ -148,6 +148,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self._has_rebuilt_buckets = False
         self._ddp_sink_clone = True
         self._lazy_init_ran = False
+        self._running_backward = None
         #: gradient-free forwards have run since training last allowed a buffer synchronisation (exceeds DDP-089)
         self._sync_due_after_evaluation = False
         self._comm_hooks = []
@@ -211,6 +212,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return self._post_forward(self._run_ddp_forward(*inputs, **kwargs))
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._recomputes():
+            return self._to_module(inputs, kwargs)
         if not self._lazy_init_ran:
             self._lazy_init()
         if torch.is_grad_enabled() and self._sync_due_after_evaluation:
@@ -226,6 +229,22 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             if place > 0:
                 self._announce(stage)
             stages.perform(self, stage)
+        return self._to_module(inputs, kwargs)
+
+    def _recomputes(self) -> bool:
+        """Whether this forward repeats one whose backward is now running (the whole model is checkpointed).
+
+        Such a forward only brings back activations: it is no iteration, and the backward that runs stays the one that
+        is synchronised (DDP-067). A reentrant checkpoint is another matter: its forward comes before its own backward.
+        """
+        return self._running_backward is not None and self._running_backward == kernels.backward_id()
+
+    def _backward_begins(self, ticket: Ticket) -> None:
+        self._running_backward = kernels.backward_id()
+        self.reducer.begin(ticket)
+
+    def _to_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments on the device and in the dtype in which the module runs."""
         if self.device_ids:
             inputs = self._to_own_device(inputs)
             kwargs = self._to_own_device(kwargs)
@@ -242,6 +261,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return self.module(*inputs, **kwargs)
 
     def _post_forward(self, output: Any) -> Any:
+        if self._recomputes():
+            return output
         if self._delayed is not None:
             self._delayed.after_forward()
         if self._mixed_precision_run is not None:
@@ -263,7 +284,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """Arrange that the coming backward announces itself; find out which parameters it can reach."""
         if not (self.reducer.find_unused or self.reducer.learning):
             if ticket.sync:
-                announce_backward(find_tensors(output), ticket, self.reducer.begin)
+                announce_backward(find_tensors(output), ticket, self._backward_begins)
             return output
         tensors = [tensor for tensor in find_tensors(output) if tensor.grad_fn is not None]
         if ticket.sync and self.reducer.find_unused:
@@ -271,7 +292,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             ticket.unused = set(range(len(self.reducer.parameters))) - reached
         if not tensors:
             return output
-        tied = iter(OutputSink.tie(self.reducer.begin, ticket, self._ddp_sink_clone, tensors))
+        tied = iter(OutputSink.tie(self._backward_begins, ticket, self._ddp_sink_clone, tensors))
         return map_tensors(lambda tensor: tensor if tensor.grad_fn is None else next(tied), output)
 
     @contextmanager
