@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         match given.command:
             case "run":
-                from .commands.run import run as command
+                from .launched import run as command
             case "clauses":
                 from .commands.clauses import clauses as command
             case "repro":

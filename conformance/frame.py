@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -65,6 +65,7 @@ class Frame:
     suite_errors: list[str] = field(default_factory=list)  # checks that could not be read, or did not clean up
     extent: str = ""  # how much of what could be run the tier chose, in words
     judgement: Judgement | None = None  # set once, at the end
+    clusters: Callable[..., Cluster] = Cluster  # makes one; under a launcher another kind
     _preload: tuple[str, ...] = ()  # modules that every rank will want
     _looks: int = LOOKS_AGAIN  # how many more breaks are looked at twice
     _clusters: list[Cluster] = field(default_factory=list)
@@ -96,7 +97,7 @@ class Frame:
     def _cluster(self) -> Cluster:
         if not hasattr(self._mine, "cluster"):
             options: dict[str, Any] = {"deadline_s": self.asked.deadline_s} if self.asked.deadline_s else {}
-            self._mine.cluster = Cluster(self.asked.backend, preload=self._preload, **options)
+            self._mine.cluster = self.clusters(self.asked.backend, preload=self._preload, **options)
             self._clusters.append(self._mine.cluster)
         cluster: Cluster = self._mine.cluster
         return cluster

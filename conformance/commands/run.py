@@ -9,6 +9,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -27,19 +28,24 @@ from ..judgement import BAD_INPUT, INTERNAL, INTERRUPTED
 from ..pages.header import about
 from ..pages.write import write as write_pages
 from ..progress import reporter
+from ..ranks.spread import SpreadCluster
+from ..ranks.troop import Troop
 
 RECORD = "conformance.jsonl"
 JUNIT = "junit.xml"
 
 
-def run(given: Namespace) -> int:
-    """Run, report on standard output, write the records into ``--out``; returns the exit status."""
+def run(given: Namespace, troop: Troop | None = None) -> int:
+    """Run, report on standard output, write the records into ``--out``; returns the exit status.
+
+    With a ``troop``, ranks run at the places that a launcher gave (see ``launched``).
+    """
     checks = _checks(given.checks)
     catalogue = load()
     cited = list(inventory.by_clause(inventory.declared(checks)))
     asked = _asked(given, catalogue, checks, cited)
     out = _writable(Path(given.out))
-    header = _header(asked, catalogue)
+    header = {**_header(asked, catalogue), **({"launcher": troop.about()} if troop else {})}
     with _streams() as (stdout, stderr), resume.alone_in(out):
         resume.set_aside(out / RECORD)
         earlier = resume.Earlier()
@@ -47,6 +53,8 @@ def run(given: Namespace) -> int:
             earlier = resume.find(out / RECORD, header, given.resume, lambda text: _say(text, stderr))
         whole = given.check == "*" and asked.schedule is None
         frame = Frame(asked, catalogue, whole, reporter(stderr), elsewhere=cited, earlier=earlier)
+        if troop is not None:
+            frame.clusters = partial(SpreadCluster, troop)
         with _terminated_like_interrupted():
             status = _pytest(frame, checks, out, {**header, **earlier.header()})
         frame.reporter.end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -54,11 +55,24 @@ def ensure_runnable(spec: str, world: int) -> None:
         if name in ("gloo", "nccl", "mpi", "ucc") and not dist.is_backend_available(name):
             raise NotRunnable(f"this build of torch comes without the backend {name!r}")
     kind = device_of(name, 0).type
-    have = _devices(kind)
-    if have < world:
+    have, here = _devices(kind), min(world, _MOST_HERE[-1])
+    if have < here:
         raise NotRunnable(
-            f"backend {name!r} needs one {kind} device per rank: {world} ranks were asked for, this machine has {have}"
+            f"backend {name!r} needs one {kind} device per rank: {here} ranks were asked for, this machine has {have}"
         )
+
+
+_MOST_HERE = [sys.maxsize]  # how many ranks of a run are on this machine at most; the last entry counts
+
+
+@contextlib.contextmanager
+def spread(most_here: int) -> Iterator[None]:
+    """Inside the block, runs have at most so many of their ranks on this machine."""
+    _MOST_HERE.append(most_here)
+    try:
+        yield
+    finally:
+        _MOST_HERE.pop()
 
 
 def _devices(kind: str) -> int:

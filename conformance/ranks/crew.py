@@ -27,8 +27,9 @@ _PUT_AWAY_LIMIT_S = 10.0
 class Crew:
     """Fresh ranks. ``folder`` holds their words and stacks; each run has a folder of its own within it."""
 
-    def __init__(self, nursery: Nursery, world: int) -> None:
+    def __init__(self, nursery: Nursery, world: int, first: int = 0) -> None:
         self._nursery = nursery
+        self._first = first  # what its first member is called, where the crew is a part of a larger one
         self.folder = Folder(Path(tempfile.mkdtemp(prefix="crew-", dir=nursery.folder)))
         self.pids, self._sockets = nursery.fork(world, self.folder.path)
         self.world = world
@@ -117,7 +118,7 @@ class Crew:
         for rank in range(self.world):
             for line in tail(self.folder.words(rank)).splitlines():
                 if _NO_NAME not in line:
-                    print(f"[rank {rank}] {line}", flush=True)
+                    print(f"[rank {self._first + rank}] {line}", flush=True)
 
     def _new_stacks(self, rank: int, start: int) -> str:
         with contextlib.suppress(OSError):

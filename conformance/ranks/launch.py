@@ -80,15 +80,15 @@ class Cluster:
         payload = pack(function, args, subject)
         order = Order(
             number=next(self._numbers),
-            port=self._nursery().port,
             world=world,
             backend=self.backend,
             payload=payload,
             init=init,
             ledger=ledger,
             group_timeout_s=group_timeout_s or limit_s + _GROUP_OUTLASTS_S,
-            environ={**LOOPBACK, **NO_DNS, **os.environ, **ONE_THREAD, **(env or {})},
+            environ=self._environment({**ONE_THREAD, **(env or {})}),
             main=main_module(payload),
+            **self._meeting(),
         )
         run = self._carry_out(order, limit_s, silence_s or self.silence_s)
         if not explain or ledger or not puzzling(run):
@@ -118,6 +118,14 @@ class Cluster:
             self._started = Nursery(self._preload)
             atexit.register(self.close)
         return self._started
+
+    def _meeting(self) -> dict[str, Any]:
+        """Where ranks meet, as fields of an order."""
+        return {"port": self._nursery().port}
+
+    def _environment(self, asked: dict[str, str]) -> dict[str, str]:
+        """The environment of the ranks."""
+        return {**LOOPBACK, **NO_DNS, **os.environ, **asked}
 
     def _ensure_runnable(self, world: int) -> None:
         if world not in self._runnable:

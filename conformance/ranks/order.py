@@ -15,8 +15,8 @@ from typing import Any
 class Order:
     """One run as its ranks see it. ``payload`` stays pickled until a rank has taken over paths and environment."""
 
-    number: int  # of the run; prefixes its keys in the driver's store
-    port: int  # of the driver's store
+    number: int  # of the run; prefixes its keys in the store
+    port: int  # of the store in which the ranks meet
     world: int
     backend: str
     payload: bytes  # (function, args, subject)
@@ -26,6 +26,10 @@ class Order:
     environ: dict[str, str]
     sys_path: list[str] = field(default_factory=lambda: list(sys.path))
     cwd: str = field(default_factory=os.getcwd)
+    host: str = "127.0.0.1"  # of the store
+    prefix: str = ""  # of all our keys, in a store that is not ours alone
+    first: int = 0  # rank of the crew's first member: a crew on one of several machines begins above 0
+    device: int | None = None  # number of the member's accelerator, where that is not its rank
     main: dict[str, Any] | None = None  # how to import the driver's main module, where the payload refers to it
 
 

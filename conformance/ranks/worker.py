@@ -69,7 +69,7 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
             ledger.begin(run.ledger(rank))
             stack.callback(ledger.end)
             stack.enter_context(recording.recorded(backends.load(order.backend)))
-        context, function, args = _prepared(order, rank)
+        context, function, args = _prepared(order, order.first + rank)
         value = function(context, *args)
         ledger.returned()
         return Finished(value)
@@ -82,11 +82,11 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
 
 def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...]]:
     limit = timedelta(seconds=order.group_timeout_s)
-    client = dist.TCPStore("127.0.0.1", order.port, is_master=False, timeout=limit)
-    store = dist.PrefixStore(f"run{order.number}", client)
+    client = dist.TCPStore(order.host, order.port, is_master=False, timeout=limit)
+    store = dist.PrefixStore(f"{order.prefix}run{order.number}", client)
     function, args, subject = pickle.loads(order.payload)
     name = backends.load(order.backend)
-    device = backends.device_of(name, rank)
+    device = backends.device_of(name, rank if order.device is None else order.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if order.init:

@@ -1,0 +1,54 @@
+"""A cluster whose ranks are spread over the places that a launcher gave."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .agent import Preparation
+from .backends import LOOPBACK, NotRunnable
+from .gather import judge
+from .launch import Cluster
+from .nursery import NO_DNS
+from .order import Order
+from .outcomes import Run
+from .troop import Troop
+
+
+class SpreadCluster(Cluster):
+    """Runs on the first ranks of a launched job; every run has fresh processes, forked by the agents there."""
+
+    def __init__(
+        self, troop: Troop, backend: str = "gloo", deadline_s: float = 30.0, silence_s: float = 3.0,
+        preload: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(backend, deadline_s, silence_s, preload=preload)
+        self._troop = troop
+        # between machines neither the loopback nor a switched-off name service would do
+        defaults = {**LOOPBACK, **NO_DNS} if troop.here == len(troop.members) else {}
+        troop.prepare(Preparation(list(sys.path), os.getcwd(), tuple(preload), defaults))
+
+    def close(self) -> None:
+        """Nothing is ours: the agents go with their troop."""
+
+    def _meeting(self) -> dict[str, Any]:
+        place = self._troop.place
+        return {"host": place.address, "port": place.port, "prefix": place.prefix}
+
+    def _environment(self, asked: dict[str, str]) -> dict[str, str]:
+        """Only what is asked for: the rest is that of the place where a rank runs."""
+        return asked
+
+    def _ensure_runnable(self, world: int) -> None:
+        have = self._troop.place.world
+        if world > have:
+            raise NotRunnable(f"{world} ranks were asked for, and the launcher gave {have}")
+        super()._ensure_runnable(world)
+
+    def _carry_out(self, order: Order, limit_s: float, silence_s: float) -> Run:
+        start = time.monotonic()
+        outcomes = self._troop.carry_out(order, limit_s, silence_s)
+        return judge(outcomes, order.ledger, time.monotonic() - start)
