@@ -28,7 +28,7 @@ def opened(folder: Path) -> Path:
         probe.unlink()
     except OSError as error:
         why = error.strerror or str(error)
-        raise HistoryError(f"cannot write into the history {folder}: {why}; choose another folder") from error
+        raise HistoryError(f"cannot write into {folder}: {why}; choose another folder") from error
     return folder.resolve()
 
 

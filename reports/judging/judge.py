@@ -81,7 +81,7 @@ class _Home:
             command = [str(word) for word in records["perf"][0].header["command"]]
             self.commands[stored.name] = spoken(["python", *command[1:]] if command else [])
         parts = tuple(self._part(part, stored, records[part]) for part in PARTS)
-        status = "whole" if all(part.status == "whole" for part in parts) else "half"
+        status = "whole" if all(part.status in ("whole", "off") for part in parts) else "half"
         facts = {**_facts(header), "environment": header.get("environment", {})}
         commit = str(header.get("commit", stored.manifest.get("commit", "")))
         return Night(self.name, stored.name, stored.time, status, commit, _versions(header), parts, facts)
@@ -92,6 +92,8 @@ class _Home:
         noted = stored.manifest.get("parts", {}).get(name, {})
         why = str(noted.get("why", "")) if isinstance(noted, dict) else ""
         first = [record for record in records if part_of(record.path.name) == (name, 1)]
+        if not first and isinstance(noted, dict) and noted.get("off"):
+            return Part(name, "off", why, files)
         if not first:
             return Part(name, "missing", why or "no readable record", files)
         if not first[0].complete:

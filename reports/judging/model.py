@@ -50,7 +50,7 @@ class Part:
     """One of the things that a night measures: ``conformance`` or ``perf``."""
 
     name: str
-    status: str  # "whole", "half" (ended early; what it holds is used) or "missing"
+    status: str  # "whole", "half" (ended early; what it holds is used), "missing", or "off" (not asked for)
     why: str  # why it is not whole; empty if it is
     files: tuple[str, ...]  # the record files, relative to the history folder; the second one is the rerun
 
@@ -143,6 +143,7 @@ class Series:
     hardware: str  # short hash of the hardware that it ran on
     same: bool  # a subject against itself: any change found here is false
     wrong: bool  # its latest results were wrong: there is no time, and there is an alarm
+    doubtful: bool  # on the latest night it looks like a change, or odd: to be measured again before it is believed
     current: bool  # False if a later workload or hardware has taken its place
     points: tuple[Point, ...]  # one for each night of the machine since the series began, in order
     changes: tuple[Change, ...]  # in order of time

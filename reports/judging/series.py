@@ -59,15 +59,15 @@ class Followed:
         self.traces = [_Trace() for _ in self.identities]
         self.notes = self._placed(notes)
         self.last: Step | None = None
+        self.doubtful = np.zeros(len(self.identities), dtype=np.bool_)  # on the latest night, before any rerun
 
     def follow(self) -> list[Series]:
         """Judge every night in turn; afterwards one ``Series`` for each."""
         ratios = np.array([identity.basis is Basis.RATIO for identity in self.identities], dtype=np.bool_)
         watch = Watch(len(self.identities), self.parameters, ratios=ratios)
         for column in range(len(self.nights)):
-            step = watch.take(
-                self.values[:, column], again=self._again(column), quarter=self._quarters(column)
-            )  # fmt: skip
+            self.doubtful = watch.doubtful(watch.look(self.values[:, column]))
+            step = watch.take(self.values[:, column], again=self._again(column), quarter=self._quarters(column))
             for one in range(len(self.identities)):
                 self._note_events(one, column, step)
             for one, text in self.notes.get(column, ()):
@@ -202,6 +202,7 @@ class Followed:
             hardware=identity.hardware,
             same=identity.same,
             wrong=False,
+            doubtful=current and bool(self.doubtful[one]),
             current=current,
             points=tuple(trace.points[first:end]),
             changes=tuple(self._changes(one)),

@@ -54,6 +54,19 @@ _ROWS: dict[str, Fields] = {
         "derived": dict,  # figures made from the samples: bytes, bandwidth, exposed time, memory …
         "verified": dict,  # what was compared with one process, and how far apart it was
     },
+    # what was said of one series or clause on the night that the file belongs to
+    "verdict": {
+        "kind": str,  # "series" or "clause"
+        "key": str,
+        "name": str,
+        "state": str,
+        "value": (int, float, type(None)),
+        "level": (int, float, type(None)),  # what the value was compared with
+        "evidence": (int, float),  # share of the alarm threshold
+        "since": str,  # the night on which the change in sight began; empty if there is none
+        "effect": (int, float, type(None)),  # fraction
+        "alarms": bool,
+    },
 }
 
 

@@ -1,0 +1,122 @@
+"""The command line: ``python -m reports nightly | judge | ack | power``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .history import HistoryError, machine_name, named, opened
+
+STATUSES = """exit status:
+  0   healthy
+  1   a confirmed regression or a broken clause that nobody has acknowledged
+  2   could not judge: bad input, another run going on, or a part of the night is missing
+  130 interrupted; what was finished is in the history"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser("python -m reports", description="Keep, judge and show nightly records.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="nightly | judge | ack | power")
+    raw = argparse.RawDescriptionHelpFormatter
+    _nightly(commands.add_parser("nightly", help="measure and judge one night", epilog=STATUSES, formatter_class=raw))
+    judge = commands.add_parser("judge", help="judge a history again", epilog=STATUSES, formatter_class=raw)
+    judge.add_argument("history", metavar="HISTORY")
+    ack = commands.add_parser("ack", help="acknowledge a regression or a broken clause")
+    ack.add_argument("key", metavar="SERIES", help="as the verdict prints it; a clause as CLAUSE/SUBJECT/BACKEND/WORLD")
+    ack.add_argument("--note", required=True, metavar="TEXT", help="what is known about it")
+    ack.add_argument("--history", default="history", metavar="FOLDER", help="(default: %(default)s)")
+    ack.add_argument("--machine", default="", metavar="NAME", help="if the same key stands on several")
+    ack.add_argument("--who", default="", metavar="NAME", help="(default: the user's name)")
+    power = commands.add_parser("power", help="judge a simulated year with known truth, and count what was found")
+    power.add_argument("--series", default=1000, type=int, metavar="N", help="for each figure (default: %(default)s)")
+    power.add_argument("--seed", default=1, type=int)
+    power.add_argument("--out", default="", metavar="FILE", help="write the figures as JSON, too")
+    return top
+
+
+def _nightly(nightly: argparse.ArgumentParser) -> None:
+    from .nightly.plan import CONFORMANCE, PERF
+
+    nightly.add_argument("--history", default="history", metavar="FOLDER", help="(default: %(default)s)")
+    nightly.add_argument("--out", default="out/nightly", metavar="FOLDER", help="page and logs (default: %(default)s)")
+    nightly.add_argument("--budget", default="30m", metavar="TIME", help="for everything: 90s, 30m, 1.5h")
+    nightly.add_argument(
+        "--subject", default="impl,torch", metavar="NAMES", help="who is judged (default: %(default)s)"
+    )
+    nightly.add_argument("--machine", default="", metavar="NAME", help="(default: from its processor and GPUs)")
+    nightly.add_argument(
+        "--conformance", default=CONFORMANCE, metavar="COMMAND", help="'' for none (default: %(default)s)"
+    )
+    nightly.add_argument("--perf", default=PERF, metavar="COMMAND", help="'' for none (default: %(default)s)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; returns the exit status."""
+    given = parser().parse_args(arguments)
+    try:
+        match given.command:
+            case "nightly":
+                return _run_nightly(given)
+            case "judge":
+                return _judge(_existing(given.history))
+            case "ack":
+                return _ack(given)
+            case _:
+                from .simulate.power import power
+
+                return power(given.series, given.seed, Path(given.out) if given.out else None)
+    except HistoryError as error:
+        print(f"reports: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("reports: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run_nightly(given: argparse.Namespace) -> int:
+    from .nightly.plan import Asked, checked, seconds
+    from .nightly.run import nightly
+    from .records.identity import machine
+
+    name = given.machine or os.environ.get("JOINERY_MACHINE", "") or machine_name(machine())
+    conformance, perf = checked(given.conformance, "conformance"), checked(given.perf, "performance")
+    if not conformance and not perf:
+        raise HistoryError("there is nothing to do: both --conformance and --perf are empty")
+    budget_s, out = seconds(given.budget), Path(given.out)
+    history = opened(Path(given.history))
+    return nightly(Asked(history, opened(out), named(name), budget_s, given.subject, conformance, perf))
+
+
+def _existing(folder: str) -> Path:
+    if not Path(folder).is_dir():
+        raise HistoryError(f"there is no history at {folder}: name the folder that `nightly` was given")
+    return Path(folder)
+
+
+def _judge(history: Path) -> int:
+    from .judging import judge
+    from .nightly.verdict import told
+
+    judged = judge(history)
+    for machine in judged.machines:
+        print(told(judged, machine))
+    if not judged.machines:
+        print(f"reports: {history} holds no night that can be read", file=sys.stderr)
+    return judged.health.exit_status
+
+
+def _ack(given: argparse.Namespace) -> int:
+    from .judging import judge
+    from .states import acknowledge
+
+    history = _existing(given.history)
+    place = acknowledge(judge(history), history, given.key, given.note, machine=given.machine, who=given.who)
+    print(f"noted in {place}; it counts from the next page or run on")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""``make judge-power``: what the judgement finds in simulated years with known truth, and how much it makes up."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..judging.dating import detectable
+from ..judging.judge import interval
+from ..judging.parameters import DEFAULT, Parameters
+from ..judging.watch import thresholds
+from .replay import Replay, change_points, replay, threshold
+from .year import World, Year, year
+
+WITHIN = (1, 2, 3, 5, 10, 20, 40)  # nights with a measurement since the change began
+_NIGHTS_OF_YEAR = 365.25
+_FEW = 60  # series for the rivals that take seconds for each year
+
+TARGET_FALSE, TARGET_FOUND, TARGET_WITHIN = 1e-4, 0.90, 3
+
+Rule = Callable[[Year], Replay]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A kind of year, and what it is for."""
+
+    name: str
+    world: World
+
+
+def scenarios(series: int) -> list[Scenario]:
+    """The years that are judged; ``series`` of them each."""
+    usual = World(series=series)
+    plain = replace(usual, outliers=0.0, noisy=0.0)
+    return [
+        Scenario("nothing changes", usual),
+        Scenario("nothing changes, a rerun meets the same noise again", replace(usual, lasting=1.0)),
+        Scenario("nothing changes, heavy tails", replace(usual, heavy=True)),
+        Scenario("nothing changes, a night takes after the one before (0.3)", replace(usual, wander=0.3)),
+        Scenario("nothing changes, but the machine is replaced", replace(usual, other_machine=180)),
+        Scenario("step of 10 %, normal noise only", replace(plain, step=0.10)),
+        Scenario("step of 10 %", replace(usual, step=0.10)),
+        Scenario("step of 10 %, a rerun meets the same noise again", replace(usual, step=0.10, lasting=1.0)),
+        Scenario("step of 5 %", replace(usual, step=0.05)),
+        Scenario("step of 3 %", replace(usual, step=0.03)),
+        Scenario("step of 3 % at 1 % noise", replace(usual, step=0.03, noise=0.01)),
+        Scenario("drift of 10 % over 60 nights", replace(usual, step=0.10, drift=60.0)),
+    ]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a rule made of a kind of year."""
+
+    rule: str
+    scenario: str
+    verdicts: int  # while nothing had changed
+    false: int  # regressions confirmed while nothing had changed
+    false_gains: int
+    rate: float  # false alarms for each verdict, with its 95 % interval
+    low: float
+    high: float
+    per_year: float  # false alarms for each series and year
+    found: dict[int, float]  # within so many nights -> share of the changes found; empty if there was none
+    reruns: float  # share of verdicts for which the series was measured again
+    dated: float | None  # share of the found changes whose first night is told within two nights
+
+
+def figures(rule: str, scenario: str, judged: Replay) -> Figures:
+    before = judged.year.before()
+    verdicts, false = int((judged.verdicts & before).sum()), int((judged.alarms & before).sum())
+    low, high = interval(false, verdicts)
+    years = verdicts / _NIGHTS_OF_YEAR
+    return Figures(
+        rule, scenario, verdicts, false, int((judged.gains & before).sum()), false / max(verdicts, 1), low, high,
+        false / max(years, 1e-9), _found(judged), judged.reruns, _dated(judged),
+    )  # fmt: skip
+
+
+def _found(judged: Replay) -> dict[int, float]:
+    """A change that an alarm before it has claimed already counts as found only by an alarm after it began."""
+    if not judged.year.world.step:
+        return {}
+    hits = dict.fromkeys(WITHIN, 0)
+    for one, begin in enumerate(judged.year.begins):
+        there = np.isfinite(judged.year.first[one, begin:])
+        alarms = np.flatnonzero(judged.alarms[one, begin:][there])
+        for within in WITHIN:
+            hits[within] += bool(len(alarms) and alarms[0] < within)
+    return {within: count / len(judged.year.begins) for within, count in hits.items()}
+
+
+def _dated(judged: Replay) -> float | None:
+    """How often the verdict's own date is right, for changes that come at once."""
+    if not judged.year.world.step or judged.year.world.drift or not judged.spans.any():
+        return None
+    near = []
+    for one, begin in enumerate(judged.year.begins):
+        alarms = np.flatnonzero(judged.alarms[one, begin:]) + begin
+        if len(alarms):
+            there = np.flatnonzero(np.isfinite(judged.year.first[one, : alarms[0] + 1]))
+            near.append(abs(int(there[-judged.spans[one, alarms[0]]]) - int(begin)) <= 2)
+    return float(np.mean(near)) if near else None
+
+
+def rules(parameters: Parameters) -> Iterator[tuple[str, Rule, int]]:
+    """The judgement and its rivals, each with the most series that it is given."""
+    yield "joinery", lambda drawn: replay(drawn, parameters), sys.maxsize
+    yield "plain 10 % threshold", threshold, sys.maxsize
+    if importlib.util.find_spec("ruptures") is not None:
+        yield "ruptures (PELT, rbf)", lambda drawn: change_points(drawn, _pelt), _FEW
+
+
+def _pelt(values: Any) -> list[int]:
+    import ruptures  # type: ignore[import-not-found,unused-ignore]
+
+    return [int(point) for point in ruptures.Pelt(model="rbf", min_size=2, jump=1).fit_predict(values, pen=10)[:-1]]
+
+
+def power(series: int, seed: int, out: Path | None, parameters: Parameters = DEFAULT) -> int:
+    """Print the figures, and whether the target was met; returns the exit status."""
+    for sentence in parameters.sentences():
+        print(sentence)
+    print(f"\nEvery year: {World().nights} nights, {World().words}, {World().missed:.0%} of nights missed.\n")
+    done: list[Figures] = []
+    start = time.monotonic()
+    for scenario in scenarios(series):
+        print(scenario.name)
+        for name, rule, most in rules(parameters):
+            world = replace(scenario.world, series=min(series, most))
+            done.append(figures(name, scenario.name, rule(year(world, seed, parameters.again))))
+            print(f"  {name:22} {words(done[-1])}", flush=True)
+    _detectable(parameters)
+    met = _target(done)
+    print(f"({time.monotonic() - start:.0f} s)")
+    if out is not None:
+        told = {"parameters": asdict(parameters), "series": series, "seed": seed, "figures": [asdict(f) for f in done]}
+        out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    return 0 if met else 1
+
+
+def words(told: Figures) -> str:
+    """One line of the table."""
+    line = f"false {told.false:5d} of {told.verdicts} verdicts: {told.rate:.1e} [{told.low:.1e}, {told.high:.1e}], "
+    line += f"{told.per_year:.3f} a series and year"
+    if told.found:
+        line += "; found " + ", ".join(f"{share:.0%} in {within}" for within, share in told.found.items())
+    line += f"; dated within 2 nights {told.dated:.0%}" if told.dated is not None else ""
+    return line + (f"; measured again {told.reruns:.0%}" if told.reruns else "")
+
+
+def _detectable(parameters: Parameters) -> None:
+    place = min(range(len(parameters.spans)), key=lambda at: abs(parameters.spans[at] - TARGET_WITHIN))
+    limit = float(thresholds(parameters)[parameters.memory, place])
+    sizes = (0.01, 0.02, 0.03, 0.05)
+    told = [f"{detectable(n, parameters.window, limit, parameters.spans[place]):.1%} at {n:.0%} noise" for n in sizes]
+    print(f"\nsmallest slow-down found within {TARGET_WITHIN} nights nine times of ten: " + ", ".join(told))
+
+
+def _target(done: list[Figures]) -> bool:
+    """Say whether the target was met, by the figures of the real judgement."""
+    mine = {told.scenario: told for told in done if told.rule == "joinery"}
+    quiet, step = mine["nothing changes"], mine["step of 10 %"]
+    found = step.found[TARGET_WITHIN]
+    met = quiet.rate <= TARGET_FALSE and found >= TARGET_FOUND
+    print(
+        f"target: at most {TARGET_FALSE:g} false alarms a verdict and {TARGET_FOUND:.0%} of 10 % steps within "
+        f"{TARGET_WITHIN} nights; reached: {quiet.rate:.1e} and {found:.1%}: {'met' if met else 'NOT met'}"
+    )
+    return met
