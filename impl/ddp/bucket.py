@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import repeat
+from operator import is_
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -91,8 +94,16 @@ class Bucket:
         self.parameters = [parameters[index] for index in spec.parameters]
         self.as_view = as_view  # whether .grad becomes a view of the flat buffer
         self.missing = len(spec.slots)
+        #: parameters whose gradients have accumulated, in order, where nobody counts them (see ``arrivals``)
+        self.arrived: list[torch.Tensor] = []
+        #: those that must arrive before this bucket starts, in the order in which they should
+        self.awaited = self.parameters
         self.flat: torch.Tensor | None = None
         self.views: list[torch.Tensor] = []
+        #: by how much the contribution was multiplied when it was last collected
+        self.factor = 1.0
+        #: the gradients that were collected, kept until delivery (copies only)
+        self._held: list[Any] = []
         #: old gradients, by place, of locally unused parameters whose gradient lives in the flat buffer; between
         #: ``collect`` and ``deliver`` only
         self._set_aside: dict[int, torch.Tensor] = {}
@@ -108,7 +119,19 @@ class Bucket:
     def reset(self) -> None:
         """Make ready for the next backward."""
         self.missing = len(self.parameters)
+        self.arrived.clear()
         self._set_aside.clear()
+
+    def await_all_but(self, unused: Collection[int]) -> None:
+        """Say which parameters must arrive: all but some of their indices."""
+        pairs = zip(self.spec.parameters, self.parameters, strict=True)
+        self.awaited = [parameter for index, parameter in pairs if index not in unused]
+
+    def all_arrived(self) -> bool:
+        """Whether every awaited parameter is among the arrived."""
+        if len(self.arrived) == len(self.awaited) and all(map(is_, self.arrived, self.awaited)):
+            return True
+        return set(map(id, self.awaited)) <= set(map(id, self.arrived))
 
     def zeros(self) -> torch.Tensor:
         """A contribution of nothing: what a joined rank sends (DDPJ-009)."""
@@ -116,13 +139,28 @@ class Bucket:
 
     # -- filling
 
-    def collect(self, unused: Collection[int]) -> torch.Tensor:
-        """Bring the local gradients into the flat buffer and return it; ``unused`` parameters contribute zeros.
+    def collect(self, unused: Collection[int], factor: float = 1.0) -> torch.Tensor:
+        """Bring the local gradients, times ``factor``, into the flat buffer and return it; ``unused`` ones are zeros.
 
-        A sparse bucket returns its gradient, or an empty one.
+        A sparse bucket returns its gradient as it is, or an empty one.
         """
         if self.flat is None:
             return self._sparse_gradient(unused)
+        self.factor = factor
+        gradients: list[Any] = [parameter.grad for parameter in self.parameters]
+        if unused or any(map(is_, gradients, repeat(None))):
+            self._collect_what_is_there(unused)
+        elif not self.as_view:
+            self._held = gradients  # a second look at the same objects costs a quarter of the first
+            kernels.copy_scaled(self.flat, self.views, gradients, factor)
+            return self.flat
+        elif not all(map(is_, gradients, self.views)):  # else autograd has accumulated right here
+            self._collect_what_is_there(unused)
+        if factor != 1.0:
+            self.flat.mul_(factor)
+        return self.flat
+
+    def _collect_what_is_there(self, unused: Collection[int]) -> None:
         targets, sources = [], []
         for place, (index, parameter) in enumerate(zip(self.spec.parameters, self.parameters, strict=True)):
             gradient, view = parameter.grad, self.views[place]
@@ -135,7 +173,6 @@ class Bucket:
                 sources.append(gradient)
         if sources:
             kernels.copy_all(targets, sources)
-        return self.flat
 
     def _sparse_gradient(self, unused: Collection[int]) -> torch.Tensor:
         parameter = self.parameters[0]
@@ -155,15 +192,17 @@ class Bucket:
 
     # -- delivering
 
-    def deliver(self, result: torch.Tensor, untouched: Collection[int]) -> None:
-        """Hand the reduced gradients to the parameters; those in ``untouched`` keep what they had (DDP-100)."""
+    def deliver(self, result: torch.Tensor, untouched: Collection[int], divisor: int = 1) -> None:
+        """Hand the reduced gradients, divided, to the parameters; ``untouched`` ones keep what they had (DDP-100)."""
         if self.flat is None:
             if self.spec.slots[0].parameter not in untouched:
-                self.parameters[0].grad = result
+                self.parameters[0].grad = result if divisor == 1 else result / divisor
         elif self.as_view:
+            kernels.divide(result, divisor)
             self._deliver_views(result, untouched)
         else:
-            self._deliver_copies(result, untouched)
+            self._deliver_copies(result, untouched, divisor)
+            self._held = []
 
     def _deliver_views(self, result: torch.Tensor, untouched: Collection[int]) -> None:
         assert self.flat is not None
@@ -177,8 +216,13 @@ class Bucket:
             elif parameter.grad is not view:
                 parameter.grad = view
 
-    def _deliver_copies(self, result: torch.Tensor, untouched: Collection[int]) -> None:
+    def _deliver_copies(self, result: torch.Tensor, untouched: Collection[int], divisor: int) -> None:
         views = self.views if result is self.flat else self.views_of(result.contiguous().view(-1))
+        gradients: list[Any] = [parameter.grad for parameter in self.parameters]
+        if not untouched and not any(map(is_, gradients, repeat(None))):
+            kernels.copy_divided(gradients, result, views, divisor)
+            return
+        kernels.divide(result, divisor)
         targets, sources = [], []
         for index, parameter, view in zip(self.spec.parameters, self.parameters, views, strict=True):
             if index in untouched:

@@ -18,6 +18,36 @@ def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     torch._foreach_copy_(targets, sources)
 
 
+#: from this many elements on (the mean of a bucket), one fused scale-and-copy for each tensor beats a copy of the whole
+#: list and one pass over the flat buffer
+_LARGE_NUMEL = 4096
+
+
+def copy_scaled(flat: torch.Tensor, views: list[torch.Tensor], sources: list[torch.Tensor], factor: float) -> None:
+    """Fill ``flat``, of which ``views`` are the parts, with the sources times ``factor``."""
+    if factor != 1.0 and _are_large(flat, views):
+        for view, source in zip(views, sources, strict=True):
+            torch.mul(source, factor, out=view)
+        return
+    copy_all(views, sources)
+    if factor != 1.0:
+        flat.mul_(factor)
+
+
+def copy_divided(targets: list[torch.Tensor], flat: torch.Tensor, views: list[torch.Tensor], divisor: int) -> None:
+    """Fill the targets with the parts ``views`` of ``flat`` divided by ``divisor``; ``flat`` may change."""
+    if divisor != 1 and _are_large(flat, views):
+        for target, view in zip(targets, views, strict=True):
+            torch.div(view, divisor, out=target)
+        return
+    divide(flat, divisor)
+    copy_all(targets, views)
+
+
+def _are_large(flat: torch.Tensor, views: list[torch.Tensor]) -> bool:
+    return flat.numel() >= _LARGE_NUMEL * len(views)
+
+
 def divide(flat: torch.Tensor, divisor: int) -> None:
     """Divide in place. A power of two is applied as an exact reciprocal: the same bits, and a cheaper loop."""
     if divisor == 1:
@@ -48,11 +78,15 @@ def distributed_context() -> int | None:
         return None
 
 
+def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
+    """The node that adds to this parameter's ``.grad``."""
+    return torch.autograd.graph.get_gradient_edge(parameter).node
+
+
 def accumulates_now(parameter: torch.Tensor) -> bool:
     """Whether the backward pass now running may add to ``.grad``; False for ``torch.autograd.grad`` (DDP-065)."""
-    node = torch.autograd.graph.get_gradient_edge(parameter).node
     try:
-        torch._C._will_engine_execute_node(node)  # type: ignore[attr-defined]
+        torch._C._will_engine_execute_node(accumulator(parameter))  # type: ignore[attr-defined]
     except RuntimeError:  # how the engine says that it runs the functional interface
         return False
     return True

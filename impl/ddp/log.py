@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -129,7 +129,9 @@ class DDPLogger:
         indices = ", ".join(" ".join(map(str, bucket.parameters)) for bucket in plan.buckets)
         self.note(has_rebuilt_buckets=1, rebuilt_bucket_sizes=text, rebuilt_per_bucket_param_indices=indices)
 
-    def step_done(self, order: Sequence[int], buckets: int, unused_bytes: int, graph_is_static: bool) -> None:
+    def step_done(
+        self, order: Callable[[], Sequence[int]], buckets: int, unused_bytes: int, graph_is_static: bool
+    ) -> None:
         """A synchronised backward has delivered; refresh the run-time entries if this iteration is sampled."""
         iteration = self._iterations
         self._iterations += 1
@@ -145,6 +147,6 @@ class DDPLogger:
             num_buckets_reduced=buckets,
             unused_parameter_size=unused_bytes,
             can_set_static_graph=int(graph_is_static),
-            prev_iteration_grad_ready_order_indices=", ".join(map(str, order)),
+            prev_iteration_grad_ready_order_indices=", ".join(map(str, order())),
             **timed,
         )

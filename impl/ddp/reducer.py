@@ -13,8 +13,7 @@ All collectives start on the thread that runs backward, in plan order. A joined 
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 
 from ..comm.ranks import Team
 from . import kernels
+from .arrivals import Arrivals
 from .bucket import Bucket
 from .complaints import tell_second_arrival, tell_unfinished
 from .log import Times
@@ -53,6 +53,7 @@ class Reducer:
         static_graph: bool,
         as_view: bool,
         skip_unused: bool = False,
+        recast: bool = False,
     ) -> None:
         self.parameters = list(parameters)
         self.specs = list(specs)
@@ -62,7 +63,7 @@ class Reducer:
         self.static_graph = static_graph
         self.as_view = as_view
         self.skip_unused = skip_unused  # leave what nobody uses out of later reductions (DDP-116)
-        self.index_of = {parameter: index for index, parameter in enumerate(self.parameters)}
+        self.index_of: dict[torch.Tensor, int] = {parameter: index for index, parameter in enumerate(self.parameters)}
 
         # -- the same on every rank, because each reduction is either lived or shadowed by each rank
         #: reductions since the last reset
@@ -80,8 +81,10 @@ class Reducer:
         self._armed = False
         #: arrivals that make each parameter ready, learned in the first live backward of a static graph
         self._expected: list[int] | None = None
-        #: order of readiness in the last complete live backward
+        #: order of readiness in the last complete live backward whose arrivals were counted
         self.arrival_order: list[int] = []
+        #: whether every backward since the buckets follow the order of arrival has kept to it
+        self._orderly = True
         #: 1 for parameters that received a gradient since the last synchronisation (kept if ``find_unused``)
         self._used_since_sync = bytearray(len(self.parameters))
         #: whether a backward here has left a parameter out (DDP-104)
@@ -90,6 +93,8 @@ class Reducer:
         self._latest: Ticket | None = None
         #: (backward, parameter) of arrivals that came before their backward announced itself
         self._early: list[tuple[int, int]] = []
+        #: found in the buckets' lists when a backward began: came early in it, or from another one
+        self._perhaps_early: list[int] = []
         #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
         self.other_futures: list[torch.futures.Future[Any]] = []
 
@@ -100,6 +105,8 @@ class Reducer:
         self._unused: set[int] = set()
         #: distributed-autograd context of the forward whose backward this is
         self._context: int | None = None
+        #: arrivals in such a backward, looked at when it ends
+        self._postponed: list[int] = []
         self._flights: list[Flight] = []
 
         # -- valid while a joined rank shadows a reduction: what it has started so far
@@ -111,9 +118,9 @@ class Reducer:
         self._graph_static = True
         self._former_unused: set[int] | None = None
         self.sparse_metadata: dict[str, torch.Tensor] = {}
-        self._handles: list[Any] = []
+        self._arrivals = Arrivals(self, recast=recast)
+        self._arrivals.count_each()
         self._lay_out(first_plan(self.specs, caps, will_be_rebuilt=not self.find_unused))
-        self._hook_parameters()
 
     @property
     def team(self) -> Team:
@@ -128,6 +135,8 @@ class Reducer:
         with torch.no_grad():
             for bucket in self.buckets:
                 bucket.adopt_gradients()
+        if not self._arrivals.counted:
+            self._note_arrivals_in_buckets()
 
     def replan_due(self) -> bool:
         """Whether the next synchronised forward must rebuild the buckets (DDP-054). The same on every rank."""
@@ -144,6 +153,8 @@ class Reducer:
         """Lay the buckets out anew, in the order that all ranks agreed on."""
         self._lay_out(plan_buckets(self.specs, order, self.caps))
         self.rebuilt = True
+        if self._orderly and self._each_arrives_once() and self._arrivals.watching:
+            self._note_arrivals_in_buckets()
 
     def move_to(self, team: Team) -> None:
         """Reduce over another team; everything learned from backwards is forgotten and agreed anew (DDP-164)."""
@@ -160,22 +171,42 @@ class Reducer:
         self._never_used, self._expected, self.arrival_order = frozenset(), None, []
         self._lay_out(first_plan(self.specs, self.caps, will_be_rebuilt=not self.find_unused))
 
-    # -- hooks on parameters
+    # -- watching parameters
 
-    def _hook_parameters(self) -> None:
-        me = weakref.ref(self)  # parameters outlive the reducer and must not keep it alive (HOOK-008)
-        for index, parameter in enumerate(self.parameters):
-            self._handles.append(parameter.register_post_accumulate_grad_hook(_arrival_hook(me, index)))
+    def _each_arrives_once(self) -> bool:
+        """Whether every parameter of the plan is known to accumulate exactly once, or never, in each backward."""
+        if self.find_unused or self.skip_unused:
+            return False
+        return not self.static_graph or (self._expected is not None and max(self._expected, default=0) <= 1)
+
+    def _note_arrivals_in_buckets(self) -> None:
+        """From now on buckets hold their arrivals; each tells only when it should be full."""
+        unused = {i for i, need in enumerate(self._expected or ()) if need == 0} if self.static_graph else set()
+        for bucket in self.buckets:
+            bucket.await_all_but(unused)
+        self._arrivals.note_in(self.buckets)
+
+    def _count_again(self) -> None:
+        """Something went another way than before: from now on each arrival tells of itself, as in the beginning."""
+        noted = [(bucket, list(bucket.arrived)) for bucket in self.buckets]
+        self._orderly = False
+        self._arrivals.count_each()
+        if self.phase is Phase.IDLE:
+            return
+        for bucket, arrived in noted:
+            if not bucket.missing:  # found full, and perhaps under way already
+                bucket.missing = len(bucket.awaited)
+            for parameter in arrived:
+                self.arrived(self.index_of[parameter])
+
+    def watch_anew(self) -> None:
+        """The parameters were moved or cast, which may have given them new nodes: watch those."""
+        if self._arrivals.watching:
+            self._count_again()
 
     def remove_hooks(self) -> None:
         """Stop watching gradients: from now on backward is local (DDP-066)."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def __del__(self) -> None:
-        for handle in self.__dict__.get("_handles", ()):
-            handle.remove()
+        self._arrivals.stop()
 
     # -- forward
 
@@ -192,6 +223,13 @@ class Reducer:
             former.unused = ticket.unused
         self._latest = ticket
         self._early.clear()
+        if self._arrivals.counted:
+            return
+        if ticket.sync and not (ticket.announced and ticket.context is None):
+            self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
+        elif self.phase is Phase.IDLE:
+            for bucket in self.buckets:
+                bucket.arrived.clear()
 
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-062, DDP-063)."""
@@ -218,14 +256,15 @@ class Reducer:
 
     def begin(self, ticket: Ticket) -> None:
         """A backward through this ticket's forward starts now."""
-        if ticket.spent or not self._handles:
+        if ticket.spent or not self._arrivals.watching:
             return
         ticket.spent = True
         if not ticket.sync or self.phase is Phase.FILLING:
             return
         self.phase = Phase.FILLING
         self.times.backward_start = time.time_ns()
-        self._order, self._flights, self._context = [], [], ticket.context
+        self._order, self._flights, self._context, self._postponed = [], [], ticket.context, []
+        self._perhaps_early = [self.index_of[found] for bucket in self.buckets for found in bucket.arrived]
         for bucket in self.buckets:
             bucket.reset()
         self._arm()
@@ -264,6 +303,9 @@ class Reducer:
 
     def arrived(self, index: int) -> None:
         """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114)."""
+        if self._context is not None and self.phase is Phase.FILLING:
+            self._postponed.append(index)  # autograd does not say whether the gradient went to ``.grad``
+            return
         searching = self.find_unused or self.static_graph
         none = searching and self.parameters[index].grad is None  # it only feeds outputs outside the loss
         if self.find_unused and not none:
@@ -286,6 +328,17 @@ class Reducer:
             self._refuse_second_arrival(index)
         elif need == -1:
             self._order.append(index)
+
+    def should_be_full(self, place: int) -> None:
+        """The parameter that completed bucket ``place`` last time has accumulated."""
+        bucket = self.buckets[place]
+        if self.phase is Phase.IDLE or not bucket.missing:
+            return
+        if bucket.all_arrived():
+            bucket.missing = 0
+            self._start_full_buckets()
+        else:
+            self._count_again()
 
     def _begins_late(self, index: int) -> bool:
         """An arrival before its backward announced itself: outputs out of sight, or a parameter used outside."""
@@ -318,7 +371,7 @@ class Reducer:
                 if not self._flights:
                     self.times.comm_start = time.time_ns()
                 self.traffic.around.announce(bucket.spec.index)
-                flat = bucket.collect(self._left_out())
+                flat = bucket.collect(self._left_out(), self.traffic.factor_before())
                 self._flights.append(self.traffic.start(bucket, flat, last=self._is_last(bucket)))
 
     def _is_last(self, bucket: Bucket) -> bool:
@@ -337,22 +390,30 @@ class Reducer:
         self._armed = False
         if self.phase is not Phase.FILLING:
             return
-        if not self._order and not kernels.accumulates_now(self.parameters[0]):
+        if self._context is not None and self._backward_ended_in(self._context):
+            return
+        nothing = not self._order and not any(bucket.arrived for bucket in self.buckets)
+        if nothing and not kernels.accumulates_now(self.parameters[0]):
             self.phase = Phase.IDLE  # torch.autograd.grad: nothing was accumulated, nothing is reduced
             return
-        if not self._order and self._context is not None:
-            self._backward_ended_in(self._context)
-        else:
-            self._complete()
+        self._complete()
 
-    def _backward_ended_in(self, context: int) -> None:
-        """A backward of distributed autograd is over: nothing arrived, because gradients lie in the context."""
+    def _backward_ended_in(self, context: int) -> bool:
+        """Reduce the gradients that a backward of distributed autograd has left in its context, if there are any.
+
+        Such a forward may also be followed by an ordinary backward; what arrived is looked at here in either case.
+        """
+        arrived, self._postponed, self._context = self._postponed, [], None
         self._armed = True
         with torch.no_grad(), borrowed_gradients(context, self.parameters) as present:
             for index in present:
                 self.arrived(index)
-            self._complete()
+            if present:
+                self._complete()
         self._armed = False
+        for index in [] if present else arrived:
+            self.arrived(index)
+        return bool(present)
 
     def _complete(self) -> None:
         """Reduce what has not started yet and deliver, unless a further backward is to complete this one."""
@@ -360,13 +421,27 @@ class Reducer:
             self._learn_static_graph()
         elif self.find_unused:
             self._give_up_on([index for index, need in enumerate(self._need) if need > 0])
-        if any(need > 0 for need in self._need):
+        if not self._arrivals.counted:
+            self._look_into_buckets()
+        for index in self._perhaps_early:
+            if self._arrivals.counted and self._need[index] > 0:
+                self.arrived(index)
+        if self._arrivals.counted and any(need > 0 for need in self._need):
             return  # another backward may complete it; otherwise the next forward complains (DDP-062)
         self._armed = True  # whatever raises from here on has ended this backward
         with torch.no_grad():
             self._start_full_buckets()
             self._finish()
         self._armed = False
+
+    def _look_into_buckets(self) -> None:
+        """At the end of a backward: all is well if every list holds just what was awaited; else count."""
+        for bucket in self.buckets:
+            if bucket.missing and bucket.all_arrived():
+                bucket.missing = 0
+            if bucket.missing or len(bucket.arrived) != len(bucket.awaited):
+                self._count_again()
+                return
 
     def _give_up_on(self, indices: Sequence[int]) -> None:
         """Take as unused what has not arrived by the end of backward (outputs outside the loss: DDP-101)."""
@@ -389,18 +464,25 @@ class Reducer:
         if self._agreement_due():
             untouched = self._agree_on_use([self._uses(index) for index in range(len(self.parameters))])
         for bucket, flight in zip(self.buckets, self._flights, strict=True):
-            bucket.deliver(self.traffic.result(bucket, flight), untouched)
+            result, divisor = self.traffic.result(bucket, flight)
+            bucket.deliver(result, untouched, divisor)
         self._await_others()
         self.times.comm_end = time.time_ns()
         self._graph_static &= self._former_unused in (None, self._unused)
         self._former_unused = self._unused
-        self.arrival_order = self._order
+        if self._arrivals.counted:
+            self.arrival_order = self._order
         self._used_since_sync = bytearray(len(self.parameters))
         self.phase = Phase.IDLE
         self._flights = []
         self._note_reduction(untouched)
         self._note_use_of_search()
         around.delivered()
+
+    def arrived_order(self) -> list[int]:
+        """The order of readiness in the last complete live backward; bucket by bucket where nobody counted."""
+        noted = [self.index_of[parameter] for bucket in self.buckets for parameter in bucket.arrived]
+        return self.arrival_order if self._arrivals.counted else noted
 
     def _note_reduction(self, untouched: Collection[int]) -> None:
         self.reductions += 1
@@ -487,11 +569,3 @@ class Reducer:
         """Keep the global ids of sparse rows, for hooks that ask (DDP-169)."""
         self.sparse_metadata = global_unique_ids
 
-
-def _arrival_hook(reducer: weakref.ref[Reducer], index: int) -> Callable[[torch.Tensor], None]:
-    def arrived(_parameter: torch.Tensor) -> None:
-        me = reducer()
-        if me is not None:
-            me.arrived(index)
-
-    return arrived

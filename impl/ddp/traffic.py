@@ -32,6 +32,8 @@ class Surroundings:
     announce: Callable[[int | None], None]
     #: the number that this iteration divides by; may wait for the roll call
     divisor: Callable[[], int]
+    #: the same if it is known without waiting, else None; which of both, is the same on every rank
+    known_divisor: Callable[[], int | None]
     #: looks out for failed peers while a wait lasts; gives None outside join contexts
     watch: Callable[[], Watch | None]
     #: called when a synchronised backward has delivered its gradients
@@ -51,6 +53,16 @@ class Traffic:
         #: how many ranks used each parameter, as last agreed; empty before the first agreement
         self.use_counts = torch.empty(0, dtype=torch.int32)
 
+    def factor_before(self) -> float:
+        """By how much to multiply a contribution while it is copied anyway, so that the sum need not be divided.
+
+        Only powers of two: those give the same bits before as after the sum.
+        """
+        divisor = self.around.known_divisor()
+        if self.hook is not None or divisor is None or divisor & (divisor - 1):
+            return 1.0
+        return 1.0 / divisor
+
     def start(self, bucket: Bucket, flat: torch.Tensor, *, last: bool) -> Flight:
         """Start reducing ``flat``, this rank's contribution to ``bucket``: (numel,), or a sparse gradient."""
         index = bucket.spec.index
@@ -58,7 +70,7 @@ class Traffic:
             return self._start_hook(self.hook, bucket, flat, last)
         if bucket.spec.sparse:
             return flat  # its collectives need the host: they are made in ``result``, in plan order
-        if flat.dtype is torch.float16:  # sums of half precision overflow early: divide first
+        if flat.dtype is torch.float16 and bucket.factor == 1.0:  # such sums overflow early: divide first
             kernels.divide(flat, self.around.divisor())
         return collectives.all_reduce(self.team, flat, f"bucket {index}")
 
@@ -76,17 +88,16 @@ class Traffic:
             "completed future of a tensor."
         )
 
-    def result(self, bucket: Bucket, flight: Flight) -> torch.Tensor:
-        """Wait for a started reduction; returns the averaged gradients, flat (numel,) or sparse."""
+    def result(self, bucket: Bucket, flight: Flight) -> tuple[torch.Tensor, int]:
+        """Wait for a started reduction; its gradients, flat (numel,) or sparse, and the divisor still to be applied."""
         if isinstance(flight, kernels.AnyFuture):
-            return self._hook_result(bucket, flight.wait())
-        divisor, watch = self.around.divisor(), self.around.watch()
+            return self._hook_result(bucket, flight.wait()), 1
+        watch = self.around.watch()
         if isinstance(flight, torch.Tensor):
-            return sum_sparse(self.team, flight, f"bucket {bucket.spec.index}", watch) / divisor
+            return sum_sparse(self.team, flight, f"bucket {bucket.spec.index}", watch), self.around.divisor()
         flat = flight.wait(watch)
-        if flat.dtype is not torch.float16:
-            kernels.divide(flat, divisor)
-        return flat
+        divided = flat.dtype is torch.float16 or bucket.factor != 1.0
+        return flat, 1 if divided else self.around.divisor()
 
     def _hook_result(self, bucket: Bucket, result: Any) -> torch.Tensor:
         expected = bucket.spec.numel

@@ -119,6 +119,11 @@ class UnevenInputs(Parts, Joinable):
             return self.reducer.team.size
         return self._join_session.active
 
+    def _known_divisor(self) -> int | None:
+        """The same where no roll call has to be waited for; else None."""
+        waits = self._join_session is not None and not self._divide_by_initial_world_size
+        return None if waits else self.reducer.team.size
+
     def _source(self) -> GroupRank:
         """The rank whose word counts: group rank 0, or inside a join the highest active rank (DDPJ-024)."""
         return GroupRank(0) if self._join_session is None else self._join_session.source

@@ -181,6 +181,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         around = Surroundings(
             announce=self._announce_bucket,
             divisor=self._divisor,
+            known_divisor=self._known_divisor,
             watch=self._watch,
             delivered=self._on_delivered,
             fail=self._log_and_throw,
@@ -197,6 +198,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             static_graph=self.static_graph,
             as_view=self.gradient_as_bucket_view and self._mixed_precision_run is None,
             skip_unused=self.skip_all_reduce_unused_params,
+            recast=self._mixed_precision_run is not None,
         )
         self.logger = DDPLogger(options.construction_entries(self, specs))
         self.logger.note_plan(self.reducer.plan, specs, rebuilt=False)
@@ -324,7 +326,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             reducer = self.reducer
             self.logger.times = reducer.times
             self.logger.step_done(
-                reducer.arrival_order, len(reducer.buckets), reducer.unused_bytes(), reducer._ddp_graph_static()
+                reducer.arrived_order, len(reducer.buckets), reducer.unused_bytes(), reducer._ddp_graph_static()
             )
 
     # -- accumulation
@@ -431,6 +433,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         )
 
     # -- as a module
+
+    def _apply(self, fn: Any, recurse: bool = True) -> DistributedDataParallel:
+        """Move or cast the wrapped module (``to``, ``double`` …); its gradients are still watched."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if "reducer" in self.__dict__:
+            self.reducer.watch_anew()
+        return self
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
         """Switch the wrapped module; returns this object (DDP-039)."""

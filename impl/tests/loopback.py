@@ -1,0 +1,67 @@
+"""A reducer whose traffic goes nowhere: no process group is needed. For the tests of the reducer."""
+
+from types import SimpleNamespace
+
+import torch
+
+from impl.ddp import params
+from impl.ddp.plan import BucketCaps
+from impl.ddp.reducer import Reducer
+from impl.ddp.ticket import Ticket, announce_backward
+from impl.ddp.traffic import Surroundings
+
+RANKS = 2  # how many equal ranks the traffic pretends to have
+
+
+class Loopback:
+    """Traffic among ``RANKS`` ranks that all contribute what this one does: averages are the local gradients."""
+
+    def __init__(self):
+        self.team = SimpleNamespace(rank=0, size=RANKS)
+        self.started = []
+        self.done = 0
+        self.around = Surroundings(
+            announce=lambda bucket: None,
+            divisor=lambda: RANKS,
+            known_divisor=lambda: RANKS,
+            watch=lambda: None,
+            delivered=self._delivered,
+            fail=self._fail,
+        )
+
+    def _delivered(self):
+        self.done += 1
+
+    def _fail(self, kind, text):
+        raise kind(text)
+
+    def start(self, bucket, flat, *, last):
+        self.started.append((bucket.spec.index, last))
+        return flat
+
+    def factor_before(self):
+        return 1.0
+
+    def result(self, bucket, flight):
+        return flight, 1
+
+    def agree_on_use(self, used, device):
+        return frozenset(i for i, one in enumerate(used) if not one)
+
+
+def build(model, *, find_unused=False, static_graph=False, as_view=False, cap=1):
+    managed = params.managed_parameters(model, set())
+    traffic = Loopback()
+    reducer = Reducer(
+        [m.parameter for m in managed], params.specs_of(managed), traffic, BucketCaps((cap,)),
+        find_unused=find_unused, static_graph=static_graph, as_view=as_view,
+    )
+    return reducer, traffic
+
+
+def forward(model, reducer, *, sync=True, x=None):
+    output = model(torch.ones(1, 2) if x is None else x)
+    ticket = Ticket(sync)
+    announce_backward([output], ticket, reducer.begin)
+    reducer.admit(ticket)
+    return output.sum()
