@@ -1,0 +1,62 @@
+"""Subjects that are wrong on purpose, for the tests of perf: ``perf.planted:lossy`` and others."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from conformance.subjects import Subject, resolve
+
+_whole = resolve("torch")
+_DDP: Any = _whole.DistributedDataParallel
+
+
+class _Counting(_DDP):
+    """Knows how many forwards there were before."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._forwards = 0
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        self._forwards += 1
+        loss = super().forward(*inputs, **kwargs)
+        return self.spoilt(loss) if dist.get_rank() == dist.get_world_size() - 1 else loss
+
+    def spoilt(self, loss: Any) -> Any:
+        """What the last rank makes of its loss."""
+        raise NotImplementedError
+
+
+class Lossy(_Counting):
+    """Every fifth time, what the last rank has to contribute is lost. All ranks agree on the result."""
+
+    def spoilt(self, loss: Any) -> Any:
+        return loss * 0 if self._forwards % 5 == 0 else loss
+
+
+class Stuck(_Counting):
+    """The last rank's third forward never comes back."""
+
+    def spoilt(self, loss: Any) -> Any:
+        while self._forwards == 3:
+            time.sleep(60)
+        return loss
+
+
+class Failing(_Counting):
+    """The last rank's second forward raises."""
+
+    def spoilt(self, loss: Any) -> Any:
+        if self._forwards == 2:
+            raise RuntimeError("planted: the second forward fails")
+        return loss
+
+
+def _subject(name: str, ddp: type[Any]) -> Subject:
+    return Subject(name, "planted", {**_whole.names, "DistributedDataParallel": ddp})
+
+
+lossy, stuck, failing = _subject("lossy", Lossy), _subject("stuck", Stuck), _subject("failing", Failing)
