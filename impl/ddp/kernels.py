@@ -45,7 +45,8 @@ def copy_divided(targets: list[torch.Tensor], flat: torch.Tensor, views: list[to
 
 
 def _are_large(flat: torch.Tensor, views: list[torch.Tensor]) -> bool:
-    return flat.numel() >= _LARGE_NUMEL * len(views)
+    """Whether one pass for each tensor pays. Never on an accelerator, where each would be a launch."""
+    return flat.device.type == "cpu" and flat.numel() >= _LARGE_NUMEL * len(views)
 
 
 def divide(flat: torch.Tensor, divisor: int) -> None:
