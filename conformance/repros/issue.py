@@ -43,8 +43,8 @@ def _happens(deviations: Sequence[Deviation], output: str) -> Iterator[str]:
 def _case(found: Found) -> Iterator[str]:
     if found.inputs is not None:
         ranks = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(found.inputs))
-        yield f"Inputs of each rank: {ranks}. No smaller schedule of {len(found.inputs)} ranks shows it; tried:"
-        yield f"{', '.join(map(str, found.without)) or 'none is smaller'}."
+        tried = ", ".join(map(str, found.without)) or "there is none"
+        yield f"Inputs of each rank: {ranks}. Smaller schedules, which do not show it: {tried}."
         yield ""
     yield "Run it with plain `python`; it starts its ranks itself."
     yield from ["", "```python", found.shown.text.rstrip(), "```"]

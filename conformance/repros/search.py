@@ -66,9 +66,12 @@ def run(script: Path) -> Shown:
 
 
 def smaller(inputs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """All schedules of as many ranks that come before this one: fewer inputs in all, then smaller numbers first."""
+    """All schedules of as many ranks that come before this one: fewer inputs in all, then smaller numbers first.
+
+    No rank gets fewer inputs than the rank that has fewest here: to have none at all, say, may be another fault.
+    """
     for total in range(sum(inputs) + 1):
-        for counts in itertools.product(range(total + 1), repeat=len(inputs)):
+        for counts in itertools.product(range(min(inputs), total + 1), repeat=len(inputs)):
             if sum(counts) == total and (total < sum(inputs) or counts < inputs):
                 yield counts
 

@@ -1,4 +1,4 @@
-"""A joined rank reports the parameters that it used before: one that nobody used gets a gradient of zeros."""
+"""A joined rank reports which parameters an earlier iteration used: one that nobody used gets zeros."""
 
 # shows: DDPJ-030 *
 
@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .prelude import judge
 
-INPUTS = (1, 2)  # how many batches each rank has
+INPUTS = (0, 2)  # how many batches each rank has
 
 
 class Branches(torch.nn.Module):

@@ -8,7 +8,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from .prelude import judge
 
-INPUTS = (1, 2)  # how many batches each rank has
+INPUTS = (0, 1)  # how many batches each rank has
 
 
 class Stepper(Joinable, JoinHook):

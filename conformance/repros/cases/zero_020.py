@@ -8,7 +8,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from .prelude import judge
 
-INPUTS = (1, 2)  # how many batches each rank has
+INPUTS = (0, 1)  # how many batches each rank has
 
 
 def train(rank):
