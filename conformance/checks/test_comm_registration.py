@@ -43,13 +43,19 @@ def refusal(ctx, hook):
 
 
 def register_what_cannot_be_called(ctx):
-    return [refusal(ctx, wrong) for wrong in (3, None, "allreduce_hook", done(torch.zeros(1)))]
+    told = []
+    for wrong in (3, None, "allreduce_hook", done(torch.zeros(1))):
+        model = ddp(ctx, models.Sum())
+        error = caught(model.register_comm_hook, None, wrong)
+        told.append((error, private(model, "_get_ddp_logging_data")().get("has_error", 0)))
+    return told
 
 
 @check("COMM-003", worlds=(1, 2))
 def test_what_cannot_be_called_is_refused_with_type_error(ranks):
-    for errors in ranks(register_what_cannot_be_called):
-        assert all(error is not None and error.is_a(TypeError) for error in errors), errors
+    for told in ranks(register_what_cannot_be_called):
+        assert all(error is not None and error.is_a(TypeError) for error, _ in told), told
+        assert [logged for _, logged in told] == [1] * len(told), "the log knows of no error"
 
 
 def register_bucket_annotations(ctx):

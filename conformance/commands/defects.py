@@ -17,6 +17,7 @@ from ..defects.gang import Gang
 from ..defects.hunted import Answer, Hunted
 from ..defects.sins import Sin
 from ..judgement import BROKEN, INTERRUPTED, OK
+from .run import _terminated_like_interrupted
 
 
 def defects(given: Namespace) -> int:
@@ -57,7 +58,7 @@ def _hunt(wanted: Sequence[Sin], gang: Gang) -> int:
     killed: list[Hunted] = []
     others: list[Hunted] = []
     try:
-        with gang:
+        with _terminated_like_interrupted(), gang:
             for sin, hunted in gang.hunt(wanted):
                 (killed if hunted.killed else others).append(hunted)
                 print("\n".join(_rows(sin, hunted, width)), flush=True)

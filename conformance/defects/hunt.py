@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from .. import inventory, plugin
 from ..asked import WORLDS, Asked
 from ..checking import Check
-from ..clauses import Catalogue
+from ..clauses import Catalogue, load
 from ..frame import Frame
 from ..ranks import Cluster
 from ..results import Case, Outcome, Result
@@ -121,16 +121,31 @@ class _Driver:
         config.pluginmanager.register(self.driver, plugin.DRIVER)
 
 
-def hunt(sin: Sin, catalogue: Catalogue, cluster: Cluster, checks: Path = inventory.CHECKS) -> Hunted:
+@dataclass(frozen=True)
+class Library:
+    """What every hunt reads, read once."""
+
+    catalogue: Catalogue
+    checks: Path  # the folder
+    files: Mapping[str, frozenset[Path]]  # with checks of a clause
+
+    @staticmethod
+    def read(checks: Path) -> Library:
+        cited = inventory.by_clause(inventory.declared(checks))
+        return Library(load(), checks, {clause: frozenset(one.file for one in found) for clause, found in cited.items()})
+
+
+def hunt(sin: Sin, library: Library, cluster: Cluster) -> Hunted:
     """Run the checks of the clauses that a defect names. It must be known to plant."""
     start = time.monotonic()
     asked = Asked({sin.id: sin.spec}, {sin.id: ""}, "gloo", sin.worlds or WORLDS, sin.clauses)
-    frame = Hunt(asked, catalogue, cluster=cluster)
-    files = inventory.files_of(checks, lambda clause: clause in sin.clauses)
+    frame = Hunt(asked, library.catalogue, cluster=cluster)
+    files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in sin.clauses)))
     if files:
         arguments = [
             *map(str, files), "-p", "conformance.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
-            "-o", "addopts=", "--rootdir", str(checks), "-o", "verbosity_assertions=2",
+            "-p", "no:unraisableexception", "-p", "no:threadexception",  # they collect garbage, for a second each time
+            "-o", "addopts=", "--rootdir", str(library.checks), "-o", "verbosity_assertions=2",
         ]  # fmt: skip
         status = pytest.main(arguments, plugins=[_Driver(frame), _Stops(frame, sin)])
         if status == pytest.ExitCode.INTERRUPTED and not frame.suite_errors:

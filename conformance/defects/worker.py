@@ -15,11 +15,10 @@ import threading
 from pathlib import Path
 
 from .. import inventory
-from ..clauses import load
 from ..ranks import Cluster
 from ..ranks.nursery import PRELOAD
 from . import planted, sins
-from .hunt import hunt
+from .hunt import Library, hunt
 from .hunted import Hunted
 from .sins import Sin
 
@@ -33,14 +32,14 @@ def main(defects: str, checks: str) -> None:
     os.environ[planted.FOLDER] = defects
     asked = _asked()
     known = {sin.id: sin for sin in sins.load(Path(defects))}
-    catalogue = load()
+    library = Library.read(Path(checks))
     with Cluster("gloo", preload=_modules(Path(checks))) as cluster:
         for name in PRELOAD:  # while the ranks' own process loads the same
             importlib.import_module(name)
         while (name := asked.get()) is not None:
             sin = known[name]
             trouble = _trouble(sin)
-            hunted = Hunted(sin.id, (), 0.0, trouble) if trouble else hunt(sin, catalogue, cluster, Path(checks))
+            hunted = Hunted(sin.id, (), 0.0, trouble) if trouble else hunt(sin, library, cluster)
             planted.clear()
             print(json.dumps(hunted.row()), file=answers, flush=True)
 

@@ -1,8 +1,10 @@
 """Planted defects: each is well declared and can be planted, some are hunted, and what does no harm survives."""
 
 import os
+import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from conformance.bad_input import BadInput
 from conformance.commands.defects import ensure_known
 from conformance.defects import planted, planting, sins
 from conformance.defects.planting import PlantError
+
+from .test_frame_run import marked, needs_proc, wait_for
 
 HOME = Path(__file__).parents[2]
 SINS = sins.load()
@@ -72,7 +76,7 @@ def lay(folder, **defects):
 def hunt(*words):
     """``python -m conformance defects``: exit status, standard output, standard error."""
     command = [sys.executable, "-m", "conformance", "defects", *map(str, words)]
-    done = subprocess.run(command, cwd=HOME, env={**os.environ}, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=HOME, env={**os.environ}, capture_output=True, text=True, timeout=900)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -87,7 +91,7 @@ def test_the_suite_catches_a_few_of_each_area():
 
 def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_path):
     folder = lay(tmp_path, a_harmful=HARMFUL, a_harmless=HARMLESS, a_misnamed=MISNAMED, b_clumsy=CLUMSY)
-    status, out, err = hunt("--defects", folder)
+    status, out, err = hunt("--defects", folder, "--jobs", "1")
     assert status == 1, out + err
     rows = [line.split() for line in out.splitlines()]
     assert ["ddp/a_harmful", "DDP-044", "killed"] in [row[:3] for row in rows]
@@ -97,6 +101,25 @@ def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_pat
     assert "no_sync holds 0 times what the defect changes" in out
     assert "ddp/b_clumsy: not caught by DDP-044, DDP-049" in out  # a NameError of the defect's own proves nothing
     assert out.splitlines()[-1] == "0 killed, 3 survived, 1 could not be tried"
+
+
+@needs_proc
+def test_an_interrupted_hunt_leaves_no_process():
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-m", "conformance", "defects", "--jobs", "1", "--select", "ddp/*"]
+    environment = {**os.environ, "JOINERY_TEST_MARK": mark}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=HOME, env=environment, **pipes)
+    try:
+        assert "ddp/" in process.stdout.readline()  # the first row: ranks are at work
+        assert len(marked(mark)) > 1
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "interrupted after" in err
+    wait_for(lambda: marked(mark) == [], 60)
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -4,7 +4,7 @@ from impl.ddp.hooks import default_hooks
 
 from ..planting import swap
 
-CLAUSES = ("COMM-020", "COMM-021")
+CLAUSES = ("COMM-020",)
 
 
 def plant() -> None:

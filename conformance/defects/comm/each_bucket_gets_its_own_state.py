@@ -1,5 +1,6 @@
 """Every call of the hook is given a copy of the state."""
 
+import contextlib
 import copy
 from typing import Any
 
@@ -13,10 +14,8 @@ CLAUSES = ("COMM-012",)
 def plant() -> None:
     def start(self: Traffic, hook: tuple[Any, Any], *rest: Any, **more: Any) -> Any:
         state, function = hook
-        try:
+        with contextlib.suppress(TypeError):  # a process group, say, cannot be copied
             state = copy.copy(state)
-        except TypeError:  # a process group, say, cannot be copied
-            pass
         return right(self, (state, function), *rest, **more)
 
     right = swap(Traffic, "_start_hook", start)
