@@ -27,10 +27,13 @@ def repro(given: Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         shown = [_write(case, clause, deviations, folder) for case in found]
     except OSError as error:
-        raise BadInput(f"--out {given.out}: nothing can be written there: {error.strerror}") from error
+        raise BadInput(f"--out {given.out}: cannot write {error.filename}: {error.strerror}") from error
     except ScriptFailed as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 3
+    except KeyboardInterrupt:
+        print("conformance: interrupted", file=sys.stderr)
+        return 130
     return 0 if all(shown) else 1
 
 

@@ -17,7 +17,7 @@ from ..ranks.backends import LOOPBACK
 from . import Case
 from .script import schedule, write
 
-LONGEST_S = 180  # for one script; its ranks have their own, much shorter deadline, but torch may load slowly
+LONGEST_S = 300  # for one script; its ranks have their own, much shorter deadline, but torch may load slowly
 
 
 class ScriptFailed(RuntimeError):

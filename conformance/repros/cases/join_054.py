@@ -1,7 +1,6 @@
 """Two forwards before one backward in Join: ranks that have joined take each forward for a whole iteration."""
 
-# shows: JOIN-054 test_two_forwards_*
-# shows: JOIN-054 test_[*]forwards_*
+# shows: JOIN-054 test_*forwards_*
 
 import torch
 from torch.distributed.algorithms.join import Join
