@@ -32,7 +32,8 @@ from .workloads import Workload, load
 MARKS = 4  # of an iteration: start, forward done, backward done, step done
 PHASES = ("forward", "backward", "step")
 WARM_LEAST, WARM_MOST = 2, 8  # turns of warm-up
-WARM_SHARE = 0.4  # of the time that there is, at most, once the fewest turns are done
+WARM_SHARE = 0.4  # of the time that there is: then warm-up ends, settled or not
+OVERDRAFT = 1.5
 SETTLED = 0.1  # warm-up is over when a turn's median is no more than this share below the one before
 
 
@@ -167,14 +168,15 @@ class _Bench:
         order = sorted(self.trainers, key=lambda series: not known_trouble(self.trainers[series].cell.axes()))
         last = dict.fromkeys(order, inf)
         for turn in range(WARM_MOST):
-            if turn >= WARM_LEAST and self._agreed(time.monotonic() - began) > WARM_SHARE * (self.order.seconds or inf):
+            if turn and self._agreed(time.monotonic() - began) > WARM_SHARE * (self.order.seconds or inf):
                 break
             for series in list(last):
                 self.tell(f"{series}: warming up")
                 clock = self._turn(self.trainers[series])
-                walls = self._walls(clock)
+                every = 2 if self.epochs else MARKS
+                walls = clock.spans(clock.wall, 0, every - 1, every)
                 self.samples[series].warmup += walls
-                median = self._agreed(statistics.median(walls) if walls else 0.0)
+                median = self._agreed(statistics.median(clock.device_spans(every) or walls))
                 if turn + 1 >= WARM_LEAST and median >= (1 - SETTLED) * last[series]:
                     last.pop(series)
                 else:
@@ -205,9 +207,11 @@ class _Bench:
     def _another(self, number: int, warming_s: float, passed_s: float) -> bool:
         """Whether there is time for one more round; rank 0 decides."""
         enough = number >= self.order.rounds
-        if self.order.seconds is not None and number >= self.order.least_rounds:
-            next_s = passed_s / max(1, number)
-            enough = enough or warming_s + passed_s + next_s > self.order.seconds
+        if self.order.seconds is not None and number:
+            next_s = passed_s / number
+            # for the fewest rounds a group may take longer than its share, but not much: others want their turn
+            bearable_s = self.order.seconds * (1.0 if number >= self.order.least_rounds else OVERDRAFT)
+            enough = enough or warming_s + passed_s + next_s > bearable_s
         word = torch.tensor([0.0 if enough else 1.0])
         dist.broadcast(word, src=0, group=self.books)
         return bool(word.item())
@@ -254,10 +258,6 @@ class _Bench:
         """Let the device come to rest: between turns only."""
         if self.ctx.device.type == "cuda":
             torch.cuda.synchronize()
-
-    def _walls(self, clock: Clock) -> list[int]:
-        every = 2 if self.epochs else MARKS
-        return clock.spans(clock.wall, 0, every - 1, every)
 
     def _take(self, clock: Clock, samples: Samples, number: int) -> None:
         every, skip = (2, 0) if self.epochs else (MARKS, 1)

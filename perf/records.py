@@ -30,7 +30,6 @@ class Record:
     taken: list[Row] = field(default_factory=list)
     earlier: tuple[Path, ...] = ()
     troubles: tuple[str, ...] = ()  # files that could not be read
-    _lock: TextIO | None = None
 
     @property
     def finished(self) -> set[str]:
@@ -63,7 +62,6 @@ def begin(out: Path, first: Mapping[str, Any], planned: Plan, fresh: bool = Fals
     taken = max((_settled(record, planned) for record, _ in found), key=len, default=[])
     writer = Writer(_free_name(out, planned.sweep.name), first)
     record = Record(writer, taken, tuple(old.path for old, _ in found if taken), tuple(troubles))
-    record._lock = _locked(writer.path.with_name(writer.path.name + PART))
     for row in taken:
         writer.write(row)
     for old, lock in found:
@@ -86,7 +84,10 @@ def _free_name(out: Path, sweep: str) -> Path:
 def _unfinished(
     out: Path, first: Mapping[str, Any], troubles: list[str]
 ) -> Iterator[tuple[RecordFile, TextIO | None]]:
-    """Records to the same question, from the same source, that a run did not bring to its end and nobody writes."""
+    """Records to the same question, from the same source, that a run did not bring to its end and nobody writes.
+
+    Whoever writes a record holds the lock of its file as long as it lives (``reports.records.Writer``).
+    """
     for path in sorted([*out.glob(f"*.jsonl{PART}"), *out.glob("*.jsonl")]):
         lock = _locked(path) if path.name.endswith(PART) else None
         if path.name.endswith(PART) and lock is None:  # somebody is at work on it

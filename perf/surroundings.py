@@ -26,6 +26,7 @@ def complaints(planned: Plan, ranks_here: int | None = None) -> list[str]:
             f"oversubscribed: {crowd} ranks share {cores()} cores, so ranks wait for each other's time on a core; "
             "such times say little about a machine with a core per rank"
         )
+    said += _without_gpu(planned)
     said += _load()
     said += _frequency()
     if worlds and crowd <= cores() and cores() == (os.cpu_count() or 1):
@@ -33,6 +34,17 @@ def complaints(planned: Plan, ranks_here: int | None = None) -> list[str]:
     if any(group.cells[0].device == "cuda" for group in planned.groups):
         said += _cuda()
     return said
+
+
+def _without_gpu(planned: Plan) -> list[str]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    worlds = sorted({group.world for group in planned.groups if group.cells[0].device == "cpu"})
+    few = [world for world in worlds if world > torch.cuda.device_count()]
+    words = ", ".join(map(str, few))
+    return [f"fewer GPUs than ranks at world {words}: measured on the CPU with Gloo instead"] if few else []
 
 
 def _load() -> list[str]:

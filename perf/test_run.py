@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from perf import runner
+from perf import records, runner
 from perf.__main__ import main
+from perf.commands import run
+from perf.rows import blank
 from reports.records import read
 
 SWEEP = """
@@ -201,3 +203,72 @@ def test_lists_and_shows(tmp_path, capsys):
     assert "skew_fraction" in capsys.readouterr().out
     assert main(["show", str(tmp_path / "gone.jsonl")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+class FullDisk:
+    """A writer's file that takes the first lines and then no more."""
+
+    def __init__(self, file, lines):
+        self._file, self._left = file, lines
+
+    def write(self, text):
+        self._left -= 1
+        if self._left < 0:
+            raise OSError(28, "No space left on device")
+        return self._file.write(text)
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+class Quick:
+    """A runner that measures nothing and so needs no ranks."""
+
+    def measure(self, order, limit):
+        for cell in order.group:
+            yield blank(cell, order.group, "failed", "planted")
+
+    def close(self):
+        pass
+
+
+def test_on_a_full_disk_the_finished_cells_are_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "LocalRunner", Quick)
+    begin = records.begin
+
+    def on_a_small_disk(*given, **more):
+        record = begin(*given, **more)
+        record.writer._file = FullDisk(record.writer._file, 2)
+        return record
+
+    monkeypatch.setattr(records, "begin", on_a_small_disk)
+    arguments = ["run", "--sweep", str(sweep_in(tmp_path, "mlp")), "--subject", "torch", "--backend", "gloo"]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 3
+    (part,) = (tmp_path / "out").glob("*.part")
+    assert str(part) in capsys.readouterr().err
+    assert len(read(part, partial=True).rows) == 2
+
+
+def test_what_a_run_that_is_still_going_on_has_written_is_left_to_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "LocalRunner", Quick)
+    arguments = ["run", "--sweep", str(sweep_in(tmp_path, "mlp")), "--subject", "torch", "--backend", "gloo"]
+    header, planned = {}, None
+
+    def begin(out, first, plan, fresh=False):
+        nonlocal header, planned
+        header, planned = first, plan
+        return opened(out, first, plan, fresh)
+
+    opened = records.begin
+    monkeypatch.setattr(records, "begin", begin)
+    out = tmp_path / "out"
+    assert main([*arguments, "--out", str(out)]) == 1  # all cells failed
+    going_on = opened(out, header, planned)
+    beside = opened(out, header, planned)
+    assert going_on.taken == beside.taken == []  # the first is complete, the second alive
+    beside.writer.abandon()
+    going_on.writer.write(blank(planned.groups[0].cells[0], planned.groups[0], "failed", "planted"))
+    going_on.writer._file.close()  # as if it had been killed
+    after = opened(out, header, planned)
+    assert [row["reason"] for row in after.taken] == ["planted"]
+    after.writer.abandon()

@@ -31,6 +31,8 @@ class Trainer:
         self.bare = workload.model().to(ctx.device)
         self.delay_s = 0.0  # by so much this rank is slower in every iteration (skew: straggler)
         kind, settings = workload.optimizer(cell.optimizer)
+        if cell.strategy in ("join", "throwing", "after_join"):
+            self._join = subject.Join  # a subject without it says so here, where nothing is spoilt yet
         if cell.hook == "local":
             self.model: Any = self.bare
             self.optimizer: Any = kind(self.bare.parameters(), **settings)
@@ -150,7 +152,7 @@ class Trainer:
     def join(self, **options: Any) -> AbstractContextManager[Any]:
         """The subject's join context over what takes part here."""
         joinables = [self.model] if self.cell.zero == "off" else [self.model, self.optimizer]
-        context: AbstractContextManager[Any] = self.subject.Join(joinables, **options)
+        context: AbstractContextManager[Any] = self._join(joinables, **options)
         return context
 
 

@@ -193,7 +193,7 @@ def _conclude(path: Path, rows: list[Row]) -> int:
     except RecordError as error:
         console.print(f"perf: the record cannot be read back: {error}", markup=False, soft_wrap=True)
         return INTERNAL
-    written = [path, bench.beside(path)]
+    written = [path, bench.beside(path) if any(row["status"] == OK for row in rows) else None]
     for file in written:
         if file is not None:
             console.print(f"written: {os.path.relpath(file)}", markup=False, soft_wrap=True)
