@@ -141,7 +141,7 @@ def run(folder, *words):
     """Run the fakes to the end: exit status, standard output, standard error."""
     process = start(folder, *words)
     try:
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
     return process.returncode, out, err

@@ -139,13 +139,17 @@ def test_a_schedule_says_for_how_many_ranks_it_is():
 # --- a planted wrong subject ------------------------------------------------------------------------------------------
 
 CHECKS = """
-from conformance.checking import MANY, check
+from conformance.checking import check
 
 
 def add(ctx, several):
     with open(f"run.{ctx.rank}", "a") as log:
         log.write(f"{several}\\n")
     return [ctx.subject.total(schedule) for schedule in several]
+
+
+def count(ctx, several):
+    return [ctx.subject.count(schedule) for schedule in several]
 
 
 @check("FAKE-001", worlds=(2,))
@@ -158,8 +162,13 @@ def test_totals_are_sums(ranks, schedules):
 
 
 @check("FAKE-002", worlds=(2,), deadline_s=60)
-def test_a_total_comes_back(ranks, schedules):
-    schedules.examine(lambda several: ranks(add, several))
+def test_everybody_can_count(ranks, schedules):
+    schedules.examine(lambda several: ranks(count, several), uneven=True)
+
+
+@check("FAKE-003", worlds=(2,))
+def test_of_nothing_the_total_is_nothing(ranks):
+    assert ranks(add, [(0, 0)]) == [[0], [0]]
 """
 SUBJECT = """
 import os
@@ -167,53 +176,63 @@ from conformance.subjects import Subject
 
 
 def total(schedule):
-    if os.environ.get("JOINERY_TEST_MARK") == "dies" and schedule[1] > 1 + schedule[0]:
-        os._exit(9)
     return sum(schedule) + (schedule[1] > schedule[0])  # one too many if rank 1 goes on alone
 
 
-subject = Subject("fake", "1.0", {"total": total})
+def count(schedule):
+    if schedule[1] > 1 + schedule[0]:
+        os._exit(9)
+    return len(schedule)
+
+
+subject = Subject("fake", "1.0", {"total": total, "count": count})
 """
 
 
-@pytest.fixture
-def place(tmp_path):
-    (tmp_path / "fake_subject.py").write_text(SUBJECT)
-    (tmp_path / "test_fake.py").write_text(CHECKS)
-    return tmp_path
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "fake_subject.py").write_text(SUBJECT)
+    (folder / "test_fake.py").write_text(CHECKS)
+    return folder
 
 
-def judged(place, *words, mark=""):
-    process = fakes.start(place, "--subject", "fake_subject:subject", *words, mark=mark)
-    out, err = process.communicate(timeout=240)
-    return process.returncode, out, err
-
-
-def test_the_report_names_the_smallest_schedule_and_its_command_runs_just_that(place):
-    status, out, err = judged(place, "--select", "FAKE-001")
+@pytest.fixture(scope="module")
+def whole(place):
+    """One run of all three: the report, and what was recorded of each clause."""
+    status, out, err = fakes.run(place, "--subject", "fake_subject:subject", "--jobs", "2")
     assert status == 1, err
+    return out, {row["clause"]: row for row in read(place / "out/conformance.jsonl").rows}
+
+
+def test_the_report_names_the_smallest_schedule_that_breaks_a_wrong_subject(whole):
+    out, rows = whole
     assert "smallest schedule: (0, 1): " in out
-    (row,) = read(place / "out/conformance.jsonl").rows
-    assert row["schedule"] == "0,1"
-    assert row["witness"].startswith("smallest schedule: (0, 1): assert [2] == [1]")
-    again = next(line.partition("again: ")[2] for line in out.splitlines() if "again: " in line)
-    assert "--schedule 0,1" in again
+    assert rows["FAKE-001"]["schedule"] == "0,1"
+    assert rows["FAKE-001"]["witness"].startswith("smallest schedule: (0, 1): assert [2] == [1]")
+    assert rows["FAKE-003"]["outcome"] == "passed"
+
+
+def test_a_rank_that_dies_is_shown_by_the_smallest_schedule_too(whole):
+    out, rows = whole
+    assert rows["FAKE-002"]["outcome"] == "crashed"
+    assert rows["FAKE-002"]["schedule"] == "0,2"
+    assert "smallest schedule: (0, 2): ranks 0, 1 died with exit status 9" in out
+
+
+def test_the_command_runs_that_schedule_and_nothing_else(place, whole):
+    out, _ = whole
+    again = next(line.partition("again: ")[2] for line in out.splitlines() if "--schedule 0,1" in line)
+    words = shlex.split(again)
     (place / "run.0").unlink()
-    status, out, err = judged(place, *shlex.split(again)[shlex.split(again).index("run") + 1 :])
+    status, out, err = fakes.run(place, *words[words.index("run") + 1 :])
     assert status == 1, err
     assert (place / "run.0").read_text() == "[(0, 1)]\n", "that one schedule, once"
     assert "assert [2] == [1]" in out
 
 
-def test_a_rank_that_dies_is_shown_by_the_smallest_schedule_too(place):
-    status, out, err = judged(place, "--select", "FAKE-002", mark="dies")
-    assert status == 1, err
-    assert "smallest schedule: (0, 2): " in out
-    assert "died with exit status 9" in out
-
-
 def test_a_schedule_for_checks_that_take_none_is_bad_input(place):
-    (place / "test_fake.py").write_text(CHECKS.replace(", schedules)", ")").replace("schedules.examine", "examine"))
-    status, out, err = judged(place, "--schedule", "0,1")
+    words = ("--subject", "fake_subject:subject", "--select", "FAKE-003", "--schedule", "0,1")
+    status, out, err = fakes.run(place, *words)
     assert (status, out) == (2, "")
     assert "no check that takes a schedule" in err

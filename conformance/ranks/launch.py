@@ -125,7 +125,7 @@ class Cluster:
 
     def _environment(self, asked: dict[str, str]) -> dict[str, str]:
         """The environment of the ranks."""
-        return {**LOOPBACK, **NO_DNS, **os.environ, **asked}
+        return {**LOOPBACK, **NO_DNS, **_environment(), **asked}
 
     def _ensure_runnable(self, world: int) -> None:
         if world not in self._runnable:
@@ -159,6 +159,13 @@ class Cluster:
         finally:
             if self._crews.get(world) is not crew:
                 crew.dismiss()
+
+
+def _environment() -> dict[str, str]:
+    """This process's variables. On another thread pytest takes one out and puts it back: then they are read again."""
+    while True:
+        with contextlib.suppress(KeyError):
+            return dict(os.environ)
 
 
 @contextlib.contextmanager
