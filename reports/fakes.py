@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,17 @@ def conformance_rows(broken: Sequence[str] = ()) -> list[Row]:
 
 def write(path: Path, kind: str, rows: Sequence[Row], header: Mapping[str, Any] | None = None) -> Path:
     """A whole record; ``header`` replaces fields of the ordinary one."""
-    with Writer(path, {**identity(kind), **(header or {})}) as writer:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Writer(path, {**_identity(kind), **(header or {})}) as writer:
         for row in rows:
             writer.write(row)
     return writer.path
+
+
+@cache
+def _identity(kind: str) -> dict[str, Any]:
+    """Asked once: it starts programs."""
+    return identity(kind)
 
 
 def main() -> int:

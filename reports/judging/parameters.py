@@ -24,7 +24,8 @@ class Parameters:
     quietest: float = 0.004  # no series is taken to be less noisy than this
     floor: float = 0.02  # smaller effects never alarm …
     floor_noise: float = 0.7  # … nor do those below so many times the noise
-    rank_limit: float = 0.01  # p of the Mann-Whitney test, of the nights since the change against the window before
+    rank_limit: float = 0.01  # p of the Mann-Whitney test, of the nights since the change against the window before;
+    # where so few nights cannot give that p, they must be apart without exception
     suspect: float = 0.7  # share of the alarm threshold from which a series is called new
     doubt: float = 0.45  # share of the alarm threshold from which it is measured again in the same night
     odd: float = 2.2  # a night that lies off by so many times the noise is measured again, too
@@ -32,7 +33,8 @@ class Parameters:
     back: int = 3  # nights whose median must be nearer to the old level for a regression to be resolved
     shown: int = 14  # nights for which resolved and improved are shown
     fleet: int = 8  # series of a machine that must agree that a night is noisy as a whole
-    noisy: float = 1.3  # … and by how much more than usual they must scatter
+    noisy: float = 1.3  # … and by how much more than usual they must scatter, to both sides
+    noisiest: float = 4.0  # a night weighs no less than one that scatters by so much
     # Before ``least`` nights only a ratio can alarm, and only by this much, with every measurement of the night
     # repeated and three quarters of its blocks beyond all earlier nights.
     early: float = 0.12

@@ -92,11 +92,11 @@ def _kept_variance(trim: float) -> float:
 def fleet_scatter(deviations: Floats, judged: Flags, parameters: Parameters) -> float:
     """How much more than usual all series of a machine scatter on a night; 1.0 if not more, or if too few tell.
 
-    The smaller of the two sides counts: a regression that moves many series in one direction is no noisy night.
+    Both sides must: a regression that moves many series in one direction is no noisy night.
     """
     told: Any = deviations[judged & np.isfinite(deviations)]
     if len(told) < parameters.fleet:
         return 1.0
-    low, middle, high = np.quantile(told, (0.16, 0.5, 0.84))
-    spread = float(min(high - middle, middle - low))
-    return spread if spread > parameters.noisy else 1.0
+    low, high = np.quantile(told, (0.16, 0.84))
+    spread = float(min(high, -low))
+    return min(spread, parameters.noisiest) if spread > parameters.noisy else 1.0

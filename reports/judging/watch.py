@@ -98,7 +98,7 @@ class Watch:
         look = self.look(values, reference)
         present, judged = np.isfinite(values), self._judged()
         rank_p = self._rank_p(values, look)
-        sure = present & judged & ~self.raised & (np.abs(look.evidence) >= 1) & (rank_p <= self.parameters.rank_limit)
+        sure = present & judged & ~self.raised & (np.abs(look.evidence) >= 1) & (rank_p <= self._rank_limit(look))
         early = self._early(look, again, quarter) & present & ~self.raised
         regressed, improved = (sure & (look.evidence > 0)) | early, sure & (look.evidence < 0)
         span = np.where(early, 1, look.span)
@@ -155,6 +155,12 @@ class Watch:
             before = self.memory.values[one, : look.reference.nights[one]]
             found[one] = rank_p(since, before, slower=bool(look.evidence[one] > 0))
         return found
+
+    def _rank_limit(self, look: Look) -> Floats:
+        from scipy.special import comb
+
+        smallest = 1 / comb(look.reference.nights + look.span, look.span)
+        return np.asarray(np.maximum(self.parameters.rank_limit, smallest * (1 + 1e-9)))
 
     # -- what is kept
 
