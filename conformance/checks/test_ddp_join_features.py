@@ -99,6 +99,22 @@ def test_no_bucket_is_reduced_for_iterations_under_no_sync(ranks):
         assert (inside, after) == (0, 0)
 
 
+def count_without_sync(ctx, schedule):
+    """The counter that each forward under no_sync found; every rank counts in steps of its own."""
+    model = ddp(ctx, models.Counting(1.0 + 10.0 * ctx.rank))
+    with model.join(), model.no_sync():
+        for _ in range(schedule[ctx.rank]):
+            model(torch.ones(1, 1)).sum().backward()
+    return model.module.seen
+
+
+@check("DDPJ-028", worlds=(2, 3))
+def test_no_buffer_is_broadcast_after_an_iteration_under_no_sync(ranks):
+    for schedule in ((3,) * ranks.world, (0, *[3] * (ranks.world - 1))):
+        own = [[(1.0 + 10.0 * rank) * done for done in range(count)] for rank, count in enumerate(schedule)]
+        assert ranks(count_without_sync, schedule) == own, f"schedule {schedule}"
+
+
 def announce(ctx, syncing):
     model = ddp(ctx, models.scalar())
     joined = ctx.rank == 0
@@ -135,9 +151,10 @@ def train_recording_hook(ctx, schedule):
 
 @check("DDPJ-033", worlds=MANY)
 def test_a_communication_hook_runs_on_joined_ranks_with_zero_buckets_in_order(ranks):
-    for schedule in ((1, *[4] * (ranks.world - 1)), (*[4] * (ranks.world - 1), 0)):
+    # whoever joins after two iterations has gradients in the buckets that stay
+    for schedule in ((1, *[4] * (ranks.world - 1)), (2, *[4] * (ranks.world - 1)), (*[4] * (ranks.world - 1), 0)):
         seen = ranks(train_recording_hook, schedule)
-        order = [call[:3] for call in seen[1 if schedule[0] == 1 else 0][0]]
+        order = [call[:3] for call in seen[schedule.index(4)][0]]
         assert max(index for index, _, _ in order) > 0, "one bucket cannot show an order"
         for rank, (calls, own) in enumerate(seen):
             assert [call[:3] for call in calls] == order, f"rank {rank}, schedule {schedule}"
@@ -183,6 +200,24 @@ def synchronise_by_hand(ctx, schedule):
                 seen.append((model.module.weight.grad.item(), total.item()))
 
     return caught(loop), seen
+
+
+def count_forwards_until_thrown(ctx, schedule):
+    module, forwards = models.scalar(), []
+    module.register_forward_pre_hook(lambda *_: forwards.append(1))
+    model = ddp(ctx, module)
+
+    def loop():
+        with model.join(throw_on_early_termination=True):
+            for iteration in range(schedule[ctx.rank]):
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+
+    return caught(loop) is not None, len(forwards)
+
+
+@check("JOIN-042", worlds=MANY, beyond=False)
+def test_the_forward_that_throws_does_not_reach_the_wrapped_module(ranks):
+    assert ranks(count_forwards_until_thrown, tuple(1 + rank for rank in range(ranks.world))) == [(True, 1)] * ranks.world
 
 
 @check("DDPJ-036", worlds=MANY, beyond=False)

@@ -114,7 +114,7 @@ def build_over_two_groups(ctx):
     before = len(ctx.ledger())
     errors, configs, notified = [], [], []
     for enable in (True, False):
-        for groups in ((ctx.group, other), (other, ctx.group)):
+        for groups in ((ctx.group, other), (other, ctx.group), (ctx.group, ctx.group, other)):
             joinables = [recorder(ctx, group=group) for group in groups]
             errors.append(caught(ctx.subject.Join, joinables, enable=enable))
             configs.extend(config(each) for each in joinables)
@@ -134,7 +134,7 @@ def test_joinables_of_two_process_groups_are_refused_enabled_or_not(ranks):
 @check("JOIN-018", worlds=(1, 2))
 def test_a_failed_construction_leaves_no_joinable_enabled(ranks):
     for _, configs, notified, collectives in ranks(build_over_two_groups, ledger=True):
-        assert configs == [DISABLED] * 8
+        assert configs == [DISABLED] * 14
         assert all(notified)
         assert collectives == 0
 

@@ -4,7 +4,7 @@ from impl.join.session import Session
 
 from ..planting import edit
 
-CLAUSES = ("DDPJ-013", "JOIN-042")
+CLAUSES = ("JOIN-042",)
 
 
 def plant() -> None:

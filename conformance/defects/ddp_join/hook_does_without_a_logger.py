@@ -1,4 +1,4 @@
-"""The join hook can be built around a model that has lost its logger."""
+"""The join hook of a model that has lost its logger fails with an AttributeError."""
 
 from impl.ddp.join_hook import _DDPJoinHook
 
@@ -9,8 +9,4 @@ WORLDS = (1,)
 
 
 def plant() -> None:
-    edit(
-        _DDPJoinHook, "__init__",
-        "    ddp.logger._set_uneven_input_join()\n",
-        "    if ddp.logger is not None:\n        ddp.logger._set_uneven_input_join()\n",
-    )
+    edit(_DDPJoinHook, "__init__", "assert ddp.logger is not None,", "assert ddp is not None,")

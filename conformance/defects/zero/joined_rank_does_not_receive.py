@@ -4,7 +4,7 @@ from impl.zero.joining import Joining
 
 from ..planting import edit
 
-CLAUSES = ("ZERO-021",)
+CLAUSES = ("ZERO-020",)
 
 
 def plant() -> None:
