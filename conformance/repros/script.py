@@ -73,8 +73,8 @@ def _imports(nodes: _Nodes, code: str) -> str:
                 continue  # our own: what all cases share is in the script itself
             if (name.asname or name.name.partition(".")[0]) in used:
                 (parts[node.module or ""] if isinstance(node, ast.ImportFrom) else whole).add(ast.unparse(name))
-    if not any(module.startswith("torch.nn.parallel") for module in parts):
-        whole.discard("torch._dynamo")  # which only DDP loads
+    if not {"torch.nn.parallel", "torch.distributed.optim"} & parts.keys():
+        whole.discard("torch._dynamo")
     groups = []
     for ours in (False, True):
         lines = [f"import {', '.join(sorted(name for name in whole if _is_torch(name) == ours))}"]

@@ -21,7 +21,8 @@ def train(rank):
     model = DistributedDataParallel(Branches(), find_unused_parameters=True, gradient_as_bucket_view=True)
     model.module.unused.weight.grad = torch.full((1, 1), 7.0 + rank)
     model(torch.ones(1, 1)).sum().backward()
-    return "untouched" if model.module.unused.weight.grad.item() == 7.0 + rank else f"{model.module.unused.weight.grad.item()}"
+    gradient = model.module.unused.weight.grad.item()
+    return "untouched" if gradient == 7.0 + rank else f"gradient {gradient} instead of {7.0 + rank}"
 
 
 judge(train, "a parameter that no rank used keeps its gradient exactly as it was", "untouched")

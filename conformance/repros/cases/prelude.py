@@ -7,7 +7,7 @@ import time
 from multiprocessing import connection, get_context
 
 import torch
-import torch._dynamo  # which DDP would load in every rank
+import torch._dynamo  # which DDP and optimizers would load in every rank
 import torch.distributed as dist
 
 
