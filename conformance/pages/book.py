@@ -102,7 +102,9 @@ class Book:
         self._asked: dict[Column, dict[str, None]] = {}
         for source in self.sources:
             self._add(source)
-        self.columns = sorted(self._results, key=lambda each: (each.backend, each.host, each.torch, each.commit))
+        self.columns = sorted(
+            self._results, key=lambda each: (each.backend, each.host, each.torch)
+        )  # then as they came
         self._cells = {column: _by_clause(found.values()) for column, found in self._results.items()}
 
     def _add(self, source: Source) -> None:

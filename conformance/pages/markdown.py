@@ -78,11 +78,10 @@ def _news(shown: Sequence[Row]) -> list[str]:
     found = _breaks(shown, listed=False)
     lines = ["## Broken, and not listed", ""] if found else []
     for row, cell, each in found[:MOST]:
-        scenario = f" · {text(each.scenario)}" if each.scenario else ""
         who = f"{text(cell.column.subject)}, {each.worlds}: {each.outcomes}"
         lines += [f"- **{text(row.id)}** {text(row.title)}: {who}"]
-        lines += [f"  - {text(each.check)}{scenario}"]
-        lines += [f"  - {where}: {code(witness)}" for where, witness, _ in each.seen if witness]
+        lines += [f"  - {text(each.check)}"]
+        lines += [f"  - {text(where)}: {code(witness)}" for where, witness, _ in each.seen if witness]
         lines += [f"  - again: {code(each.again)}"]
     if len(found) > MOST:
         lines.append(f"- and {len(found) - MOST} more: see index.html")

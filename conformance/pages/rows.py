@@ -19,6 +19,7 @@ Item = TypeVar("Item")
 Key = TypeVar("Key")
 
 KEPT, LIMIT, LISTED, BROKEN, UNSUPPORTED, NOT_RUN = "kept", "limit", "listed", "broken", "unsupported", "not-run"
+MOST_NAMED = 6  # scenarios that are named where many saw the same
 #: Every state with its sign and its name.
 STATES = {
     KEPT: ("✓", "kept"), LIMIT: ("◐", "kept, at its limit"), LISTED: ("▲", "broken, listed"),
@@ -41,15 +42,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Break:
-    """The breaks of one check and scenario that were excused, or not excused, alike."""
+    """The breaks of one check that were excused, or not excused, alike."""
 
     check: str
-    scenario: str
     outcomes: str
     worlds: str
     listed: str  # reason of the listed deviation; empty: this is news
     link: str
-    seen: tuple[tuple[str, str, str], ...]  # worlds, witness, detail; the same witness is not said twice
+    seen: tuple[tuple[str, str, str], ...]  # where, witness, detail; the same witness is not said twice
     again: str
 
 
@@ -160,20 +160,23 @@ def _marks(found: Sequence[Result]) -> Iterable[Mark]:
 
 
 def _breaks(found: Sequence[Found]) -> Iterable[Break]:
-    """News first, then what is listed; the same check and scenario over several worlds is one break."""
+    """News first, then what is listed; one for each check and reason, over all scenarios and worlds."""
     broken = [each for each in found if each.result.broken]
-    groups = _grouped(broken, lambda each: (each.result.deviation, each.result.case.check, each.result.case.scenario))
-    for (reason, check, scenario), mine in sorted(groups.items()):
+    groups = _grouped(broken, lambda each: (each.result.deviation, each.result.case.check))
+    for (reason, check), mine in sorted(groups.items()):
         plain = results(mine)
         ends = ", ".join(dict.fromkeys(str(each.outcome) for each in plain))
         source = mine[-1].source
         link = source.link(plain[-1]) if reason else ""
-        yield Break(check, scenario, ends, worlds(plain), reason, link, tuple(_seen(plain)), source.again(plain))
+        yield Break(check, ends, worlds(plain), reason, link, tuple(_seen(plain)), source.again(plain))
 
 
 def _seen(broken: Sequence[Result]) -> Iterable[tuple[str, str, str]]:
     for witness, mine in _grouped(broken, lambda each: each.witness).items():
-        yield worlds(mine), witness, max((each.detail for each in mine), key=len)
+        scenarios = list(dict.fromkeys(each.case.scenario for each in mine if each.case.scenario))
+        more = f" and {len(scenarios) - MOST_NAMED} more" if len(scenarios) > MOST_NAMED else ""
+        named = f"{', '.join(scenarios[:MOST_NAMED])}{more} · " if scenarios else ""
+        yield named + worlds(mine), witness, max((each.detail for each in mine), key=len)
 
 
 def _said(found: Sequence[Result]) -> Iterable[Said]:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from . import silence
 from .backends import NotRunnable, ensure_runnable
 from .crew import Crew
@@ -129,7 +131,8 @@ class Agent:
         """The order as the rank of this place sees it, with this machine's environment and folder."""
         cwd = self.prepared.cwd if os.path.isdir(self.prepared.cwd) else os.getcwd()
         environ = {**self.prepared.defaults, **os.environ, **order.environ}
-        return replace(order, first=self.rank, device=self.device, environ=environ, cwd=cwd)
+        device = self.device % max(1, torch.accelerator.device_count())  # some launchers show each process its own only
+        return replace(order, first=self.rank, device=device, environ=environ, cwd=cwd)
 
     @contextlib.contextmanager
     def _crew(self) -> Iterator[Crew]:

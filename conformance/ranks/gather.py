@@ -39,9 +39,11 @@ def gather(crew: Crew, folder: Folder, ledger: bool) -> list[Outcome]:
     """What became of every rank; those that did neither report nor end by now hang."""
     hung = [rank for rank in range(crew.world) if not crew.reported(rank) and rank not in crew.ended]
     stacks = crew.stacks(hung) if hung else {}
+    if hung:
+        crew.listen(0.0)  # a rank that reports while it is asked where it is was slow, and does not hang
     outcomes: list[Outcome] = []
     for rank in range(crew.world):
-        if rank in stacks:
+        if rank in stacks and not crew.reported(rank):
             outcomes.append(Hung(stacks[rank]))
         elif folder.outcome(rank).exists():
             outcomes.append(_read(folder.outcome(rank)))

@@ -67,7 +67,7 @@ def placed(environ: Mapping[str, str] = os.environ) -> Place | None:
     rank, world, port = (_number(environ, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     if rank >= world:
         raise BadInput(f"RANK={rank} is not below WORLD_SIZE={world}. {REMEDY}")
-    local = _number(environ, "LOCAL_RANK") if environ.get("LOCAL_RANK") else None
+    local = next((_number(environ, name) for name in ("LOCAL_RANK", "SLURM_LOCALID") if environ.get(name)), None)
     nodes = _number(environ, "GROUP_WORLD_SIZE") if environ.get("GROUP_WORLD_SIZE") else None
     elastic = "TORCHELASTIC_RUN_ID" in environ
     launcher = "torchrun" if elastic else "slurm" if "SLURM_JOB_ID" in environ else "environment"
