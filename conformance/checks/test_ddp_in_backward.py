@@ -124,6 +124,9 @@ def attach_to_an_ignored_one(ctx):
     ddp = wrapped(ctx, model)
     ddp(mine(ctx)).sum().backward()
     first = parameters(ddp), gradients(ddp)
+    with ddp.no_sync():
+        ddp(mine(ctx)).sum().backward()
+    first += (parameters(ddp)["0.weight"],)
     error = caught(ddp.register_comm_hook, None, negated)
     ddp.zero_grad(set_to_none=True)
     model[0].weight.data.fill_(1.0)
@@ -133,9 +136,10 @@ def attach_to_an_ignored_one(ctx):
 
 @check("DDP-130", worlds=(1, 2, 3))
 def test_an_optimizer_on_an_ignored_parameter_stays_local_and_takes_no_hook(ranks):
-    for rank, ((held, found), error, hooked) in enumerate(ranks(attach_to_an_ignored_one)):
+    for rank, ((held, found, stepped), error, hooked) in enumerate(ranks(attach_to_an_ignored_one)):
         local = 12.0 * (rank + 1)
         assert held["0.weight"] == [1.0 - local], f"rank {rank}"
+        assert stepped == [1.0 - 2 * local], f"rank {rank}: its own backward steps it, synchronised or not"
         assert found["1.weight"] == [mean_of_all(ranks.world)], f"rank {rank}"
         assert error is None, f"the slot for a hook is taken: {error}"
         assert hooked["1.weight"] == [-local], f"rank {rank}: the hook was not used"

@@ -126,6 +126,50 @@ def test_after_an_evaluation_parameters_are_full_again(ranks):
         assert found == {"a.weight": [mean_of_all(ranks.world)]}
 
 
+class OneOfTwo(nn.Module):
+    """Two scalar layers, of which a forward uses the first only."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = models.scalar(1.0 + FINE), models.scalar(1.0 + FINE)
+
+    def forward(self, x):
+        return self.a(x)
+
+
+def leave_one_out(ctx):
+    def run():
+        model = mixed(ctx, OneOfTwo(), {"param_dtype": LOW}, find_unused_parameters=True)
+        trained(model, mine(ctx))
+        return [parameter.dtype for parameter in model.parameters()], parameters(model)
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1, 2))
+def test_after_backward_a_parameter_without_a_gradient_is_full_again_too(ranks):
+    for types, held in ranks(leave_one_out):
+        assert types == [FULL, FULL]
+        assert held == {"a.weight": [1.0 + FINE], "b.weight": [1.0 + FINE]}
+
+
+def forward_twice(ctx):
+    def run():
+        model = mixed(ctx, Watching(1.0 + FINE), {"param_dtype": LOW})
+        model(mine(ctx))  # its backward never comes
+        model(mine(ctx)).sum().backward()
+        return model.module.a.weight.dtype, parameters(model)
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1, 2))
+def test_a_forward_without_a_backward_costs_no_precision(ranks):
+    for dtype, held in ranks(forward_twice):
+        assert dtype is FULL
+        assert held == {"a.weight": [1.0 + FINE]}
+
+
 # -- DDP-137, DDP-138: what is not cast
 
 

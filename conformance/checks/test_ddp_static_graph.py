@@ -255,6 +255,25 @@ def test_checkpoints_of_one_layer_and_unused_parameters_are_right(ranks, scenari
     assert ranks(train_checkpointed, *scenario) == [[expected] * 3] * ranks.world
 
 
+def train_around_nested_backwards(ctx):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = wrapped(ctx, Checkpointed(2, True), static_graph=True)
+        told = []
+        for _ in range(3):
+            model.zero_grad(set_to_none=True)
+            told.append(reduced_elements(started(ctx, model(mine(ctx)).sum().backward)))
+            told.append(gradients(model)["a.weight"])
+        return told
+
+
+@check("DDP-110", worlds=(2, 3))
+def test_backwards_inside_of_backward_do_not_end_the_first_iteration(ranks):
+    for told in ranks(train_around_nested_backwards, ledger=True):
+        assert told[1::2] == [[2 * mean_of_all(ranks.world)]] * 3
+        assert set(told[::2]) <= {1, 2}, "elements reduced in each backward, of the two that there are"
+
+
 def use_outside_forward(ctx):
     model = wrapped(ctx, models.Branches(), static_graph=True, bucket_cap_mb=1e-6)
     seen = []

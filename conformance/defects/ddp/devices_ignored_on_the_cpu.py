@@ -13,6 +13,6 @@ def plant() -> None:
         options,
         "place",
         "device_ids is not None and len(device_ids) > 1",
-        "device_ids is not None and len(devices) > len(device_ids)",
+        "device_ids is not None and len(device_ids) > 1 and everything[0].is_cuda",
     )
     edit(options, "place", "if device_ids else None", "if device_ids and on_one_accelerator else None")

@@ -8,4 +8,4 @@ CLAUSES = ("DDP-155",)
 
 
 def plant() -> None:
-    edit(Renewal, "__getstate__", "copy.copy(self.__dict__)", "self.__dict__")
+    edit(Renewal, "__getstate__", "    return state", "    self.__dict__ = dict(state)\n    return state")

@@ -5,6 +5,7 @@ from impl.ddp.renewal import Renewal
 from ..planting import edit
 
 CLAUSES = ("DDP-162",)
+WORLDS = (3,)
 
 
 def plant() -> None:
