@@ -120,7 +120,7 @@ def test_a_night_that_was_measured_again_counts_with_the_median(build):
 
 
 def test_an_acknowledged_regression_is_healthy_and_winning_it_back_resolves_it(build):
-    for day in range(18):
+    for day in range(24):
         build.night(USUAL if day < 14 else slower(1.12))
     judged = build.judge()
     key = series(judged, "impl", Basis.RATIO).key
@@ -132,7 +132,7 @@ def test_an_acknowledged_regression_is_healthy_and_winning_it_back_resolves_it(b
         acknowledge(judged, build.history, series(judged, "impl", Basis.RATIO, "tiny").key, "x")
     place = acknowledge(judged, build.history, key, "new allocator <script>", who="me")
     note = json.loads(place.read_text())
-    place.write_text(json.dumps({**note, "time": (START + timedelta(days=17, hours=1)).isoformat()}))
+    place.write_text(json.dumps({**note, "time": (START + timedelta(days=23, hours=1)).isoformat()}))
     judged = build.judge()
     (change,) = series(judged, "impl", Basis.RATIO).changes
     assert (change.state, change.alarms, change.note) == (State.ACKNOWLEDGED, False, "new allocator <script> (me)")

@@ -1,0 +1,219 @@
+"""The nightly command with stand-ins for what it runs: exit statuses, reruns, one at a time, and no children left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from reports.history import HistoryError, scan
+from reports.nightly.child import run
+from reports.nightly.lock import locked
+from reports.nightly.plan import checked, seconds
+from reports.records import read
+
+CONFORMANCE = "{python} -m reports.fakes conformance --select {select} --out {out}"
+PERF = "{python} -m reports.fakes perf --out {out}"
+
+
+def command(tmp_path, *more, conformance=CONFORMANCE, perf=PERF, budget="5m"):
+    words = [sys.executable, "-m", "reports", "nightly", "--history", str(tmp_path / "h"), "--out", str(tmp_path / "o")]
+    return [*words, "--budget", budget, "--machine", "box", "--conformance", conformance, "--perf", perf, *more]
+
+
+def nightly(tmp_path, **more):
+    fakes = {name: more.pop(name) for name in list(more) if name.startswith("FAKE_")}
+    environment = {**os.environ, **fakes}
+    return subprocess.run(
+        command(tmp_path, **more), env=environment, capture_output=True, text=True, timeout=240
+    )  # fmt: skip
+
+
+def nights(tmp_path):
+    return scan(tmp_path / "h", datetime.now(UTC)).nights
+
+
+def test_three_nights_with_a_slow_down_planted_in_the_third(tmp_path):
+    for _ in range(2):
+        done = nightly(tmp_path)
+        assert done.returncode == 0, done.stderr
+    done = nightly(tmp_path, FAKE_SLOW="1.2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    first, second, third = nights(tmp_path)
+    assert len(first.files["perf"]) == 1
+    assert len(third.files["perf"]) == 4  # measured again three times before it was believed
+    (reason,) = [line for line in done.stdout.splitlines() if "slower since" in line]
+    assert "mlp" in reason
+    assert "impl / torch" in reason
+    assert f"since {third.name}" in reason
+    verdict = read(third.folder / "verdict.jsonl")
+    assert verdict.footer["exit_status"] == 1
+    assert verdict.header["parameters"]["window"] == 40
+    assert [row["state"] for row in verdict.rows if row["alarms"]] == ["confirmed"]
+    assert second.manifest["parts"] == {"conformance": {"status": 0, "why": ""}, "perf": {"status": 0, "why": ""}}
+    key = reason[reason.rindex("(") + 1 : -1]
+    words = [sys.executable, "-m", "reports", "ack", key, "--note", "known", "--history", str(tmp_path / "h")]
+    assert subprocess.run(words, timeout=120).returncode == 0
+    judged = subprocess.run([sys.executable, "-m", "reports", "judge", str(tmp_path / "h")], timeout=120)
+    assert judged.returncode == 0
+
+
+def test_a_slow_down_that_is_gone_when_measured_again_is_no_alarm(tmp_path):
+    for _ in range(2):
+        nightly(tmp_path, conformance="")
+    done = nightly(tmp_path, conformance="", FAKE_SLOW="1.2", FAKE_ONCE="1")
+    assert done.returncode == 0, done.stdout
+    assert len(nights(tmp_path)[-1].files["perf"]) == 4
+
+
+def test_a_broken_clause_is_asked_again_and_alarms_if_it_stays_broken(tmp_path):
+    done = nightly(tmp_path, perf="", FAKE_BROKEN="JOIN-002")
+    assert done.returncode == 1
+    assert "JOIN-002 is broken (failed) by impl" in done.stdout
+    (night,) = nights(tmp_path)
+    again = read(night.files["conformance"][1])
+    assert {row["clause"] for row in again.rows} == {"JOIN-002"}
+    done = nightly(tmp_path, perf="", FAKE_BROKEN="JOIN-001", FAKE_ONCE="1")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"FAKE_FAILS": "perf"}, "perf is missing: ended with status 3: the fake fails, as it was told"),
+        ({"perf": "no-such-program {out}"}, "perf is missing: its command cannot be started"),
+        ({"perf": "{python} -c pass {out}"}, "perf is missing: left no record (exit status 0)"),
+    ],
+)
+def test_a_part_that_fails_leaves_a_half_night_that_could_not_be_judged(tmp_path, more, words):
+    done = nightly(tmp_path, **more)
+    assert done.returncode == 2
+    assert words in done.stdout
+    (night,) = nights(tmp_path)
+    assert night.files["conformance"]
+    assert not night.files["perf"]
+
+
+def test_a_part_that_takes_too_long_is_stopped_and_what_it_wrote_is_kept(tmp_path):
+    done = nightly(tmp_path, perf="", budget="8s", FAKE_SLEEP="200")
+    assert done.returncode == 2
+    assert "conformance is not whole: stopped after" in done.stdout
+    (night,) = nights(tmp_path)
+    assert len(read(night.files["conformance"][0], partial=True).rows) == 6
+
+
+def waits_for(condition, seconds_s=120):
+    end = time.monotonic() + seconds_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def sleepers(marker):
+    """Processes that were started for the run whose folder is ``marker``."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                line = file.read()
+        except OSError:
+            continue
+        if entry.isdigit() and marker.encode() in line and b"reports.fakes" in line and b"nightly" not in line:
+            found.append(int(entry))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run_leaves_no_child_and_keeps_what_was_finished(tmp_path, number):
+    environment = {**os.environ, "FAKE_SLEEP": "300"}
+    process = subprocess.Popen(command(tmp_path), env=environment, stderr=subprocess.DEVNULL)
+    try:
+        waits_for(lambda: any("asleep" in log.read_text() for log in (tmp_path / "o").glob("work-*/*.log")))
+        assert sleepers(str(tmp_path))
+        process.send_signal(number)
+        status = process.wait(120)
+    finally:
+        process.kill()
+    waits_for(lambda: not sleepers(str(tmp_path)))
+    if number == signal.SIGKILL:
+        assert list((tmp_path / "o").glob("work-*/conformance/*.part"))
+        return
+    assert status == 130
+    (night,) = nights(tmp_path)
+    assert night.manifest["parts"]["conformance"]["why"] == "interrupted"
+    assert len(read(night.files["conformance"][0], partial=True).rows) == 6
+
+
+def test_only_one_run_at_a_time_and_the_lock_of_a_dead_one_is_free(tmp_path):
+    (tmp_path / "h").mkdir()
+    lock = tmp_path / "h" / ".lock-box"
+    lock.write_text("process 999999999")  # left by a run that was killed
+    with locked(lock):
+        done = nightly(tmp_path)
+        assert done.returncode == 2
+        assert f"a nightly run is going on (process {os.getpid()}" in done.stderr
+        assert not nights(tmp_path)
+    assert nightly(tmp_path, perf="").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"budget": "soon"}, "'soon' is no budget"),
+        ({"perf": "x {oops} {out}"}, "cannot be filled in"),
+        ({"perf": "x"}, "does not say {out}"),
+        ({"perf": "", "conformance": ""}, "there is nothing to do"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence_before_anything_starts(tmp_path, more, words):
+    done = nightly(tmp_path, **more)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "h").exists()
+
+
+def test_budgets_and_templates():
+    assert [seconds("90s"), seconds("1.5h"), seconds("2m")] == [90, 5400, 120]
+    with pytest.raises(HistoryError):
+        seconds("0m")
+    assert checked("a '{out} b'", "x") == "a '{out} b'"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+def test_a_child_that_ignores_a_polite_request_is_killed_with_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr("reports.nightly.child._GRACE_S", 0.5)
+    script = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)', {str(tmp_path)!r}])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    log = tmp_path / "log"
+    ended = run([sys.executable, "-c", script], log, 5.0)
+    assert ended.late
+    assert ended.status == -signal.SIGKILL
+    pid = int(log.read_text())
+    waits_for(lambda: not running(pid))
+
+
+def test_the_manifest_says_what_and_where(tmp_path):
+    nightly(tmp_path, perf="")
+    manifest = json.loads((nights(tmp_path)[0].folder / "night.json").read_text())
+    assert manifest["parts"]["perf"]["off"]
+    assert manifest["machine"]["cores"] >= 1
+    assert manifest["began"] <= manifest["finished"]
