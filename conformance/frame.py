@@ -23,6 +23,8 @@ from .tiers import Offer, choose
 from .verdict import Verdict
 
 LOOKS_AGAIN = 8
+DEADLINE_S = 30.0  # for one run of ranks, where nobody says another
+WRITTEN_FOR = 4  # ranks: the most for which checks choose their deadlines
 
 
 class Reporter(Protocol):
@@ -91,8 +93,9 @@ class Frame:
 
     def ranks(self, check: Check, subject: str, world: int) -> Ranks:
         """The fixture of one case, on the cluster of the calling thread."""
-        deadline_s = check.deadline_s
-        return Ranks(self._cluster(), self.asked.subjects[subject], self.asked.backend, world, deadline_s)
+        limit_s = check.deadline_s or self.asked.deadline_s or DEADLINE_S
+        slower = max(1.0, world / WRITTEN_FOR) ** 2  # more ranks share the same cores, and wait for each other
+        return Ranks(self._cluster(), self.asked.subjects[subject], self.asked.backend, world, limit_s * slower)
 
     def _cluster(self) -> Cluster:
         if not hasattr(self._mine, "cluster"):

@@ -5,7 +5,8 @@ from conformance.combining import assert_as_alone, combinations, train_each
 
 WORLDS = (2, 3, 4, 8)
 HOOKS = ("all-reduce hook", "fp16 hook")
-PLAIN = {"optimizer": ("plain",), "hook": ("no hook",), "graph": ("dynamic",), "use": ("all used", "some unused")}
+PLAIN = {"optimizer": ("plain",), "hook": ("no hook",), "graph": ("dynamic",), "use": ("all used",)}
+UNUSED = ("some unused", "some unused here and there")
 BY_ALL, BY_ACTIVE = {"divisor": ("by all",)}, {"divisor": ("by the active",)}
 
 
@@ -32,15 +33,17 @@ def test_division_by_the_active_combines_with_everything(ranks, scenario, schedu
 
 @check(
     "DDPJ-030", worlds=WORLDS, at=worlds_of,
-    scenarios=combinations(**{**PLAIN, "use": ("some unused here and there",), "hook": ("no hook", *HOOKS)}, **BY_ALL),
+    scenarios=combinations(**{**PLAIN, "use": UNUSED, "hook": ("no hook", *HOOKS)}, **BY_ALL),
 )
-def test_parameters_used_here_and_there_combine_with_everything(ranks, scenario, schedules):
+def test_unused_parameters_combine_with_everything(ranks, scenario, schedules):
     trains_as_one_process(ranks, scenario, schedules)
 
 
 @check(
     "DDPJ-032", worlds=WORLDS, at=worlds_of,
-    scenarios=combinations(**{**PLAIN, "graph": ("static",), "hook": ("no hook", *HOOKS)}, **BY_ALL),
+    scenarios=combinations(
+        **{**PLAIN, "graph": ("static",), "use": ("all used", "some unused"), "hook": ("no hook", *HOOKS)}, **BY_ALL
+    ),
 )
 def test_a_static_graph_combines_with_everything(ranks, scenario, schedules):
     trains_as_one_process(ranks, scenario, schedules)

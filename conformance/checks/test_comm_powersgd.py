@@ -91,7 +91,7 @@ def train(ctx, hook, model, batch, count, options, cap_mib=WHOLE_MIB):
     return [step(wrapped, batch(ctx.rank, iteration)) for iteration in range(count)]
 
 
-@check("COMM-026", scenarios=HOOKS_AND_BUCKETS)
+@check("COMM-026", scenarios=HOOKS_AND_BUCKETS, beyond=False)
 def test_plain_averages_before_the_start_and_equal_approximations_after_it(ranks, scenario):
     exact = alone(range(ranks.world), batch=several_rows, model=Layers, count=ITERATIONS)
     hook, cap_mib = scenario

@@ -146,7 +146,7 @@ def step(ctx, model, iteration):
     return gradients(model)
 
 
-@check("DDP-120")
+@check("DDP-120", beyond=False)  # from five active ranks on averages are rounded
 def test_copying_bucket_by_bucket_gives_the_same_bits(ranks):
     schedule = tuple(1 + rank for rank in range(ranks.world))
     for rank, (batched, single) in enumerate(ranks(compare_settings, schedule)):

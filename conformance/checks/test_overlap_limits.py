@@ -134,7 +134,7 @@ def train_in_a_subgroup(ctx, how):
     return iterations(pair_of(ctx, how, group)) if ctx.rank in members else None
 
 
-@check("HOOK-044", worlds=(3, 4), scenarios=HOOKS, deadline_s=DEADLINE_S)
+@check("HOOK-044", worlds=(3, 4), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
 def test_a_group_without_rank_0_trains_as_one_process(ranks, scenario):
     for shard in (False, True):
         how = replace(scenario, shard=shard)
