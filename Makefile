@@ -19,6 +19,10 @@ BUDGET    ?=
 PERF_OUT   = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/perf)
 PERF_BACK  = $(if $(filter command line environment,$(origin BACKEND)),$(BACKEND),auto)
 
+HISTORY     ?= history
+SERIES      ?= 1000
+NIGHTLY_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/nightly)
+
 VENV := .venv
 
 # SETUP=0: use PYTHON's own environment as it is, and touch no network.
@@ -31,7 +35,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list test lint clean
+.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list nightly judge-power test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -40,6 +44,8 @@ help:
 	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
 	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(PERF_OUT)"
 	@echo "make perf-list     the sweeps, workloads and axes that there are"
+	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(NIGHTLY_OUT) BUDGET=30m"
+	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
@@ -87,6 +93,13 @@ defects: $(READY)
 
 repros: $(READY)
 	REPROS=all $(RUN) -m pytest conformance/meta/test_repros.py $(ARGS)
+
+# make turns every failure into its own status 2; the command itself tells 1 (regressed) from 2 (could not judge).
+nightly: $(READY)
+	$(RUN) -m reports nightly --history '$(HISTORY)' --out '$(NIGHTLY_OUT)' --budget '$(or $(BUDGET),30m)' --subject '$(SUBJECT)' --world '$(WORLD)' $(ARGS)
+
+judge-power: $(READY)
+	$(RUN) -m reports power --series '$(SERIES)' $(ARGS)
 
 test: $(READY)
 	@$(RUN) -m pytest $(ARGS)

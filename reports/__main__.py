@@ -46,6 +46,9 @@ def _nightly(nightly: argparse.ArgumentParser) -> None:
     nightly.add_argument(
         "--subject", default="impl,torch", metavar="NAMES", help="who is judged (default: %(default)s)"
     )
+    nightly.add_argument(
+        "--world", default=2, type=int, metavar="N", help="ranks to measure with (default: %(default)s)"
+    )
     nightly.add_argument("--machine", default="", metavar="NAME", help="(default: from its processor and GPUs)")
     nightly.add_argument(
         "--conformance", default=CONFORMANCE, metavar="COMMAND", help="'' for none (default: %(default)s)"
@@ -87,7 +90,7 @@ def _run_nightly(given: argparse.Namespace) -> int:
         raise HistoryError("there is nothing to do: both --conformance and --perf are empty")
     budget_s, out = seconds(given.budget), Path(given.out)
     history = opened(Path(given.history))
-    return nightly(Asked(history, opened(out), named(name), budget_s, given.subject, conformance, perf))
+    return nightly(Asked(history, opened(out), named(name), budget_s, given.subject, given.world, conformance, perf))
 
 
 def _existing(folder: str) -> Path:

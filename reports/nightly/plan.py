@@ -11,7 +11,7 @@ from pathlib import Path
 from ..history import HistoryError
 
 CONFORMANCE = "{python} -m conformance run --tier quick --jobs 2 --subject {subject} --select {select} --out {out}"
-PERF = "{python} -m perf run --sweep nightly --subject {subject} --budget {budget_s}s --out {out}"
+PERF = "{python} -m perf run --sweep nightly --world {world} --subject {subject} --budget {budget_s}s --out {out}"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _FOR_CONFORMANCE = 0.5  # the most of the budget that the clauses may take
@@ -28,6 +28,7 @@ class Asked:
     machine: str
     budget_s: float
     subject: str
+    world: int  # ranks, for what is measured
     conformance: str  # templates; empty: this part is not wanted
     perf: str
 
@@ -35,7 +36,7 @@ class Asked:
         """The words of a part's command."""
         values = {
             "python": sys.executable, "out": str(out), "budget_s": f"{max(1, round(budget_s))}", "select": select,
-            "subject": self.subject,
+            "subject": self.subject, "world": f"{self.world}",
         }  # fmt: skip
         template = self.conformance if part == "conformance" else self.perf
         return [word.format(**values) for word in shlex.split(template)]
@@ -68,9 +69,9 @@ def checked(template: str, name: str) -> str:
         return ""
     try:
         words = shlex.split(template)
-        filled = [word.format(python="", out="\0", budget_s="", select="", subject="") for word in words]
+        filled = [word.format(python="", out="\0", budget_s="", select="", subject="", world="") for word in words]
     except (KeyError, IndexError, ValueError) as error:
-        known = "{python} {out} {budget_s} {select} {subject}"
+        known = "{python} {out} {budget_s} {select} {subject} {world}"
         raise HistoryError(f"the {name} command cannot be filled in ({error!r}); it may use {known}") from error
     if not any("\0" in word for word in filled):
         raise HistoryError(f"the {name} command does not say {{out}}: its record would not be found")
