@@ -154,3 +154,50 @@ def test_nothing_can_be_written_after_the_end(tmp_path):
     writer.close()
     with pytest.raises(RecordError, match="after it was closed"):
         writer.write(ROW)
+
+
+def test_two_writers_of_one_path_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "a.jsonl"
+    first, second = Writer(path, header()), Writer(path, header())
+    first.write(ROW)
+    second.write(ROW | {"clause": "JOIN-002"})
+    second.close()
+    first.close()
+    assert (second.path, first.path) == (path, tmp_path / "a-2.jsonl")
+    assert [read(one.path).rows[0]["clause"] for one in (first, second)] == ["JOIN-001", "JOIN-002"]
+    third = Writer(path, header())  # one after the other: the later file takes the earlier one's place
+    third.close()
+    assert third.path == path
+    assert sorted(os.listdir(tmp_path)) == ["a-2.jsonl", "a.jsonl"]
+
+
+def test_what_a_killed_writer_left_is_taken_over_and_a_living_writers_file_is_not(tmp_path):
+    path = tmp_path / "a.jsonl"
+    (tmp_path / "a.jsonl.part").write_text("left behind")
+    writer = Writer(path, header())
+    other = Writer(path, header())
+    writer.write(ROW)
+    other.abandon()
+    writer.close()
+    assert read(path).rows == [ROW]
+    assert os.listdir(tmp_path) == ["a.jsonl"]
+
+
+def test_gpus_are_asked_of_the_drivers_own_tool_and_its_absence_or_failure_is_no_error(tmp_path, monkeypatch):
+    from reports.records.gpus import gpus
+
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for body, names in (
+        ("echo 'NVIDIA H200, 143771 MiB, 570.1'; echo 'NVIDIA H200, 143771 MiB, 570.1'", ["NVIDIA H200"] * 2),
+        ("echo 'NVIDIA-SMI has failed'; exit 9", []),
+        ("echo 'no commas here'", []),
+    ):
+        tool.write_text(f"#!/bin/sh\n{body}\n")
+        tool.chmod(0o755)
+        gpus.cache_clear()
+        found = gpus()
+        assert [gpu["name"] for gpu in found["gpus"]] == names
+        assert isinstance(found["nccl"], str)
+    gpus.cache_clear()
+    assert {"kernel", "gpus", "driver", "nccl"} <= set(header()["machine"])
