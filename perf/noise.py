@@ -23,11 +23,20 @@ def of_group(rows: Sequence[Row]) -> Ratio | None:
 
 
 def figure(noise: Ratio | None) -> float | None:
-    """How far from 1 the comparison of a cell with itself comes out, as a share; None if nobody knows."""
+    """How far from 1, up or down, the comparison of a cell with itself comes out, as a share; None if nobody knows."""
     if noise is None:
         return None
-    ends = [end for end in (noise.point, noise.low, noise.high) if end == end]
-    return max(abs(end - 1) for end in ends) if ends else None
+    ends = [end for end in (noise.point, noise.low, noise.high) if end > 0]  # not NaN
+    return max(max(end, 1 / end) for end in ends) - 1 if ends else None
+
+
+def judged(found: Ratio, noise: Ratio | None) -> str:
+    """What a ratio says, where the machine is known to see differences between a cell and itself."""
+    share = figure(noise)
+    restless = noise is not None and noise.said in ("faster", "slower")
+    if restless and share is not None and max(found.point, 1 / found.point) <= 1 + share:
+        return "within the noise"
+    return found.said
 
 
 def noted(rows: Sequence[Row]) -> list[Row]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from .cells import Group
-from .rows import OK, Row
+from .rows import NOT_RUN, OK, Row
 
 
 def spoken(seconds: float) -> str:
@@ -28,6 +28,7 @@ class Watch:
         self._estimates, self._total_s = list(estimates), total_s
         self._began = time.monotonic()
         self._done, self._groups, self._counts = 0.0, 0, Counter[str]()
+        self._told_already = ""  # a reason that many cells share
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
         if stream.isatty():
@@ -47,7 +48,12 @@ class Watch:
 
     def row(self, row: Row) -> None:
         self._counts[row["status"]] += 1
-        if row["status"] != OK:
+        if row["status"] == NOT_RUN and row["reason"] == self._told_already:
+            return
+        if row["status"] == NOT_RUN:
+            self._told_already = row["reason"]
+            self._say(f"NOT RUN {row['series']} and others: {row['reason']}")
+        elif row["status"] != OK:
             self._say(f"{row['status'].upper()} {row['series']}: {row['reason']}")
 
     def done(self) -> None:

@@ -17,7 +17,7 @@ from .rows import FAILED, HUNG, NOT_RUN, Row, assembled, blank
 if TYPE_CHECKING:
     from .measure import Order
 
-BUDGET_GONE = "the budget was used up; give a larger BUDGET, or run fewer cells"
+BUDGET_GONE = "the budget was used up"
 SILENCE_S = 10.0  # nothing at all happens in any rank: a hang, long before the deadline
 PRELOAD = ("perf.measure", "perf.trainer", "perf.verify", "conformance.overlapping", "conformance.oracle")
 

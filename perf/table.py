@@ -12,7 +12,7 @@ from rich.text import Text
 from . import noise
 from .cells import Cell
 from .ratio import Ratio, by_round, median_ns, ratio
-from .rows import OK, Row
+from .rows import NOT_RUN, OK, Row
 
 
 def by_group(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -40,6 +40,10 @@ def against(row: Row, rows: Sequence[Row]) -> Row | None:
 
 def lines(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, str, str]]:
     """Cell, median time, main-thread time, ratio, what the ratio says; for one group."""
+    if all(row["status"] == NOT_RUN and row["reason"] == rows[0]["reason"] for row in rows):
+        yield f"all {len(rows)} cells", NOT_RUN, "", "", rows[0]["reason"]
+        return
+    machine = noise.of_group(rows)
     for row in rows:
         name = Cell(**row["axes"]).variant
         if row["status"] != OK:
@@ -48,7 +52,7 @@ def lines(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, str, str]]:
         other = against(row, rows)
         compared: Ratio | None = ratio(row, other) if other is not None else None
         beside = f"{compared} × {Cell(**other['axes']).variant}" if compared and other is not None else ""
-        yield name, _ms(median_ns(row)), _ms(_cpu_ns(row)), beside, compared.said if compared else ""
+        yield name, _ms(median_ns(row)), _ms(_cpu_ns(row)), beside, noise.judged(compared, machine) if compared else ""
 
 
 def main_table(rows: Sequence[Row]) -> Table:

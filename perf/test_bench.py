@@ -55,7 +55,7 @@ def rows(tmp_path_factory):
 
 
 @pytest.mark.benchmark(timer=REPLAY)
-@pytest.mark.parametrize("name", series())
+@pytest.mark.parametrize("name", series(), ids=lambda name: name.replace(" · ", " "))
 def test_cell(name, rows, benchmark):
     row = rows[name]
     assert row["status"] == OK, row["reason"]

@@ -65,6 +65,14 @@ def test_rounds_that_only_one_has_do_not_count():
     assert paired({1: 2.0}, {2: 2.0}).rounds == 0
 
 
+def test_a_difference_that_a_cell_shows_to_itself_too_is_noise():
+    restless, calm = Ratio(0.8, 0.7, 0.9, 20), Ratio(1.0, 0.97, 1.02, 20)
+    assert noise.figure(restless) == pytest.approx(1 / 0.7 - 1)
+    assert noise.judged(Ratio(1.3, 1.2, 1.4, 20), restless) == "within the noise"
+    assert noise.judged(Ratio(1.6, 1.5, 1.7, 20), restless) == "slower"
+    assert noise.judged(Ratio(1.3, 1.2, 1.4, 20), calm) == noise.judged(Ratio(1.3, 1.2, 1.4, 20), None) == "slower"
+
+
 def test_a_cell_against_itself_is_the_noise():
     first, twin = noisy(10, 20, 1), noisy(10.4, 20, 2)
     twin["axes"] = {**first["axes"], "copy": 2}
