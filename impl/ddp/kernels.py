@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -80,14 +80,26 @@ def distributed_context() -> int | None:
 
 
 def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
-    """The node that adds to this parameter's ``.grad``."""
-    return torch.autograd.graph.get_gradient_edge(parameter).node
-
-
-def accumulates_now(parameter: torch.Tensor) -> bool:
-    """Whether the backward pass now running may add to ``.grad``; False for ``torch.autograd.grad`` (DDP-065)."""
+    """The node that adds to this parameter's ``.grad``; it stays the same while a user freezes and thaws it."""
+    if parameter.requires_grad:
+        return torch.autograd.graph.get_gradient_edge(parameter).node
+    parameter.requires_grad_(True)
     try:
-        torch._C._will_engine_execute_node(accumulator(parameter))  # type: ignore[attr-defined]
+        return torch.autograd.graph.get_gradient_edge(parameter).node
+    finally:
+        parameter.requires_grad_(False)
+
+
+def accumulates_now(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether the backward pass now running may add to some ``.grad``.
+
+    False for ``torch.autograd.grad`` (DDP-065), and where all parameters are frozen for the moment.
+    """
+    trained = next((parameter for parameter in parameters if parameter.requires_grad), None)
+    if trained is None:
+        return False
+    try:
+        torch._C._will_engine_execute_node(accumulator(trained))  # type: ignore[attr-defined]
     except RuntimeError:  # how the engine says that it runs the functional interface
         return False
     return True

@@ -393,7 +393,7 @@ class Reducer:
         if self._context is not None and self._backward_ended_in(self._context):
             return
         nothing = not self._order and not any(bucket.arrived for bucket in self.buckets)
-        if nothing and not kernels.accumulates_now(self.parameters[0]):
+        if nothing and not kernels.accumulates_now(self.parameters):
             self.phase = Phase.IDLE  # torch.autograd.grad: nothing was accumulated, nothing is reduced
             return
         self._complete()

@@ -174,3 +174,22 @@ def test_noted_arrivals_keep_neither_reducer_nor_model_alive():
     del reducer, model
     gc.collect()
     assert [reference() for reference in gone] == [None, None]
+
+
+def test_a_model_may_be_frozen_for_a_while(cap):
+    """As adversarial training does with a discriminator, also while the buckets are laid out anew."""
+    model = Steps()
+    reducer, traffic = build(model, cap=cap)
+    forward(model, reducer).backward()
+    expected = gradients(model)
+    model.requires_grad_(False)
+    reducer.rebuild(reducer.proposed_order())
+    forward(model, reducer, x=torch.ones(1, 2, requires_grad=True)).backward()
+    reducer.check_finished()
+    assert traffic.done == 1, "there was nothing to reduce"
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    model.requires_grad_(True)
+    model.zero_grad()
+    forward(model, reducer).backward()
+    assert gradients(model) == expected
+    assert traffic.done == 2
