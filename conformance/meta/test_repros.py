@@ -80,7 +80,8 @@ def test_every_listed_deviation_has_a_script_and_every_script_a_deviation():
     assert not without, "deviations that no case in conformance/repros/cases shows"
     idle = [name for name, case in EVERY.items() if not any(case.stands_for(each) for each in deviations)]
     assert not idle, "cases whose '# shows:' lines match no listed deviation"
-    assert all(load().get(clause) for case in EVERY.values() for clause, _ in case.shows)
+    catalogue = load()
+    assert all(catalogue.get(clause) for case in EVERY.values() for clause, _ in case.shows)
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))

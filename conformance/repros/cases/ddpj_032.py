@@ -1,6 +1,7 @@
 """A static graph cannot be joined by a rank without inputs: its first iteration is not followed."""
 
 # shows: DDPJ-032 test_a_static_graph_can_be_*
+# shows: DDPJ-032 test_a_static_graph_combines_* no inputs *
 
 import torch
 from torch.distributed.algorithms.join import Join
