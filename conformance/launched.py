@@ -6,7 +6,6 @@ check still has fresh processes of its own, so that a hang or crash of a check i
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from argparse import Namespace
@@ -28,7 +27,6 @@ def run(given: Namespace) -> int:
     if place is None:
         return here(given)
     forget()
-    os.environ.setdefault("RES_OPTIONS", "attempts:2")  # ours alone would switch the name service off (nursery.NO_DNS)
     if place.launcher == "torchrun":
         end_with_parent(signal.SIGTERM)
     return _drive(given, place) if place.rank == 0 else _serve(place)
@@ -52,6 +50,7 @@ def _drive(given: Namespace, place: Place) -> int:
 
 def _serve(place: Place) -> int:
     agent = Agent(place.rank, place.local_rank or 0, connect(place))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal's processes; it is the driver's
     try:
         agent.serve()
     except DriverGone:

@@ -18,6 +18,8 @@ def remote_calls(ctx: RankContext) -> Iterator[None]:
     """RPC is up inside the block, on every rank. The ranks meet in a file, whose name travels beside the group."""
     if not rpc.is_available():
         raise NotRun("this torch was built without RPC")
+    if not ctx.one_machine:
+        raise NotRun("ranks that use RPC meet in a file here, and these ranks are on several machines")
     if ctx.rank == 0:
         ctx.store.set("rpc", tempfile.mkdtemp(prefix="rpc-"))
     folder = Path(ctx.store.get("rpc").decode())

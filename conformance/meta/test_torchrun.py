@@ -1,7 +1,6 @@
 """The suite under a launcher: on the ranks that it is given, with every outcome, and without leaving a process."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +12,10 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.bad_input import BadInput
+from conformance.checking import NotRun
+from conformance.ranks import RankContext
 from conformance.ranks.place import forget, placed
+from conformance.remote import remote_calls
 from reports.records import read
 
 from . import fakes
@@ -154,13 +156,18 @@ def test_the_drivers_death_ends_the_agents(tmp_path):
 
 
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_when_the_launchers_are_ended(tmp_path, number):
+def test_nothing_is_left_when_the_launchers_are_killed(tmp_path):
     launchers, mark = at_work(tmp_path, torchrun)
     for launcher in launchers:
-        launcher.send_signal(number)
+        launcher.kill()
     ends(launchers)
     wait_for(lambda: marked(mark) == [], 90)
+
+
+def test_what_needs_one_machine_is_not_run_on_several():
+    ctx = RankContext(0, 2, None, "gloo", None, None, one_machine=False)
+    with pytest.raises(NotRun, match="several machines"), remote_calls(ctx):
+        pass
 
 
 # --- what the environment says ----------------------------------------------------------------------------------------
@@ -195,6 +202,5 @@ def test_ranks_get_none_of_the_launchers_variables(monkeypatch):
 def test_more_ranks_than_the_launcher_gave_are_bad_input(monkeypatch, capsys, tmp_path):
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("RES_OPTIONS", "attempts:2")
     assert main(["run", "--worlds", "1,2", "--out", str(tmp_path)]) == 2
     assert "the launcher gave 1 ranks" in capsys.readouterr().err

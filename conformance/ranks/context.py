@@ -27,6 +27,7 @@ class RankContext:
     backend: str
     device: torch.device
     store: Any
+    one_machine: bool = True  # whether all ranks see the same files; only a launcher can spread them
 
     @property
     def group(self) -> dist.ProcessGroup | None:

@@ -28,15 +28,15 @@ class SpreadCluster(Cluster):
         super().__init__(backend, deadline_s, silence_s, preload=preload)
         self._troop = troop
         # between machines neither the loopback nor a switched-off name service would do
-        defaults = {**LOOPBACK, **NO_DNS} if troop.here == len(troop.members) else {}
+        defaults = {**LOOPBACK, **NO_DNS} if troop.one_machine else {}
         troop.prepare(Preparation(list(sys.path), os.getcwd(), tuple(preload), defaults))
 
     def close(self) -> None:
         """Nothing is ours: the agents go with their troop."""
 
     def _meeting(self) -> dict[str, Any]:
-        place = self._troop.place
-        return {"host": place.address, "port": place.port, "prefix": place.prefix}
+        place, alone = self._troop.place, self._troop.one_machine
+        return {"host": place.address, "port": place.port, "prefix": place.prefix, "one_machine": alone}
 
     def _environment(self, asked: dict[str, str]) -> dict[str, str]:
         """Only what is asked for: the rest is that of the place where a rank runs."""

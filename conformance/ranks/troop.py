@@ -69,6 +69,10 @@ class Troop:
         """How many of the ranks are on this machine."""
         return sum(member.about["machine"] == self.members[0].about["machine"] for member in self.members)
 
+    @property
+    def one_machine(self) -> bool:
+        return self.here == len(self.members)
+
     def about(self) -> dict[str, Any]:
         """For the header of the record."""
         machines = len({member.about["machine"] for member in self.members})
@@ -235,7 +239,10 @@ def _admit(sock: socket.socket, token: bytes) -> Member | None:
         sock.close()
         return None
     agent = connection(sock)
-    return Member(struct.unpack("!I", shown[_TOKEN_BYTES:])[0], agent.recv(), agent)
+    try:
+        return Member(struct.unpack("!I", shown[_TOKEN_BYTES:])[0], agent.recv(), agent)
+    except (EOFError, OSError):  # it has ended meanwhile, and is missed when the time is up
+        return None
 
 
 def connect(place: Place) -> Connection:

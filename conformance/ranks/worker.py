@@ -96,7 +96,7 @@ def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...
     if isinstance(subject, str):
         subject = resolve(subject)
     beside = dist.PrefixStore("check", store)
-    return RankContext(rank, order.world, subject, order.backend, device, beside), function, args
+    return RankContext(rank, order.world, subject, order.backend, device, beside, order.one_machine), function, args
 
 
 def _take_surroundings(order: Order) -> None:
