@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -29,6 +30,9 @@ from ..progress import Watch, spoken
 from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
 from ..runner import BUDGET_GONE, LocalRunner, Runner
 from ..table import main_table
+
+if TYPE_CHECKING:
+    from ..measure import Order
 
 GOOD, BAD_CELL, INTERNAL, INTERRUPTED = 0, 1, 3, 130
 
@@ -135,7 +139,7 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
         return INTERNAL
     finally:
         runner.close()
-    return _conclude(path, rows)
+    return _conclude(record.writer.path, rows)
 
 
 def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Row]:
@@ -162,13 +166,13 @@ def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Ro
         watch.end()
 
 
-def _rows(group: Group, runner: Runner, order: object, budget: Budget) -> Iterator[Row]:
+def _rows(group: Group, runner: Runner, order: Order, budget: Budget) -> Iterator[Row]:
     """The rows of one group: what went wrong at once, the others together, with their noise."""
     if budget.gone():
         yield from (blank(cell, group, NOT_RUN, BUDGET_GONE) for cell in group)
         return
     sound: list[Row] = []
-    for row in runner.measure(order, lambda: budget.limit(group)):  # type: ignore[arg-type]
+    for row in runner.measure(order, lambda: budget.limit(group)):
         if row["status"] == OK:
             sound.append(row)
         else:

@@ -37,6 +37,7 @@ _ROWS: dict[str, Fields] = {
         "notes": list,
     },
     # one cell of a sweep for one variant; the raw samples are [iteration][rank], in nanoseconds
+    # rows of unit "step" may also have "phases": forward_wall, forward_cpu, backward_…, step_… as [iteration][rank]
     "perf": {
         "series": str,  # the cell's axes and the variant, readable: what may be compared over nights
         "group": str,  # the cells that were measured interleaved, in the same processes; only these compare directly
