@@ -3,6 +3,7 @@
 import json
 import resource
 import signal
+import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -146,6 +147,7 @@ def test_a_full_disk_ends_a_run_with_its_own_status_and_the_next_goes_on(place, 
     (place / "go on again").touch()
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(place)
+    monkeypatch.delitem(sys.modules, "fake_subject", raising=False)  # another test's
     limit = header_bytes("--checks", "test_fake.py", *WORDS) + 1500  # the header fits, and a row or two
 
     def small_disk():
@@ -267,6 +269,7 @@ def test_with_nothing_there_one_is_told_so_or_starts(tmp_path):
 def test_a_change_of_a_check_or_of_a_subject_changes_the_fingerprint(tmp_path, monkeypatch):
     fakes.lay(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "fake_subject", raising=False)  # another test's
     checks, subjects = str(tmp_path / "test_fake.py"), {"fake": "fake_subject:subject"}
     before = resume.source(subjects, checks)
     assert resume.source(subjects, checks) == before
