@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .axes import UNEVEN
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -81,10 +79,6 @@ class Cell:
         """How many inputs each rank trains on under this cell's strategy."""
         schedule = self.schedule(most)
         return (min(schedule),) * self.world if self.strategy in ("flag", "drop_last") else schedule
-
-    @property
-    def uneven(self) -> bool:
-        return self.skew in UNEVEN
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.bad_input import BadInput
 
-from .axes import AXES, UNEVEN, known_trouble, pointless
+from .axes import UNEVEN, known_trouble, pointless
 from .cells import Cell, Group
 from .sweep import Sweep
 from .workloads import ABOUT_MS
@@ -146,5 +146,3 @@ def turn_iterations(group: Group, sweep: Sweep) -> int:
 def estimate(planned: Plan, cores: int, rounds: int | None = None) -> float:
     return sum(seconds(group, planned.sweep, cores, rounds) for group in planned.groups)
 
-
-__all__ = ["AXES", "Place", "Plan", "estimate", "plan", "seconds"]

@@ -24,17 +24,22 @@ def by_group(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def against(row: Row, rows: Sequence[Row]) -> Row | None:
-    """What a cell is compared with: the same cell of the last subject, or else the group's first sound cell."""
-    beside = [other for other in rows if other["status"] == OK and other is not row and other["axes"]["copy"] == 1]
+    """What a cell of a group is compared with, None for nothing.
+
+    A copy: with its original. A cell of any subject but the last: with the last subject's same cell. What then is left:
+    with the first sound cell of its own subject, or of any.
+    """
+    sound = [other for other in rows if other["status"] == OK and other["axes"]["copy"] == 1]
     subjects = list(dict.fromkeys(other["subject"] for other in rows if other["subject"] != "none"))
-    if row["axes"]["copy"] == 1 and len(subjects) > 1 and row["subject"] not in (subjects[-1], "none"):
-        wanted = {**row["axes"], "subject": subjects[-1], "settings": "default"}
-        for other in beside:
-            if {**other["axes"], "settings": "default"} == wanted:
-                return other
-    if row["axes"]["copy"] > 1:
-        return next((other for other in beside if other["axes"] == {**row["axes"], "copy": 1}), None)
-    first = next((other for other in rows if other["status"] == OK), None)
+    wanted = {**row["axes"], "copy": 1}
+    if row["axes"]["copy"] == 1:
+        wanted["subject"] = subjects[-1] if subjects else ""
+    twin = next((other for other in sound if other["axes"] == wanted), None)
+    if twin is not None and twin is not row and row["subject"] != "none":
+        return twin
+    first = next((other for other in sound if other["subject"] == row["subject"]), sound[0] if sound else None)
+    if first is row and row["subject"] == "none":
+        first = sound[0]
     return None if first is row else first
 
 
