@@ -202,17 +202,20 @@ class Frame:
         return [clause for clause in selected if clause not in untestable]
 
     def _stale(self) -> list[str]:
-        known = self.known()
-        scope = Scope(
-            known, [clause for clause in known if matches(clause, self.asked.select)], self.asked.backend,
-            self.asked.worlds, {name: (check.clauses, check.worlds) for name, check in self.declared.items()},
-            self.torch_version, [(clause, offer.case) for offer in self.left_out for clause in offer.clauses],
-        )  # fmt: skip
         return [
             f"{name}: {sentence}"
             for name, listed in self.asked.deviations.items()
-            for sentence in stale(listed, [result for result in self.results if result.case.subject == name], scope)
+            for sentence in stale(listed, [r for r in self.results if r.case.subject == name], self._scope(name))
         ]
+
+    def _scope(self, subject: str) -> Scope:
+        known = self.known()
+        return Scope(
+            known, [clause for clause in known if matches(clause, self.asked.select)], self.asked.backend,
+            self.asked.worlds, {name: (check.clauses, check.worlds) for name, check in self.declared.items()},
+            self.torch_version,
+            [(each, left.case) for left in self.left_out if left.case.subject == subject for each in left.clauses],
+        )  # fmt: skip
 
 
 def _extent(tier: str, chosen: int, offered: int) -> str:

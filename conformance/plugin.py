@@ -22,37 +22,17 @@ from .bad_input import BadInput
 from .checking import Check, Ranks
 from .clauses import load
 from .frame import Frame
+from .items import Detached, Place, Scenario, case_of, check_of, is_in, is_simple, name_of, offer_of
 from .parallel import Ahead, Ending, timed
 from .report import render
-from .results import BROKEN, Case, Outcome, Result
+from .results import BROKEN, Outcome, Result
 from .search import Schedules, Smallest
-from .tiers import Offer
 from .verdict import Verdict, judge
 
 FRAME = pytest.StashKey[Frame]()
 AHEAD = pytest.StashKey["Ahead[Detached]"]()
 ENDING = pytest.StashKey[tuple[Ending, Ranks, Sequence[tuple[int, ...]]]]()
 DRIVER = "conformance-driver"  # name under which ``run`` registers itself with pytest: see Driver
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a check is run: the parameter of the fixture ``ranks``."""
-
-    subject: str
-    backend: str
-    world: int
-
-    def __str__(self) -> str:
-        return f"{self.subject}-{self.backend}-{self.world}"
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """The parameter of the fixture ``scenario``."""
-
-    name: str
-    value: Any
 
 
 @dataclass
@@ -154,50 +134,15 @@ def _places(frame: Frame, check: Check) -> list[Place]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     frame = config.stash[FRAME]
     functions = [item for item in items if isinstance(item, pytest.Function)]
-    frame.declared = {_name(item): item.function.check for item in functions if hasattr(item.function, "check")}
-    offered = [item for item in functions if _is_in(frame, item)]
-    chosen = frame.choose([_offer(frame, item) for item in offered])
-    kept: list[pytest.Item] = [item for item in offered if _case(item) in chosen]
+    frame.declared = {name_of(item): item.function.check for item in functions if hasattr(item.function, "check")}
+    offered = [item for item in functions if is_in(frame, item)]
+    chosen = frame.choose([offer_of(frame, item) for item in offered])
+    kept: list[pytest.Item] = [item for item in offered if case_of(item) in chosen]
     staying = set(kept)
     dropped = [item for item in items if item not in staying]
     items[:] = kept
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-
-
-def _is_in(frame: Frame, item: pytest.Function) -> bool:
-    """Whether an item is a case of what was asked for."""
-    check: Check | None = getattr(item.function, "check", None)
-    place, scenario = _param(item, "ranks"), _param(item, "scenario")
-    if check is None or not isinstance(place, Place) or not frame.wants(_name(item), check):
-        return False
-    if frame.asked.schedule is not None and "schedules" not in item.fixturenames:
-        return False
-    return scenario is None or check.fits(scenario.value, place.world)
-
-
-def _offer(frame: Frame, item: pytest.Function) -> Offer:
-    return Offer(_case(item), tuple(frame.wants(_name(item), _check(item))), item.path.name)
-
-
-def _check(item: pytest.Function) -> Check:
-    check: Check = item.function.check
-    return check
-
-
-def _case(item: pytest.Function) -> Case:
-    place: Place = _param(item, "ranks")
-    scenario = _param(item, "scenario")
-    return Case(_name(item), scenario.name if scenario else "", place.subject, place.backend, place.world)
-
-
-def _name(item: pytest.Function) -> str:
-    return item.originalname or item.name
-
-
-def _param(item: pytest.Function, name: str) -> Any:
-    callspec = getattr(item, "callspec", None)
-    return callspec.params.get(name) if callspec is not None else None
 
 
 class _SuiteErrors:
@@ -248,42 +193,12 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     frame.reporter.begin(len(session.items))
     if frame.asked.jobs > 1:
         functions = [item for item in session.items if isinstance(item, pytest.Function)]
-        items = [item for item in functions if _is_simple(item) and frame.ended(_case(item), _check(item)) is None]
+        items = [item for item in functions if is_simple(item) and frame.ended(case_of(item), check_of(item)) is None]
         config.stash[AHEAD] = Ahead(frame.asked.jobs, {item.nodeid: Detached(frame, item) for item in items})
-
-
-def _is_simple(item: pytest.Function) -> bool:
-    """Whether a check needs nothing of pytest but our own fixtures, so that a thread can run it."""
-    marked = any(True for _ in item.iter_markers())
-    return set(item.fixturenames) <= {"ranks", "scenario", "schedules", "request"} and not marked and item.cls is None
 
 
 class TakenOver(Exception):
     """The case was found broken by the run that this one goes on with."""
-
-
-class Detached:
-    """A check that is called outside of pytest's protocol, by a thread."""
-
-    def __init__(
-        self, frame: Frame, item: pytest.Function, always_ledger: bool = False, below: Sequence[tuple[int, ...]] = ()
-    ) -> None:
-        self.frame, self.item, self.always_ledger = frame, item, always_ledger
-        self.below = below  # schedules below which to search for the smallest that breaks
-        self.ranks: Ranks | None = None  # set when it starts
-        self.schedules: Schedules | None = None  # likewise, for a check that takes them
-
-    def __call__(self) -> None:
-        place: Place = _param(self.item, "ranks")
-        self.ranks = self.frame.ranks(self.item.function.check, place.subject, place.world)
-        self.ranks.always_ledger = self.always_ledger
-        arguments: dict[str, Any] = {"ranks": self.ranks}
-        if "scenario" in self.item.fixturenames:
-            arguments["scenario"] = _param(self.item, "scenario").value
-        if "schedules" in self.item.fixturenames:
-            self.schedules = Schedules(place.world, self.frame.asked.schedule, self.below)
-            arguments["schedules"] = self.schedules
-        self.item.function(**arguments)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -291,7 +206,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
     """Run one check, or take the ending from the thread that ran it ahead, and keep it for the judgement."""
     used, tried = pyfuncitem.funcargs["ranks"], pyfuncitem.funcargs.get("schedules")
     assert isinstance(used, Ranks)
-    earlier = pyfuncitem.config.stash[FRAME].ended(_case(pyfuncitem), _check(pyfuncitem))
+    earlier = pyfuncitem.config.stash[FRAME].ended(case_of(pyfuncitem), check_of(pyfuncitem))
     if earlier is not None:
         if earlier.verdict.outcome in BROKEN:
             raise TakenOver(earlier.verdict.witness)
@@ -332,7 +247,7 @@ def pytest_runtest_makereport(
 
 
 def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -> list[Result]:
-    case, check = _case(item), _check(item)
+    case, check = case_of(item), check_of(item)
     earlier = frame.ended(case, check)
     if earlier is not None:
         return frame.add(case, check, earlier.verdict, earlier.seconds, earlier.notes)
@@ -357,7 +272,7 @@ def _looked_at_again(
 
 def _smallest(frame: Frame, item: pytest.Function, suspects: Sequence[tuple[int, ...]], verdict: Verdict) -> Verdict:
     """The verdict on the smallest schedule that breaks the check; the given one if none was found in time."""
-    if not _is_simple(item) or not frame.may_look_again():
+    if not is_simple(item) or not frame.may_look_again():
         return verdict
     call = Detached(frame, item, below=suspects)
     error = timed(call).error
@@ -370,7 +285,7 @@ def _smallest(frame: Frame, item: pytest.Function, suspects: Sequence[tuple[int,
 def _with_ledger(frame: Frame, item: pytest.Function, used: Ranks, verdict: Verdict) -> Verdict:
     """A hang or crash that is news is looked at once more with every collective recorded: where did the ranks part?"""
     recorded = used.last_run is not None and any(end.ledger for end in used.last_run.outcomes)
-    if recorded or not _is_simple(item) or not frame.may_look_again():
+    if recorded or not is_simple(item) or not frame.may_look_again():
         return verdict
     call = Detached(frame, item, always_ledger=True)
     ending = timed(call)

@@ -122,6 +122,8 @@ def find(record: Path, header: Mapping[str, Any], how: str, tell: Callable[[str]
             troubles.append(str(error))
             continue
         trouble = _unfit(read_back, header)
+        if read_back.complete and how == POSSIBLE:
+            continue  # nothing is left to do of it
         if trouble:
             troubles.append(f"{file}: {trouble}")
         else:
