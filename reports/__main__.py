@@ -1,4 +1,4 @@
-"""The command line: ``python -m reports nightly | judge | ack | power``."""
+"""The command line: ``python -m reports nightly | judge | ack | simulate | power``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m reports", description="Keep, judge and show nightly records.")
-    commands = top.add_subparsers(dest="command", required=True, metavar="nightly | judge | ack | power")
+    commands = top.add_subparsers(dest="command", required=True, metavar="nightly | judge | ack | simulate | power")
     raw = argparse.RawDescriptionHelpFormatter
     _nightly(commands.add_parser("nightly", help="measure and judge one night", epilog=STATUSES, formatter_class=raw))
     judge = commands.add_parser("judge", help="judge a history again", epilog=STATUSES, formatter_class=raw)
@@ -30,6 +30,11 @@ def parser() -> argparse.ArgumentParser:
     ack.add_argument("--history", default="history", metavar="FOLDER", help="(default: %(default)s)")
     ack.add_argument("--machine", default="", metavar="NAME", help="if the same key stands on several")
     ack.add_argument("--who", default="", metavar="NAME", help="(default: the user's name)")
+    simulate = commands.add_parser("simulate", help="write a simulated year as a history, to try pages with")
+    simulate.add_argument("folder", metavar="HISTORY", help="a folder that does not exist yet")
+    simulate.add_argument("--nights", default=365, type=int, metavar="N", help="(default: %(default)s)")
+    simulate.add_argument("--cells", default=65, type=int, metavar="N", help="three series each (default: %(default)s)")
+    simulate.add_argument("--seed", default=1, type=int)
     power = commands.add_parser("power", help="judge a simulated year with known truth, and count what was found")
     power.add_argument("--series", default=1000, type=int, metavar="N", help="for each figure (default: %(default)s)")
     power.add_argument("--seed", default=1, type=int)
@@ -67,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _judge(_existing(given.history))
             case "ack":
                 return _ack(given)
+            case "simulate":
+                return _simulate(given)
             case _:
                 from .simulate.power import power
 
@@ -118,6 +125,17 @@ def _ack(given: argparse.Namespace) -> int:
     history = _existing(given.history)
     place = acknowledge(judge(history), history, given.key, given.note, machine=given.machine, who=given.who)
     print(f"noted in {place}; it counts from the next page or run on")
+    return 0
+
+
+def _simulate(given: argparse.Namespace) -> int:
+    from .simulate.history import write_history
+
+    folder = Path(given.folder)
+    if folder.exists():
+        raise HistoryError(f"{folder} exists already: a simulated year is not mixed with anything; name a new folder")
+    for one in write_history(folder, nights=given.nights, cells=given.cells, seed=given.seed):
+        print(f"cell{one.cell:03}: from night {one.night} on {one.what}")
     return 0
 
 

@@ -36,10 +36,17 @@ def perf_rows(
 
 
 def perf_row(
-    workload: str, subject: str, time_ms: float, draw: random.Random, *, noise: float = 0.005, copy: int = 1
+    workload: str,
+    subject: str,
+    time_ms: float,
+    draw: random.Random,
+    *,
+    noise: float = 0.005,
+    copy: int = 1,
+    samples: int = SAMPLES,
 ) -> Row:
     """One cell at two ranks; the second rank is always the slower one."""
-    slowest = [int(time_ms * 1e6 * draw.gauss(1, noise)) for _ in range(BLOCKS * SAMPLES)]
+    slowest = [int(time_ms * 1e6 * draw.gauss(1, noise)) for _ in range(BLOCKS * samples)]
     group = f"{workload} · cpu · world 2 · gloo · even · step · sgd"
     return {
         "series": f"{group} | {subject}" + (" · again" if copy > 1 else ""),
@@ -53,7 +60,7 @@ def perf_row(
         "wall_ns": [[time_ns * 9 // 10, time_ns] for time_ns in slowest],
         "cpu_ns": [],
         "device_ns": [],
-        "block": [number // SAMPLES for number in range(BLOCKS * SAMPLES)],
+        "block": [number // samples for number in range(BLOCKS * samples)],
         "warmup_ns": [],
         "derived": {},
         "verified": {"gap": 0.0},
@@ -97,7 +104,7 @@ def main() -> int:
     command.add_argument("--select", default="*")
     given = command.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"{given.part}.jsonl"
+    path = given.out / ("conformance.jsonl" if given.part == "conformance" else "nightly-20260101.jsonl")
     if "FAKE_SLEEP" in os.environ:
         with Writer(path, identity(given.part)) as writer:
             for row in conformance_rows() if given.part == "conformance" else []:

@@ -249,6 +249,18 @@ def test_every_machine_has_its_own_answer(build):
     assert len({one.key for one in judged.series}) == len(judged.series) == 2 * 8
 
 
+def test_a_machine_that_is_silent_has_no_answer_and_one_that_is_gone_does_not_count(build):
+    for day in range(3):
+        build.night(day=day, machine="old", broken=("DDP-001",))
+    for day in range(40):
+        build.night(day=day, machine="new", times={"mlp": {"impl": 1.0}}, clauses=day > 35)
+    at = {days: judge(build.history, now=START + timedelta(days=days, hours=1)) for days in (3, 8, 39)}
+    told = {days: {one.name: (one.health, one.silent) for one in judged.machines} for days, judged in at.items()}
+    assert told[3]["old"] == (Health.REGRESSED, 0)
+    assert told[8]["old"] == (Health.UNJUDGED, 5)
+    assert at[39].health is Health.HEALTHY
+
+
 def test_the_same_history_gives_the_same_verdicts(build):
     for day in range(14):
         build.night(USUAL if day < 11 else slower(1.2))

@@ -16,6 +16,7 @@ from ..records import RecordFile
 from ..records.identity import spoken
 from . import clauses
 from .model import (
+    SILENT,
     Accounting,
     Basis,
     ClauseChange,
@@ -175,6 +176,9 @@ def _machine(
     ]
     unknown = [f"{part.name} is missing: {part.why}" for part in latest.parts if part.status == "missing"]
     unknown += [f"{part.name} is not whole: {part.why}" for part in latest.parts if part.status == "half"]
+    silent = len(nights) - 1 - nights.index(latest)
+    if silent >= SILENT:
+        return Machine(name, latest.facts, tuple(nights), Health.UNJUDGED, (f"no run for {silent} nights", *worse))
     health = Health.REGRESSED if worse else Health.UNJUDGED if unknown else Health.HEALTHY
     return Machine(name, latest.facts, tuple(nights), health, tuple(worse + unknown))
 

@@ -13,6 +13,10 @@ from .parameters import Parameters
 Versions = dict[str, str]
 
 
+SILENT = 3  # missed nights in a row after which a machine's last answer is no answer any more …
+RETIRED = 30  # … and after which it no longer counts for the history as a whole
+
+
 class State(StrEnum):
     """Where a series stands on one night."""
 
@@ -83,6 +87,11 @@ class Machine:
     nights: tuple[Night, ...]  # in order of time, missed ones included
     health: Health
     reasons: tuple[str, ...]  # one sentence for each reason of the health
+
+    @property
+    def silent(self) -> int:
+        """Nights that it has missed since its latest run."""
+        return next((back for back, night in enumerate(reversed(self.nights)) if night.status != "missed"), 0)
 
 
 @dataclass(frozen=True)
@@ -243,6 +252,7 @@ class JudgedHistory:
 
     @property
     def health(self) -> Health:
-        """The worst answer of all machines: a regression is worse than not knowing."""
-        found = {machine.health for machine in self.machines} or {Health.UNJUDGED}
+        """The worst answer of all machines still at work: a regression is worse than not knowing."""
+        at_work = [machine for machine in self.machines if machine.silent < RETIRED] or self.machines
+        found = {machine.health for machine in at_work} or {Health.UNJUDGED}
         return next(h for h in (Health.REGRESSED, Health.UNJUDGED, Health.HEALTHY) if h in found)

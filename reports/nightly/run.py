@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import signal
 import sys
 import time
@@ -106,10 +107,20 @@ def _last_words(log: Path) -> str:
 def _collect(tonight: _Tonight, part: str, out: Path, number: int = 1) -> Path | None:
     """Find a part's record, whole or not, for the history."""
     name = f"{part}.jsonl" if number == 1 else f"{part}-{number}.jsonl"
-    found = [path for path in (out / f"{part}.jsonl", out / f"{part}.jsonl{PART}") if path.is_file()]
+    found = [path for path in sorted(out.glob("*.jsonl")) + sorted(out.glob(f"*.jsonl{PART}")) if _is_of(part, path)]
     if found:
         tonight.files[name] = found[0]
     return found[0] if found else None
+
+
+def _is_of(part: str, path: Path) -> bool:
+    """Whether a file is a record of this part, by its first line: commands name their files as they like."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            header = json.loads(file.readline())
+    except (OSError, ValueError):
+        return False
+    return isinstance(header, dict) and header.get("line") == "header" and header.get("of") == part
 
 
 def _manifest(tonight: _Tonight) -> dict[str, Any]:
