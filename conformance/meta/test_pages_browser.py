@@ -58,7 +58,7 @@ def choose(page, field, value):
 
 def test_it_opens_from_disk_without_an_error_and_asks_nobody_for_anything(page):
     assert ids(page) == ["JOIN-001", "JOIN-002", "ZERO-001", "ZERO-002"]
-    assert page.find_element("tag name", "h1").text == "2 clauses broken that no list expects"
+    assert page.find_element("tag name", "h1").text == "1 clause broken that no list expects"
     assert [entry for entry in page.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
     asked = [each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"]

@@ -40,7 +40,7 @@ def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
 def summary(book: Book, shown: Sequence[Row]) -> str:
     """The whole summary."""
     stand, gone = view.cards(book, shown), view.stale(book)
-    lines = [f"# Conformance: {text(view.headline(stand, gone))}", "", text(view.lead(book)), ""]
+    lines = [f"# Conformance: {text(view.headline(stand, shown, gone))}", "", text(view.lead(book)), ""]
     lines += [f"> {text(warning)}\n" for warning in view.warnings(book)]
     lines += [*_standings(stand), ""]
     for card in stand:

@@ -48,7 +48,7 @@ def page(book: Book, table: list[Row], catalogue: Catalogue) -> str:
     return fill(
         "page.html.j2",
         names=list(dict.fromkeys(column.subject for column in book.columns)),
-        headline=view.headline(stand, gone),
+        headline=view.headline(stand, table, gone),
         lead=view.lead(book),
         warnings=view.warnings(book),
         cards=stand,

@@ -114,8 +114,9 @@ def choices(columns: Sequence[Column], texts: Sequence[str]) -> list[tuple[str, 
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def headline(stand: Sequence[Card], stale: Sequence[str]) -> str:
-    news = sum(card.counts[BROKEN] for card in stand)
+def headline(stand: Sequence[Card], table: Sequence[Row], stale: Sequence[str]) -> str:
+    """The verdict over all columns."""
+    news = sum(any(cell.state == BROKEN for cell in row.cells) for row in table)
     if news:
         return f"{_many(news, 'clause')} broken that no list expects"
     if stale:
