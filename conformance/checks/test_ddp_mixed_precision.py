@@ -153,6 +153,24 @@ def test_after_backward_a_parameter_without_a_gradient_is_full_again_too(ranks):
         assert held == {"a.weight": [1.0 + FINE], "b.weight": [1.0 + FINE]}
 
 
+def train_a_chain(ctx):
+    def run():
+        model = mixed(ctx, models.chain(3), {"param_dtype": LOW})
+        dtypes = []
+        for _ in range(2):
+            trained(model, mine(ctx).expand(-1, model.module[0].in_features))
+            dtypes += [(parameter.dtype, parameter.grad.dtype) for parameter in model.parameters()]
+        return dtypes
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1, 2))
+def test_after_backward_every_layers_parameters_and_gradients_are_full(ranks):
+    for dtypes in ranks(train_a_chain):
+        assert set(dtypes) == {(FULL, FULL)}
+
+
 def forward_twice(ctx):
     def run():
         model = mixed(ctx, Watching(1.0 + FINE), {"param_dtype": LOW})

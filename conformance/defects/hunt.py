@@ -32,7 +32,6 @@ class Hunt(Frame):
 
     cluster: Cluster | None = None
     caught: dict[str, Result] = field(default_factory=dict)  # by clause
-    missed: dict[str, Result] = field(default_factory=dict)  # by clause: the last check that did not catch it
 
     def _cluster(self) -> Cluster:
         assert self.cluster is not None
@@ -46,8 +45,8 @@ class Hunt(Frame):
         """Note which clauses a check has now broken."""
         made = super().add(case, check, verdict, seconds, notes)
         for result in made:
-            table = self.caught if result.broken and not _beside_the_point(result) else self.missed
-            table.setdefault(result.clause, result)
+            if result.broken and not _beside_the_point(result):
+                self.caught.setdefault(result.clause, result)
         return made
 
     def answer(self, clause: str) -> Answer:

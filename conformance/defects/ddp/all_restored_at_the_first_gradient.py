@@ -4,7 +4,7 @@ from impl.ddp.mixed_precision import MixedPrecisionRun
 
 from ..planting import edit
 
-CLAUSES = ("DDP-135", "DDP-172")
+CLAUSES = ("DDP-135",)
 
 
 def plant() -> None:
