@@ -8,4 +8,8 @@ CLAUSES = ("DDPJ-012", "DDPJ-034")
 
 
 def plant() -> None:
-    edit(_DDPJoinHook, "__init__", "_world_size = divide_by_initial_world_size", "_world_size &= divide_by_initial_world_size")
+    edit(
+        _DDPJoinHook, "__init__",
+        "_world_size = divide_by_initial_world_size",
+        "_world_size &= divide_by_initial_world_size",
+    )

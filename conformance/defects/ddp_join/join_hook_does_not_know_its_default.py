@@ -8,4 +8,8 @@ CLAUSES = ("DDPJ-004",)
 
 
 def plant() -> None:
-    edit(UnevenInputs, "join_hook", 'kwargs.get("divide_by_initial_world_size", True)', 'kwargs.get("divide_by_initial_world_size")')
+    edit(
+        UnevenInputs, "join_hook",
+        'kwargs.get("divide_by_initial_world_size", True)',
+        'kwargs.get("divide_by_initial_world_size")',
+    )

@@ -8,4 +8,8 @@ CLAUSES = ("DDPJ-003",)
 
 
 def plant() -> None:
-    edit(UnevenInputs, "join", "[self], enable, throw_on_early_termination,", "[self], throw_on_early_termination, enable,")
+    edit(
+        UnevenInputs, "join",
+        "[self], enable, throw_on_early_termination,",
+        "[self], throw_on_early_termination, enable,",
+    )

@@ -10,6 +10,15 @@ CLAUSES = ("HOOK-018", "HOOK-019")
 def plant() -> None:
     edit(
         OverlapSession, "_step_and_send",
-        "    part = flight.part\n",
-        "    part = flight.part\n    for transfer in part.transfers:\n        transfer.start()\n        transfer._pending.wait(watch)\n",
+        "    if flight.gradients:\n"
+        "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
+        "        self._steps.step_pairs(parameters, list(flight.gradients.values()))\n"
+        "    for transfer in part.transfers:\n"
+        "        transfer.start()\n",
+        "    for transfer in part.transfers:\n"
+        "        transfer.start()\n"
+        "        transfer._pending.wait(watch)\n"
+        "    if flight.gradients:\n"
+        "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
+        "        self._steps.step_pairs(parameters, list(flight.gradients.values()))\n",
     )

@@ -11,5 +11,5 @@ def plant() -> None:
     edit(
         ZeroRedundancyOptimizer, "step",
         "        return None\n",
-        "        self._current_publisher()\n        self._local_step()\n        self._publisher.publish()\n        return None\n",
+        "        self._local_step()\n        self._current_publisher().publish()\n        return None\n",
     )

@@ -4,7 +4,7 @@ from impl.overlap.reduction import WrappedReduction
 
 from ..planting import edit
 
-CLAUSES = ("HOOK-018", "HOOK-031", "HOOK-049")
+CLAUSES = ("HOOK-018", "HOOK-049")
 
 
 def plant() -> None:

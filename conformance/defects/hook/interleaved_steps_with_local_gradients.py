@@ -15,5 +15,6 @@ def plant() -> None:
         "    if self._schedule is Schedule.INTERLEAVED and part.own:\n"
         "        before = part.bucket.views_of(bucket.buffer().clone())\n"
         "        self._begin(ddp) if index == 0 else None\n"
-        "        self._steps.step_pairs([part.bucket.parameters[p] for p in part.own], [before[p] for p in part.own])\n",
+        "        mine = [part.bucket.parameters[place] for place in part.own]\n"
+        "        self._steps.step_pairs(mine, [before[place] for place in part.own])\n",
     )

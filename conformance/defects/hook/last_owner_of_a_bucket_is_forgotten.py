@@ -1,15 +1,12 @@
-"""The last owner of each bucket is left out, so some parameters are neither stepped nor sent."""
+"""Of a bucket with several owners the last one is left out: its parameters are neither stepped nor sent."""
 
 from impl.overlap.plan import BucketLayout
 
 from ..planting import edit
 
-CLAUSES = ("HOOK-025", "HOOK-028", "HOOK-018")
+CLAUSES = ("HOOK-025", "HOOK-028")
+WORLDS = (3,)
 
 
 def plant() -> None:
-    edit(
-        BucketLayout, "pieces",
-        "for owner in sorted(places))",
-        "for owner in sorted(places)[: max(len(places) - 1, bucket % 2)])",
-    )
+    edit(BucketLayout, "pieces", "in sorted(places))", "in sorted(places)[:-1] or places)")

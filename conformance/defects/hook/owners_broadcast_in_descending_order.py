@@ -5,6 +5,7 @@ from impl.overlap.plan import BucketLayout
 from ..planting import edit
 
 CLAUSES = ("HOOK-026",)
+WORLDS = (3,)
 
 
 def plant() -> None:

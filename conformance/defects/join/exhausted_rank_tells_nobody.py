@@ -8,4 +8,8 @@ CLAUSES = ("JOIN-042", "JOIN-046")
 
 
 def plant() -> None:
-    edit(PlainPassage, "shadow", "self._count_exhausted(self.team, self.device, 1)", "self._count_exhausted(self.team, self.device, 0)")
+    edit(
+        PlainPassage, "shadow",
+        "self._count_exhausted(self.team, self.device, 1)",
+        "self._count_exhausted(self.team, self.device, 0)",
+    )

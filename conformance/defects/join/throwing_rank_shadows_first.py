@@ -11,5 +11,6 @@ def plant() -> None:
     edit(
         PlainPassage, "shadow",
         "            self._raise_exhausted_here()\n",
-        "            for hook in self._hooks:\n                hook.main_hook()\n            self._raise_exhausted_here()\n",
+        "            for hook in self._hooks:\n                hook.main_hook()\n"
+        "            self._raise_exhausted_here()\n",
     )

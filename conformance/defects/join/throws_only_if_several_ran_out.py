@@ -4,7 +4,7 @@ from impl.join.plain import PlainPassage
 
 from ..planting import edit
 
-CLAUSES = ("JOIN-042", "JOIN-045")
+CLAUSES = ("JOIN-042",)
 
 
 def plant() -> None:

@@ -8,4 +8,8 @@ CLAUSES = ("JOIN-037",)
 
 
 def plant() -> None:
-    edit(Passage, "end", "    self._move(Phase.ENDING)", '    warnings.simplefilter("once")\n    self._move(Phase.ENDING)')
+    edit(
+        Passage, "end",
+        "    self._move(Phase.ENDING)",
+        '    warnings.simplefilter("once")\n    self._move(Phase.ENDING)',
+    )

@@ -8,4 +8,8 @@ CLAUSES = ("JOIN-033", "ZERO-021")
 
 
 def plant() -> None:
-    edit(Session, "_follow", "if isinstance(hook, FollowingHook):", "if act.joinable > 0:\n        return\n    if isinstance(hook, FollowingHook):")
+    edit(
+        Session, "_follow",
+        "if isinstance(hook, FollowingHook):",
+        "if act.joinable > 0:\n        return\n    if isinstance(hook, FollowingHook):",
+    )

@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-015", "ZERO-016")
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "consolidate_state_dict", "self._consolidate(GroupRank(to))", "self._consolidate(GroupRank(0))")
+    edit(
+        ZeroRedundancyOptimizer, "consolidate_state_dict",
+        "self._consolidate(GroupRank(to))",
+        "self._consolidate(GroupRank(0))",
+    )

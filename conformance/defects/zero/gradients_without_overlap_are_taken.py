@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-028",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_local_step", "if gradients is not None:", "if gradients is not None and self._partial_steps:")
+    edit(
+        ZeroRedundancyOptimizer, "_local_step",
+        "if gradients is not None:",
+        "if gradients is not None and self._partial_steps:",
+    )

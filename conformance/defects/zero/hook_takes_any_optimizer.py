@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-023",)
 
 
 def plant() -> None:
-    edit(_ZeROJoinHook, "__init__", "if not isinstance(zero, ZeroRedundancyOptimizer):", "if not hasattr(zero, 'step'):")
+    edit(
+        _ZeROJoinHook, "__init__",
+        "if not isinstance(zero, ZeroRedundancyOptimizer):",
+        "if not hasattr(zero, 'step'):",
+    )

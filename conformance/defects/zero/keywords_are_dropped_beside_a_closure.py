@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-010",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_local_step", "self.optim.step(closure=closure, **kwargs)", "self.optim.step(closure=closure)")
+    edit(
+        ZeroRedundancyOptimizer, "_local_step",
+        "self.optim.step(closure=closure, **kwargs)",
+        "self.optim.step(closure=closure)",
+    )

@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-010",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "step", "self._local_step(closure=closure, **kwargs)", "self._local_step(closure=closure)")
+    edit(
+        ZeroRedundancyOptimizer, "step",
+        "self._local_step(closure=closure, **kwargs)",
+        "self._local_step(closure=closure)",
+    )

@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-004",)
 
 
 def plant() -> None:
-    edit(impl.zero.arguments, "check_alike", "if mine != theirs:\n                raise ValueError(", "if mine != theirs:\n                raise TypeError(")
+    edit(
+        impl.zero.arguments, "check_alike",
+        "if mine != theirs:\n                raise ValueError(",
+        "if mine != theirs:\n                raise TypeError(",
+    )

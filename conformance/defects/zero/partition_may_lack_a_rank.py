@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-029",)
 
 
 def plant() -> None:
-    edit(CompatibleNames, "_verify_params_per_rank", "if len(params_per_rank) != self._team.size:", "if len(params_per_rank) > self._team.size:")
+    edit(
+        CompatibleNames, "_verify_params_per_rank",
+        "if len(params_per_rank) != self._team.size:",
+        "if len(params_per_rank) > self._team.size:",
+    )

@@ -11,5 +11,6 @@ def plant() -> None:
     edit(
         ZeroRedundancyOptimizer, "_local_step",
         "    copy_settings(self.optim.param_groups, self.param_groups)\n",
-        '    for ours, local in zip(self.param_groups, self.optim.param_groups, strict=True):\n        ours["lr"] = local["lr"]\n',
+        "    for ours, local in zip(self.param_groups, self.optim.param_groups, strict=True):\n"
+        '        ours["lr"] = local["lr"]\n',
     )

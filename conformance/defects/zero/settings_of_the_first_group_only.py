@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-011",)
 
 
 def plant() -> None:
-    edit(impl.zero.groups, "copy_settings", "zip(sources, targets, strict=True)", "list(zip(sources, targets, strict=True))[:1]")
+    edit(
+        impl.zero.groups, "copy_settings",
+        "zip(sources, targets, strict=True)",
+        "list(zip(sources, targets, strict=True))[:1]",
+    )

@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-016",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_own_states", "enumerate(self._parameters())", "enumerate(self._shard(self._team.rank))")
+    edit(
+        ZeroRedundancyOptimizer, "_own_states",
+        "enumerate(self._parameters())",
+        "enumerate(self._shard(self._team.rank))",
+    )

@@ -8,4 +8,8 @@ CLAUSES = ("ZERO-012",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_current_publisher", "self._sent, self.parameters_as_bucket_view", "self._sent, True")
+    edit(
+        ZeroRedundancyOptimizer, "_current_publisher",
+        "self._sent, self.parameters_as_bucket_view",
+        "self._sent, True",
+    )
