@@ -90,14 +90,29 @@ def test_two_nodes_of_torchrun_judge_ours_and_torch(tmp_path):
     assert "kept" not in second[1]  # one report, by rank 0
 
 
+TENSORS = """
+import torch
+
+def tensors(ctx, argument):
+    return argument + torch.full((1000,), float(ctx.rank))
+
+
+@check("FAKE-020", worlds=(2,))
+def test_tensors_travel_both_ways(ranks):
+    got = ranks(tensors, torch.ones(1000))
+    assert [each.sum().item() for each in got] == [1000.0, 2000.0]
+"""
+
+
 def test_every_way_of_ending_is_what_it_is_without_a_launcher(tmp_path):
     fakes.lay(tmp_path)
+    (tmp_path / "test_fake.py").write_text(fakes.CHECKS + TENSORS)
     words = ("--checks", "test_fake.py", "--subject", "fake_subject:subject", "--worlds", "1,2")
     first, second = ends(list(by_hand(tmp_path, *words)))
     assert (first[0], second[0]) == (1, 0), first[1] + second[1]
     record = read(tmp_path / "out/conformance.jsonl")
     found = {(row["clause"], row["scenario"]): row["outcome"] for row in record.rows if row["world"] == 2}
-    assert found == {key: str(outcome) for key, outcome in fakes.EXPECTED.items()}
+    assert found == {key: str(end) for key, end in fakes.EXPECTED.items()} | {("FAKE-020", ""): "passed"}
     rows = {row["clause"]: row for row in record.rows if row["world"] == 2}
     assert rows["FAKE-003"]["witness"].startswith("rank 0 hung at test_fake.py:")
     assert "rank 1 died with exit status 7" in rows["FAKE-004"]["witness"]

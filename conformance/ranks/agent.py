@@ -38,6 +38,17 @@ class DriverGone(Exception):
     """The driver has closed its end, or its machine does not answer any more."""
 
 
+def tell(peer: Connection, *words: Any) -> None:
+    """Send words as plain pickles: a connection's own way of sending would share a tensor's memory instead."""
+    peer.send_bytes(pickle.dumps(words))
+
+
+def hear(peer: Connection) -> tuple[Any, ...]:
+    """The words of one ``tell``."""
+    words: tuple[Any, ...] = pickle.loads(peer.recv_bytes())
+    return words
+
+
 @dataclass(frozen=True)
 class Preparation:
     """What an agent needs to know before the first order."""
@@ -81,14 +92,13 @@ class Agent:
         try:
             while not self.driver.poll(1.0):
                 continue
-            word: tuple[Any, ...] = self.driver.recv()
+            return hear(self.driver)
         except (EOFError, OSError) as error:
             raise DriverGone from error
-        return word
 
     def _say(self, *words: Any) -> None:
         try:
-            self.driver.send(words)
+            tell(self.driver, *words)
         except OSError as error:
             raise DriverGone from error
 

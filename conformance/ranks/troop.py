@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from ..bad_input import BadInput
-from .agent import DONE, HEARTBEAT_S, SILENT, Agent, DriverGone, Preparation
+from .agent import DONE, HEARTBEAT_S, SILENT, Agent, DriverGone, Preparation, hear, tell
 from .order import Order
 from .outcomes import Outcome
 from .place import MEET_LIMIT_S, REMEDY, Place
@@ -110,7 +110,7 @@ class Troop:
         """Let every agent go; one that is gone already is no matter."""
         for member in self.members:
             with contextlib.suppress(OSError):
-                member.agent.send(("end",))
+                tell(member.agent, "end")
             member.agent.close()
 
     def _watch(self, working: Sequence[Member], deadline: float, silence_s: float) -> None:
@@ -135,7 +135,7 @@ class Troop:
     def _hear(self, member: Member) -> tuple[Any, ...]:
         """One message of an agent; what it says of its state is noted."""
         try:
-            word, *rest = member.agent.recv()
+            word, *rest = hear(member.agent)
         except (EOFError, OSError):
             self._lose(member, "has ended")
         member.heard = time.monotonic()
@@ -156,7 +156,7 @@ class Troop:
 
     def _tell(self, member: Member, *words: Any) -> None:
         try:
-            member.agent.send(words)
+            tell(member.agent, *words)
         except OSError:
             self._lose(member, "has ended")
 
@@ -240,7 +240,8 @@ def _admit(sock: socket.socket, token: bytes) -> Member | None:
         return None
     agent = connection(sock)
     try:
-        return Member(struct.unpack("!I", shown[_TOKEN_BYTES:])[0], agent.recv(), agent)
+        (about,) = hear(agent)
+        return Member(struct.unpack("!I", shown[_TOKEN_BYTES:])[0], about, agent)
     except (EOFError, OSError):  # it has ended meanwhile, and is missed when the time is up
         return None
 
@@ -256,7 +257,7 @@ def connect(place: Place) -> Connection:
     except (RuntimeError, OSError) as error:
         raise BadInput(f"rank {place.rank} did not reach rank 0 at {place.address}: {error}. {REMEDY}") from error
     made = connection(sock)
-    made.send(_about())
+    tell(made, _about())
     return made
 
 
