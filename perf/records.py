@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from reports.records import RecordError, RecordFile, Writer, identity, read
 from reports.records.identity import now
 from reports.records.writer import PART
 
+from .cells import Group
 from .plan import Plan
 from .rows import FAILED, FINAL, HUNG, Row
 
@@ -59,7 +61,7 @@ def begin(out: Path, first: Mapping[str, Any], planned: Plan, fresh: bool = Fals
     """
     troubles: list[str] = []
     found = [] if fresh else list(_unfinished(out, first, troubles))
-    taken = max((_settled(record, planned) for record, _ in found), key=len, default=[])
+    taken = _settled([record for record, _ in found], planned)
     writer = Writer(_free_name(out, planned.sweep.name), first)
     record = Record(writer, taken, tuple(old.path for old, _ in found if taken), tuple(troubles))
     for row in taken:
@@ -89,6 +91,8 @@ def _unfinished(
     Whoever writes a record holds the lock of its file as long as it lives (``reports.records.Writer``).
     """
     for path in sorted([*out.glob(f"*.jsonl{PART}"), *out.glob("*.jsonl")]):
+        if not _is_about(path, first):
+            continue
         lock = _locked(path) if path.name.endswith(PART) else None
         if path.name.endswith(PART) and lock is None:  # somebody is at work on it
             continue
@@ -97,11 +101,21 @@ def _unfinished(
         except RecordError as error:
             troubles.append(str(error))
             continue
-        same = all(record.header.get(key) == first.get(key) for key in ("of", "asked", "commit", "changes"))
-        if same and not record.complete:
+        if not record.complete:
             yield record, lock
         elif lock:
             lock.close()
+
+
+def _is_about(path: Path, first: Mapping[str, Any]) -> bool:
+    """Whether a file's header asks what ``first`` asks; True for an unreadable one, so that it is named."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            header = json.loads(file.readline())
+    except (OSError, ValueError):
+        return True
+    same = ("of", "asked", "commit", "changes")
+    return isinstance(header, dict) and all(header.get(key) == first.get(key) for key in same)
 
 
 def _locked(path: Path) -> TextIO | None:
@@ -115,16 +129,21 @@ def _locked(path: Path) -> TextIO | None:
     return handle
 
 
-def _settled(record: RecordFile, planned: Plan) -> list[Row]:
-    """The rows that stand: of whole groups all, because cells compare only within one measurement; of others those
-    that will not come out better."""
-    rows: dict[tuple[str, str], Row] = {(row["group"], row["series"]): row for row in record.rows}
+def _settled(found: Sequence[RecordFile], planned: Plan) -> list[Row]:
+    """The rows that stand, of each group those of the record that has most of it."""
+    tables = [{(row["group"], row["series"]): row for row in record.rows} for record in found]
     kept: list[Row] = []
     for group in planned.groups:
-        mine = [row for cell in group if (row := rows.get((group.name, cell.series))) and row["status"] in FINAL]
-        whole = len(mine) == len(group.cells)
-        kept += [row for row in mine if whole or row["status"] in (FAILED, HUNG)]
+        standing: list[list[Row]] = [_standing(group, table) for table in tables]
+        kept += max(standing, key=len, default=[])
     return kept
+
+
+def _standing(group: Group, table: Mapping[tuple[str, str], Row]) -> list[Row]:
+    """A whole group's rows, because cells compare only within one measurement; else what will not come out better."""
+    rows = [row for cell in group if (row := table.get((group.name, cell.series))) and row["status"] in FINAL]
+    whole = len(rows) == len(group.cells)
+    return [row for row in rows if whole or row["status"] in (FAILED, HUNG)]
 
 
 def question(

@@ -72,6 +72,12 @@ def test_a_combination_without_sense_is_left_out_with_its_reason():
     assert planned([{"world": [2, 6]}]).left_out == {"more than 4 ranks": 2}
 
 
+def test_strategies_that_stop_with_the_shortest_rank_need_one_that_has_something():
+    made = planned([{"skew": "halves", "skew_fraction": [0.5, 1.0], "strategy": ["join", "flag", "drop_last"]}])
+    assert [len(group.cells) for group in made.groups] == [7, 3]
+    assert made.left_out == {"nothing would be trained": 4}
+
+
 def test_worlds_are_numbers_or_all_or_the_most():
     assert [group.world for group in planned([{"world": "all"}], world=6).groups] == [1, 2, 4, 6]
     assert [group.world for group in planned([{"world": "max"}], world=6).groups] == [6]
@@ -105,12 +111,12 @@ def test_schedules_follow_profile_and_fraction(skew, fraction, schedule):
     world=st.integers(2, 9),
 )  # fmt: skip
 def test_a_schedule_stays_between_its_ends(skew, fraction, most, world):
-    made = planned([{"skew": skew, "skew_fraction": fraction, "strategy": ["drop_last", "join"]}], world=world)
-    cells = {cell.strategy: cell for cell in made.groups[0] if cell.copy == 1}
-    schedule = cells["join"].schedule(most)
+    made = planned([{"skew": skew, "skew_fraction": fraction, "strategy": "join"}], world=world)
+    cell = made.groups[0].cells[0]
+    schedule = cell.schedule(most)
     assert max(schedule) == most
     assert abs(min(schedule) - (1 - fraction) * most) <= 1
-    assert cells["drop_last"].trained(most) == (min(schedule),) * world
+    assert dataclasses.replace(cell, strategy="drop_last").trained(most) == (min(schedule),) * world
 
 
 @pytest.mark.parametrize(

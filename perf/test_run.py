@@ -272,3 +272,5 @@ def test_what_a_run_that_is_still_going_on_has_written_is_left_to_it(tmp_path, m
     after = opened(out, header, planned)
     assert [row["reason"] for row in after.taken] == ["planted"]
     after.writer.abandon()
+    (out / "torn.jsonl").write_text("{no json")
+    assert [trouble for trouble in opened(out, header, planned).troubles if "torn.jsonl" in trouble]
