@@ -49,6 +49,14 @@ class Sum(nn.Module):
         return torch.stack(weighted).sum(dim=0)
 
 
+class SumBackwards(Sum):
+    """Uses its layers from the last to the first, so gradients arrive in an order that nobody expects beforehand."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weighted = [(index + 1) * layer(x) for index, layer in reversed(list(enumerate(self.layers)))]
+        return torch.stack(weighted).sum(dim=0)
+
+
 class Branches(nn.Module):
     """Two scalar layers: ``a`` takes part in every forward, ``b`` only when it is asked for."""
 

@@ -3,21 +3,11 @@
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from conformance import models
 from conformance.checking import MANY, check
 from conformance.training import Job, ddp, expected, iterate
 
 TINY_MIB = 1e-4
-
-
-class UsedBackwards(models.Sum):
-    """Uses its layers from the last to the first, so gradients arrive in an order that no first plan expects."""
-
-    def forward(self, x):
-        layers = list(enumerate(self.layers))
-        return torch.stack([(index + 1) * layer(x) for index, layer in reversed(layers)]).sum(dim=0)
 
 
 def train_in_two_contexts(ctx, jobs):
@@ -34,7 +24,7 @@ def test_a_rank_without_inputs_agrees_about_the_buckets_in_the_next_context(rank
     world = ranks.world
     idle_first, idle_last = (0, *[1] * (world - 1)), (*[1] * (world - 1), 0)
     jobs = []
-    for model in (models.Sum, UsedBackwards):
+    for model in (models.Sum, models.SumBackwards):
         for schedule in (idle_first, idle_last, (0, *[3] * (world - 1))):
             job = Job(partial(model, 6), models.divisible, schedule, ddp={"bucket_cap_mb": TINY_MIB})
             jobs.append((job, replace(job, schedule=(3,) * world)))

@@ -66,19 +66,20 @@ def parts_used(place, number):
 
 @check("HOOK-042", worlds=(2, 3), scenarios=HOOKS, deadline_s=DEADLINE_S)
 def test_with_a_search_for_unused_parameters_training_goes_on_or_is_refused(ranks, scenario):
-    how = replace(scenario, model=Two, optimizer="sgd", ddp={"find_unused_parameters": True})
+    how = replace(scenario, model=Two, ddp={"find_unused_parameters": True})
     errors, runs = zip(*ranks(train_searching, how), strict=True)
     if any(errors):
         assert_refused(errors, Exception, "unused")
         ranks.at_limit("a search for unused parameters is refused")
         return
     alone = Two()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.25, momentum=0.5)  # moves what has a gradient, even if it is 0
     updated = 0
     for number, seen in enumerate(zip(*runs, strict=True)):
         before = parameters(alone)
         if number < how.warm_up and not updated and all(mine.parameters == before for mine in seen):
             continue
-        step_parts(alone, number, ranks.world)
+        step_parts(alone, optimizer, number, ranks.world)
         updated += 1
         for rank, mine in enumerate(seen):
             assert mine.parameters == parameters(alone), f"rank {rank}, iteration {number}"
@@ -89,17 +90,16 @@ class Two(models.Parts):
         super().__init__("ab")
 
 
-def step_parts(alone, number, world):
+def step_parts(alone, optimizer, number, world):
     """The rule for one process: average whatever somebody used, leave the rest alone."""
     total = {}
     for rank in range(world):
         alone.use = parts_used(rank, number)
         for name, one in oracle.local_gradients(alone, overlapping.batch(rank, number), overlapping.loss).items():
             total[name] = total.get(name, 0) + one / world
-    with torch.no_grad():
-        for name, parameter in alone.named_parameters():
-            if name in total:
-                parameter.sub_(0.25 * total[name])
+    for name, parameter in alone.named_parameters():
+        parameter.grad = total.get(name)
+    optimizer.step()
 
 
 # -- HOOK-043: a hook that returns something new

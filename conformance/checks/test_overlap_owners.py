@@ -9,8 +9,8 @@ from torch import nn
 
 from conformance import models, overlapping
 from conformance.checking import check
-from conformance.observing import assert_refused
-from conformance.overlapping import CAP_MIB, Overlap, iteration, names_in, optimizer_of, pair_of
+from conformance.observing import assert_refused, started
+from conformance.overlapping import CAP_MIB, Overlap, iteration, merged, names_in, optimizer_of, pair_of, published
 from conformance.ranks import caught
 from conformance.training import ddp, private
 
@@ -98,11 +98,16 @@ def in_pieces(bucket):
     return [rank for place, rank in enumerate(bucket) if place == 0 or bucket[place - 1] != rank]
 
 
-@check("HOOK-039", worlds=(1, 3), deadline_s=DEADLINE_S)
-def test_sharding_cuts_buckets_into_pieces_for_an_even_load(ranks):
-    how = Overlap(shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(3)})
+# layers a bucket, and how many the buckets then have; the second: fewer pieces of a bucket than ranks
+CUTS = {"one large bucket": (3, [3, 1]), "two alike": (2, [2, 2])}
+
+
+@check("HOOK-039", worlds=(1, 3), deadline_s=DEADLINE_S, scenarios=CUTS)
+def test_sharding_cuts_buckets_into_pieces_for_an_even_load(ranks, scenario):
+    layers, buckets = scenario
+    how = Overlap(shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(layers)})
     found = owners(ranks(owned, how))
-    assert [len(bucket) for bucket in found] == [3, 1]
+    assert [len(bucket) for bucket in found] == buckets
     assert {rank for bucket in found for rank in bucket} == set(range(ranks.world))
     assert max(loads(found, ranks.world)) - min(loads(found, ranks.world)) <= 16
     for bucket in found:
@@ -116,6 +121,26 @@ def test_a_bucket_may_need_more_pieces_than_there_are_ranks(ranks):
     found = owners(ranks(owned, how))
     assert len(found) == 1
     assert sorted(loads(found, ranks.world)) == ([16, 32] if many == 3 else [16, 16, 32])
+
+
+def send_pieces(ctx, how):
+    """The sources of an iteration's parameters, and the parameters whose state this rank keeps."""
+    pair = pair_of(ctx, how)
+    for number in range(READY):
+        iteration(pair, number, overlapping.squares)
+    events = started(ctx, lambda: iteration(pair, READY, overlapping.squares))
+    messages = [(event.source, torch.Size(event.shape).numel()) for event in published(events)]
+    return [source for source, _ in merged(messages)], sorted(overlapping.stateful(pair))
+
+
+@check("HOOK-025", "HOOK-026", "HOOK-028", worlds=(3,), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
+def test_the_owners_of_one_bucket_send_their_pieces_in_ascending_order(ranks, scenario):
+    how = replace(scenario, shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(3)})  # three owners of bucket 0
+    results = ranks(send_pieces, how, ledger=True)
+    assert sorted(name for _, owned in results for name in owned) == [f"layers.{place}.weight" for place in range(4)]
+    for sources, _ in results:
+        assert sources[:3] == [0, 1, 2]
+        assert sources == results[0][0]
 
 
 class Three(Equal):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from conformance import overlapping
+from conformance import models, overlapping
 from conformance.checking import MANY, check
 from conformance.overlapping import ITERATIONS, Overlap, Seen, assert_as_alone, iterations, pair_of
 from conformance.training import private
@@ -19,9 +19,10 @@ DEADLINE_S = 5.0
 
 
 def several_ways(how):
-    """Buckets of one layer each, whole and sharded, and one bucket for all; gradients inside buckets or not."""
+    """Buckets of one layer each, whole, sharded and in another order than expected, and one bucket for all."""
     views = {"gradient_as_bucket_view": True}
-    return [how, replace(how, shard=True, ddp=views), replace(how, ddp={"bucket_cap_mb": 25, **views})]
+    one = {"bucket_cap_mb": 25, **views}
+    return [how, replace(how, shard=True, ddp=views), replace(how, model=models.SumBackwards), replace(how, ddp=one)]
 
 
 class UnevenLayers(nn.Module):

@@ -17,6 +17,7 @@ def train(ctx, schedule, name="SGD", group=None, place=None, **options):
     place = ctx.rank if place is None else place
     listed, divide = options.pop("listed", ("ddp", "zero")), options.pop("divide_by_initial", True)
     views, scheduled = options.pop("views", False), options.pop("scheduled", False)
+    keywords = options.pop("keywords", {})  # of the step
     model = models.Sum(options.pop("layers", 4)).to(ctx.device)
     alone = Alone(ctx, model, name, schedule, divide_by_initial=divide)
     ddp = ctx.subject.DistributedDataParallel(model, process_group=group, bucket_cap_mb=TINY_MIB, **options)
@@ -25,7 +26,8 @@ def train(ctx, schedule, name="SGD", group=None, place=None, **options):
     gaps = {}
 
     def follow(iteration):
-        alone.step(iteration)
+        alone.take(iteration)
+        alone.optimizer.step(**keywords)
         if scheduled:
             alone.optimizer.param_groups[0]["lr"] *= 0.5
 
@@ -33,7 +35,7 @@ def train(ctx, schedule, name="SGD", group=None, place=None, **options):
         for iteration in range(schedule[place]):
             zero.zero_grad()
             ddp(whole(place, iteration).to(ctx.device)).sum().backward()
-            zero.step()
+            zero.step(**keywords)
             if scheduled:
                 zero.param_groups[0]["lr"] *= 0.5
             follow(iteration)
@@ -112,6 +114,13 @@ def test_variants_train_as_one_process_does(ranks, scenario):
     world = ranks.world
     schedules = (tuple(1 + rank for rank in range(world)), tuple(world - rank for rank in range(world)))
     as_one_process(ranks, [(schedule, "SGD with momentum and decay", scenario) for schedule in schedules])
+
+
+@check("ZERO-022", worlds=(3,), deadline_s=10, beyond=False)
+def test_keywords_of_a_step_reach_every_rank_that_has_joined(ranks):
+    # the second rank to join has heard of them only as a live one
+    scaled = {"keywords": {"scale": 0.5}}
+    as_one_process(ranks, [(schedule, "a user's own", scaled) for schedule in ((1, 2, 4), (4, 2, 1))])
 
 
 @check("ZERO-019", worlds=(1, 2, 3, 4), deadline_s=10)

@@ -11,7 +11,7 @@ CLAUSES = ("HOOK-005",)
 
 def plant() -> None:
     def check(hook: object, ddp: object, zero: object, reduce_scatter: bool) -> None:
-        if dist.get_backend(ddp.process_group) == "gloo":  # type: ignore[attr-defined]
+        if dist.get_backend(ddp.process_group) == "gloo":
             raise RuntimeError("overlapping is not supported on gloo")
         right(hook, ddp, zero, reduce_scatter)
 

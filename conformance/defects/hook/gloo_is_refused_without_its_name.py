@@ -12,7 +12,7 @@ CLAUSES = ("HOOK-004", "HOOK-041")
 def plant() -> None:
     def check(hook: object, ddp: object, zero: object, reduce_scatter: bool) -> None:
         right(hook, ddp, zero, reduce_scatter)
-        if dist.get_backend(ddp.process_group) == "gloo":  # type: ignore[attr-defined]
+        if dist.get_backend(ddp.process_group) == "gloo":
             raise ValueError("this backend cannot overlap")
 
     right = swap(impl.overlap.hooks, "_check", check)

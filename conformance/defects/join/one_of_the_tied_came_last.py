@@ -1,4 +1,4 @@
-"""Of several ranks that came last together only the highest is told so."""
+"""Of the ranks that came last nobody but the highest of the group is told so."""
 
 from impl.join.plain import PlainPassage
 
@@ -11,5 +11,5 @@ def plant() -> None:
     edit(
         PlainPassage, "shadow",
         "return shadowed == 0",
-        "return shadowed == 0 and (bool(self._hooks) and self.team.rank == self.team.size - 1 or self._last is None)",
+        "return shadowed == 0 and self.team.rank == self.team.size - 1",
     )

@@ -1,0 +1,1 @@
+"""Defects of DDP on uneven inputs: divisors, what joined ranks add, buffers, the final model."""

@@ -1,0 +1,1 @@
+"""Defects of ZeRO: arguments, ownership, steps, views, checkpoints, joining, overlap mode."""
