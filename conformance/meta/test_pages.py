@@ -189,6 +189,8 @@ def test_other_versions_and_commits_are_other_columns(tmp_path):
         (lambda path: path.write_text(path.read_text()[:-200]), "no footer"),
         (lambda path: path.write_text(path.read_text().replace('"passed"', '"went well"', 1)), "went well"),
         (lambda path: path.write_text(path.read_text().replace('"of": "conf', '"of": "non')), "record of nonormance"),
+        (lambda path: path.write_text(path.read_text().replace('"areas": {', '"areas": 7, "x": {')), "its 'areas'"),
+        (lambda path: path.write_text(path.read_text().replace('"clauses": ["', '"clauses": [7, "')), "its 'clauses'"),
         (lambda path: path.unlink(), "cannot be read"),
     ],
 )

@@ -175,11 +175,33 @@ def read_source(path: Path) -> Source:
     kind = record.header["of"]
     if kind != "conformance":
         raise RecordError(f"{path}: is a record of {kind}, not of conformance")
+    footer = record.footer or {}
+    fault = _misshapen(record.header, _HEADER) or _misshapen(footer, _FOOTER)
+    if fault:
+        raise RecordError(f"{path}: {fault}; was it written by another version of the suite?")
     try:
         found = tuple(_result(row) for row in record.rows)
     except (ValueError, TypeError) as error:
         raise RecordError(f"{path}: {error}; was it written by another version of the suite?") from error
-    return Source(path, record.header, record.footer or {}, found)
+    return Source(path, record.header, footer, found)
+
+
+#: What headers and footers of conformance records hold besides: the kind of the field, and of what is in it.
+_HEADER: dict[str, tuple[type, type]] = {
+    "subjects": (list, dict), "asked": (dict, object), "areas": (dict, str), "catalogue": (dict, dict),
+    "deviations": (dict, list),
+}  # fmt: skip
+_FOOTER: dict[str, tuple[type, type]] = {"clauses": (list, str), "stale": (list, str)}
+
+
+def _misshapen(fields: Mapping[str, Any], shapes: Mapping[str, tuple[type, type]]) -> str:
+    """The first field that is there and not what it should be."""
+    for name, (outer, inner) in shapes.items():
+        value = fields.get(name, outer())
+        inside = value.values() if isinstance(value, dict) else value
+        if not isinstance(value, outer) or not all(isinstance(each, inner) for each in inside):
+            return f"its {name!r} is no {outer.__name__} as it should be"
+    return ""
 
 
 def _result(row: Mapping[str, Any]) -> Result:
