@@ -1,11 +1,18 @@
-"""Pickling removes the handles from the object itself."""
+"""Pickling takes the handles of this process away from the object itself."""
 
-from impl.ddp.renewal import Renewal
+from typing import Any
 
-from ..planting import edit
+from impl.ddp.renewal import _OF_THIS_PROCESS, Renewal
+
+from ..planting import swap
 
 CLAUSES = ("DDP-155",)
 
 
 def plant() -> None:
-    edit(Renewal, "__getstate__", "    return state", "    self.__dict__ = dict(state)\n    return state")
+    def state_of(self: Renewal) -> dict[str, Any]:
+        state = right(self)
+        self.__dict__.update(dict.fromkeys({"logger", "reducer"} & set(_OF_THIS_PROCESS)))
+        return state
+
+    right = swap(Renewal, "__getstate__", state_of)
