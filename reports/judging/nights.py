@@ -6,14 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from statistics import median
 from typing import Any
-
-import numpy as np
 
 from ..history.layout import slug
 from ..records import RecordFile
 from .model import Basis
-from .reference import Floats
 
 Row = dict[str, Any]
 
@@ -52,7 +51,7 @@ class Identity:
 class Measured:
     """One series on one night."""
 
-    blocks: Floats  # median of each block, in the order of measurement; empty if nothing could be measured
+    blocks: tuple[float, ...]  # median of each block, in the order of measurement; empty: nothing could be measured
     attempts: tuple[float, ...]  # the night's value by each attempt: the first is the ordinary run
     why: str  # why there is no number; empty otherwise
     wrong: bool  # the cell's results were wrong
@@ -60,7 +59,12 @@ class Measured:
 
     @property
     def value(self) -> float:
-        return float(np.median(self.attempts))
+        return median(self.attempts)
+
+    @property
+    def quarter(self) -> float:
+        """A quarter of the blocks lie below this."""
+        return sorted(self.blocks)[len(self.blocks) // 4]
 
 
 def measured(records: Sequence[RecordFile], hardware: str, reference: str) -> dict[Identity, Measured]:
@@ -76,7 +80,7 @@ def _joined(before: Measured | None, one: Measured) -> Measured:
     """Two attempts of one night; an attempt without numbers adds nothing, but wrong results stay wrong."""
     if before is None:
         return one
-    blocks = np.concatenate([before.blocks, one.blocks])
+    blocks = before.blocks + one.blocks
     attempts = before.attempts + one.attempts
     why = "" if attempts else before.why
     return Measured(blocks, attempts, why, before.wrong or one.wrong, one.axes)
@@ -106,12 +110,12 @@ def _of_record(rows: Sequence[Row], hardware: str, reference: str) -> Iterator[t
 
 
 def _one(row: Row, blocks: dict[int, float], axes: str) -> Measured:
-    values = np.array([blocks[block] for block in sorted(blocks)])
-    if not len(values):
+    values = tuple(blocks[block] for block in sorted(blocks))
+    if not values:
         status = "its partner was not measured" if row["status"] == "ok" else row["status"]
         why = f"{status}: {row['reason']}" if row["reason"] else status
         return Measured(values, (), why, row["status"] == "void", axes)
-    return Measured(values, (float(np.median(values)),), "", False, axes)
+    return Measured(values, (median(values),), "", False, axes)
 
 
 def _block_medians(row: Row) -> dict[int, float]:
@@ -119,11 +123,13 @@ def _block_medians(row: Row) -> dict[int, float]:
     samples = row["device_ns"] or row["wall_ns"]
     if row["status"] != "ok" or not samples or len(samples) != len(row["block"]):
         return {}
-    times = np.array([max(sample) if isinstance(sample, list) else sample for sample in samples], dtype=np.float64)
-    if not (np.isfinite(times).all() and (times > 0).all()):
-        return {}
-    numbers = np.array(row["block"])
-    return {int(number): float(np.median(times[numbers == number])) for number in np.unique(numbers)}
+    by_block: dict[int, list[float]] = {}
+    for sample, block in zip(samples, row["block"], strict=True):
+        time = max(sample) if isinstance(sample, list) else sample
+        if not (isfinite(time) and time > 0):
+            return {}
+        by_block.setdefault(block, []).append(time)
+    return {block: float(median(times)) for block, times in by_block.items()}
 
 
 def _partners(rows: Sequence[Row], reference: str) -> dict[int, int]:

@@ -65,17 +65,25 @@ class Followed:
         """Judge every night in turn; afterwards one ``Series`` for each."""
         ratios = np.array([identity.basis is Basis.RATIO for identity in self.identities], dtype=np.bool_)
         watch = Watch(len(self.identities), self.parameters, ratios=ratios)
-        for column in range(len(self.nights)):
-            self.doubtful = watch.doubtful(watch.look(self.values[:, column]))
-            step = watch.take(self.values[:, column], again=self._again(column), quarter=self._quarters(column))
-            for one in range(len(self.identities)):
-                self._note_events(one, column, step)
+        for column, table in enumerate(self.tables):
+            step = self._step(watch, column) if table else None
             for one, text in self.notes.get(column, ()):
                 self._accept(watch, one, column, text)
             for one, trace in enumerate(self.traces):
-                trace.points.append(self._point(one, column, step, bool(watch.raised[one])))
-            self.last = step
+                raised = bool(watch.raised[one])
+                trace.points.append(self._point(one, column, step, raised) if step else self._no_point(one, column))
         return [self._series(one) for one in range(len(self.identities))]
+
+    def _step(self, watch: Watch, column: int) -> Step:
+        values = self.values[:, column]
+        look = watch.look(values)
+        self.doubtful = watch.doubtful(look)
+        again, quarter = self._again(column), self._quarters(column)
+        step = watch.take(values, again=again, quarter=quarter, reference=look.reference)
+        for one in np.flatnonzero(step.regressed | step.improved | step.returned):
+            self._note_events(int(one), column, step)
+        self.last = step
+        return step
 
     # -- numbers
 
@@ -95,8 +103,9 @@ class Followed:
     def _quarters(self, column: int) -> Floats:
         """A quarter of a night's blocks lie below this."""
         table = self.tables[column]
-        blocks = [table[i].blocks if i in table else np.empty(0) for i in self.identities]
-        return np.array([np.log(np.quantile(one, 0.25)) if len(one) else np.nan for one in blocks])
+        found = [table[i].quarter if i in table and table[i].blocks else np.nan for i in self.identities]
+        quarters: Floats = np.log(np.array(found))
+        return quarters
 
     # -- notes
 
@@ -133,19 +142,17 @@ class Followed:
 
     def _point(self, one: int, column: int, step: Step, raised: bool) -> Point:
         measured = self.tables[column].get(self.identities[one])
-        night = self.nights[column].name
         if measured is None or not measured.attempts:
-            why = measured.why if measured else self._absent(column)
-            return Point(night, State.MISSING, None, None, None, None, 0, None, None, 0.0, None, why)
+            return self._no_point(one, column)
         learning = bool(step.learning[one])
         reference, rank = step.look.reference, float(step.rank_p[one])
         return Point(
-            night=night,
+            night=self.nights[column].name,
             state=self._state(one, column, step, raised),
             value=measured.value,
             first=measured.attempts[0] if len(measured.attempts) > 1 else None,
-            low=float(measured.blocks.min()),
-            high=float(measured.blocks.max()),
+            low=min(measured.blocks),
+            high=max(measured.blocks),
             blocks=len(measured.blocks),
             level=None if learning else float(np.exp(reference.level[one])),
             noise=None if learning else float(reference.noise[one]),
@@ -154,9 +161,11 @@ class Followed:
             why="",
         )
 
-    def _absent(self, column: int) -> str:
-        night = self.nights[column]
-        return "no run on this night" if night.status == "missed" else "not in the night's performance record"
+    def _no_point(self, one: int, column: int) -> Point:
+        night, measured = self.nights[column], self.tables[column].get(self.identities[one])
+        absent = "no run on this night" if night.status == "missed" else "not in the night's performance record"
+        why = measured.why if measured else absent
+        return Point(night.name, State.MISSING, None, None, None, None, 0, None, None, 0.0, None, why)
 
     def _state(self, one: int, column: int, step: Step, raised: bool) -> State:
         event = self.traces[one].events[-1] if self.traces[one].events else None
