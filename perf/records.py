@@ -134,8 +134,11 @@ def _settled(found: Sequence[RecordFile], planned: Plan) -> list[Row]:
     tables = [{(row["group"], row["series"]): row for row in record.rows} for record in found]
     kept: list[Row] = []
     for group in planned.groups:
-        standing: list[list[Row]] = [_standing(group, table) for table in tables]
-        kept += max(standing, key=len, default=[])
+        most: list[Row] = []
+        for table in tables:
+            standing = _standing(group, table)
+            most = standing if len(standing) > len(most) else most
+        kept += most
     return kept
 
 
