@@ -127,7 +127,7 @@ def look_up_joining(ctx):
     model = ddp(ctx, models.scalar())
     before = private(model, "_get_ddp_logging_data")().get("join_uneven_inputs", 0)
     model.join(enable=False)
-    return before, model._get_ddp_logging_data()["join_uneven_inputs"]
+    return before, model._get_ddp_logging_data().get("join_uneven_inputs", 0)
 
 
 @check("DDPJ-006", worlds=(1, 2))
