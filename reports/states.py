@@ -10,8 +10,6 @@ from pathlib import Path
 from .history import HistoryError, add_note
 from .judging import ClauseState, JudgedHistory, State
 
-_OPEN = (State.CONFIRMED, State.NEW)
-
 
 def acknowledge(judged: JudgedHistory, history: Path, key: str, text: str, *, machine: str = "", who: str = "") -> Path:
     """Write a note on what ``key`` names: a series' key, or a clause's as clause/subject/backend/world.
@@ -31,7 +29,7 @@ def _found(judged: JudgedHistory, key: str, machine: str) -> tuple[str, str]:
     standing = {
         (one.machine, one.key): one.changes[-1].since
         for one in judged.series
-        if one.changes and one.changes[-1].state in _OPEN
+        if one.changes and one.changes[-1].state is State.CONFIRMED
     }
     standing |= {
         (one.machine, one.history): one.night
@@ -46,7 +44,7 @@ def _found(judged: JudgedHistory, key: str, machine: str) -> tuple[str, str]:
         raise HistoryError(f"{key} stands on several machines ({places}): say which with --machine")
     known = {one.key for one in judged.series} | {one.key for one in judged.clauses}
     if key in known:
-        raise HistoryError(f"{key} has neither a regression nor a break that waits for a note")
+        raise HistoryError(f"{key} has neither a confirmed regression nor a break that waits for a note")
     near = difflib.get_close_matches(key, sorted(known), 1)
     raise HistoryError(
         f"there is no series or clause {key!r} in this history" + (f"; did you mean {near[0]}?" if near else "")

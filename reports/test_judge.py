@@ -128,7 +128,7 @@ def test_an_acknowledged_regression_is_healthy_and_winning_it_back_resolves_it(b
         acknowledge(judged, build.history, key[:-1], "x")
     with pytest.raises(HistoryError, match="needs a note"):
         acknowledge(judged, build.history, key, " ")
-    with pytest.raises(HistoryError, match="neither a regression nor a break"):
+    with pytest.raises(HistoryError, match="neither a confirmed regression nor a break"):
         acknowledge(judged, build.history, series(judged, "impl", Basis.RATIO, "tiny").key, "x")
     place = acknowledge(judged, build.history, key, "new allocator <script>", who="me")
     note = json.loads(place.read_text())
@@ -175,9 +175,20 @@ def test_wrong_numbers_alarm_and_a_hang_is_a_gap_with_its_reason(build):
     judged = build.judge()
     void, hung = series(judged, "impl", Basis.TIME), series(judged, "impl", Basis.TIME, "tiny")
     assert (void.wrong, void.points[-1].why) == (True, "void: weights differ by 0.3")
-    assert (hung.wrong, hung.state, hung.points[-1].why) == (False, State.MISSING, "hung: no answer in 60 s")
-    assert [reason for reason in judged.machines[0].reasons if "wrong numbers" in reason]
+    assert (hung.wrong, hung.lost, hung.state) == (False, True, State.MISSING)
+    assert hung.points[-1].why == "hung: no answer in 60 s"
+    wrong, gone = judged.machines[0].reasons
+    assert "gives wrong numbers" in wrong
+    assert "gives no number any more: hung: no answer in 60 s" in gone
     assert judged.health is Health.REGRESSED
+
+
+def test_a_cell_that_has_always_hung_is_no_alarm(build):
+    for day in range(3):
+        rows = fakes.perf_rows(USUAL, day)
+        rows[3] |= {"status": "hung", "reason": "as every night", "wall_ns": [], "block": []}
+        build.night(perf=rows)
+    assert build.judge().health is Health.HEALTHY
 
 
 def test_clauses_are_exact(build):

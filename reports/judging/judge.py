@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -126,15 +125,7 @@ class _Home:
         histories, changes = clauses.histories(
             nights, [self.kept.get(night.name, {}) for night in nights], self.about, self.notes
         )
-        wrong = {self._key(identity): one for identity, one in self._latest(nights).items() if one.wrong}
-        return [replace(one, wrong=one.key in wrong) for one in series], histories, changes
-
-    def _key(self, identity: Identity) -> str:
-        return identity.key(self.name)
-
-    def _latest(self, nights: Sequence[Night]) -> dict[Identity, Measured]:
-        latest = next((night for night in reversed(nights) if night.status != "missed"), None)
-        return self.perf.get(latest.name, {}) if latest else {}
+        return series, histories, changes
 
 
 def _facts(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +144,7 @@ def _versions(header: Mapping[str, Any]) -> Versions:
 def _machine(
     name: str,
     nights: Sequence[Night],
-    series: Iterable[Series],
+    series: Sequence[Series],
     histories: Sequence[ClauseHistory],
     changes: Sequence[ClauseChange],
 ) -> Machine:
@@ -166,7 +157,9 @@ def _machine(
         for change in one.changes
         if change.alarms
     ]
-    worse += [f"{one.name} gives wrong numbers ({one.key})" for one in series if one.wrong and one.basis is Basis.TIME]
+    times = [one for one in series if one.basis is Basis.TIME]
+    worse += [f"{one.name} gives wrong numbers ({one.key})" for one in times if one.wrong]
+    worse += [f"{one.name} gives no number any more: {one.points[-1].why} ({one.key})" for one in times if one.lost]
     absent = {one.key for one in histories if one.states[nights.index(latest)] is ClauseState.ABSENT}
     worse += [
         f"{change.clause} is broken ({change.outcome}) by {change.subject} on {change.backend} at world {change.world} "

@@ -152,6 +152,7 @@ class Series:
     hardware: str  # short hash of the hardware that it ran on
     same: bool  # a subject against itself: any change found here is false
     wrong: bool  # its latest results were wrong: there is no time, and there is an alarm
+    lost: bool  # its latest run failed or hung, where earlier ones gave numbers: an alarm
     doubtful: bool  # on the latest night it looks like a change, or odd: to be measured again before it is believed
     current: bool  # False if a later workload or hardware has taken its place
     points: tuple[Point, ...]  # one for each night of the machine since the series began, in order

@@ -40,11 +40,8 @@ class Identity:
 
     @property
     def name(self) -> str:
-        return (
-            f"{self.record_series} / {'itself' if self.same else self.reference}"
-            if self.reference
-            else self.record_series
-        )
+        over = f" / {'itself' if self.same else self.reference}" if self.reference else ""
+        return self.record_series + over
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Measured:
     blocks: tuple[float, ...]  # median of each block, in the order of measurement; empty: nothing could be measured
     attempts: tuple[float, ...]  # the night's value by each attempt: the first is the ordinary run
     why: str  # why there is no number; empty otherwise
-    wrong: bool  # the cell's results were wrong
+    status: str  # of the cell: ok, or the record's own word for what went wrong (void, failed, hung, not run)
     axes: str  # JSON
 
     @property
@@ -83,7 +80,8 @@ def _joined(before: Measured | None, one: Measured) -> Measured:
     blocks = before.blocks + one.blocks
     attempts = before.attempts + one.attempts
     why = "" if attempts else before.why
-    return Measured(blocks, attempts, why, before.wrong or one.wrong, one.axes)
+    status = next(word for word in ("void", "ok", before.status) if word in (before.status, one.status))
+    return Measured(blocks, attempts, why, status, one.axes)
 
 
 def _of_record(rows: Sequence[Row], hardware: str, reference: str) -> Iterator[tuple[Identity, Measured]]:
@@ -114,8 +112,8 @@ def _one(row: Row, blocks: dict[int, float], axes: str) -> Measured:
     if not values:
         status = "its partner was not measured" if row["status"] == "ok" else row["status"]
         why = f"{status}: {row['reason']}" if row["reason"] else status
-        return Measured(values, (), why, row["status"] == "void", axes)
-    return Measured(values, (median(values),), "", False, axes)
+        return Measured(values, (), why, row["status"], axes)
+    return Measured(values, (median(values),), "", "ok", axes)
 
 
 def _block_medians(row: Row) -> dict[int, float]:

@@ -210,7 +210,8 @@ class Followed:
             workload_hash=identity.workload_hash,
             hardware=identity.hardware,
             same=identity.same,
-            wrong=False,
+            wrong=current and self._status(identity) == "void",
+            lost=current and point is not None and self._status(identity) in ("failed", "hung"),
             doubtful=current and bool(self.doubtful[one]),
             current=current,
             points=tuple(trace.points[first:end]),
@@ -218,6 +219,12 @@ class Followed:
             detectable=found,
             command=self.commands.get(self.nights[latest].name, ""),
         )
+
+    def _status(self, identity: Identity) -> str:
+        """How the cell ended on the latest night that measured anything."""
+        table = next((table for table in reversed(self.tables) if table), {})
+        measured = table.get(identity)
+        return measured.status if measured else "absent"
 
     def _replaced(self, identity: Identity, latest: int) -> bool:
         """Whether the same thing is measured later with another workload or on other hardware."""
