@@ -27,7 +27,8 @@ from .subjects import Unsupported
 
 EXAMPLES = 3  # drawn lists
 MOST = 4  # schedules in a drawn list
-SEARCH_S = 20.0  # for the smallest: every attempt starts ranks, and one that hangs costs its whole silence
+TRIES = 25  # the search makes so many attempts, however long they take: all but the last pass, and cost little
+SEARCH_S = 20.0  # and more than those only within this time
 
 Examine = Callable[[list[Schedule]], None]
 
@@ -47,6 +48,7 @@ class Schedules:
     world: int
     given: Schedule | None = None  # the only one to examine
     below: Sequence[Schedule] = ()  # search among those that are nowhere longer than one of these
+    tries: int = TRIES
     search_s: float = SEARCH_S
     suspects: list[Schedule] = field(default_factory=list)  # the list in which something broke
 
@@ -95,8 +97,8 @@ class Schedules:
 
     def _search(self, examine: Examine, uneven: bool) -> None:
         end = time.monotonic() + self.search_s
-        for schedule in smallest_first(self.below):
-            if time.monotonic() > end:
+        for number, schedule in enumerate(smallest_first(self.below)):
+            if number >= self.tries and time.monotonic() > end:
                 return
             if uneven and is_even(schedule):
                 continue

@@ -95,13 +95,16 @@ def test_a_check_of_uneven_schedules_is_not_searched_with_even_ones():
     assert [(0, 0)] not in seen
 
 
-def test_a_search_in_which_nothing_breaks_or_time_is_up_ends_without_a_word():
+def test_a_search_in_which_nothing_breaks_ends_without_a_word():
     seen, examine = broken_by(lambda _: False)
     Schedules(2, below=[(1, 1)]).examine(examine)
     assert len(seen) == 4
-    seen, examine = broken_by(lambda _: True)
-    Schedules(2, below=[(1, 1)], search_s=-1).examine(examine)
-    assert seen == []
+
+
+def test_a_search_whose_time_is_up_still_makes_its_least_number_of_attempts():
+    seen, examine = broken_by(lambda schedule: sum(schedule) == 4)
+    Schedules(2, below=[(2, 2)], tries=3, search_s=-1).examine(examine)
+    assert [several[0] for several in seen] == [(0, 0), (0, 1), (1, 0)]
 
 
 def test_what_cannot_be_run_here_is_not_taken_for_a_break():
