@@ -1,0 +1,110 @@
+"""The time of every cell over that of the other subject's same cell, with its interval and the noise of the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..cells import Cell
+from ..ratio import Ratio, ratio
+from ..rows import NOT_RUN, OK, Row
+from ..table import against
+from . import style
+from .board import Board, Measured, label
+from .undrawable import Undrawable
+
+_MOST_LINES = 36
+_TICKS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
+
+
+def draw(made: Board) -> Any:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    pairs = _pairs(made)
+    if not pairs:
+        raise Undrawable("no two subjects were measured side by side in the record (SUBJECT=impl,torch)")
+    shown, more = pairs[:_MOST_LINES], max(0, len(pairs) - _MOST_LINES)
+    first, last = shown[0][1]["subject"], shown[0][2]["subject"]
+    caption = made.caption(
+        f"Ratio of the medians of the times, {first} over {last}, measured interleaved in the same processes, with its "
+        "95 % BCa interval (none: too few rounds). Grey: how far from 1 the same cell comes out against itself here."
+        + (f" {more} more pairs are in the record." if more else ""),
+        [row for _, *both in shown for row in both],
+    )  # fmt: skip
+    figure, (axis,) = style.sheet(f"Is {first} faster than {last}?", caption, 1, height_in=0.6 + 0.235 * len(shown))
+    found = [_drawn(axis, place, *pair) for place, pair in enumerate(shown)]
+    axis.axvline(1, color=style.INK, linewidth=1)
+    axis.set_yticks(range(len(shown)), [_name(pair, shown) for pair in shown])
+    axis.set_ylim(len(shown) - 0.4, -0.6)
+    axis.grid(axis="y", visible=False)
+    low, high = _ends([one for one in found if one is not None])
+    axis.set_xscale("log")
+    axis.set_xlim(low, high)
+    axis.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if low <= tick <= high]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel(f"time of {first} / time of {last}      (left of 1: {first} is faster)")
+    return figure
+
+
+Pair = tuple[Measured, Row, Row]
+
+
+def _pairs(made: Board) -> list[Pair]:
+    """Every cell of the first subject beside the last subject's, those of one workload together."""
+    found: list[Pair] = []
+    for group in made.groups:
+        for row in group.find(subject=made.subjects[0] if made.subjects else ""):
+            twin = _twin(row, group.rows)
+            if twin is not None and NOT_RUN not in (row["status"], twin["status"]):
+                found.append((group, row, twin))
+    order = list(dict.fromkeys(pair[1]["axes"]["workload"] for pair in found))
+    return sorted(found, key=lambda pair: order.index(pair[1]["axes"]["workload"]))
+
+
+def _twin(row: Row, rows: list[Row]) -> Row | None:
+    """The same cell of the last subject, whatever became of it."""
+    sound = [{**other, "status": OK} for other in rows]
+    other = against({**row, "status": OK}, sound)
+    if other is None or other["subject"] == row["subject"] or other["subject"] == "none":
+        return None
+    if {**other["axes"], "subject": ""} != {**row["axes"], "subject": ""}:
+        return None
+    return next(each for each in rows if each["series"] == other["series"])
+
+
+def _drawn(axis: Any, place: int, group: Measured, row: Row, twin: Row) -> Ratio | None:
+    noise = group.noise
+    if noise is not None:
+        axis.fill_betweenx([place - 0.5, place + 0.5], 1 / (1 + noise), 1 + noise, color=style.BAND, linewidth=0)
+    wrong = next((each for each in (row, twin) if each["status"] != OK), None)
+    if wrong is not None:
+        axis.plot([1], [place], marker="x", color=style.WRONG, zorder=5)
+        axis.annotate(f"{wrong['subject']}: {wrong['status']}", (1, place), (8, 0), textcoords="offset points",
+                      va="center", fontsize=7.5, color=style.WRONG)  # fmt: skip
+        return None
+    found = ratio(row, twin)
+    clear = found.said in ("faster", "slower")
+    colour = style.INK if not clear else style.BLUE if found.point < 1 else style.VERMILION
+    if found.low <= found.high:
+        axis.plot([found.low, found.high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
+    shape = "o" if found.point < 1 else "s"
+    axis.plot([found.point], [place], marker=shape, color=colour, markerfacecolor=colour if clear else "white", zorder=4)
+    return found
+
+
+def _ends(found: list[Ratio]) -> tuple[float, float]:
+    """The same distance on both sides of 1, as far as the intervals reach."""
+    values = [value for one in found for value in (one.point, one.low, one.high) if value > 0]
+    far = max([1.15, *(max(value, 1 / value) for value in values)]) * 1.06
+    return 1 / far, far
+
+
+def _name(pair: Pair, shown: list[Pair]) -> str:
+    """What tells this line from the others."""
+    cell = Cell(**pair[1]["axes"])
+    words = [cell.workload, label(cell) if label(cell) != "DDP" else "", cell.optimizer if cell.optimizer != "sgd" else ""]
+    if cell.unit == "epoch":
+        words.append(f"{cell.skew.replace('_', ' ')} {cell.skew_fraction:g}")
+    if len({each[1]["axes"]["world"] for each in shown}) > 1:
+        words.append(f"{cell.world} rank{'s' * (cell.world > 1)}")
+    return " · ".join(word for word in words if word)
