@@ -209,6 +209,10 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the wrapped module; arguments and outputs pass through (DDP-036)."""
+        if torch.compiler.is_compiling():
+            from . import compiled
+
+            return compiled.forward(self, inputs, kwargs)
         with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             return self._post_forward(self._run_ddp_forward(*inputs, **kwargs))

@@ -1,0 +1,83 @@
+"""DDP where others' machinery is around it: the compiler, and process groups of a class of the user's own."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from impl.ddp import DistributedDataParallel
+from impl.tests.comm_hook_ranks import run_on_ranks
+
+
+def train(model, rank, seen):
+    """Three steps on small integers; ``seen`` is the object whose forward is called."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for iteration in range(3):
+        optimizer.zero_grad()
+        seen(torch.full((1, 2), float(rank + iteration))).sum().backward()
+        optimizer.step()
+    return [parameter.tolist() for parameter in model.parameters()]
+
+
+def linear():
+    layer = nn.Linear(2, 1)
+    with torch.no_grad():
+        layer.weight.fill_(2.0)
+        layer.bias.fill_(1.0)
+    return layer
+
+
+def train_compiled_and_not(rank, world):
+    plain, compiled = (DistributedDataParallel(linear()) for _ in range(2))
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append([node.target for node in graph.graph.nodes])
+        return graph.forward
+
+    trained = train(compiled, rank, torch.compile(compiled, backend=backend))
+    return train(plain, rank, plain), trained, len(graphs)
+
+
+def test_a_compiled_model_trains_as_it_does_uncompiled():
+    for plain, compiled, graphs in run_on_ranks(train_compiled_and_not, 2):
+        assert compiled == plain
+        assert graphs == 1, "only the wrapped module is compiled, once"
+
+
+class Alone(dist.ProcessGroup):
+    """A group of one rank that torch.distributed was never told of; it has just the collectives that DDP needs."""
+
+    def __init__(self):
+        super().__init__(0, 1)
+        self.reduced = 0
+
+    def allreduce(self, tensors, _options):
+        self.reduced += 1
+        return self._done(tensors)
+
+    def broadcast(self, tensors, _options):
+        return self._done(tensors)
+
+    def getSize(self):
+        return 1
+
+    def getBackendName(self):
+        return "alone"
+
+    def _done(self, tensors):
+        future = torch.futures.Future()
+        future.set_result(tensors)
+        return torch._C._distributed_c10d._create_work_from_future(future)
+
+
+def train_in_a_group_of_our_own(rank, world):
+    group = Alone()
+    model = DistributedDataParallel(linear(), process_group=group)
+    told = model._get_ddp_logging_data()
+    return train(model, rank, model), group.reduced, told["backend_name"], told["world_size"]
+
+
+def test_a_group_that_nobody_was_told_of_is_good_enough():
+    (told,) = run_on_ranks(train_in_a_group_of_our_own, 1)
+    layer = linear()
+    assert told == (train(layer, 0, layer), 3, "alone", 1)
