@@ -131,7 +131,8 @@ class Library:
     @staticmethod
     def read(checks: Path) -> Library:
         cited = inventory.by_clause(inventory.declared(checks))
-        return Library(load(), checks, {clause: frozenset(one.file for one in found) for clause, found in cited.items()})
+        files = {clause: frozenset(one.file for one in found) for clause, found in cited.items()}
+        return Library(load(), checks, files)
 
 
 def hunt(sin: Sin, library: Library, cluster: Cluster) -> Hunted:
