@@ -19,10 +19,9 @@ DEADLINE_S = 5.0
 
 
 def several_ways(how):
-    """Buckets of one layer each, whole, sharded and in another order than expected, and one bucket for all."""
+    """Buckets of one layer each, whole and sharded, and one bucket for all; gradients inside buckets or not."""
     views = {"gradient_as_bucket_view": True}
-    one = {"bucket_cap_mb": 25, **views}
-    return [how, replace(how, shard=True, ddp=views), replace(how, model=models.SumBackwards), replace(how, ddp=one)]
+    return [how, replace(how, shard=True, ddp=views), replace(how, ddp={"bucket_cap_mb": 25, **views})]
 
 
 class UnevenLayers(nn.Module):
@@ -48,6 +47,12 @@ def test_after_every_backward_parameters_are_those_of_one_process(ranks, scenari
     ways = several_ways(Overlap(scenario))
     for how, *runs in zip(ways, *ranks(train_each, ways), strict=True):
         assert True in assert_as_alone(runs, how)
+
+
+@check("HOOK-018", worlds=MANY, deadline_s=DEADLINE_S)
+def test_states_are_there_when_the_buckets_turn_out_otherwise_than_expected(ranks):
+    how = Overlap(model=models.SumBackwards)
+    assert True in assert_as_alone([run for [run] in ranks(train_each, [how])], how)
 
 
 def train_with_a_slow_owner(ctx, how):
