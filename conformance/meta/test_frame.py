@@ -167,7 +167,7 @@ PASSED = [result(outcome=Outcome.PASSED, world=world) for world in (2, 3)]
         # nor is what a tier left out; of large worlds, which only some tiers have, the usual ones decide
         (Deviation("JOIN-038", "r"), PASSED, scope(left_out=[("JOIN-038", result(world=4).case)]), None),
         (Deviation("JOIN-038", "r"), PASSED, scope(left_out=[("JOIN-039", result(world=4).case)]), "did not show"),
-        (Deviation("JOIN-038", "r", worlds=(2,)), PASSED, scope(left_out=[("JOIN-038", result(world=4).case)]), "1 pas"),
+        (Deviation("JOIN-038", "r", worlds=(2,)), PASSED, scope(left_out=[("JOIN-038", result(world=4).case)]), "1 p"),
         (Deviation("JOIN-038", "r", worlds=(2, 3, 8)), PASSED, scope(), "did not show"),
         (Deviation("JOIN-038", "r", worlds=(8,)), PASSED, scope(), None),
     ],

@@ -72,7 +72,8 @@ def test_the_header_names_the_subjects_and_the_footer_the_judgement(whole):
         {"name": "fake", "spec": FAKE, "version": "1.0"}, {"name": "other", "spec": OTHER, "version": "2.0"}
     ]  # fmt: skip
     assert record.header["asked"] == {
-        "backend": "gloo", "worlds": [1, 2], "select": ["*"], "tier": "", "check": "*", "deadline": None, "schedule": None
+        "backend": "gloo", "worlds": [1, 2], "select": ["*"], "tier": "", "check": "*", "deadline": None,
+        "schedule": None,
     }  # fmt: skip
     assert record.header["extent"] == "all 26 cases"
     assert record.footer["exit_status"] == status == 1
