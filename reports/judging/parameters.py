@@ -17,7 +17,7 @@ class Parameters:
     least: int = 10  # nights without which nothing is judged (but see ``early``)
     spans: tuple[int, ...] = (2, 3, 5, 8, 13, 21)  # a change is looked for in the last so many nights
     # how often chance alone may pass for a change, for each of the spans (one side, Student's t)
-    risks: tuple[float, ...] = (4e-5, 2e-4, 4e-5, 4e-5, 4e-5, 4e-5)
+    risks: tuple[float, ...] = (3e-5, 1.3e-4, 3e-5, 3e-5, 3e-5, 3e-5)
     freedom: float = 2.0  # degrees of freedom for each night of the memory; above 1 because single nights are limited
     limit: float = 2.8  # a single night counts at most as so many times the noise: one outlier can never alarm
     trim: float = 2.0  # nights farther off count as so far when level and noise are estimated
