@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf run | list | show``."""
+"""The command line: ``python -m perf run | list | show | compare | trace | chart``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,59 @@ STATUSES = """exit status:
   3   the harness itself failed in the middle (a full disk, say); finished cells are kept
   130 interrupted; finished cells are kept, and the same command goes on from there"""
 
+COMPARES = """The times of B over those of A, series by series: ratios of medians with 95 % BCa intervals. Subjects of one
+record are paired round by round; two runs are not, and more runs of each side tell more."""
+SLOWER = """exit status:
+  0   nothing in B is clearly slower
+  1   a slow-down: its interval is clear of 1, and it is more than the noise of the machine
+  2   what was asked for cannot be had"""
+TRACES = "Trace one iteration of up to four variants, of a RECORD or of those that the options name."
+
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m perf", description="Measure Join, DDP, ZeRO and their overlap.")
-    commands = top.add_subparsers(dest="command", required=True, metavar="run | list | show")
+    commands = top.add_subparsers(
+        dest="command", required=True, metavar="run | list | show | compare | trace | chart"
+    )
     _run(commands.add_parser(
         "run", help="measure a sweep", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
     ))  # fmt: skip
     commands.add_parser("list", help="sweeps, workloads and axes")
     show = commands.add_parser("show", help="print a record's main table")
     show.add_argument("record", metavar="RECORD", help="a .jsonl file, or its .part while it is being written")
+    _compare(commands.add_parser(
+        "compare", help="two records, commits or subjects", description=COMPARES, epilog=SLOWER,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ))  # fmt: skip
+    _trace(commands.add_parser("trace", help="one iteration on every rank, as a timeline", description=TRACES))
+    chart = commands.add_parser("chart", help="draw the charts of records and traces")
+    chart.add_argument("records", metavar="FILE", nargs="+", help="records (.jsonl) and traces (.trace.json)")
+    chart.add_argument("--out", default="out/perf/charts", metavar="FOLDER", help="(default: %(default)s)")
     return top
+
+
+def _compare(compare: argparse.ArgumentParser) -> None:
+    compare.add_argument("first", metavar="A", help="a record or a folder of records; a commit; a subject")
+    compare.add_argument("second", metavar="B", help="what stands against it: above 1, B is slower")
+    compare.add_argument("--by", default="", choices=["record", "commit", "subject"], help="(default: what A is)")
+    compare.add_argument("--records", default="out/perf", metavar="PLACE",
+                         help="for commits and subjects: a record, or a folder to look in (default: %(default)s)")  # fmt: skip
+    compare.add_argument("--beside", default="", metavar="SUBJECT",
+                         help="for runs: compare times as shares of this subject's, measured in the same rounds")  # fmt: skip
+    compare.add_argument("--markdown", default="", metavar="FILE", help="write a Markdown table, too (-: only that)")
+
+
+def _trace(trace: argparse.ArgumentParser) -> None:
+    trace.add_argument("record", metavar="RECORD", nargs="?", help="trace what says most among a record's cells")
+    trace.add_argument("--workload", default="transformer", metavar="NAME", help="(default: %(default)s)")
+    trace.add_argument("--world", default="2", metavar="N", help="(default: %(default)s)")
+    trace.add_argument("--subject", default="impl,torch", metavar="NAMES", help="(default: %(default)s)")
+    trace.add_argument("--hook", default="none", metavar="NAMES", help="(default: %(default)s)")
+    trace.add_argument("--zero", default="off", help="off, on or views (default: %(default)s)")
+    trace.add_argument("--optimizer", default="sgd", help="sgd or adam (default: %(default)s)")
+    trace.add_argument("--cap", default="1", metavar="MIB", help="bucket cap; 0: DDP's own (default: %(default)s)")
+    trace.add_argument("--backend", default="auto", help="auto, gloo or nccl (default: %(default)s)")
+    trace.add_argument("--out", default="out/perf", metavar="FOLDER", help="(default: %(default)s)")
 
 
 def _run(run: argparse.ArgumentParser) -> None:
@@ -48,6 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from .commands.run import run as command
             case "list":
                 from .commands.list import listed as command
+            case "compare":
+                from .commands.compare import compared as command
+            case "trace":
+                from .commands.trace import trace as command
+            case "chart":
+                from .commands.chart import charted as command
             case _:
                 from .commands.show import shown as command
         return command(given)

@@ -25,6 +25,8 @@ WARM, KEPT = 6, 5  # iterations before the profiler is on, and with it
 PHASES = ("forward", "backward", "step")
 MARK = "joinery: mark"
 _GAP_US = 30.0  # between operators: the host's own work, not a wait
+_FRAMES = ("autograd", "torch", "c10d")
+_STEP = "Optimizer.step#"  # what torch's optimizers call their steps in a profile
 _ITEM_BYTES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::Half": 2, "c10::BFloat16": 2, "unsigned char": 1,
                "bool": 1}  # fmt: skip
 
@@ -33,7 +35,7 @@ _ITEM_BYTES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::Half": 2,
 class Span:
     """Something that lasted, in microseconds on the clock of the machine."""
 
-    lane: str  # phase, compute, waiting, or the thread or stream of a collective
+    lane: str  # phase, optimizer (its steps, wherever they run), compute, waiting, or "collectives" and a number
     name: str
     start_us: float
     end_us: float
@@ -148,13 +150,23 @@ def spans_of(events: Iterable[dict[str, Any]], moment_us: float) -> Iterator[Spa
     if kernels:
         working = [event for event in kernels if event not in collectives]
     else:
-        working = [event for event in whole if event.get("cat") == "cpu_op" and event["tid"] == mark["tid"]]
+        working = [event for event in whole if _is_work(event, mark["tid"])]
     for start, end in merged((float(event["ts"]), float(event["ts"]) + float(event["dur"])) for event in working):
         yield Span("compute", "compute", start, end).moved(shift)
     threads = {thread: place for place, thread in enumerate(sorted({str(event["tid"]) for event in collectives}), 1)}
+    for event in whole:
+        if str(event["name"]).startswith(_STEP) and event.get("cat") == "user_annotation":
+            start = float(event["ts"])
+            yield Span("optimizer", "step", start, start + float(event["dur"])).moved(shift)
     for event in collectives:
         start, lane = float(event["ts"]), f"collectives {threads[str(event['tid'])]}"
         yield Span(lane, _name(event["name"]), start, start + float(event["dur"]), _bytes(event)).moved(shift)
+
+
+def _is_work(event: dict[str, Any], thread: Any) -> bool:
+    """An operator on the main thread; not the engine's frames around operators and hooks, in which hooks may wait."""
+    space, found, _ = str(event["name"]).partition("::")
+    return event.get("cat") == "cpu_op" and event["tid"] == thread and bool(found) and space not in _FRAMES
 
 
 def _is_collective(event: dict[str, Any], on_device: bool) -> bool:
@@ -264,7 +276,7 @@ def as_trace(iterations: Sequence[Iteration], header: dict[str, Any]) -> dict[st
             name = f"{iteration.cell.variant}: rank {rank}"
             events.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}})
             events.append({"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}})
-            lanes = ["phase", "compute", "waiting", *sorted({s.lane for s in spans if s.lane.startswith("coll")})]
+            lanes = ["phase", "optimizer", "compute", "waiting", *sorted({s.lane for s in spans if s.lane.startswith("coll")})]
             for tid, lane in enumerate(lanes, 1):
                 events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": lane}})
             events += [_event(span, pid, lanes.index(span.lane) + 1) for span in spans]

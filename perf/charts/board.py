@@ -65,12 +65,12 @@ class Board:
         place = f"{machine['processor']}, {machine['cores']} cores" + (f", {len(gpus)} × {gpus[0]}" if gpus else "")
         turns = [len(set(row["block"])) for row in (self.rows if rows is None else rows) if row["status"] == OK]
         counts = f"{min(turns)} to {max(turns)} rounds" if turns and min(turns) != max(turns) else ""
-        counts = counts or (f"{turns[0]} rounds" if turns else "nothing sound")
+        counts = counts or (f"{turns[0]} rounds" if turns else "")
         parts = [
             place, self._backends(), f"torch {versions['torch']}, Python {versions['python']}",
             f"commit {', '.join(commits)}", self.headers[-1]["time"][:10], counts, *self._warnings(),
         ]  # fmt: skip
-        return f"{said} {' · '.join(part for part in parts if part)}."
+        return f"{said}\n{' · '.join(part for part in parts if part)}"
 
     def _backends(self) -> str:
         return ", ".join(dict.fromkeys({"gloo": "Gloo", "nccl": "NCCL"}.get(row["axes"]["backend"], "") for row in self.rows))

@@ -23,12 +23,12 @@ def draw(made: Board) -> Any:
         "Median time of a step (slowest rank) with 95 % BCa interval. default: no cap given, 25 MiB and 1 MiB for the "
         "first bucket. Dotted: the same step without any communication.", rows,
     )  # fmt: skip
-    figure, axes = style.sheet(TITLE, caption, len(panels), height_in=3.0 if len(panels) < 4 else 2.5)
+    figure, axes = style.sheet(TITLE, caption, len(panels), height_in=3.0 if len(panels) < 4 else 2.5, legend_lines=2)
     for axis, group in zip(axes, panels, strict=True):
         _panel(axis, group, made.subjects)
         axis.set_title(f"{group.axes['workload']}, {group.axes['world']} ranks")
     axes[0].set_ylabel("time of a step, ms")
-    style.legend(figure, axes)
+    style.legend(figure, axes, columns=3)
     return figure
 
 
@@ -63,11 +63,10 @@ def _panel(axis: Any, group: Measured, subjects: list[str]) -> None:
 
 
 def _line(axis: Any, caps: list[float], rows: list[Row], look: dict[str, Any]) -> None:
-    sound = sorted((caps.index(row["axes"]["cap_mib"]), of_row(row).scaled(1e-6)) for row in rows if row["status"] == OK) \
-        if rows else []
+    sound = sorted((row for row in rows if row["status"] == OK), key=lambda row: caps.index(row["axes"]["cap_mib"]))
     if sound:
-        places, times = zip(*sound, strict=True)
-        style.line(axis, places, times, **look)
+        places = [caps.index(row["axes"]["cap_mib"]) for row in sound]
+        style.line(axis, places, [of_row(row).scaled(1e-6) for row in sound], **look)
     for row in rows:
         if row["status"] not in (OK, "not run"):
             style.void(axis, caps.index(row["axes"]["cap_mib"]), f"{row['subject']}: {row['status']}")

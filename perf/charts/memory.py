@@ -29,12 +29,12 @@ def draw(made: Board) -> Any:
            "parameters and the buckets of DDP, which stand from the beginning, are not counted." if peaks else ""),
         rows,
     )  # fmt: skip
-    figure, axes = style.sheet(TITLE, caption, len(panels), height_in=3.0)
+    figure, axes = style.sheet(TITLE, caption, len(panels), height_in=2.9, legend_lines=2)
     for axis, (workload, bars) in zip(axes, panels.items(), strict=True):
         _panel(axis, bars, made.subjects)
         axis.set_title(workload)
     axes[0].set_ylabel("memory of a rank, MiB")
-    style.legend(figure, axes)
+    style.legend(figure, axes, columns=3)
     return figure
 
 
@@ -66,7 +66,9 @@ def _some_cap(made: Board, workload: str) -> float:
 def _panel(axis: Any, bars: Bars, subjects: list[str]) -> None:
     worlds = sorted({world for by_world in bars.values() for world in by_world})
     wide = 0.8 / len(bars)
-    for number, ((subject, mode), by_world) in enumerate(bars.items()):
+    order = sorted(bars, key=lambda key: (list(_MODES).index(key[1]), subjects.index(key[0])))
+    for number, (subject, mode) in enumerate(order):
+        by_world = bars[subject, mode]
         name, hatch = _MODES[mode]
         colour = style.subject_look(subject, subjects)["color"]
         for world, row in by_world.items():

@@ -13,7 +13,8 @@ from .board import Board, Measured, label
 from .undrawable import Undrawable
 
 _MOST_LINES = 36
-_TICKS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
+_FINE = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2)
+_COARSE = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 1, 1.5, 2, 3, 5, 10, 20)
 
 
 def draw(made: Board) -> Any:
@@ -39,7 +40,7 @@ def draw(made: Board) -> Any:
     low, high = _ends([one for one in found if one is not None])
     axis.set_xscale("log")
     axis.set_xlim(low, high)
-    axis.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if low <= tick <= high]))
+    axis.xaxis.set_major_locator(FixedLocator([tick for tick in (_FINE if high < 2 else _COARSE) if low <= tick <= high]))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(f"time of {first} / time of {last}      (left of 1: {first} is faster)")

@@ -34,21 +34,23 @@ def draw(made: Board) -> Any:
         "inputs; flag and drop_last leave out what the shortest rank lacks, which is why they end sooner. Bound: the sum "
         "over iterations of the slowest active rank's own time, measured beside without communication.", rows,
     )  # fmt: skip
-    figure, axes = style.sheet(TITLE, caption, len(shown), height_in=3.1 if len(shown) < 4 else 2.5)
+    figure, axes = style.sheet(TITLE, caption, len(shown), height_in=3.0 if len(shown) < 4 else 2.5, legend_lines=3)
     for axis, (key, groups) in zip(axes, shown.items(), strict=True):
         _panel(axis, groups, made.subjects)
         axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}, {key[2]} ranks")
     axes[0].set_ylabel("time of a run, ms")
-    style.legend(figure, axes, columns=3)
+    style.legend(figure, axes, columns=len(made.subjects) + 1)
     return figure
 
 
 def _panel(axis: Any, groups: list[Measured], subjects: list[str]) -> None:
     groups = sorted(groups, key=lambda group: group.axes["skew_fraction"])
-    for subject in subjects:
-        for strategy, (name, dashes, marker) in STRATEGIES.items():
-            found = [(group.axes["skew_fraction"], group.one(subject=subject, strategy=strategy)) for group in groups]
-            _line(axis, found, f"{subject}, {name}", dashes, {**style.subject_look(subject, subjects), "marker": marker})
+    every = [(subject, strategy) for subject in subjects for strategy in STRATEGIES]
+    for place, (subject, strategy) in enumerate(every):
+        name, dashes, marker = STRATEGIES[strategy]
+        aside = 0.012 * (place - (len(every) - 1) / 2)  # so that intervals do not cover each other
+        found = [(group.axes["skew_fraction"] + aside, group.one(subject=subject, strategy=strategy)) for group in groups]
+        _line(axis, found, f"{subject}, {name}", dashes, {**style.subject_look(subject, subjects), "marker": marker})
     _bound(axis, groups)
     axis.set_xlabel("skew (share that the shortest rank lacks)")
     axis.set_xticks(sorted({group.axes["skew_fraction"] for group in groups}))
@@ -67,7 +69,7 @@ def _line(axis: Any, found: list[tuple[float, Row | None]], name: str, dashes: s
 
 def _bound(axis: Any, groups: list[Measured]) -> None:
     """For Join, which trains everything; and, in grey, for those that leave inputs out."""
-    for strategy, colour, name in (("join", style.INK, "bound, all inputs"), ("flag", style.GREY, "bound, with the rest left out")):
+    for strategy, colour, name in (("join", style.INK, "bound for Join"), ("flag", style.GREY, "bound for the others")):
         points = []
         for group in groups:
             row = next((row for row in group.find(strategy=strategy) if row["status"] == OK), None)

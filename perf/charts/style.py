@@ -14,6 +14,7 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "
 INK, GREY, BAND, WRONG = "#222222", "#6f6f6f", "#e4e4e4", "#b00020"
 WIDTH_IN = 7.6  # at the resolution below twice the width of a README's column is not reached: text stays readable
 DPI = 150
+_TITLE_IN, _LEGEND_IN, _CAPTION_IN = 0.36, 0.195, 0.128  # heights of a line
 _OTHERS = (GREEN, PURPLE, ORANGE, SKY)
 _MARKERS = ("D", "v", "P", "X")
 
@@ -49,21 +50,23 @@ def subject_look(name: str, others: Iterable[str]) -> dict[str, Any]:
 
 
 def sheet(
-    title: str, caption: str, panels: int, height_in: float = 2.6, columns: int = 3, **sharing: Any
+    title: str, caption: str, panels: int, height_in: float = 2.6, columns: int = 3, legend_lines: int = 0, **sharing: Any
 ) -> tuple[Any, list[Any]]:
-    """A figure with so many panels, its title above and its caption below."""
+    """A figure with so many panels: title and room for a legend above, the caption below."""
     from matplotlib import pyplot
 
     columns = min(columns, panels)
     lines = math.ceil(panels / columns)
-    told = textwrap.fill(caption, 138)
-    foot_in = 0.13 * (told.count("\n") + 1) + 0.1
-    whole_in = lines * height_in + 0.75 + foot_in
+    told = "\n".join(textwrap.fill(part, 142) for part in caption.split("\n"))
+    foot_in = _CAPTION_IN * (told.count("\n") + 1) + 0.12
+    head_in = _TITLE_IN + _LEGEND_IN * legend_lines
+    whole_in = head_in + lines * height_in + foot_in
     figure, axes = pyplot.subplots(
         lines, columns, figsize=(WIDTH_IN, whole_in), layout="constrained", squeeze=False, **sharing
     )
-    figure.get_layout_engine().set(rect=(0, foot_in / whole_in, 1, 1 - foot_in / whole_in), hspace=0.06, wspace=0.04)
-    figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+    free = 1 - (foot_in + head_in) / whole_in
+    figure.get_layout_engine().set(rect=(0.004, foot_in / whole_in, 0.992, free), hspace=0.06, wspace=0.04)
+    figure.text(0.012, 1 - 0.08 / whole_in, title, fontsize=12, fontweight="bold", va="top")
     figure.text(0.012, 0.06 / whole_in, told, fontsize=6.8, color=GREY, va="bottom", linespacing=1.25)
     flat = list(axes.flat)
     for spare in flat[panels:]:
@@ -72,15 +75,18 @@ def sheet(
 
 
 def legend(figure: Any, axes: Sequence[Any], columns: int = 4) -> None:
-    """One legend for all panels, between title and panels."""
+    """One legend for all panels, in the room between title and panels; lines without marks last."""
     entries: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    if entries:
+    last = [label for label, handle in entries.items() if getattr(handle, "get_linestyle", str)() == ":"]
+    names = [label for label in entries if label not in last] + last
+    if names:
+        top = 1 - (_TITLE_IN - 0.02) / figure.get_size_inches()[1]
         figure.legend(
-            entries.values(), entries.keys(), loc="outside upper left", ncols=min(columns, len(entries)),
-            handlelength=2.6, columnspacing=1.6, borderaxespad=0.2,
+            [entries[name] for name in names], names, loc="upper left", bbox_to_anchor=(0.004, top), handlelength=2.6,
+            ncols=min(columns, len(names)), columnspacing=1.6, borderaxespad=0, borderpad=0.2, labelspacing=0.3,
         )  # fmt: skip
 
 

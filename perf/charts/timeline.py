@@ -29,13 +29,13 @@ def draw(trace: dict[str, Any]) -> Any:
     caption = made.caption(
         "The iteration of median length among those traced, with torch's profiler on, which lengthens it. Upper half of "
         "a rank: its main thread, or the device's compute; lower half: its collectives (one line for each thread that "
-        "carries them), from when they run until they are done on this rank. Waiting: nothing is computed while a "
-        "collective of the rank is under way. Overlap: the share of the collectives' time during which the rank "
-        "computes." + more, []
+        "carries them), from when they run until they are done on this rank. Waiting: no operator runs while a "
+        "collective of the rank is under way; white: the host's own work, or another process on the core. Overlap: the "
+        "share of the collectives' time during which the rank computes." + more, [],
     )  # fmt: skip
     figure, axes = style.sheet(
         f"{TITLE} ({iterations[0].cell.workload}, {iterations[0].cell.world} ranks)", caption, len(iterations),
-        height_in=0.62 + 0.42 * ranks, columns=1, sharex=True,
+        height_in=0.62 + 0.42 * ranks, columns=1, legend_lines=1, sharex=True,
     )  # fmt: skip
     for axis, iteration in zip(axes, iterations, strict=True):
         _panel(axis, iteration, ranks)
@@ -59,10 +59,10 @@ def _panel(axis: Any, iteration: Iteration, ranks: int) -> None:
 def _rank(axis: Any, rank: int, spans: list[Span]) -> None:
     upper = rank - _LANE - 0.02
     axis.axhline(rank + 0.5, color="#dddddd", linewidth=0.6)
-    phases = [span for span in spans if span.lane == "phase"]
+    phases = sorted((span for span in spans if span.lane in ("phase", "optimizer")), key=lambda span: span.lane == "optimizer")
     for span in spans:
         if span.lane == "compute":
-            for phase in phases:
+            for phase in phases:  # the optimizer's steps last: they lie in the backward of an overlapped step
                 part = span.cut(phase.start_us, phase.end_us)
                 if part.end_us > part.start_us:
                     _bar(axis, part, upper, _LANE, color=_PHASE_COLOURS[phase.name], label=phase.name)

@@ -1,0 +1,83 @@
+"""``python -m perf chart RECORD…``: draws the charts of records, and of traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.bad_input import BadInput
+from reports.records import RecordError, RecordFile, read
+
+from ..charts import Chart, draw_all, draw_timeline
+from ..records import writable
+
+DAMAGED = 1
+
+
+def charted(given: Namespace) -> int:
+    """Draw; 1 if a file had to be passed over, 0 if not."""
+    out = Path(given.out)
+    try:
+        writable(out)
+    except OSError as error:
+        raise BadInput(f"cannot write into {out}: {error.strerror}; give another --out") from error
+    records, traces, troubles = _read(given.records)
+    for trouble in troubles:
+        print(f"perf: passed over: {trouble}", file=sys.stderr)
+    if troubles:
+        print(f"perf: {len(troubles)} of {len(given.records)} files passed over", file=sys.stderr)
+    if not records and not traces:
+        raise BadInput("none of these files can be drawn; name records (.jsonl) or traces (.trace.json)")
+    told(chart for chart in ([*draw_all(records, out)] if records else []))
+    told(draw_timeline(trace, out, name) for name, trace in traces)
+    return DAMAGED if troubles else 0
+
+
+def told(charts: Iterable[Chart]) -> None:
+    """Say of each chart where it is, or why there is none."""
+    for chart in charts:
+        if chart.files:
+            names = " ".join(os.path.relpath(file) for file in chart.files)
+            print(f"chart: {names}")
+        else:
+            print(f"no chart {chart.name}: {chart.reason}")
+
+
+def _read(places: Sequence[str]) -> tuple[list[RecordFile], list[tuple[str, dict[str, Any]]], list[str]]:
+    """Records, traces by the names of their charts, and a sentence for each file that is neither."""
+    records, traces, troubles = [], [], []
+    for place in places:
+        path = Path(place)
+        try:
+            if path.name.endswith(".trace.json"):
+                traces.append((_name(path), _trace(path)))
+            else:
+                records.append(_record(path))
+        except RecordError as error:
+            troubles.append(str(error))
+    return sorted(records, key=lambda record: str(record.header["time"])), traces, troubles
+
+
+def _record(path: Path) -> RecordFile:
+    record = read(path, partial=True)
+    if record.header["of"] != "perf":
+        raise RecordError(f"{path}: is a record of {record.header['of']}, not of perf")
+    return record
+
+
+def _trace(path: Path) -> dict[str, Any]:
+    try:
+        trace: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        trace["otherData"]["variants"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path}: is no trace that `perf trace` wrote: {type(error).__name__}: {error}") from error
+    return trace
+
+
+def _name(path: Path) -> str:
+    return "timeline" if path.name.startswith("timeline") else f"timeline-{path.name.removesuffix('.trace.json')}"

@@ -1,0 +1,149 @@
+"""``python -m perf trace``: traces one iteration of a few variants on every rank, for Perfetto and as a chart."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance import asked as ask
+from conformance.bad_input import BadInput
+from conformance.ranks import Cluster, NotRunnable, NurseryFailed, RunFailed
+from reports.records import RecordError, RecordFile, read
+
+from .. import records
+from ..axes import checked, known_trouble
+from ..backends import place_of
+from ..cells import Cell
+from ..charts import draw_timeline
+from ..plan import plan
+from ..rows import OK
+from ..runner import PRELOAD
+from ..sweep import Sweep
+from ..trace import Iteration, as_trace, iterations_of, overlap, traced, typical
+from .chart import told
+
+FAILED, MOST = 1, 4
+_LIMIT_S, _SILENCE_S = 300.0, 30.0
+_ORDER = ("sequential", "interleaved", "none")  # the hooks whose difference a timeline shows best, best first
+
+
+class Untraced(Exception):
+    """The ranks did not come back with a trace that may be shown; the text says why."""
+
+
+def trace(given: Namespace) -> int:
+    """Trace what was asked for; 0, or 1 if it came to nothing."""
+    out = Path(given.out)
+    try:
+        records.writable(out)
+    except OSError as error:
+        raise BadInput(f"cannot write into {out}: {error.strerror}; give another --out") from error
+    cells, specs = _recorded(given) if given.record else _asked(given)
+    command = [sys.executable, "-m", "perf", *sys.argv[1:]]
+    header = records.header({"traced": [cell.series for cell in cells]}, [], command)
+    try:
+        whole = made(cells, specs, header)
+    except Untraced as reason:
+        print(f"perf: no trace: {reason}")
+        return FAILED
+    finish(whole, out, out / "charts")
+    return 0
+
+
+def finish(whole: dict[str, Any], out: Path, charts: Path) -> None:
+    """Write the trace and its chart, and say where they are."""
+    path = out / "timeline.trace.json"
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    for iteration in iterations_of(whole):
+        shares = ", ".join("none" if share != share else f"{100 * share:.0f} %" for share in overlap(iteration))
+        print(f"overlap of {iteration.cell.variant}, by rank: {shares}")
+    print(f"trace: {os.path.relpath(path)} (opens in ui.perfetto.dev)")
+    told([draw_timeline(whole, charts)])
+
+
+def made(cells: Sequence[Cell], specs: Mapping[str, str], header: dict[str, Any]) -> dict[str, Any]:
+    """Trace these cells, which are of one world and backend, on fresh ranks."""
+    iterations = _traced(cells, dict(specs))
+    return as_trace(iterations, header)
+
+
+def _traced(cells: Sequence[Cell], specs: dict[str, str]) -> list[Iteration]:
+    first = cells[0]
+    with Cluster(first.backend, deadline_s=_LIMIT_S, silence_s=_SILENCE_S, preload=(*PRELOAD, "perf.trace")) as cluster:
+        try:
+            found = cluster.run(
+                traced, (cells, specs), world=first.world, subject=next(iter(specs.values()), "torch")
+            ).values()
+        except (NotRunnable, NurseryFailed, RunFailed) as error:
+            raise Untraced(str(error).split("\n")[0]) from error
+    for cell in cells:
+        gap = max(rank[cell.series].gap for rank in found)
+        if not gap <= 1:
+            raise Untraced(f"{cell.series} is void: its weights are {gap:.3g} times as far off as rounding allows")
+    return [typical(cell, [rank[cell.series] for rank in found]) for cell in cells]
+
+
+# -- which cells
+
+
+def telling(rows: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> tuple[list[Cell], dict[str, str]]:
+    """The cells of a record whose timelines tell most, of one group: the overlap hooks if it has them."""
+    specs = dict(header.get("asked", {}).get("subjects", {}))
+    sound = [
+        Cell(**row["axes"])
+        for row in rows
+        if row["status"] == OK and row["unit"] == "step" and row["axes"]["copy"] == 1 and row["subject"] != "none"
+        and not known_trouble(row["axes"]) and row["axes"]["world"] > 1 and row["axes"]["skew"] != "straggler"
+    ]  # fmt: skip
+    groups: dict[str, list[Cell]] = {}
+    for cell in sound:
+        groups.setdefault(cell.shared, []).append(cell)
+    best = max(groups.values(), key=lambda cells: len({cell.hook for cell in cells}), default=[])
+    several = len({cell.hook for cell in best}) > 1
+    wanted = [cell for cell in best if cell.zero == "on"] if several else best
+    capped = max((cell.cap_mib for cell in wanted if cell.cap_mib), default=0.0) if several else 0.0
+    chosen = [cell for cell in wanted if cell.cap_mib == capped and not cell.shard_buckets] or wanted
+    hooks = sorted(chosen, key=lambda cell: _ORDER.index(cell.hook) if cell.hook in _ORDER else len(_ORDER))
+    return hooks[:MOST], {name: spec for name, spec in specs.items() if name in {cell.subject for cell in hooks}}
+
+
+def _recorded(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
+    try:
+        record: RecordFile = read(Path(given.record), partial=True)
+    except RecordError as error:
+        raise BadInput(str(error)) from error
+    if record.header["of"] != "perf":
+        raise BadInput(f"{given.record}: is a record of {record.header['of']}, not of perf")
+    cells, specs = telling(record.rows, record.header)
+    if not cells:
+        raise BadInput(f"{given.record} has no sound step on several ranks to trace; name a --workload instead")
+    return cells, specs
+
+
+def _asked(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
+    """The cells of the command line: every hook for every subject."""
+    (world,) = ask.numbers(given.world, "WORLD")[:1]
+    place = place_of(given.backend, world)
+    specs = {name: spec for name, (spec, _) in ask.subjects(given.subject).items()}
+    axes = {"workload": given.workload, "optimizer": given.optimizer, "cap_mib": _number(given.cap)}
+    hooks = tuple(checked("hook", hook, "--hook") for hook in given.hook.split(","))
+    values = {name: (checked(name, value, f"--{name.removesuffix('_mib')}"),) for name, value in axes.items()}
+    zero = ("on",) if any(hook not in ("none", "local") for hook in hooks) else (checked("zero", given.zero, "--zero"),)
+    wanted = Sweep("trace", "trace", ({**values, "hook": hooks, "zero": zero},), 1, 2, 2)
+    planned = plan(wanted, list(specs), world, place)
+    cells = [cell for group in planned.groups for cell in group if cell.copy == 1 and not known_trouble(cell.axes())]
+    if not cells:
+        raise BadInput("torch's interleaved hook hangs on Gloo and is not traced; choose another --hook or --subject")
+    return cells[:MOST], specs
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(f"--cap {text!r} is no number of MiB") from None
