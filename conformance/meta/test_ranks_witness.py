@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from conformance.ranks import Caught, Died, Event, Finished, Hung, Raised
-from conformance.ranks.silence import LOOK_EVERY_S, Look, Silence
+from conformance.ranks.silence import LOOK_EVERY_S, MOST_TIMES, Allowance, Look, Silence
 from conformance.ranks.witness import witness
 
 REDUCE = Event("all_reduce", "SUM", "float32", (1,), -1, "default", "MainThread", done=True, ranks=(0, 1, 2))
@@ -121,3 +121,37 @@ def test_a_driver_that_did_not_get_to_look_judges_nothing():
     for at_s in (0.0, 0.25, 3.5, 3.75):
         quiet.add(Look(at_s, 0.0, False), 0)
     assert not quiet.fallen
+
+
+# --- deadlines
+
+
+def deadline_after(seconds, starved_s, limit_s=4.0):
+    """When a run that began at 0 is over, after being looked at for so long; ``starved_s`` by process at a time."""
+    allowed = Allowance(0.0, limit_s)
+    for i in range(1, int(seconds / LOOK_EVERY_S) + 1):
+        at_s = i * LOOK_EVERY_S
+        allowed.add(Look(at_s, 0.0, True, starved_s(at_s)))
+    return allowed.deadline
+
+
+def test_a_run_that_gets_its_processor_has_its_limit_and_no_more():
+    assert deadline_after(4.0, lambda at_s: {}) == 4.0
+    assert deadline_after(4.0, lambda at_s: {"1": 0.0, "2": 0.0}) == 4.0
+
+
+def test_what_the_most_starved_process_waited_is_added():
+    assert deadline_after(4.0, lambda at_s: {"1": 0.5 * at_s, "2": 0.25 * at_s}) == 6.0
+
+
+def test_waiting_in_turns_counts_for_each_and_never_for_more_than_has_passed():
+    assert deadline_after(4.0, lambda at_s: {"1": min(at_s, 2.0), "2": max(at_s - 2.0, 0.0)}) == 8.0
+    assert deadline_after(4.0, lambda at_s: {"1": 100.0 * at_s}) == 8.0
+
+
+def test_a_process_that_has_ended_takes_nothing_back():
+    assert deadline_after(4.0, lambda at_s: {"1": at_s} if at_s <= 1.0 else {}) == 5.0
+
+
+def test_a_deadline_is_not_put_off_for_ever():
+    assert deadline_after(1000.0, lambda at_s: {"1": at_s}) == 4.0 * MOST_TIMES

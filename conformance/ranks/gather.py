@@ -17,22 +17,27 @@ from .witness import first_difference, witness
 _NO_LEDGER = "No ledger was kept: run it again with ledger=True to see at which collective the ranks part."
 
 
-def watch(crew: Crew, folder: Folder, deadline: float, silence_s: float) -> None:
-    """Wait until every rank has reported or ended, the deadline has passed, or the run has fallen silent."""
-    quiet = silence.Silence(silence_s)
-    next_look = time.monotonic() + silence.LOOK_EVERY_S if silence.available() else deadline
+def watch(crew: Crew, folder: Folder, limit_s: float, silence_s: float) -> None:
+    """Wait until every rank has reported or ended, the time allowed is over, or the run has fallen silent."""
+    start = time.monotonic()
+    quiet, allowed = silence.Silence(silence_s), silence.Allowance(start, limit_s)
+    next_look = start + silence.LOOK_EVERY_S if silence.available() else allowed.deadline
     while True:
         unfinished = [rank for rank in range(crew.world) if not crew.reported(rank) and rank not in crew.ended]
         now = time.monotonic()
-        if not unfinished or now >= deadline:
+        if not unfinished:
             return
-        if now >= next_look:
+        if now >= min(next_look, allowed.deadline) and silence.available():
             written = sum(size_of(folder.ledger(rank)) for rank in unfinished)
-            quiet.add(silence.look({crew.pids[rank] for rank in unfinished}, now), (len(unfinished), written))
+            look = silence.look({crew.pids[rank] for rank in unfinished}, now)
+            quiet.add(look, (len(unfinished), written))
+            allowed.add(look)
             if quiet.fallen:
                 return
             next_look = time.monotonic() + silence.LOOK_EVERY_S
-        crew.listen(min(deadline, next_look) - now)
+        if now >= allowed.deadline:
+            return
+        crew.listen(min(allowed.deadline, next_look) - now)
 
 
 def gather(crew: Crew, folder: Folder, ledger: bool) -> list[Outcome]:

@@ -21,19 +21,21 @@ from .gather import explained, gather, judge, puzzling, watch
 from .nursery import NO_DNS, ONE_THREAD, Nursery
 from .order import Order, main_module, pack
 from .outcomes import Finished, Run
+from .silence import MOST_TIMES
 
 ECHO = "CONFORMANCE_ECHO"  # an environment variable: set it to see what the ranks print
-_GROUP_OUTLASTS_S = 60.0  # by so much the group's own timeout exceeds the deadline, so that a hang is seen as one
+_GROUP_OUTLASTS_S = 60.0  # by so much the group's own timeout exceeds the latest deadline: a hang is seen as one
 
 
 class Cluster:
     """Runs functions on ranks of one backend. Close it (or use it in a ``with``) to end its helpers.
 
-    ``deadline_s`` bounds every run; a run in which nothing has happened for ``silence_s`` counts as hung before that
-    (see ``silence.py``). With ``persistent``, ranks stay alive from run to run: quicker, but what a run patches or
-    imports stays with them; they are replaced after any run in which not every rank finished. ``preload`` names modules
-    to load once before any rank is made; they must start no thread and touch no accelerator. What ranks print goes to
-    files, whose ends come with ``Died``; with CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
+    ``deadline_s`` bounds every run, less the time in which its ranks wanted a processor and got none; a run in which
+    nothing has happened for ``silence_s`` counts as hung before that (see ``silence.py``). With ``persistent``, ranks
+    stay alive from run to run: quicker, but what a run patches or imports stays with them; they are replaced after any
+    run in which not every rank finished. ``preload`` names modules to load once before any rank is made; they must
+    start no thread and touch no accelerator. What ranks print goes to files, whose ends come with ``Died``; with
+    CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Cluster:
             payload=payload,
             init=init,
             ledger=ledger,
-            group_timeout_s=group_timeout_s or limit_s + _GROUP_OUTLASTS_S,
+            group_timeout_s=group_timeout_s or limit_s * MOST_TIMES + _GROUP_OUTLASTS_S,
             environ=self._environment({**ONE_THREAD, **(env or {})}),
             main=main_module(payload),
             **self._meeting(),
@@ -137,7 +139,7 @@ class Cluster:
         with self._crew(order.world) as crew, _folder_in(crew, order.number) as folder:
             write_whole(folder.order, pickle.dumps(order))
             crew.start(folder)
-            watch(crew, folder, time.monotonic() + limit_s, silence_s)
+            watch(crew, folder, limit_s, silence_s)
             outcomes = gather(crew, folder, order.ledger)
             if os.environ.get(ECHO):
                 crew.echo()

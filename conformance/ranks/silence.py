@@ -1,4 +1,4 @@
-"""Tells a run that hangs from one that is slow: have its processes done anything lately?
+"""Tells a run that hangs from one that is slow: have its processes done anything lately, and were they allowed to?
 
 Read from ``/proc``; where there is none, nothing is ever found silent and only the deadline applies. A process that is
 runnable but gets no processor is not silent, nor is one that waits for a disk.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +19,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _SILENT_CPU_S = 0.02  # within the window; a sleeping process may wake now and then
 _MUTED_TIMES = 3  # polling in naps looks alive: such a run must be without progress this many times longer
 _MUTED_SHARE = 0.25  # of a processor, and of the looks that found a process running
+MOST_TIMES = 10  # a deadline is put off while a machine is too busy, but not for ever
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,30 @@ class Look:
     at_s: float
     cpu_s: float  # used so far by all of them together
     busy: bool  # one of their threads runs, wants to run, or waits for a disk
+    starved_s: Mapping[str, float] = field(default_factory=dict)  # by process: ready to run so far, but not let
+
+
+class Allowance:
+    """What is left of a deadline if the time in which a run wanted a processor and got none does not count.
+
+    Otherwise a deadline that is generous on a quiet machine would call a run on a busy one hung.
+    """
+
+    def __init__(self, start_s: float, limit_s: float) -> None:
+        self._end_s = start_s + limit_s
+        self._latest_s = start_s + limit_s * MOST_TIMES
+        self._last = Look(start_s, 0.0, False)
+
+    @property
+    def deadline(self) -> float:
+        return min(self._end_s, self._latest_s)
+
+    def add(self, look: Look) -> None:
+        """Put the deadline off by what the process that waited longest has waited since the last look."""
+        before = self._last.starved_s
+        waited = [waited_s - before.get(pid, 0.0) for pid, waited_s in look.starved_s.items()]
+        self._end_s += min(max(waited, default=0.0), look.at_s - self._last.at_s)
+        self._last = look
 
 
 class Silence:
@@ -84,12 +109,13 @@ def available() -> bool:
 
 def look(groups: Collection[int], at_s: float) -> Look:
     """Look at all processes of the given process groups, grandchildren included."""
-    ticks, busy = 0, False
+    ticks, busy, starved_s = 0, False, {}
     for pid, state, group, used in _processes():
         if group in groups:
             ticks += used
             busy = busy or state in "RD" or _any_thread_busy(pid)
-    return Look(at_s, ticks / _TICKS_PER_S, busy)
+            starved_s[pid] = _starved_s(pid)
+    return Look(at_s, ticks / _TICKS_PER_S, busy, starved_s)
 
 
 def _processes() -> Iterable[tuple[str, str, int, int]]:
@@ -102,11 +128,20 @@ def _processes() -> Iterable[tuple[str, str, int, int]]:
 
 
 def _any_thread_busy(pid: str) -> bool:
+    return any(fields[:1] in (["R"], ["D"]) for fields in (_stat(f"{thread}/stat") for thread in _threads(pid)))
+
+
+def _starved_s(pid: str) -> float:
+    """How long its threads have been ready to run without a processor; 0 where the kernel does not tell."""
+    waited_ns = (_stat(f"{thread}/schedstat")[1:2] for thread in _threads(pid))
+    return sum(int(found[0]) for found in waited_ns if found) / 1e9
+
+
+def _threads(pid: str) -> list[str]:
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:
-        return False
-    return any(fields[:1] in (["R"], ["D"]) for fields in (_stat(f"/proc/{pid}/task/{t}/stat") for t in threads))
+        return []
 
 
 def _stat(path: str) -> list[str]:
