@@ -83,7 +83,7 @@ clauses: $(READY)
 	$(RUN) -m conformance clauses --select '$(or $(SELECT),*)' $(ARGS)
 
 perf: $(READY)
-	$(RUN) -m perf run --world '$(WORLD)' --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(PERF_OUT)' $(ARGS)
+	$(RUN) -m perf run --world '$(WORLD)' --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(PERF_OUT)' --charts $(ARGS)
 
 perf-list: $(READY)
 	$(RUN) -m perf list $(ARGS)

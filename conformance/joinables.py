@@ -10,8 +10,7 @@ joinables to see the order among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,12 +20,6 @@ from torch import nn
 from .ranks import RankContext
 
 # ------------------------------------------------------------------------------------------------------------- groups
-
-
-def quick_group(ctx: RankContext, seconds: float = 2, members: Sequence[int] | None = None) -> Any:
-    """A group whose waits end after ``seconds``, for checks in which an implementation may wait for nothing."""
-    chosen = list(range(ctx.world)) if members is None else list(members)
-    return dist.new_group(chosen, timeout=timedelta(seconds=seconds))
 
 
 def upper_ranks(world: int) -> list[int]:

@@ -15,8 +15,8 @@ STATUSES = """exit status:
   3   the harness itself failed in the middle (a full disk, say); finished cells are kept
   130 interrupted; finished cells are kept, and the same command goes on from there"""
 
-COMPARES = """The times of B over those of A, series by series: ratios of medians with 95 % BCa intervals. Subjects of one
-record are paired round by round; two runs are not, and more runs of each side tell more."""
+COMPARES = """The times of B over those of A, series by series: ratios of medians with 95 % BCa intervals. Subjects of
+one record are paired round by round; two runs are not, and more runs of each side tell more."""
 SLOWER = """exit status:
   0   nothing in B is clearly slower
   1   a slow-down: its interval is clear of 1, and it is more than the noise of the machine
@@ -50,10 +50,10 @@ def _compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("first", metavar="A", help="a record or a folder of records; a commit; a subject")
     compare.add_argument("second", metavar="B", help="what stands against it: above 1, B is slower")
     compare.add_argument("--by", default="", choices=["record", "commit", "subject"], help="(default: what A is)")
-    compare.add_argument("--records", default="out/perf", metavar="PLACE",
-                         help="for commits and subjects: a record, or a folder to look in (default: %(default)s)")  # fmt: skip
-    compare.add_argument("--beside", default="", metavar="SUBJECT",
-                         help="for runs: compare times as shares of this subject's, measured in the same rounds")  # fmt: skip
+    place = "for commits and subjects: a record, or a folder to look in (default: %(default)s)"
+    compare.add_argument("--records", default="out/perf", metavar="PLACE", help=place)
+    shares = "for runs: compare times as shares of this subject's, measured in the same rounds"
+    compare.add_argument("--beside", default="", metavar="SUBJECT", help=shares)
     compare.add_argument("--markdown", default="", metavar="FILE", help="write a Markdown table, too (-: only that)")
 
 
@@ -78,6 +78,7 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--budget", default="", metavar="TIME", help="fit the repeats into 90s, 10m or 1.5h")
     run.add_argument("--out", default="out/perf", metavar="FOLDER", help="of the records (default: %(default)s)")
     run.add_argument("--dry-run", action="store_true", help="only say which cells there are and how long they take")
+    run.add_argument("--charts", action="store_true", help="draw charts of the record, and trace one iteration")
     run.add_argument("--fresh", action="store_true", help="do not go on from an earlier run that did not end")
 
 

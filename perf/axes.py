@@ -40,8 +40,9 @@ AXES: dict[str, Axis] = {
     "optimizer": Axis("the optimizer", "sgd", ("sgd", "adam"), shared=True),
     "subject": Axis("the implementation; given by SUBJECT", "", shared=False),
     "hook": Axis("none: DDP, then the optimizer's step; sequential, interleaved: the overlap hooks; reduce_scatter…: "
-                 "ours alone; local: no communication, the floor", "none",
-                 ("none", "sequential", "interleaved", "reduce_scatter", "reduce_scatter_interleaved", "local")),
+                 "ours alone; no_sync: DDP without its communication; local: the bare model, the floor", "none",
+                 ("none", "sequential", "interleaved", "reduce_scatter", "reduce_scatter_interleaved", "no_sync",
+                  "local")),
     "strategy": Axis("for uneven inputs: join, throwing (join that raises early), flag (asks all ranks before every "
                      "step), drop_last (stops with the shortest); plain: nothing; after_join: plain, a join was before",
                      "plain", ("plain", "join", "throwing", "flag", "drop_last", "after_join")),
@@ -55,6 +56,7 @@ AXES: dict[str, Axis] = {
 }  # fmt: skip
 
 UNEVEN = ("one_short", "linear", "halves", "zero_input")
+ALONE = ("local", "no_sync")  # every rank trains for itself
 OVERLAPPED = ("sequential", "interleaved", "reduce_scatter", "reduce_scatter_interleaved")
 Axes = dict[str, Any]
 
@@ -111,6 +113,8 @@ _RULES: tuple[tuple[Callable[[Axes], bool], str], ...] = (
     (lambda a: _uneven(a) and a["unit"] == "step", "with uneven inputs a sample is a whole run"),
     (lambda a: a["hook"] == "local" and (a["strategy"], a["zero"], a["cap_mib"], a["bucket_view"], a["settings"])
      != ("plain", "off", 0.0, False, "default"), "without communication only the bare step is measured"),
+    (lambda a: a["hook"] == "no_sync" and (a["strategy"], a["zero"], a["unit"]) != ("plain", "off", "step"),
+     "without communication only the bare step is measured"),
     (lambda a: _uneven(a) and a["strategy"] == "plain" and a["hook"] != "local",
      "uneven inputs need a strategy"),
     (lambda a: a["unit"] == "epoch" and a["strategy"] in ("throwing", "after_join"), "measured step by step only"),

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from reports.records import RecordError, RecordFile, read
@@ -138,8 +139,6 @@ def _times(row: Row, rows: Sequence[Row], beside: str) -> list[float]:
 
 
 def _line(series: str, first: _Side, second: _Side, relative: bool) -> Line:
-    from statistics import median
-
     found = apart(second.rounds, first.rounds)
     shares = [share for one in (*first.noises, *second.noises) if (share := noise.figure(one)) is not None]
     said = found.said
@@ -217,8 +216,8 @@ def markdown(made: Comparison) -> str:
 
 def ordered(made: Comparison) -> list[Line]:
     """The slower ones first, then the faster ones, then the others."""
-    rank = {"slower": 0, "faster": 1}
-    return sorted(made.lines, key=lambda line: (rank.get(line.said, 2), -line.found.point if line.found.point > 0 else 0))
+    place = {"slower": 0, "faster": 1}
+    return sorted(made.lines, key=lambda line: (place.get(line.said, 2), -line.found.point))
 
 
 def ms(nanoseconds: float) -> str:

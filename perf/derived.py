@@ -10,13 +10,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from .axes import ALONE
 from .cells import Cell
 from .intervals import Interval, Rounds, of_difference
 from .ratio import by_round, median_ns, time_of
 from .rows import OK, Row
 from .workloads import SPARSE
-
-FLOORS = ("local", "no_sync")
 
 
 def floor_of(row: Row, rows: Sequence[Row], hook: str = "local") -> Row | None:
@@ -41,13 +40,14 @@ def bus_bytes(row: Row) -> float | None:
     axes, facts = row["axes"], row["derived"]
     if axes["workload"] in SPARSE or "parameter_bytes" not in facts or axes["unit"] != "step":
         return None
-    if axes["hook"] in FLOORS:
+    if axes["hook"] in ALONE:
         return 0.0
     share = (axes["world"] - 1) / axes["world"]
     reduced = share if axes["hook"].startswith("reduce_scatter") else 2 * share
     published = share if axes["zero"] != "off" else 0.0
-    buffers = facts["buffer_bytes"] if axes["world"] > 1 else 0
-    return (reduced + published) * float(facts["parameter_bytes"]) + buffers
+    buffers = float(facts["buffer_bytes"]) if axes["world"] > 1 else 0.0
+    moved: float = (reduced + published) * float(facts["parameter_bytes"]) + buffers
+    return moved
 
 
 def bus_bytes_per_s(row: Row) -> float | None:
@@ -62,7 +62,7 @@ def bus_bytes_per_s(row: Row) -> float | None:
 def exposed(row: Row, rows: Sequence[Row]) -> Interval | None:
     """The time by which synchronisation lengthens a step, paired round by round, in nanoseconds."""
     floor = floor_of(row, rows, "no_sync") or floor_of(row, rows)
-    if floor is None or row["axes"]["hook"] in FLOORS or row["unit"] != "step":
+    if floor is None or row["axes"]["hook"] in ALONE or row["unit"] != "step":
         return None
     return of_difference(by_round(row), by_round(floor))
 
@@ -73,7 +73,7 @@ def host_ns_per_parameter(row: Row, rows: Sequence[Row]) -> float | None:
     if floor is None or floor is row or row["unit"] != "step" or not row["phases"]:
         return None
     mine, bare = _host_ns(row), _host_ns(floor)
-    return (mine - bare) / row["derived"]["parameters"]
+    return (mine - bare) / float(row["derived"]["parameters"])
 
 
 def _host_ns(row: Row) -> float:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from conformance.ranks import RankContext
 from conformance.subjects import Unsupported, resolve
 
-from .axes import OVERLAPPED, known_trouble
+from .axes import ALONE, OVERLAPPED, known_trouble
 from .cells import Cell, Group
 from .clock import Clock
 from .trainer import Trainer, quietly
@@ -218,7 +218,7 @@ class _Bench:
 
     def _measured_turn(self, series: str, number: int) -> None:
         trainer, samples = self.trainers[series], self.samples[series]
-        self._watch_memory(samples, before=True)
+        self._watch_memory(series, before=True)
         for _ in range(2 if self.epochs else 1):
             clock = self._turn(trainer)
             self._take(clock, samples, number)
@@ -231,7 +231,7 @@ class _Bench:
                     f"rank {self.ctx.rank}, round {number}: {name} is {gap:.3g} times as far from what one process "
                     "computes as rounding allows"
                 )
-        self._watch_memory(samples, before=False)
+        self._watch_memory(series, before=False)
 
     def _turn(self, trainer: Trainer) -> Clock:
         trainer.reset()
@@ -276,7 +276,7 @@ class _Bench:
 
     def _answer(self, cell: Cell) -> Expected:
         """What one process has after a turn: by rank 0 for all ranks; by each for itself where nobody communicates."""
-        alone = cell.hook == "local"
+        alone = cell.hook in ALONE
         schedule = cell.trained(self.length)
         key = (alone, schedule)
         if key not in self.answers:
@@ -304,20 +304,33 @@ class _Bench:
 
     # -- facts
 
-    def _watch_memory(self, samples: Samples, before: bool) -> None:
+    def _watch_memory(self, series: str, before: bool) -> None:
         if self.ctx.device.type != "cuda":
             return
+        samples = self.samples[series]
         if before:
+            self.trainers[series].optimizer.zero_grad(set_to_none=True)  # gradients count with the step that makes them
             torch.cuda.reset_peak_memory_stats()
             samples.facts["_base"] = torch.cuda.memory_allocated()
         else:
             peak = torch.cuda.max_memory_allocated() - samples.facts.pop("_base")
             samples.facts["peak_bytes"] = max(peak, samples.facts.get("peak_bytes", 0))
 
+    def _peak_bytes(self, trainer: Trainer) -> int:
+        """Of one more step, after all that counts."""
+        from .memory import peak_bytes
+
+        trainer.optimizer.zero_grad(set_to_none=True)
+        silent = Clock(torch.device("cpu"))
+        return peak_bytes(lambda: trainer.iterate(self.batches[0], silent))
+
     def _conclude(self, cell: Cell) -> None:
         trainer, samples = self.trainers.get(cell.series), self.samples[cell.series]
         if trainer is None:
             return
+        if cell.device == "cpu" and cell.unit == "step" and cell.optimizer == "adam":  # where its state matters
+            self.tell(f"{cell.series}: its memory")
+            samples.facts["peak_bytes"] = self._peak_bytes(trainer)
         parameters = list(trainer.bare.parameters())
         samples.facts |= {
             "parameters": len(parameters),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 import torch.distributed as dist
@@ -55,8 +56,27 @@ class Failing(_Counting):
         return loss
 
 
+class Slow(_DDP):
+    """Every rank spends a tenth of an iteration more on its processor, in the forward."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._last_end = 0  # of this thread's processor time, when the forward before was about to begin its work
+        self._iterations: deque[int] = deque(maxlen=9)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        began = time.thread_time_ns()
+        if self._last_end:
+            self._iterations.append(began - self._last_end)
+            while time.thread_time_ns() - began < min(self._iterations) / 10:
+                pass
+        self._last_end = time.thread_time_ns()
+        return super().forward(*inputs, **kwargs)
+
+
 def _subject(name: str, ddp: type[Any]) -> Subject:
     return Subject(name, "planted", {**_whole.names, "DistributedDataParallel": ddp})
 
 
 lossy, stuck, failing = _subject("lossy", Lossy), _subject("stuck", Stuck), _subject("failing", Failing)
+slow = _subject("slow", Slow)

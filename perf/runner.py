@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 BUDGET_GONE = "the budget was used up"
 SILENCE_S = 10.0  # nothing at all happens in any rank: a hang, long before the deadline
-PRELOAD = ("perf.measure", "perf.trainer", "perf.verify", "conformance.overlapping", "conformance.oracle")
+PRELOAD = (
+    "perf.measure", "perf.trainer", "perf.verify", "perf.memory", "conformance.overlapping", "conformance.oracle",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from conformance.ranks import RankContext
 
 WARM, KEPT = 6, 5  # iterations before the profiler is on, and with it
+Stretch = tuple[float, float]  # from, until
 PHASES = ("forward", "backward", "step")
 MARK = "joinery: mark"
 _GAP_US = 30.0  # between operators: the host's own work, not a wait
@@ -196,9 +197,9 @@ def _bytes(event: dict[str, Any]) -> int:
     return total
 
 
-def merged(spans: Iterable[tuple[float, float]], gap: float = _GAP_US) -> list[tuple[float, float]]:
+def merged(spans: Iterable[Stretch], gap: float = _GAP_US) -> list[Stretch]:
     """The union of spans, those closer than ``gap`` taken for one."""
-    found: list[tuple[float, float]] = []
+    found: list[Stretch] = []
     for start, end in sorted(spans):
         if found and start - found[-1][1] <= gap:
             found[-1] = (found[-1][0], max(found[-1][1], end))
@@ -227,13 +228,13 @@ def _of_one(one: Traced, chosen: int, began_us: float) -> list[Span]:
     after = one.marks_us[chosen + 1][0] if chosen + 1 < len(one.marks_us) else marks[-1]
     last = max([marks[-1], *(span.end_us for span in one.spans if marks[0] <= span.start_us < after)])
     inside = [span.cut(marks[0], last) for span in one.spans if marks[0] <= span.start_us < after]
-    inside += [Span("phase", name, *marks[at : at + 2]) for at, name in enumerate(PHASES)]
+    inside += [Span("phase", name, marks[at], marks[at + 1]) for at, name in enumerate(PHASES)]
     busy = [(span.start_us, span.end_us) for span in inside if span.lane == "compute"]
     inside += [Span("waiting", "waiting", *gap) for gap in _waits(inside, busy, (marks[0], last))]
     return sorted((span.moved(-began_us) for span in inside), key=lambda span: (span.start_us, span.lane))
 
 
-def _waits(spans: Sequence[Span], busy: Sequence[tuple[float, float]], whole: tuple[float, float]) -> list[tuple[float, float]]:
+def _waits(spans: Sequence[Span], busy: Sequence[Stretch], whole: Stretch) -> list[Stretch]:
     """When the rank computes nothing although a collective of its own is under way."""
     under_way = merged((span.start_us, span.end_us) for span in spans if span.lane.startswith("collectives"))
     edges = [whole[0], *(edge for span in sorted(busy) for edge in span), whole[1]]
@@ -241,7 +242,7 @@ def _waits(spans: Sequence[Span], busy: Sequence[tuple[float, float]], whole: tu
     return [part for gap in idle for part in _shared(gap, under_way) if part[1] - part[0] > _GAP_US]
 
 
-def _shared(one: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+def _shared(one: Stretch, others: Sequence[Stretch]) -> Iterator[Stretch]:
     """The parts of ``one`` that lie in ``others``, which are in order and apart."""
     at = bisect.bisect_left([end for _, end in others], one[0])
     for start, end in others[at:]:
@@ -276,11 +277,16 @@ def as_trace(iterations: Sequence[Iteration], header: dict[str, Any]) -> dict[st
             name = f"{iteration.cell.variant}: rank {rank}"
             events.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}})
             events.append({"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}})
-            lanes = ["phase", "optimizer", "compute", "waiting", *sorted({s.lane for s in spans if s.lane.startswith("coll")})]
+            lanes = ["phase", "optimizer", "compute", "waiting", *_carriers(spans)]
             for tid, lane in enumerate(lanes, 1):
                 events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": lane}})
             events += [_event(span, pid, lanes.index(span.lane) + 1) for span in spans]
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"header": header, "variants": variants}}
+
+
+def _carriers(spans: Iterable[Span]) -> list[str]:
+    """The lanes of what carries collectives."""
+    return sorted({span.lane for span in spans if span.lane.startswith("collectives")})
 
 
 def _plain(share: float) -> float | None:

@@ -116,7 +116,7 @@ class Trainer:
     def steps(self, batches: Sequence[Any], clock: Clock) -> None:
         """Iterations in a row, within whatever the strategy puts around them."""
         flag = self.cell.strategy == "flag"
-        with self._context():
+        with self.model.no_sync() if self.cell.hook == "no_sync" else self._context():
             for batch in batches:
                 if flag:
                     self._all_have_next(True)

@@ -12,7 +12,7 @@ from conformance.observing import mean_of_all, mine, reduced_elements, started, 
 from conformance.ranks import caught
 from conformance.training import gradients, numbers, parameters, private
 
-PATIENCE_S = 1.0  # how long a check that does not ask *when* the averages are there waits for them
+PATIENCE_S = 5.0  # how long a check that does not ask *when* the averages are there waits for them
 LATE_S = 0.25
 
 

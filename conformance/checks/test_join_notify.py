@@ -6,11 +6,9 @@ import torch.distributed as dist
 
 from conformance import oracle
 from conformance.checking import MANY, check
-from conformance.joinables import quick_group, recorder, total, upper_ranks, walker
+from conformance.joinables import recorder, total, upper_ranks, walker
 from conformance.ranks import caught
 from conformance.scenario import deficits, linear, shapes
-
-PATIENCE_S = 2.0
 
 
 def notify_all(ctx):
@@ -135,11 +133,10 @@ def step_again(joinable):
 
 def shadow_by_stepping(ctx, schedule):
     """Two joinables whose main hooks call their own ordinary steps, which notify; one of them communicates as well."""
-    group = quick_group(ctx, PATIENCE_S)
-    a = recorder(ctx, group=group, main=step_again)
+    a = recorder(ctx, main=step_again)
     with ctx.subject.Join([a]):
         counts = [total(handle) for handle in [a.step() for _ in range(schedule[ctx.rank])]]
-    lazy = walker(ctx, group=group, shadow_by_step=True)
+    lazy = walker(ctx, shadow_by_step=True)
     with ctx.subject.Join([lazy]):
         for iteration in range(schedule[ctx.rank]):
             lazy.step(1.0 + ctx.rank + iteration)

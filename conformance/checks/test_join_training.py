@@ -5,22 +5,19 @@ from torch import nn
 
 from conformance import models, oracle
 from conformance.checking import MANY, check
-from conformance.joinables import adder, quick_group
+from conformance.joinables import adder
 from conformance.ranks import Finished, Raised
 from conformance.scenario import linear, one_long
-
-PATIENCE_S = 2.0
 
 
 def train_the_documented_example(ctx, first, adds=None):
     """DDP and ZeRO in one context; rank r has ``first + r`` inputs. An adder may communicate in between."""
     torch.manual_seed(ctx.rank)
-    group = quick_group(ctx, PATIENCE_S)
-    model = ctx.subject.DistributedDataParallel(nn.Linear(1, 1).to(ctx.device), process_group=group)
+    model = ctx.subject.DistributedDataParallel(nn.Linear(1, 1).to(ctx.device))
     optimizer = ctx.subject.ZeroRedundancyOptimizer(
-        model.parameters(), torch.optim.Adam, process_group=group, lr=0.01
+        model.parameters(), torch.optim.Adam, lr=0.01
     )
-    other = adder(ctx, group=group)
+    other = adder(ctx)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     with ctx.subject.Join([model, *([other] if adds else []), optimizer]):
         for number in range(first + ctx.rank):
@@ -108,8 +105,7 @@ def test_ddp_notifies_before_it_sends_buffers_and_sends_gradients_last(ranks):
 
 def weigh(ctx, schedule, loop):
     """Train on small integers with a loop that is more than forward, backward, step; the final weights."""
-    group = quick_group(ctx, PATIENCE_S)
-    model = ctx.subject.DistributedDataParallel(models.scalar().to(ctx.device), process_group=group)
+    model = ctx.subject.DistributedDataParallel(models.scalar().to(ctx.device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
     with ctx.subject.Join([model]):
         for iteration in range(schedule[ctx.rank]):
@@ -154,9 +150,8 @@ def test_an_evaluation_after_each_step_leaves_the_right_weights(ranks):
 
 def weigh_in_reverse_order(ctx, schedule):
     """DDP and ZeRO, listed with the optimizer first: the list order that the documents warn of."""
-    group = quick_group(ctx, PATIENCE_S)
-    model = ctx.subject.DistributedDataParallel(models.scalar().to(ctx.device), process_group=group)
-    optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, process_group=group, lr=0.25)
+    model = ctx.subject.DistributedDataParallel(models.scalar().to(ctx.device))
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.25)
     with ctx.subject.Join([optimizer, model]):
         for iteration in range(schedule[ctx.rank]):
             optimizer.zero_grad()

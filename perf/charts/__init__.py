@@ -1,4 +1,4 @@
-"""Charts of performance records, one question each, as PNG and SVG; a chart without its cells is not drawn and says so."""
+"""Charts of performance records, one question each, as PNG and SVG; a chart without its cells is not drawn."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ class Board:
         return f"{said}\n{' · '.join(part for part in parts if part)}"
 
     def _backends(self) -> str:
-        return ", ".join(dict.fromkeys({"gloo": "Gloo", "nccl": "NCCL"}.get(row["axes"]["backend"], "") for row in self.rows))
+        names = {"gloo": "Gloo", "nccl": "NCCL"}
+        return ", ".join(dict.fromkeys(names.get(row["axes"]["backend"], "") for row in self.rows))
 
     def _warnings(self) -> list[str]:
         """The reasons not to trust the times, in a few words each."""

@@ -68,7 +68,8 @@ def _differences(made: Board) -> list[Difference]:
 
 def _difference(sequential: Row, interleaved: Row) -> Difference:
     cell = Cell(**sequential["axes"])
-    words = [cell.workload, cell.optimizer, f"cap {cell.cap_mib:g}" if cell.cap_mib else "", "sharded" if cell.shard_buckets else ""]
+    words = [cell.workload, cell.optimizer, f"cap {cell.cap_mib:g}" if cell.cap_mib else ""]
+    words.append("sharded" if cell.shard_buckets else "")
     words += ["reduce-scatter" if cell.hook == "reduce_scatter" else "", f"{cell.world} ranks"]
     name = " · ".join(word for word in words if word)
     wrong = next((row for row in (interleaved, sequential) if row["status"] != OK), None)

@@ -46,11 +46,13 @@ def _panels(made: Board) -> dict[str, Bars]:
         for row in group.find(hook="none", strategy="plain", cap_mib=_some_cap(made, group.axes["workload"])):
             key = row["subject"], row["axes"]["zero"]
             found.setdefault(group.axes["workload"], {}).setdefault(key, {}).setdefault(group.axes["world"], row)
-    return {
+    sound = {
         workload: bars
         for workload, bars in found.items()
         if any(row["status"] == OK for by_world in bars.values() for row in by_world.values())
     }
+    several = {workload: bars for workload, bars in sound.items() if any(len(worlds) > 1 for worlds in bars.values())}
+    return several or sound
 
 
 def _some_cap(made: Board, workload: str) -> float:

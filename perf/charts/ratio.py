@@ -40,7 +40,8 @@ def draw(made: Board) -> Any:
     low, high = _ends([one for one in found if one is not None])
     axis.set_xscale("log")
     axis.set_xlim(low, high)
-    axis.xaxis.set_major_locator(FixedLocator([tick for tick in (_FINE if high < 2 else _COARSE) if low <= tick <= high]))
+    ticks = _FINE if high < 2 else _COARSE
+    axis.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(f"time of {first} / time of {last}      (left of 1: {first} is faster)")
@@ -88,8 +89,8 @@ def _drawn(axis: Any, place: int, group: Measured, row: Row, twin: Row) -> Ratio
     colour = style.INK if not clear else style.BLUE if found.point < 1 else style.VERMILION
     if found.low <= found.high:
         axis.plot([found.low, found.high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
-    shape = "o" if found.point < 1 else "s"
-    axis.plot([found.point], [place], marker=shape, color=colour, markerfacecolor=colour if clear else "white", zorder=4)
+    look = {"marker": "o" if found.point < 1 else "s", "markerfacecolor": colour if clear else "white"}
+    axis.plot([found.point], [place], color=colour, zorder=4, **look)
     return found
 
 
@@ -103,7 +104,7 @@ def _ends(found: list[Ratio]) -> tuple[float, float]:
 def _name(pair: Pair, shown: list[Pair]) -> str:
     """What tells this line from the others."""
     cell = Cell(**pair[1]["axes"])
-    words = [cell.workload, label(cell) if label(cell) != "DDP" else "", cell.optimizer if cell.optimizer != "sgd" else ""]
+    words = [cell.workload, label(cell).replace("DDP", ""), cell.optimizer.replace("sgd", "")]
     if cell.unit == "epoch":
         words.append(f"{cell.skew.replace('_', ' ')} {cell.skew_fraction:g}")
     if len({each[1]["axes"]["world"] for each in shown}) > 1:

@@ -1,4 +1,4 @@
-"""Efficiency against world size: the time of a step on one rank over that on many, and the machine's own share in it."""
+"""Efficiency against world size: the time of a step on one rank over that on many, and the machine's own share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def draw(made: Board) -> Any:
         "that on so many, with 95 % BCa interval. Dotted: the same step without any communication, which loses time "
         "only because ranks share the machine.", rows,
     )  # fmt: skip
-    figure, axes = style.sheet(TITLE, caption, len(panels), height_in=2.9 if len(panels) < 4 else 2.4, legend_lines=1, sharey=True)
+    height_in = 2.9 if len(panels) < 4 else 2.4
+    figure, axes = style.sheet(TITLE, caption, len(panels), height_in=height_in, legend_lines=1, sharey=True)
     for axis, (workload, worlds) in zip(axes, panels.items(), strict=True):
         _panel(axis, worlds, made.subjects)
         axis.set_title(workload)

@@ -31,15 +31,15 @@ def draw(made: Board) -> Any:
     rows = [row for groups in shown.values() for group in groups for row in group.rows]
     caption = made.caption(
         "Time of a whole run until the last rank is done, slowest rank, median and 95 % BCa interval. Join trains all "
-        "inputs; flag and drop_last leave out what the shortest rank lacks, which is why they end sooner. Bound: the sum "
-        "over iterations of the slowest active rank's own time, measured beside without communication.", rows,
+        "inputs; flag and drop_last leave out what the shortest rank lacks, which is why they end sooner. Bound: the "
+        "sum over iterations of the slowest active rank's own time, measured beside without communication.", rows,
     )  # fmt: skip
-    figure, axes = style.sheet(TITLE, caption, len(shown), height_in=3.0 if len(shown) < 4 else 2.5, legend_lines=3)
-    for axis, (key, groups) in zip(axes, shown.items(), strict=True):
+    figure, panes = style.sheet(TITLE, caption, len(shown), height_in=3.0 if len(shown) < 4 else 2.5, legend_lines=3)
+    for axis, (key, groups) in zip(panes, shown.items(), strict=True):
         _panel(axis, groups, made.subjects)
         axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}, {key[2]} ranks")
-    axes[0].set_ylabel("time of a run, ms")
-    style.legend(figure, axes, columns=len(made.subjects) + 1)
+    panes[0].set_ylabel("time of a run, ms")
+    style.legend(figure, panes, columns=len(made.subjects) + 1)
     return figure
 
 
@@ -49,7 +49,8 @@ def _panel(axis: Any, groups: list[Measured], subjects: list[str]) -> None:
     for place, (subject, strategy) in enumerate(every):
         name, dashes, marker = STRATEGIES[strategy]
         aside = 0.012 * (place - (len(every) - 1) / 2)  # so that intervals do not cover each other
-        found = [(group.axes["skew_fraction"] + aside, group.one(subject=subject, strategy=strategy)) for group in groups]
+        rows = [group.one(subject=subject, strategy=strategy) for group in groups]
+        found = [(group.axes["skew_fraction"] + aside, row) for group, row in zip(groups, rows, strict=True)]
         _line(axis, found, f"{subject}, {name}", dashes, {**style.subject_look(subject, subjects), "marker": marker})
     _bound(axis, groups)
     axis.set_xlabel("skew (share that the shortest rank lacks)")
@@ -69,7 +70,8 @@ def _line(axis: Any, found: list[tuple[float, Row | None]], name: str, dashes: s
 
 def _bound(axis: Any, groups: list[Measured]) -> None:
     """For Join, which trains everything; and, in grey, for those that leave inputs out."""
-    for strategy, colour, name in (("join", style.INK, "bound for Join"), ("flag", style.GREY, "bound for the others")):
+    both = (("join", style.INK, "bound for Join"), ("flag", style.GREY, "bound for the others"))
+    for strategy, colour, name in both:
         points = []
         for group in groups:
             row = next((row for row in group.find(strategy=strategy) if row["status"] == OK), None)

@@ -1,4 +1,4 @@
-"""How charts look: the palette of Okabe and Ito, which the colour-blind can tell apart, with a shape beside each colour."""
+"""How charts look: the palette of Okabe and Ito, which the colour-blind can tell apart, and a shape for each colour."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def styled() -> AbstractContextManager[Any]:
     import matplotlib as mpl
 
     mpl.use("Agg", force=False)
-    context: AbstractContextManager[Any] = mpl.rc_context(_SETTINGS)
+    settings: Any = _SETTINGS
+    context: AbstractContextManager[Any] = mpl.rc_context(settings)
     return context
 
 
@@ -50,14 +51,20 @@ def subject_look(name: str, others: Iterable[str]) -> dict[str, Any]:
 
 
 def sheet(
-    title: str, caption: str, panels: int, height_in: float = 2.6, columns: int = 3, legend_lines: int = 0, **sharing: Any
+    title: str,
+    caption: str,
+    panels: int,
+    height_in: float = 2.6,
+    columns: int = 3,
+    legend_lines: int = 0,
+    **sharing: Any,
 ) -> tuple[Any, list[Any]]:
     """A figure with so many panels: title and room for a legend above, the caption below."""
     from matplotlib import pyplot
 
     columns = min(columns, panels)
     lines = math.ceil(panels / columns)
-    told = "\n".join(textwrap.fill(part, 142) for part in caption.split("\n"))
+    told = "\n".join(textwrap.fill(part, 150) for part in caption.split("\n"))
     foot_in = _CAPTION_IN * (told.count("\n") + 1) + 0.12
     head_in = _TITLE_IN + _LEGEND_IN * legend_lines
     whole_in = head_in + lines * height_in + foot_in

@@ -16,7 +16,7 @@ from reports.records import RecordError, RecordFile, read
 from ..charts import Chart, draw_all, draw_timeline
 from ..records import writable
 
-DAMAGED = 1
+DAMAGED, INTERNAL, INTERRUPTED = 1, 3, 130
 
 
 def charted(given: Namespace) -> int:
@@ -36,6 +36,24 @@ def charted(given: Namespace) -> int:
     told(chart for chart in ([*draw_all(records, out)] if records else []))
     told(draw_timeline(trace, out, name) for name, trace in traces)
     return DAMAGED if troubles else 0
+
+
+def closing(path: Path, traced: bool) -> int:
+    """The charts of a sweep that has just ended, and a timeline of what says most in it; returns an exit status."""
+    try:
+        record = read(path)
+        told(draw_all([record], path.parent / "charts"))
+        if traced:
+            from .trace import at_the_end
+
+            at_the_end(record, path.parent)
+    except KeyboardInterrupt:
+        print(f"perf: interrupted; the record is whole, and `python -m perf chart {os.path.relpath(path)}` draws it")
+        return INTERRUPTED
+    except OSError as error:
+        print(f"perf: cannot write charts: {error}; the record is whole")
+        return INTERNAL
+    return 0
 
 
 def told(charts: Iterable[Chart]) -> None:

@@ -76,7 +76,7 @@ def _committed(records: Sequence[RecordFile], commit: str, place: str) -> list[R
     found = compare.of_commit(records, commit)
     if not found:
         known = ", ".join(each[:12] + "+" * each.endswith("+") for each in compare.commits(records))
-        raise BadInput(f"{commit!r} is no file, no subject and no commit with a record under {place}; there are {known}")
+        raise BadInput(f"{commit!r} is no file, no subject and no commit of a record in {place}; there are {known}")
     return found
 
 

@@ -20,7 +20,7 @@ from conformance.bad_input import BadInput
 from reports.records import RecordError, read
 from reports.records.writer import PART
 
-from .. import bench, launched, noise, records, surroundings, sweep
+from .. import bench, derived, launched, noise, records, surroundings, sweep
 from ..axes import known_trouble
 from ..backends import place_of, place_of_job
 from ..budget import Budget, duration
@@ -30,6 +30,7 @@ from ..progress import Watch, spoken
 from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
 from ..runner import BUDGET_GONE, LocalRunner, Runner
 from ..table import main_table
+from .chart import closing
 
 if TYPE_CHECKING:
     from ..measure import Order
@@ -139,7 +140,10 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
         return INTERNAL
     finally:
         runner.close()
-    return _conclude(record.writer.path, rows)
+    status = _conclude(record.writer.path, rows)
+    if given.charts and status != INTERNAL:
+        return max(status, closing(record.writer.path, traced=isinstance(runner, LocalRunner)))
+    return status
 
 
 def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Row]:
@@ -177,7 +181,7 @@ def _rows(group: Group, runner: Runner, order: Order, budget: Budget) -> Iterato
             sound.append(row)
         else:
             yield row
-    yield from noise.noted(sound)
+    yield from derived.noted(noise.noted(sound))
 
 
 def _status(rows: list[Row]) -> int:

@@ -29,7 +29,7 @@ from .chart import told
 
 FAILED, MOST = 1, 4
 _LIMIT_S, _SILENCE_S = 300.0, 30.0
-_ORDER = ("sequential", "interleaved", "none")  # the hooks whose difference a timeline shows best, best first
+_ORDER = ("none", "sequential", "interleaved")  # the hooks whose difference a timeline shows best
 
 
 class Untraced(Exception):
@@ -53,6 +53,18 @@ def trace(given: Namespace) -> int:
         return FAILED
     finish(whole, out, out / "charts")
     return 0
+
+
+def at_the_end(record: RecordFile, out: Path) -> None:
+    """Trace what says most in a record that has just been written."""
+    cells, specs = telling(record.rows, record.header)
+    if not cells:
+        print("no chart timeline: the record has no sound step on several ranks")
+        return
+    try:
+        finish(made(cells, specs, record.header), out, out / "charts")
+    except Untraced as reason:
+        print(f"no chart timeline: {reason}")
 
 
 def finish(whole: dict[str, Any], out: Path, charts: Path) -> None:
@@ -105,11 +117,13 @@ def telling(rows: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> tup
         groups.setdefault(cell.shared, []).append(cell)
     best = max(groups.values(), key=lambda cells: len({cell.hook for cell in cells}), default=[])
     several = len({cell.hook for cell in best}) > 1
-    wanted = [cell for cell in best if cell.zero == "on"] if several else best
-    capped = max((cell.cap_mib for cell in wanted if cell.cap_mib), default=0.0) if several else 0.0
+    wanted = [cell for cell in best if cell.zero == "on" and cell.hook in _ORDER] if several else best
+    capped = max((cell.cap_mib for cell in wanted), default=0.0)
     chosen = [cell for cell in wanted if cell.cap_mib == capped and not cell.shard_buckets] or wanted
-    hooks = sorted(chosen, key=lambda cell: _ORDER.index(cell.hook) if cell.hook in _ORDER else len(_ORDER))
-    return hooks[:MOST], {name: spec for name, spec in specs.items() if name in {cell.subject for cell in hooks}}
+    if several:  # the hooks of one subject tell more than two subjects with one hook
+        chosen = [cell for cell in chosen if cell.subject == chosen[0].subject]
+        chosen.sort(key=lambda cell: _ORDER.index(cell.hook))
+    return chosen[:MOST], {name: spec for name, spec in specs.items() if name in {cell.subject for cell in chosen}}
 
 
 def _recorded(given: Namespace) -> tuple[list[Cell], dict[str, str]]:

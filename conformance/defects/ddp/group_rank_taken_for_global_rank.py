@@ -11,7 +11,7 @@ from impl.comm.ranks import GroupRank, Team
 
 from ..planting import swap
 
-CLAUSES = ("DDP-025", "DDP-080")
+CLAUSES = ("DDP-025", "DDP-080", "DDPJ-022", "ZERO-008", "HOOK-044")
 WORLDS = (3,)
 
 
