@@ -1,4 +1,4 @@
-"""The command line: ``python -m reports nightly | judge | ack | simulate | power``."""
+"""The command line: ``python -m reports nightly | judge | dashboard | export | ack | simulate | power``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .history import HistoryError, machine_name, named, opened
 
@@ -19,11 +20,12 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m reports", description="Keep, judge and show nightly records.")
-    commands = top.add_subparsers(dest="command", required=True, metavar="nightly | judge | ack | simulate | power")
+    commands = top.add_subparsers(dest="command", required=True, metavar="nightly | judge | …")
     raw = argparse.RawDescriptionHelpFormatter
     _nightly(commands.add_parser("nightly", help="measure and judge one night", epilog=STATUSES, formatter_class=raw))
     judge = commands.add_parser("judge", help="judge a history again", epilog=STATUSES, formatter_class=raw)
     judge.add_argument("history", metavar="HISTORY")
+    _pages(commands)
     ack = commands.add_parser("ack", help="acknowledge a regression or a broken clause")
     ack.add_argument("key", metavar="SERIES", help="as the verdict prints it; a clause as CLAUSE/SUBJECT/BACKEND/WORLD")
     ack.add_argument("--note", required=True, metavar="TEXT", help="what is known about it")
@@ -61,6 +63,27 @@ def _nightly(nightly: argparse.ArgumentParser) -> None:
     nightly.add_argument("--perf", default=PERF, metavar="COMMAND", help="'' for none (default: %(default)s)")
 
 
+def _pages(commands: Any) -> None:
+    from .exports import FORMS, VIEWS
+
+    page = commands.add_parser("dashboard", help="build the page of a history")
+    page.add_argument("history", metavar="HISTORY")
+    page.add_argument("--out", default="out/dashboard", metavar="FOLDER", help="(default: %(default)s)")
+    page.add_argument(
+        "--raw", default="copy", choices=("copy", "link"),
+        help="bring the records along, or link to the history where it lies (default: %(default)s)",
+    )  # fmt: skip
+    export = commands.add_parser("export", help="write one view of a history for another tool")
+    export.add_argument("history", metavar="HISTORY")
+    export.add_argument("form", choices=FORMS, metavar="FORM", help=" | ".join(FORMS))
+    export.add_argument(
+        "--view", default="series", choices=tuple(VIEWS), metavar="VIEW",
+        help=f"of csv and json: {' | '.join(VIEWS)} (default: %(default)s)",
+    )  # fmt: skip
+    export.add_argument("--machine", default="", metavar="NAME", help="of otava, if there are several")
+    export.add_argument("--out", default="", metavar="FILE", help="(default: standard output)")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; returns the exit status."""
     given = parser().parse_args(arguments)
@@ -70,6 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run_nightly(given)
             case "judge":
                 return _judge(_existing(given.history))
+            case "dashboard":
+                return _dashboard(given)
+            case "export":
+                return _export(given)
             case "ack":
                 return _ack(given)
             case "simulate":
@@ -77,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case _:
                 from .simulate.power import power
 
+                _above_zero("series", given.series)
                 return power(given.series, given.seed, Path(given.out) if given.out else None)
     except HistoryError as error:
         print(f"reports: {error}", file=sys.stderr)
@@ -95,9 +123,15 @@ def _run_nightly(given: argparse.Namespace) -> int:
     conformance, perf = checked(given.conformance, "conformance"), checked(given.perf, "performance")
     if not conformance and not perf:
         raise HistoryError("there is nothing to do: both --conformance and --perf are empty")
+    _above_zero("world", given.world)
     budget_s, out = seconds(given.budget), Path(given.out)
     history = opened(Path(given.history))
     return nightly(Asked(history, opened(out), named(name), budget_s, given.subject, given.world, conformance, perf))
+
+
+def _above_zero(name: str, number: int) -> None:
+    if number < 1:
+        raise HistoryError(f"{name} {number} is not a whole number above 0; give for example --{name} 2")
 
 
 def _existing(folder: str) -> Path:
@@ -118,6 +152,30 @@ def _judge(history: Path) -> int:
     return judged.health.exit_status
 
 
+def _dashboard(given: argparse.Namespace) -> int:
+    from .dashboard import build
+    from .judging import judge
+
+    history, out = _existing(given.history), opened(Path(given.out))
+    print(build(judge(history), history, out, raw=given.raw))
+    return 0
+
+
+def _export(given: argparse.Namespace) -> int:
+    from .exports import export
+    from .judging import judge
+
+    text = export(judge(_existing(given.history)), given.form, view=given.view, machine=given.machine)
+    if not given.out:
+        sys.stdout.write(text)
+        return 0
+    try:
+        Path(given.out).write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise HistoryError(f"cannot write {given.out}: {error.strerror or error}; choose another --out") from error
+    return 0
+
+
 def _ack(given: argparse.Namespace) -> int:
     from .judging import judge
     from .states import acknowledge
@@ -131,6 +189,8 @@ def _ack(given: argparse.Namespace) -> int:
 def _simulate(given: argparse.Namespace) -> int:
     from .simulate.history import write_history
 
+    _above_zero("nights", given.nights)
+    _above_zero("cells", given.cells)
     folder = Path(given.folder)
     if folder.exists():
         raise HistoryError(f"{folder} exists already: a simulated year is not mixed with anything; name a new folder")

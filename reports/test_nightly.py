@@ -173,6 +173,7 @@ def test_only_one_run_at_a_time_and_the_lock_of_a_dead_one_is_free(tmp_path):
     ("more", "words"),
     [
         ({"budget": "soon"}, "'soon' is no budget"),
+        ({"world": "0"}, "world 0 is not a whole number above 0"),
         ({"perf": "x {oops} {out}"}, "cannot be filled in"),
         ({"perf": "x"}, "does not say {out}"),
         ({"perf": "", "conformance": ""}, "there is nothing to do"),
