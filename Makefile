@@ -21,6 +21,7 @@ PERF_BACK  = $(if $(filter command line environment,$(origin BACKEND)),$(BACKEND
 
 HISTORY     ?= history
 SERIES      ?= 1000
+PAGE_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/dashboard)
 NIGHTLY_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/nightly)
 
 VENV := .venv
@@ -35,7 +36,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list nightly judge-power test lint clean
+.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list nightly dashboard judge-power test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -45,6 +46,7 @@ help:
 	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(PERF_OUT)"
 	@echo "make perf-list     the sweeps, workloads and axes that there are"
 	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(NIGHTLY_OUT) BUDGET=30m"
+	@echo "make dashboard     the page of a history that there is already   HISTORY=$(HISTORY) OUT=$(PAGE_OUT)"
 	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
@@ -97,6 +99,9 @@ repros: $(READY)
 # make turns every failure into its own status 2; the command itself tells 1 (regressed) from 2 (could not judge).
 nightly: $(READY)
 	$(RUN) -m reports nightly --history '$(HISTORY)' --out '$(NIGHTLY_OUT)' --budget '$(or $(BUDGET),30m)' --subject '$(SUBJECT)' --world '$(WORLD)' $(ARGS)
+
+dashboard: $(READY)
+	$(RUN) -m reports dashboard '$(HISTORY)' --out '$(PAGE_OUT)' $(ARGS)
 
 judge-power: $(READY)
 	$(RUN) -m reports power --series '$(SERIES)' $(ARGS)

@@ -1,0 +1,6 @@
+"""A judged history in the forms that other tools read."""
+
+from .views import VIEWS
+from .write import FORMS, export, export_all
+
+__all__ = ["FORMS", "VIEWS", "export", "export_all"]
