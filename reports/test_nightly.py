@@ -21,9 +21,10 @@ CONFORMANCE = "{python} -m reports.fakes conformance --select {select} --out {ou
 PERF = "{python} -m reports.fakes perf --out {out}"
 
 
-def command(tmp_path, *more, conformance=CONFORMANCE, perf=PERF, budget="5m"):
+def command(tmp_path, *more, conformance=CONFORMANCE, perf=PERF, budget="5m", world="2"):
     words = [sys.executable, "-m", "reports", "nightly", "--history", str(tmp_path / "h"), "--out", str(tmp_path / "o")]
-    return [*words, "--budget", budget, "--machine", "box", "--conformance", conformance, "--perf", perf, *more]
+    words += ["--budget", budget, "--world", world, "--machine", "box"]
+    return [*words, "--conformance", conformance, "--perf", perf, *more]
 
 
 def nightly(tmp_path, **more):
