@@ -1,0 +1,121 @@
+"""Comparing: a planted slow-down is found with its interval clear of 1, the same against itself is not."""
+
+import pytest
+
+from perf import compare
+from perf.__main__ import main
+from perf.made_up import record, rows
+
+CELLS = [{"workload": ["mlp", "tiny"], "strategy": ["plain", "join"]}]
+
+
+def slowed(factor, only=""):
+    """The time of a step where subject impl, or only its cells of one strategy, is slowed down."""
+
+    def time_ms(cell, rank):
+        return 10.0 * (factor if cell.subject == "impl" and only in cell.strategy else 1.0)
+
+    return time_ms
+
+
+def of(folder, name, factor, seed, commit, **more):
+    return record(folder / f"{name}.jsonl", rows(CELLS, slowed(factor, **more), seed=seed), commit)
+
+
+def test_a_slow_down_of_a_tenth_between_two_records_is_found_where_it_is(tmp_path):
+    before = of(tmp_path, "before", 1.0, 1, "a" * 40)
+    after = of(tmp_path, "after", 1.1, 2, "b" * 40, only="join")
+    made = compare.runs([before], [after], ("before", "after"))
+    assert len(made.lines) == 8
+    assert sorted(line.series.split(" | ")[1] for line in made.slower) == ["impl · join"] * 2
+    assert all(line.found.low > 1.05 for line in made.slower)
+    assert not made.faster
+    assert [line.said for line in compare.runs([after], [before], ("after", "before")).faster] == ["faster"] * 2
+
+
+def test_the_same_against_itself_shows_nothing(tmp_path):
+    one, other = (of(tmp_path, name, 1.0, seed, "a" * 40) for name, seed in (("one", 3), ("other", 4)))
+    for made in (compare.runs([one], [other], ("one", "other")), compare.subjects([one], "impl", "torch"),
+                 compare.subjects([one], "impl", "impl")):  # fmt: skip
+        assert made.lines
+        assert not made.slower
+        assert not made.faster
+
+
+def test_subjects_of_one_record_are_paired(tmp_path):
+    one = of(tmp_path, "one", 1.1, 1, "a" * 40)
+    made = compare.subjects([one], "torch", "impl")
+    assert [line.said for line in made.lines] == ["slower"] * 4
+    assert all(1 < line.found.low < 1.1 < line.found.high + 0.01 for line in made.lines)
+    assert compare.subjects([one], "impl", "torch").faster == compare.subjects([one], "impl", "torch").lines
+
+
+def test_a_machine_that_was_slower_on_the_whole_cancels_beside_another_subject(tmp_path):
+    before = of(tmp_path, "before", 1.0, 1, "a" * 40)
+    slow_night = [
+        {**row, "wall_ns": [[2 * time for time in sample] for sample in row["wall_ns"]]}
+        for row in rows(CELLS, slowed(1.1), seed=2)
+    ]
+    after = record(tmp_path / "after.jsonl", slow_night, "b" * 40)
+    assert len(compare.runs([before], [after], ("before", "after")).slower) == 8
+    beside = compare.runs([before], [after], ("before", "after"), beside="torch")
+    assert [line.series.split(" | ")[1].split(" · ")[0] for line in beside.slower] == ["impl"] * 4
+    assert all(line.found.point == pytest.approx(1.1, rel=0.02) for line in beside.slower)
+
+
+def test_void_cells_and_other_workloads_of_the_same_name_are_not_compared(tmp_path):
+    before = of(tmp_path, "before", 1.0, 1, "a" * 40)
+    changed = rows(CELLS, slowed(1.0), seed=2)
+    changed[0]["workload_hash"] = "another"
+    changed[1] |= {"status": "void", "wall_ns": [], "block": []}
+    after = record(tmp_path / "after.jsonl", changed, "b" * 40)
+    made = compare.runs([before], [after], ("before", "after"))
+    assert len(made.lines) == 6
+    assert any("2 series are not in after" in note for note in made.notes)
+
+
+def test_too_few_rounds_are_said_to_be_too_few(tmp_path):
+    few = [record(tmp_path / f"{seed}.jsonl", rows(CELLS, slowed(1 + seed), seed=seed, rounds=4)) for seed in (1, 2)]
+    made = compare.runs(few[:1], few[1:], ("one", "other"))
+    assert {line.said for line in made.lines} == {"not enough runs to tell"}
+
+
+def test_the_command_finds_commits_names_what_is_damaged_and_ends_with_1_at_a_slow_down(tmp_path, capsys):
+    of(tmp_path, "before", 1.0, 1, "a" * 40)
+    of(tmp_path, "after", 1.1, 2, "b" * 40)
+    (tmp_path / "cut.jsonl").write_bytes((tmp_path / "after.jsonl").read_bytes()[:-300])
+    table = tmp_path / "made" / "table.md"
+    arguments = ["compare", "aaaa", "bbbb", "--records", str(tmp_path), "--markdown", str(table)]
+    assert main(arguments) == 1
+    said = capsys.readouterr()
+    assert "4 slower" in said.out
+    assert "cut.jsonl: has no footer" in said.err
+    assert "1 of 3 records passed over" in said.err
+    assert table.read_text().count("| slower |") == 4
+    assert main(["compare", "bbbb", "aaaa", "--by", "commit", "--records", str(tmp_path)]) == 0
+    paths = [str(tmp_path / f"{name}.jsonl") for name in ("before", "after")]
+    assert main(["compare", *paths]) == 1
+    assert main(["compare", "impl", "torch", "--records", paths[0]]) == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("imlp", "torch", "no commit of a record"),
+        ("impl", "trch", "did you mean torch"),
+        ("impl", "none", "no cell of subject 'none'"),
+        ("one.jsonl", "gone.jsonl", "no commit of a record"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_sentence(tmp_path, capsys, first, second, words):
+    path = tmp_path / "one.jsonl"
+    of(tmp_path, "one", 1.0, 1, "a" * 40)
+    assert main(["compare", first, second, "--records", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_an_empty_place_is_refused(tmp_path, capsys):
+    assert main(["compare", "a", "b", "--records", str(tmp_path)]) == 2
+    assert "no whole performance record" in capsys.readouterr().err
