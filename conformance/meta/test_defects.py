@@ -116,7 +116,7 @@ def test_an_interrupted_hunt_leaves_no_process():
         assert "ddp/" in process.stdout.readline()  # the first row: ranks are at work
         assert len(marked(mark)) > 1
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130, err

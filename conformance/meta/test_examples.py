@@ -28,7 +28,7 @@ def run(script: Path, weights: Path) -> dict:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command += [str(script), str(weights)]
     for _ in range(3):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
         if GLOO_ABORT not in done.stderr:
             break
     assert done.returncode == 0, done.stderr[-3000:]

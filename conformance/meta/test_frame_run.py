@@ -166,7 +166,7 @@ def test_an_interrupted_run_keeps_what_was_finished_and_leaves_no_process(tmp_pa
     process = fakes.start(tmp_path, *words, mark=mark)
     try:
         part = tmp_path / "out/conformance.jsonl.part"
-        wait_for(lambda: part.exists() and part.read_text().count("\n") >= 2, 120)  # header and the first row
+        wait_for(lambda: part.exists() and part.read_text().count("\n") >= 2, 300)  # header and the first row
         time.sleep(0.5)
         process.send_signal(number)
         out, err = process.communicate(timeout=300)
@@ -208,7 +208,7 @@ def test_the_marks_that_the_test_above_looks_for_can_be_found(tmp_path):
     mark = uuid.uuid4().hex
     process = fakes.start(tmp_path, "--subject", FAKE, mark=mark)
     try:
-        wait_for(lambda: process.pid in marked(mark), 20)
+        wait_for(lambda: process.pid in marked(mark), 120)
     finally:
         process.kill()
         process.communicate(timeout=20)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_DEADLINE_S = 60.0
+_DEADLINE_S = 300.0
 _starting = multiprocessing.get_context("forkserver")
 # torch._dynamo: an optimizer imports it on first use, which takes seconds
 _starting.set_forkserver_preload(["torch", "torch._dynamo", "impl.ddp"])
@@ -60,7 +60,7 @@ def _work(
 ) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(meeting, world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=_DEADLINE_S))
     try:
         pipe.send((True, function(rank, world, *args)))
     except BaseException:
