@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import deque
 from typing import Any
@@ -68,7 +69,7 @@ class Slow(_DDP):
         began = time.thread_time_ns()
         if self._last_end:
             self._iterations.append(began - self._last_end)
-            while time.thread_time_ns() - began < min(self._iterations) / 10:
+            while time.thread_time_ns() - began < statistics.median(self._iterations) / 10:
                 pass
         self._last_end = time.thread_time_ns()
         return super().forward(*inputs, **kwargs)

@@ -29,7 +29,7 @@ EVENTS = [
     event("c10d::allreduce_", 1400, 5),
     event("aten::copy_", 2000, 100),
     event("aten::copy_", 1500, 400, tid=8),
-    event("gloo:all_reduce", 1450, 500, cat="user_annotation", tid=9, **{"Input Dims": [[3, 4]], "Input type": ["float"]}),
+    event("gloo:all_reduce", 1450, 500, "user_annotation", 9, **{"Input Dims": [[3, 4]], "Input type": ["float"]}),
     event("Optimizer.step#SGD.step", 2000, 100, cat="user_annotation"),
 ]
 

@@ -10,7 +10,7 @@ from reports.records import RecordFile
 
 from ..cells import Cell
 from ..noise import figure, of_group
-from ..rows import OK, Row
+from ..rows import NOT_RUN, OK, Row
 from ..table import by_group
 
 _SHORT = {"oversubscribed": "ranks share cores", "other work": "other work on the machine"}
@@ -54,8 +54,10 @@ class Board:
 
     @property
     def subjects(self) -> list[str]:
-        """Who was measured, in the order of the records."""
-        return [name for name in dict.fromkeys(row["subject"] for row in self.rows) if name != "none"]
+        """Who was measured, in the order in which they were asked for."""
+        asked = [name for header in self.headers for name in header.get("asked", {}).get("subjects", {})]
+        found = {row["subject"] for row in self.rows} - {"none"}
+        return [*dict.fromkeys(name for name in asked if name in found), *sorted(found - set(asked))]
 
     def caption(self, said: str, rows: Sequence[Row] | None = None) -> str:
         """What the chart shows, how it was measured, and where."""
@@ -65,7 +67,7 @@ class Board:
         place = f"{machine['processor']}, {machine['cores']} cores" + (f", {len(gpus)} × {gpus[0]}" if gpus else "")
         turns = [len(set(row["block"])) for row in (self.rows if rows is None else rows) if row["status"] == OK]
         counts = f"{min(turns)} to {max(turns)} rounds" if turns and min(turns) != max(turns) else ""
-        counts = counts or (f"{turns[0]} rounds" if turns else "")
+        counts = counts or (f"{turns[0]} round{'s' * (turns[0] > 1)}" if turns else "")
         parts = [
             place, self._backends(), f"torch {versions['torch']}, Python {versions['python']}",
             f"commit {', '.join(commits)}", self.headers[-1]["time"][:10], counts, *self._warnings(),
@@ -89,12 +91,15 @@ def short(commit: str) -> str:
 
 
 def board(records: Sequence[RecordFile]) -> Board:
-    """All groups of the records. A group that several of them have is taken from the last."""
+    """All groups of the records, without what was never run.
+
+    A group that several of them have is taken from the last in which something is sound.
+    """
     groups: dict[str, Measured] = {}
     for record in records:
-        for name, rows in by_group(record.rows).items():
-            groups.pop(name, None)
-            groups[name] = Measured(rows)
+        for name, rows in by_group([row for row in record.rows if row["status"] != NOT_RUN]).items():
+            if name not in groups or any(row["status"] == OK for row in rows):
+                groups[name] = Measured(rows)
     return Board(list(groups.values()), [record.header for record in records])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..cells import Cell
 from ..intervals import of_row
 from ..rows import OK, Row
 from . import style
@@ -15,7 +16,7 @@ _MOST_PANELS = 6
 
 
 def draw(made: Board) -> Any:
-    panels = [group for group in made.groups if len(_caps(group)) > 2][:_MOST_PANELS]
+    panels = [group for group in _whole(made) if len(_caps(group)) > 2][:_MOST_PANELS]
     if not panels:
         raise Undrawable("no group has three bucket caps or more (sweeps default and buckets have)")
     rows = [row for group in panels for row in group.rows]
@@ -30,6 +31,14 @@ def draw(made: Board) -> Any:
     axes[0].set_ylabel("time of a step, ms")
     style.legend(figure, axes, columns=3)
     return figure
+
+
+def _whole(made: Board) -> list[Measured]:
+    """What was cut into groups of bearable size, together again."""
+    found: dict[str, list[Row]] = {}
+    for group in made.groups:
+        found.setdefault(Cell(**group.axes).shared, []).extend(group.rows)
+    return [Measured(rows) for rows in found.values()]
 
 
 def _caps(group: Measured) -> list[float]:
@@ -68,5 +77,5 @@ def _line(axis: Any, caps: list[float], rows: list[Row], look: dict[str, Any]) -
         places = [caps.index(row["axes"]["cap_mib"]) for row in sound]
         style.line(axis, places, [of_row(row).scaled(1e-6) for row in sound], **look)
     for row in rows:
-        if row["status"] not in (OK, "not run"):
+        if row["status"] != OK:
             style.void(axis, caps.index(row["axes"]["cap_mib"]), f"{row['subject']}: {row['status']}")

@@ -8,7 +8,7 @@ from typing import Any
 from ..cells import Cell
 from ..intervals import NOTHING, Interval, Rounds, of_difference
 from ..ratio import by_round
-from ..rows import NOT_RUN, OK, Row
+from ..rows import OK, Row
 from . import style
 from .board import Board
 from .undrawable import Undrawable
@@ -61,7 +61,7 @@ def _differences(made: Board) -> list[Difference]:
                 second = next(
                     (row for row in group.rows if row["axes"] == {**first["axes"], "hook": other}), None
                 )
-                if second is not None and NOT_RUN not in (first["status"], second["status"]):
+                if second is not None:
                     found.append(_difference(first, second))
     return found
 

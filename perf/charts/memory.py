@@ -43,7 +43,7 @@ def _panels(made: Board) -> dict[str, Bars]:
     for group in made.groups:
         if group.axes["optimizer"] != "adam" or group.axes["unit"] != "step":
             continue
-        for row in group.find(hook="none", strategy="plain", cap_mib=_some_cap(made, group.axes["workload"])):
+        for row in group.find(hook="none", strategy="plain"):  # of any bucket cap: it changes nothing here
             key = row["subject"], row["axes"]["zero"]
             found.setdefault(group.axes["workload"], {}).setdefault(key, {}).setdefault(group.axes["world"], row)
     sound = {
@@ -53,16 +53,6 @@ def _panels(made: Board) -> dict[str, Bars]:
     }
     several = {workload: bars for workload, bars in sound.items() if any(len(worlds) > 1 for worlds in bars.values())}
     return several or sound
-
-
-def _some_cap(made: Board, workload: str) -> float:
-    """One cap that is in the record, the default if it is: memory does not depend on it."""
-    caps = {
-        row["axes"]["cap_mib"]
-        for row in made.rows
-        if (row["axes"]["workload"], row["axes"]["optimizer"], row["axes"]["hook"]) == (workload, "adam", "none")
-    }
-    return min(caps, default=0.0)
 
 
 def _panel(axis: Any, bars: Bars, subjects: list[str]) -> None:
@@ -76,8 +66,7 @@ def _panel(axis: Any, bars: Bars, subjects: list[str]) -> None:
         for world, row in by_world.items():
             place = worlds.index(world) + (number - (len(bars) - 1) / 2) * wide
             if row["status"] != OK:
-                if row["status"] != "not run":
-                    style.void(axis, place, f"{subject}: {row['status']}")
+                style.void(axis, place, f"{subject}: {row['status']}")
                 continue
             state = max(row["derived"]["optimizer_bytes"]) / _MIB
             peak = max(row["derived"].get("peak_bytes", [0])) / _MIB

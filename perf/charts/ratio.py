@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..cells import Cell
+from ..noise import judged, of_group
 from ..ratio import Ratio, ratio
-from ..rows import NOT_RUN, OK, Row
-from ..table import against
+from ..rows import OK, Row
 from . import style
 from .board import Board, Measured, label
 from .undrawable import Undrawable
@@ -53,25 +53,23 @@ Pair = tuple[Measured, Row, Row]
 
 def _pairs(made: Board) -> list[Pair]:
     """Every cell of the first subject beside the last subject's, those of one workload together."""
+    if len(made.subjects) < 2:
+        return []
+    first, last = made.subjects[0], made.subjects[-1]
     found: list[Pair] = []
     for group in made.groups:
-        for row in group.find(subject=made.subjects[0] if made.subjects else ""):
-            twin = _twin(row, group.rows)
-            if twin is not None and NOT_RUN not in (row["status"], twin["status"]):
+        for row in group.find(subject=first):
+            twin = _twin(row, group.rows, last)
+            if twin is not None:
                 found.append((group, row, twin))
     order = list(dict.fromkeys(pair[1]["axes"]["workload"] for pair in found))
     return sorted(found, key=lambda pair: order.index(pair[1]["axes"]["workload"]))
 
 
-def _twin(row: Row, rows: list[Row]) -> Row | None:
-    """The same cell of the last subject, whatever became of it."""
-    sound = [{**other, "status": OK} for other in rows]
-    other = against({**row, "status": OK}, sound)
-    if other is None or other["subject"] == row["subject"] or other["subject"] == "none":
-        return None
-    if {**other["axes"], "subject": ""} != {**row["axes"], "subject": ""}:
-        return None
-    return next(each for each in rows if each["series"] == other["series"])
+def _twin(row: Row, rows: list[Row], last: str) -> Row | None:
+    """The same cell of another subject, whatever became of it."""
+    wanted = {**row["axes"], "subject": last}
+    return next((other for other in rows if other["axes"] == wanted), None)
 
 
 def _drawn(axis: Any, place: int, group: Measured, row: Row, twin: Row) -> Ratio | None:
@@ -85,7 +83,7 @@ def _drawn(axis: Any, place: int, group: Measured, row: Row, twin: Row) -> Ratio
                       va="center", fontsize=7.5, color=style.WRONG)  # fmt: skip
         return None
     found = ratio(row, twin)
-    clear = found.said in ("faster", "slower")
+    clear = judged(found, of_group(group.rows)) in ("faster", "slower")
     colour = style.INK if not clear else style.BLUE if found.point < 1 else style.VERMILION
     if found.low <= found.high:
         axis.plot([found.low, found.high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")

@@ -21,7 +21,7 @@ Worlds = dict[int, dict[str, Row]]  # rows by world and by subject ("none": the 
 
 
 def draw(made: Board) -> Any:
-    panels = {name: worlds for name, worlds in _worlds(made).items() if 1 in worlds and len(worlds) > 1}
+    panels = {name: worlds for name, worlds in _worlds(made).items() if len(worlds) > 1 and _sound(worlds.get(1, {}))}
     if not panels:
         raise Undrawable("no workload was measured on one rank and on several (sweeps default and scaling do)")
     rows = [row for worlds in panels.values() for by_subject in worlds.values() for row in by_subject.values()]
@@ -53,6 +53,10 @@ def _worlds(made: Board) -> dict[str, Worlds]:
     return found
 
 
+def _sound(by_subject: dict[str, Row]) -> bool:
+    return any(row["status"] == OK for row in by_subject.values())
+
+
 def _panel(axis: Any, worlds: Worlds, subjects: list[str]) -> None:
     sizes = sorted(worlds)
     for subject in [*subjects, "none"]:
@@ -69,7 +73,7 @@ def _panel(axis: Any, worlds: Worlds, subjects: list[str]) -> None:
         places, shares = zip(*sound, strict=True)
         style.line(axis, places, shares, **look)
         for size, row in mine:
-            if row["status"] not in (OK, "not run"):
+            if row["status"] != OK:
                 style.void(axis, sizes.index(size), f"{subject}: {row['status']}")
     axis.axhline(1, color=style.GREY, linewidth=0.8)
     axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])

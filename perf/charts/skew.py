@@ -64,7 +64,7 @@ def _line(axis: Any, found: list[tuple[float, Row | None]], name: str, dashes: s
         places, times = zip(*sound, strict=True)
         style.line(axis, places, times, label=name, linestyle=dashes, **look)
     for place, row in found:
-        if row is not None and row["status"] not in (OK, "not run"):
+        if row is not None and row["status"] != OK:
             style.void(axis, place, f"{name}: {row['status']}")
 
 

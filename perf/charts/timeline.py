@@ -27,8 +27,8 @@ def draw(trace: dict[str, Any]) -> Any:
     made = Board([], [trace["otherData"]["header"]])
     more = f" The first {ranks} of {iterations[0].cell.world} ranks." if ranks < iterations[0].cell.world else ""
     caption = made.caption(
-        "The iteration of median length among those traced, with torch's profiler on, which lengthens it. Upper "
-        "half of a rank: its main thread, or the device's compute; lower half: its collectives (one line for each thread that "
+        "The iteration of median length among those traced, with torch's profiler on, which lengthens it. Upper half "
+        "of a rank: its main thread, or the device's compute; lower half: its collectives (a line for each thread that "
         "carries them), from when they run until they are done on this rank. Waiting: no operator runs while a "
         "collective of the rank is under way; white: the host's own work, or another process on the core. Overlap: the "
         "share of the collectives' time during which the rank computes." + more, [],

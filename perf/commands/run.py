@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..measure import Order
 
 GOOD, BAD_CELL, INTERNAL, INTERRUPTED = 0, 1, 3, 130
+CLOSING_S = 25.0  # of a budget, for charts and a timeline
 
 
 GiveUp = Callable[[list[Row]], None]  # takes the last rows, and closes the record
@@ -74,6 +75,8 @@ def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
     """Everything that was asked for, looked at before anything starts; the same on all ranks of a job."""
     wanted = sweep.load(given.sweep)
     budget_s = duration(given.budget) if given.budget else None
+    if budget_s is not None and given.charts:
+        budget_s = max(budget_s / 2, budget_s - CLOSING_S)
     (world,) = ask.numbers(given.world or str(here.world if here else 2), "WORLD")[:1]
     if here is not None and world != here.world:
         raise BadInput(f"WORLD={world}, but the launcher has started {here.world} ranks; leave WORLD out")

@@ -29,6 +29,7 @@ from .chart import told
 
 FAILED, MOST = 1, 4
 _LIMIT_S, _SILENCE_S = 300.0, 30.0
+_LIMIT_AT_THE_END_S = 60.0  # of a sweep, which may have a budget
 _ORDER = ("none", "sequential", "interleaved")  # the hooks whose difference a timeline shows best
 
 
@@ -62,7 +63,7 @@ def at_the_end(record: RecordFile, out: Path) -> None:
         print("no chart timeline: the record has no sound step on several ranks")
         return
     try:
-        finish(made(cells, specs, record.header), out, out / "charts")
+        finish(made(cells, specs, record.header, _LIMIT_AT_THE_END_S), out, out / "charts")
     except Untraced as reason:
         print(f"no chart timeline: {reason}")
 
@@ -78,15 +79,16 @@ def finish(whole: dict[str, Any], out: Path, charts: Path) -> None:
     told([draw_timeline(whole, charts)])
 
 
-def made(cells: Sequence[Cell], specs: Mapping[str, str], header: dict[str, Any]) -> dict[str, Any]:
+def made(
+    cells: Sequence[Cell], specs: Mapping[str, str], header: dict[str, Any], limit_s: float = _LIMIT_S
+) -> dict[str, Any]:
     """Trace these cells, which are of one world and backend, on fresh ranks."""
-    iterations = _traced(cells, dict(specs))
-    return as_trace(iterations, header)
+    return as_trace(_traced(cells, dict(specs), limit_s), header)
 
 
-def _traced(cells: Sequence[Cell], specs: dict[str, str]) -> list[Iteration]:
+def _traced(cells: Sequence[Cell], specs: dict[str, str], limit_s: float) -> list[Iteration]:
     first = cells[0]
-    with Cluster(first.backend, deadline_s=_LIMIT_S, silence_s=_SILENCE_S, preload=(*PRELOAD, "perf.trace")) as cluster:
+    with Cluster(first.backend, deadline_s=limit_s, silence_s=_SILENCE_S, preload=(*PRELOAD, "perf.trace")) as cluster:
         try:
             found = cluster.run(
                 traced, (cells, specs), world=first.world, subject=next(iter(specs.values()), "torch")
