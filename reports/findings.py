@@ -95,7 +95,7 @@ def _series(one: Series) -> Iterator[Finding]:
         case State.NEW:
             yield found(Urgency.WATCH, "looks slower, not certain yet", "the next nights decide", latest)
         case State.CONFIRMED:
-            why = "measured against itself: a false alarm" if one.same else "its ratio to the reference stayed: more likely the machine"
+            why = "measured against itself: a false alarm" if one.same else "its ratio to the reference has not changed"
             yield found(Urgency.WATCH, "slower, without alarm", why, latest)
         case State.ACKNOWLEDGED:
             yield found(Urgency.KNOWN, "slower, acknowledged", latest.note, latest)

@@ -101,5 +101,3 @@ def _clauses(judged: JudgedHistory) -> list[list[Any]]:
 
 def runs(states: tuple[ClauseState, ...]) -> str:
     return "".join(f"{CLAUSE_LETTERS[state]}{len(list(group))}" for state, group in groupby(states))
-
-

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from ..findings import Finding, Urgency, at_work, findings, gaps
+from ..findings import Finding, Urgency, at_work, gaps
 from ..judging import Basis, ClauseHistory, ClauseState, Health, JudgedHistory, Machine, Night, Series, State
 from ..words import moment, percent, plural
 
@@ -36,6 +36,7 @@ class SeriesRow:
     machine: int
     axes: dict[str, str]
     words: str  # what the search looks into
+    today: bool  # measured today, as far as is known
     off: float | None  # latest value against its level, as a fraction
     noise: float | None
     value: float | None
@@ -129,19 +130,25 @@ def by_urgency(found: list[Finding]) -> dict[Urgency, list[Finding]]:
 def series_rows(judged: JudgedHistory) -> list[SeriesRow]:
     """Alarms first, then by name."""
     numbers = {machine.name: at for at, machine in enumerate(judged.machines)}
-    rows = [_row(number, one, numbers[one.machine]) for number, one in enumerate(judged.series)]
+    working = {machine.name for machine in at_work(judged)}
+    rows = [
+        _row(number, one, numbers[one.machine], today=one.current and one.machine in working)
+        for number, one in enumerate(judged.series)
+    ]
     order = (State.CONFIRMED, State.NEW, State.ACKNOWLEDGED, State.RESOLVED, State.IMPROVED)
     rank = {state: at for at, state in enumerate(order)}
-    return sorted(rows, key=lambda row: (rank.get(row.series.state, 9), row.series.basis.value, row.series.name))
+    return sorted(
+        rows, key=lambda row: (not row.today, rank.get(row.series.state, 9), row.series.basis.value, row.series.name)
+    )
 
 
-def _row(number: int, one: Series, machine: int) -> SeriesRow:
+def _row(number: int, one: Series, machine: int, *, today: bool) -> SeriesRow:
     point = one.points[-1] if one.points else None
     axes = {name: str(one.axes.get(name, "")) for name in _WANTED}
     words = " ".join([one.name, one.key, *map(str, one.axes.values())]).lower()
     off = point.value / point.level - 1 if point and point.value is not None and point.level else None
     return SeriesRow(
-        number, one, machine, axes, words, off, point.noise if point else None, point.value if point else None
+        number, one, machine, axes, words, today, off, point.noise if point else None, point.value if point else None
     )
 
 

@@ -29,30 +29,44 @@ def _families(judged: JudgedHistory) -> Iterator[tuple[str, str, list[Sample]]]:
         for each in Health
     ]  # fmt: skip
     latest = "When the machine's latest night began, in seconds since 1970."
-    yield "joinery_latest_night_timestamp_seconds", latest, [
-        ({"machine": one.name}, _began(one)) for one in judged.machines
-    ]
+    yield (
+        "joinery_latest_night_timestamp_seconds",
+        latest,
+        [({"machine": one.name}, _began(one)) for one in judged.machines],
+    )
     values = [(_about(one), one.points[-1].value) for one in current if one.basis is Basis.TIME]
-    yield "joinery_time_seconds", "Time for one sample on the latest night: the median of its blocks.", [
-        (labels, value / 1e3) for labels, value in values if value is not None
-    ]
+    yield (
+        "joinery_time_seconds",
+        "Time for one sample on the latest night: the median of its blocks.",
+        [(labels, value / 1e3) for labels, value in values if value is not None],
+    )
     ratios = [(_about(one), one.points[-1].value) for one in current if one.basis is Basis.RATIO]
-    yield "joinery_ratio", "Time over the reference subject's, measured interleaved, on the latest night.", [
-        (labels, value) for labels, value in ratios if value is not None
-    ]
+    yield (
+        "joinery_ratio",
+        "Time over the reference subject's, measured interleaved, on the latest night.",
+        [(labels, value) for labels, value in ratios if value is not None],
+    )
     levels = [(one, one.points[-1].level) for one in current]
-    yield "joinery_level", "What the latest night was compared with: seconds, or a ratio.", [
-        (_about(one), level / (1e3 if one.basis is Basis.TIME else 1)) for one, level in levels if level is not None
-    ]
-    yield "joinery_noise", "Usual night-to-night scatter of the series, as a fraction.", [
-        (_about(one), one.points[-1].noise) for one in current if one.points[-1].noise is not None
-    ]  # type: ignore[misc]
-    yield "joinery_evidence", "How far a change stands out, in units of the alarm threshold.", [
-        (_about(one), one.points[-1].evidence) for one in current
-    ]
-    yield "joinery_series_state", "1 for the state of the series on the latest night, 0 for the others.", [
-        ({**_about(one), "state": state.value}, float(one.state is state)) for one in current for state in State
-    ]
+    yield (
+        "joinery_level",
+        "What the latest night was compared with: seconds, or a ratio.",
+        [(_about(one), level / (1e3 if one.basis is Basis.TIME else 1)) for one, level in levels if level is not None],
+    )
+    yield (
+        "joinery_noise",
+        "Usual night-to-night scatter of the series, as a fraction.",
+        [(_about(one), one.points[-1].noise) for one in current if one.points[-1].noise is not None],
+    )  # type: ignore[misc]
+    yield (
+        "joinery_evidence",
+        "How far a change stands out, in units of the alarm threshold.",
+        [(_about(one), one.points[-1].evidence) for one in current],
+    )
+    yield (
+        "joinery_series_state",
+        "1 for the state of the series on the latest night, 0 for the others.",
+        [({**_about(one), "state": state.value}, float(one.state is state)) for one in current for state in State],
+    )
     yield "joinery_clauses", "Clauses in each state on the latest night.", list(_clauses(judged))
     yield "joinery_left_out_files", "Files of the history that were not used.", [({}, float(len(judged.left_out)))]
 

@@ -16,7 +16,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would calculat
 
 
 def as_csv(judged: JudgedHistory, view: str) -> str:
-    """Nested values are JSON in their cell; a text that a spreadsheet would take for a formula gets a ``'`` before it."""
+    """Nested values are JSON in their cell; a text that spreadsheets take for a formula gets a ``'`` before it."""
     rows = list(VIEWS[view](judged))
     return csv_text(list(rows[0]) if rows else [], ([_cell(value) for value in row.values()] for row in rows))
 

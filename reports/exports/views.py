@@ -15,11 +15,11 @@ Row = dict[str, Any]
 
 def _findings(judged: JudgedHistory) -> Iterator[Row]:
     for one in findings(judged):
-        change = one.change
+        change, origin = one.change, one.change or one.clause
         yield {
             "urgency": one.urgency.value, "what": one.what, "machine": one.machine, "key": one.key, "name": one.name,
             "since": one.since, "effect": change.effect if change else None, "low": change.low if change else None,
-            "high": change.high if change else None, "commits": commits(change or one.clause) if change or one.clause
+            "high": change.high if change else None, "commits": commits(origin) if origin
             else "", "why": one.why, "command": one.command,
         }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Mapping
@@ -67,7 +68,7 @@ def write_history(folder: Path, *, nights: int = 365, cells: int = 65, seed: int
         if np.isnan(drawn.first[0, night]):
             continue
         facts = MACHINES[0] if night < nights - 60 or nights < 200 else MACHINES[1]
-        about = {**header, "machine": facts, "commit": f"{night // 3:040x}"}
+        about = {**header, "machine": facts, "commit": hashlib.sha1(b"%d" % (night // 3)).hexdigest()}
         _night(history, folder, drawn, night, start + timedelta(days=night), about, truth, machine_noise)
     note = {"machine": machine_name(MACHINES[0]), "who": "sim", "text": "new allocator, <accepted>"}
     _acknowledge(history, truth, note, start)
