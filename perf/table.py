@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +14,14 @@ from . import noise
 from .cells import Cell
 from .ratio import Ratio, by_round, median_ns, ratio
 from .rows import NOT_RUN, OK, Row
+
+_LEAST_WIDTH = 160  # columns squeezed into a narrow window, or into the 80 of a pipe, cannot be read
+
+
+def wide_console() -> Console:
+    """Standard output, wide enough for a table."""
+    console = Console(highlight=False)
+    return Console(highlight=False, width=max(console.width, _LEAST_WIDTH))
 
 
 def by_group(rows: Sequence[Row]) -> dict[str, list[Row]]:

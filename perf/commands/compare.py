@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from reports.records import RecordError, RecordFile, read
 
 from .. import compare
 from ..axes import nearest
+from ..table import wide_console
 
 SLOWER = 1
 
@@ -89,7 +89,7 @@ def _is_subject(records: Sequence[RecordFile], name: str) -> bool:
 
 
 def _print(made: compare.Comparison) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = wide_console()
     table = Table(box=None, pad_edge=False, show_edge=False)
     table.add_column("series", overflow="fold")
     for heading in ("first, ms", "second, ms"):

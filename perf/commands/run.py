@@ -29,7 +29,7 @@ from ..plan import LEAST_ROUNDS, MOST_ROUNDS, Plan, estimate, plan, seconds
 from ..progress import Watch, spoken
 from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
 from ..runner import BUDGET_GONE, LocalRunner, Runner
-from ..table import main_table
+from ..table import main_table, wide_console
 from .chart import closing
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _status(rows: list[Row]) -> int:
 
 def _conclude(path: Path, rows: list[Row]) -> int:
     """Table, paths and what is wrong, on standard output; returns the exit status."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = wide_console()
     console.print(main_table(rows))
     console.print()
     try:
