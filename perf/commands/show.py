@@ -5,13 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from rich.console import Console
-
 from conformance.bad_input import BadInput
 from reports.records import RecordError, read
 from reports.records.identity import spoken
 
-from ..table import main_table
+from ..figures import figures_table
+from ..table import main_table, wide_console
 
 
 def shown(given: Namespace) -> int:
@@ -22,14 +21,19 @@ def shown(given: Namespace) -> int:
         raise BadInput(str(error)) from error
     if record.header["of"] != "perf":
         raise BadInput(f"{path}: is a record of {record.header['of']}, not of perf")
-    console = Console(highlight=False)
+    console = wide_console()
     header = record.header
     state = "" if record.complete else " · not brought to its end"
     machine = header["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
     console.print(f"{header['time']} · commit {header['commit'][:12] or 'unknown'}{state}", markup=False)
-    console.print(f"{machine['processor']}, {machine['cores']} cores · {header['versions']}", markup=False)
+    console.print(f"{machine['processor']}, {machine['cores']} cores · {versions}", markup=False)
     console.print(spoken(header["command"]), markup=False, soft_wrap=True)
     for sentence in header.get("warnings", []):
         console.print(f"note: {sentence}", markup=False)
     console.print(main_table(record.rows))
+    figures = figures_table(record.rows)
+    if figures is not None:
+        console.print("\nderived figures", style="bold")
+        console.print(figures)
     return 0
