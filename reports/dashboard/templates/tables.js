@@ -46,7 +46,7 @@ window.Page = {};
     filter(form);
   };
   for (const form of document.querySelectorAll("form.filters[data-table]")) {
-    form.addEventListener("input", () => filter(form));
+    for (const kind of ["input", "change"]) form.addEventListener(kind, () => filter(form));
     form.addEventListener("reset", () => setTimeout(() => filter(form)));
     form.addEventListener("submit", (event) => event.preventDefault());
     const clear = form.closest("section").querySelector("button.clear");
