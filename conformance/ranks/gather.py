@@ -17,10 +17,10 @@ from .witness import first_difference, witness
 _NO_LEDGER = "No ledger was kept: run it again with ledger=True to see at which collective the ranks part."
 
 
-def watch(crew: Crew, folder: Folder, limit_s: float, silence_s: float) -> None:
+def watch(crew: Crew, folder: Folder, limit_s: float, silence_s: float, most_times: float) -> None:
     """Wait until every rank has reported or ended, the time allowed is over, or the run has fallen silent."""
     start = time.monotonic()
-    quiet, allowed = silence.Silence(silence_s), silence.Allowance(start, limit_s)
+    quiet, allowed = silence.Silence(silence_s), silence.Allowance(start, limit_s, most_times)
     next_look = start + silence.LOOK_EVERY_S if silence.available() else allowed.deadline
     while True:
         unfinished = [rank for rank in range(crew.world) if not crew.reported(rank) and rank not in crew.ended]

@@ -30,8 +30,9 @@ _GROUP_OUTLASTS_S = 60.0  # by so much the group's own timeout exceeds the lates
 class Cluster:
     """Runs functions on ranks of one backend. Close it (or use it in a ``with``) to end its helpers.
 
-    ``deadline_s`` bounds every run, less the time in which its ranks wanted a processor and got none; a run in which
-    nothing has happened for ``silence_s`` counts as hung before that (see ``silence.py``). With ``persistent``, ranks
+    ``deadline_s`` bounds every run, less the time in which its ranks wanted a processor and got none, but at most
+    ``most_times`` as long (1: to the second); a run in which nothing has happened for ``silence_s`` counts as hung
+    before that (see ``silence.py``). With ``persistent``, ranks
     stay alive from run to run: quicker, but what a run patches or imports stays with them; they are replaced after any
     run in which not every rank finished. ``preload`` names modules to load once before any rank is made; they must
     start no thread and touch no accelerator. What ranks print goes to files, whose ends come with ``Died``; with
@@ -45,11 +46,13 @@ class Cluster:
         silence_s: float = 3.0,
         persistent: bool = False,
         preload: Sequence[str] = (),
+        most_times: float = MOST_TIMES,
     ) -> None:
         self.backend = backend
         self.deadline_s = deadline_s
         self.silence_s = silence_s
         self.persistent = persistent
+        self.most_times = most_times
         self._preload = tuple(preload)
         self._numbers = itertools.count()
         self._runnable: set[int] = set()  # world sizes known to be
@@ -87,7 +90,7 @@ class Cluster:
             payload=payload,
             init=init,
             ledger=ledger,
-            group_timeout_s=group_timeout_s or limit_s * MOST_TIMES + _GROUP_OUTLASTS_S,
+            group_timeout_s=group_timeout_s or limit_s * self.most_times + _GROUP_OUTLASTS_S,
             environ=self._environment({**ONE_THREAD, **(env or {})}),
             main=main_module(payload),
             **self._meeting(),
@@ -139,7 +142,7 @@ class Cluster:
         with self._crew(order.world) as crew, _folder_in(crew, order.number) as folder:
             write_whole(folder.order, pickle.dumps(order))
             crew.start(folder)
-            watch(crew, folder, limit_s, silence_s)
+            watch(crew, folder, limit_s, silence_s, self.most_times)
             outcomes = gather(crew, folder, order.ledger)
             if os.environ.get(ECHO):
                 crew.echo()

@@ -38,9 +38,9 @@ class Allowance:
     Otherwise a deadline that is generous on a quiet machine would call a run on a busy one hung.
     """
 
-    def __init__(self, start_s: float, limit_s: float) -> None:
+    def __init__(self, start_s: float, limit_s: float, most_times: float = MOST_TIMES) -> None:
         self._end_s = start_s + limit_s
-        self._latest_s = start_s + limit_s * MOST_TIMES
+        self._latest_s = start_s + limit_s * most_times
         self._last = Look(start_s, 0.0, False)
 
     @property
