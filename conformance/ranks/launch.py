@@ -32,11 +32,11 @@ class Cluster:
 
     ``deadline_s`` bounds every run, less the time in which its ranks wanted a processor and got none, but at most
     ``most_times`` as long (1: to the second); a run in which nothing has happened for ``silence_s`` counts as hung
-    before that (see ``silence.py``). With ``persistent``, ranks
-    stay alive from run to run: quicker, but what a run patches or imports stays with them; they are replaced after any
-    run in which not every rank finished. ``preload`` names modules to load once before any rank is made; they must
-    start no thread and touch no accelerator. What ranks print goes to files, whose ends come with ``Died``; with
-    CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
+    before that (see ``silence.py``). With ``persistent``, ranks stay alive from run to run: quicker, but what a run
+    patches or imports stays with them; they are replaced after any run in which not every rank finished. ``preload``
+    names modules to load once before any rank is made; they must start no thread and touch no accelerator. What ranks
+    print goes to files, whose ends come with ``Died``; with CONFORMANCE_ECHO=1 in the environment it is printed here
+    after each run.
     """
 
     def __init__(
