@@ -137,7 +137,7 @@ def test_a_trend_opens_by_keyboard_and_tells_any_night(browser, address):
     page.switch_to.active_element.send_keys(Keys.ENTER)
     until(page, lambda: shown(page, "svg.chart"))
     assert button.get_attribute("aria-expanded") == "true"
-    assert "changes found" in shown(page, "svg.chart")[0].get_attribute("aria-label")
+    assert "1 change found" in shown(page, "svg.chart")[0].get_attribute("aria-label")
     assert page.find_elements("css selector", "svg.chart line.change.confirmed")
     slider, readout = shown(page, "input[type=range]")[0], shown(page, ".readout output")[0]
     latest = readout.text

@@ -16,6 +16,7 @@ from . import data
 from .render import page, resources
 
 _ASSETS = "page-"  # a folder of the page; the rest of its name is a hash of what is in it
+_EXPORTS = "exports"
 _DRAFT = ".draft-page-"
 
 
@@ -43,7 +44,7 @@ def _build(judged: JudgedHistory, history: Path, out: Path, raw: str) -> Path:
             encoded = text.encode("utf-8", errors="replace")
             digest.update(encoded)
             (draft / name).write_bytes(encoded)
-        export_all(judged, draft / "exports")
+        export_all(judged, draft / _EXPORTS)
         assets = f"{_ASSETS}{digest.hexdigest()[:12]}"
         where = f"{assets}/raw" if raw == "copy" else _relative(history, out)
         if raw == "copy":
@@ -61,9 +62,16 @@ def _relative(history: Path, out: Path) -> str:
 
 
 def _take_place(draft: Path, out: Path, assets: str) -> None:
-    """The folder first, then the page that names it, and only then away with what the page before it named."""
+    """The folder first, then the page that names it, and only then away with what the page before it named.
+
+    Exports have names that stay, so that other tools find them; each of them is replaced as one.
+    """
     index = draft.with_name(f"{draft.name}.html")
     (draft / "index.html").replace(index)
+    (out / _EXPORTS).mkdir(exist_ok=True)
+    for export in (draft / _EXPORTS).iterdir():
+        export.replace(out / _EXPORTS / export.name)
+    (draft / _EXPORTS).rmdir()
     shutil.rmtree(out / assets, ignore_errors=True)
     draft.replace(out / assets)
     index.replace(out / "index.html")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import signal
 import sys
@@ -189,15 +187,14 @@ def _concluded(asked: Asked, judged: JudgedHistory, night: Path) -> int:
 
 
 def _page(judged: JudgedHistory, asked: Asked) -> Path | None:
-    """Build the page, where the room for it is there. A page that cannot be built does not change the verdict."""
-    if importlib.util.find_spec("reports.dashboard") is None:
-        return None
+    """Build the page. One that cannot be built does not change the verdict."""
     try:
-        built: Path = importlib.import_module("reports.dashboard").build(judged, asked.history, asked.out)
+        from ..dashboard import build
+
+        return build(judged, asked.history, asked.out)
     except Exception as error:
         print(f"nightly: the page could not be built: {type(error).__name__}: {error}", file=sys.stderr)
         return None
-    return built
 
 
 @contextmanager

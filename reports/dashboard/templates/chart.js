@@ -194,7 +194,7 @@
       if (chart) chart.point(at);
     };
     const redraw = () => {
-      const about = `Trend of ${name}: ${count - from} nights, now ${Page.number(data.columns.value[count - 1], ratio)} ${row.dataset.unit}, ${row.dataset.state}; ${data.changes.length} changes found`;
+      const about = `Trend of ${name}: ${count - from} nights, now ${Page.number(data.columns.value[count - 1], ratio)} ${row.dataset.unit}, ${row.dataset.state}; ${data.changes.length} ${data.changes.length === 1 ? "change" : "changes"} found`;
       chart = plot(box, data, nights, from, about);
       slider.min = from;
       if (chart) chart.svg.addEventListener("pointermove", (event) => point(chart.night(event)));
