@@ -104,7 +104,7 @@ def test_the_command_finds_commits_names_what_is_damaged_and_ends_with_1_at_a_sl
         ("imlp", "torch", "no commit of a record"),
         ("impl", "trch", "did you mean torch"),
         ("impl", "none", "no cell of subject 'none'"),
-        ("one.jsonl", "gone.jsonl", "no commit of a record"),
+        ("one.jsonl", "gone.jsonl", "cannot be read"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_sentence(tmp_path, capsys, first, second, words):

@@ -62,9 +62,10 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             script = folder / f"{name}_{whose}.py"
             script.write_text(text if whose == "torch" else with_ours(text))
             runs[name, whose] = pool.submit(search.run, script)
-        yield runs
-        for run in runs.values():
-            run.cancel()
+        try:
+            yield runs
+        finally:  # after Ctrl-C, too: else it would end only after all that were still to come
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 @pytest.mark.parametrize("whose", ["torch", "impl"])

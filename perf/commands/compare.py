@@ -36,9 +36,11 @@ def compared(given: Namespace) -> int:
 
 
 def _made(given: Namespace) -> compare.Comparison:
-    by = given.by or ("record" if Path(given.first).exists() and Path(given.second).exists() else "")
+    by = given.by or ("record" if _is_place(given.first) and _is_place(given.second) else "")
     if by == "record":
         return compare.runs(_of(given.first), _of(given.second), (given.first, given.second), given.beside)
+    if not Path(given.records).exists():
+        raise BadInput(f"no records are at {given.records}, where {given.first!r} was looked for; name them with --records")
     records = _of(given.records)
     if by == "commit" or (not by and not _is_subject(records, given.first)):
         first, second = (_committed(records, name, given.records) for name in (given.first, given.second))
@@ -47,6 +49,11 @@ def _made(given: Namespace) -> compare.Comparison:
         if not _is_subject(records, name):
             raise BadInput(f"no cell of subject {name!r} is in {given.records}; {nearest(name, _subjects(records))}")
     return compare.subjects(records[-1:], given.first, given.second)
+
+
+def _is_place(name: str) -> bool:
+    """Whether a record or a folder is meant, even if there is none."""
+    return Path(name).exists() or "/" in name or name.endswith(".jsonl")
 
 
 def _of(place: str) -> list[RecordFile]:
