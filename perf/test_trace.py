@@ -8,6 +8,9 @@ import pytest
 from perf import trace
 from perf.__main__ import main
 from perf.cells import Cell
+from perf.commands.chart import closing
+from perf.commands.trace import telling
+from perf.made_up import record, rows
 from perf.memory import highest
 from perf.trace import Span, Traced
 from perf.workloads import load
@@ -113,6 +116,8 @@ def test_a_real_trace_shows_every_byte_that_is_reduced_on_every_rank(tmp_path, c
     again = tmp_path / "again"
     assert main(["chart", str(tmp_path / "timeline.trace.json"), "--out", str(again)]) == 0
     assert (again / "timeline.svg").exists()
+    (tmp_path / "odd.trace.json").write_text('{"traceEvents": [], "otherData": {"variants": [{}]}}')
+    assert main(["chart", str(tmp_path / "odd.trace.json"), "--out", str(again)]) == 2
     assert "ui.perfetto.dev" in capsys.readouterr().out
 
 
@@ -121,6 +126,44 @@ def test_a_wrong_subject_is_not_traced(tmp_path, capsys):
     assert main([*arguments, "--out", str(tmp_path)]) == 1
     assert "is void" in capsys.readouterr().out
     assert not (tmp_path / "timeline.trace.json").exists()
+
+
+HOOKS = [
+    {"workload": "mlp", "strategy": ["plain", "join"]},
+    {"workload": "mlp", "optimizer": "adam", "zero": "on", "cap_mib": [0.0, 1.0],
+     "hook": ["none", "sequential", "interleaved"]},
+    {"workload": "mlp", "optimizer": "adam", "hook": ["none", "local"]},
+]  # fmt: skip
+
+
+def test_of_a_record_the_hooks_of_one_subject_are_traced(tmp_path):
+    made = rows(HOOKS, lambda cell, rank: 10.0)
+    asked = {"asked": {"subjects": {"impl": "impl", "torch": "torch"}}}
+    cells, specs = telling(made, asked)
+    assert [cell.variant for cell in cells] == [
+        "impl · zero · cap 1", "impl · sequential · zero · cap 1", "impl · interleaved · zero · cap 1",
+    ]  # fmt: skip
+    assert specs == {"impl": "impl"}
+    for row in made:
+        if row["axes"]["optimizer"] == "adam" or row["subject"] == "impl":
+            row["status"] = "void"
+    cells, specs = telling(made, asked)
+    assert [cell.variant for cell in cells] == ["torch", "torch · join"]
+    assert specs == {"torch": "torch"}
+
+
+def test_a_sweep_ends_with_its_charts(tmp_path, capsys):
+    path = tmp_path / "one.jsonl"
+    record(path, rows([{"workload": "mlp"}], lambda cell, rank: 10.0, world=1))
+    assert closing(path, traced=True) == 0
+    said = capsys.readouterr().out
+    assert "ratio.png" in said
+    assert "no chart hooks: the record has no interleaved step" in said
+    assert "no chart timeline: the record has no sound step on several ranks" in said
+    (tmp_path / "charts").rename(tmp_path / "before")
+    (tmp_path / "charts").write_text("in the way")
+    assert closing(path, traced=False) == 3
+    assert "the record is whole" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,18 @@ class Board:
         return f"{said}\n{' · '.join(part for part in parts if part)}"
 
     def _backends(self) -> str:
-        names = {"gloo": "Gloo", "nccl": "NCCL"}
-        return ", ".join(dict.fromkeys(names.get(row["axes"]["backend"], "") for row in self.rows))
+        return ", ".join(dict.fromkeys(backend(row["axes"]["backend"]) for row in self.rows))
 
     def _warnings(self) -> list[str]:
         """The reasons not to trust the times, in a few words each."""
         told = dict.fromkeys(sentence for header in self.headers for sentence in header.get("warnings", []))
         found = dict.fromkeys(_SHORT[word] for word in (sentence.split(":")[0] for sentence in told) if word in _SHORT)
         return list(found)
+
+
+def backend(name: str) -> str:
+    """As its makers write it."""
+    return {"gloo": "Gloo", "nccl": "NCCL"}.get(name, name)
 
 
 def short(commit: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..trace import PHASES, Iteration, Span, iterations_of, overlap
 from . import style
-from .board import Board
+from .board import Board, backend
 from .undrawable import Undrawable
 
 TITLE = "Where does the time of one iteration go?"
@@ -23,19 +23,20 @@ def draw(trace: dict[str, Any]) -> Any:
     iterations = iterations_of(trace)[:_MOST_VARIANTS]
     if not any(spans for iteration in iterations for spans in iteration.spans):
         raise Undrawable("the trace holds no iteration")
-    ranks = min(_MOST_RANKS, iterations[0].cell.world)
+    first = iterations[0].cell
+    ranks = min(_MOST_RANKS, first.world)
     made = Board([], [trace["otherData"]["header"]])
-    more = f" The first {ranks} of {iterations[0].cell.world} ranks." if ranks < iterations[0].cell.world else ""
+    more = f" The first {ranks} of {first.world} ranks." if ranks < first.world else ""
     caption = made.caption(
         "The iteration of median length among those traced, with torch's profiler on, which lengthens it. Upper half "
         "of a rank: its main thread, or the device's compute; lower half: its collectives (a line for each thread that "
         "carries them), from when they run until they are done on this rank. Waiting: no operator runs while a "
         "collective of the rank is under way; white: the host's own work, or another process on the core. Overlap: the "
-        "share of the collectives' time during which the rank computes." + more, [],
+        f"share of the collectives' time during which the rank computes.{more} {backend(first.backend)}.", [],
     )  # fmt: skip
+    title = f"{TITLE} ({first.workload}, {first.world} ranks)"
     figure, axes = style.sheet(
-        f"{TITLE} ({iterations[0].cell.workload}, {iterations[0].cell.world} ranks)", caption, len(iterations),
-        height_in=0.62 + 0.42 * ranks, columns=1, legend_lines=1, sharex=True,
+        title, caption, len(iterations), height_in=0.62 + 0.42 * ranks, columns=1, legend_lines=1, sharex=True
     )  # fmt: skip
     for axis, iteration in zip(axes, iterations, strict=True):
         _panel(axis, iteration, ranks)

@@ -15,6 +15,7 @@ from reports.records import RecordError, RecordFile, read
 
 from ..charts import Chart, draw_all, draw_timeline
 from ..records import writable
+from ..trace import iterations_of
 
 DAMAGED, INTERNAL, INTERRUPTED = 1, 3, 130
 
@@ -91,8 +92,8 @@ def _record(path: Path) -> RecordFile:
 def _trace(path: Path) -> dict[str, Any]:
     try:
         trace: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        trace["otherData"]["variants"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        iterations_of(trace)
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise RecordError(f"{path}: is no trace that `perf trace` wrote: {type(error).__name__}: {error}") from error
     return trace
 
