@@ -99,6 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("conformance: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output has had enough
         sys.stderr.close()
         return 1

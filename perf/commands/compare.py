@@ -40,7 +40,7 @@ def _made(given: Namespace) -> compare.Comparison:
     if by == "record":
         return compare.runs(_of(given.first), _of(given.second), (given.first, given.second), given.beside)
     if not Path(given.records).exists():
-        raise BadInput(f"{given.records}, where {given.first!r} was looked for, does not exist; name one with --records")
+        raise BadInput(f"{given.records}, where {given.first!r} was looked for, is not there; name one with --records")
     records = _of(given.records)
     if by == "commit" or (not by and not _is_subject(records, given.first)):
         first, second = (_committed(records, name, given.records) for name in (given.first, given.second))
