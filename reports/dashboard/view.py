@@ -100,9 +100,9 @@ def headline(judged: JudgedHistory, found: list[Finding]) -> str:
     if judged.health is Health.UNJUDGED:
         return "Could not judge tonight"
     alarms = [one for one in found if one.urgency is Urgency.ALARM]
-    clauses = sum(one.clause is not None for one in alarms)
-    slower = sum(one.change is not None for one in alarms)
-    other = len(alarms) - clauses - slower
+    clauses = len({one.clause.clause for one in alarms if one.clause})
+    slower = len({one.key for one in alarms if one.change})
+    other = len({one.key for one in alarms if not one.change and not one.clause})
     told = [f"{slower} series slower"] if slower else []
     told += [f"{plural(clauses, 'clause')} broken"] if clauses else []
     told += [f"{other} series without right numbers"] if other else []
