@@ -103,6 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"perf: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("perf: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output has had enough
         sys.stderr.close()
         return 1

@@ -47,9 +47,13 @@ def rows(tmp_path_factory):
     path = REPLAYED
     if not path:
         from perf.__main__ import main
+        from perf.commands.run import INTERRUPTED
 
         out = tmp_path_factory.mktemp("perf")
-        assert main(["run", "--sweep", "smoke", "--world", "2", "--backend", "gloo", "--out", str(out)]) == 0
+        status = main(["run", "--sweep", "smoke", "--world", "2", "--backend", "gloo", "--out", str(out)])
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        assert status == 0
         (path,) = Path(out).glob("*.jsonl")
     return {row["series"]: row for row in read(path).rows}
 
