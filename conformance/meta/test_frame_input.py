@@ -104,3 +104,12 @@ def test_listing_the_clauses_imports_no_torch():
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)
+
+
+def test_an_interrupted_command_ends_with_a_word_and_its_own_status(monkeypatch, capsys):
+    def interrupted(_given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("conformance.commands.show.show", interrupted)
+    assert main(["show", "JOIN-001"]) == 130
+    assert capsys.readouterr().err == "conformance: interrupted\n"
