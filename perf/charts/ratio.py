@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from ..cells import Cell
@@ -12,7 +13,7 @@ from . import style
 from .board import Board, Measured, label
 from .undrawable import Undrawable
 
-_MOST_LINES = 36
+_MOST_LINES = 30
 _FINE = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2)
 _COARSE = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 1, 1.5, 2, 3, 5, 10, 20)
 
@@ -27,7 +28,8 @@ def draw(made: Board) -> Any:
     first, last = shown[0][1]["subject"], shown[0][2]["subject"]
     caption = made.caption(
         f"Ratio of the medians of the times, {first} over {last}, measured interleaved in the same processes, with its "
-        "95 % BCa interval (none: too few rounds). Grey: how far from 1 the same cell comes out against itself here."
+        "95 % BCa interval (none: too few rounds; filled: it is clear of 1). Grey: how far from 1 the same "
+        f"cell comes out against itself here. {_usual_world(shown)} ranks where nothing else is said."
         + (f" {more} more pairs are in the record." if more else ""),
         [row for _, *both in shown for row in both],
     )  # fmt: skip
@@ -52,7 +54,7 @@ Pair = tuple[Measured, Row, Row]
 
 
 def _pairs(made: Board) -> list[Pair]:
-    """Every cell of the first subject beside the last subject's, those of one workload together."""
+    """Every cell of the first subject beside the last subject's: plain steps first, then by workload."""
     if len(made.subjects) < 2:
         return []
     first, last = made.subjects[0], made.subjects[-1]
@@ -63,7 +65,13 @@ def _pairs(made: Board) -> list[Pair]:
             if twin is not None:
                 found.append((group, row, twin))
     order = list(dict.fromkeys(pair[1]["axes"]["workload"] for pair in found))
-    return sorted(found, key=lambda pair: order.index(pair[1]["axes"]["workload"]))
+    return sorted(found, key=lambda pair: (not _plain(pair[1]), order.index(pair[1]["axes"]["workload"])))
+
+
+def _plain(row: Row) -> bool:
+    """Whether it is a step of DDP as it comes: those stand first, one for each workload."""
+    cell = Cell(**row["axes"])
+    return (label(cell), cell.optimizer, cell.unit) == ("DDP", "sgd", "step")
 
 
 def _twin(row: Row, rows: list[Row], last: str) -> Row | None:
@@ -99,12 +107,16 @@ def _ends(found: list[Ratio]) -> tuple[float, float]:
     return 1 / far, far
 
 
+def _usual_world(shown: list[Pair]) -> int:
+    return statistics.mode(row["axes"]["world"] for _, row, _ in shown)
+
+
 def _name(pair: Pair, shown: list[Pair]) -> str:
     """What tells this line from the others."""
     cell = Cell(**pair[1]["axes"])
     words = [cell.workload, label(cell).replace("DDP", ""), cell.optimizer.replace("sgd", "")]
     if cell.unit == "epoch":
         words.append(f"{cell.skew.replace('_', ' ')} {cell.skew_fraction:g}")
-    if len({each[1]["axes"]["world"] for each in shown}) > 1:
+    if cell.world != _usual_world(shown):
         words.append(f"{cell.world} rank{'s' * (cell.world > 1)}")
     return " · ".join(word for word in words if word)
