@@ -132,7 +132,7 @@ def test_building_again_replaces_the_page_and_nothing_else(tmp_path):
     build(judge(plain(tmp_path / "b", nights=5, cells=1)), tmp_path / "b" / "history", out)
     assert len(list(out.glob("page-*"))) == len(first) == 1
     assert sorted(path.name for path in out.iterdir() if not path.name.startswith("page-")) == [
-        "exports", "index.html", "work-of-somebody",
+        ".page.lock", "exports", "index.html", "work-of-somebody",
     ]  # fmt: skip
     assert acknowledgeable.read_bytes() == before
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -68,16 +70,25 @@ def _take_place(draft: Path, out: Path, assets: str) -> None:
     """
     index = draft.with_name(f"{draft.name}.html")
     (draft / "index.html").replace(index)
-    (out / _EXPORTS).mkdir(exist_ok=True)
-    for export in (draft / _EXPORTS).iterdir():
-        export.replace(out / _EXPORTS / export.name)
-    (draft / _EXPORTS).rmdir()
-    shutil.rmtree(out / assets, ignore_errors=True)
-    draft.replace(out / assets)
-    index.replace(out / "index.html")
-    for old in out.glob(f"{_ASSETS}*"):
-        if old.name != assets and (old / "page.js").is_file():
-            shutil.rmtree(old, ignore_errors=True)
+    with _alone(out):
+        (out / _EXPORTS).mkdir(exist_ok=True)
+        for export in (draft / _EXPORTS).iterdir():
+            export.replace(out / _EXPORTS / export.name)
+        (draft / _EXPORTS).rmdir()
+        shutil.rmtree(out / assets, ignore_errors=True)
+        draft.replace(out / assets)
+        index.replace(out / "index.html")
+        for old in out.glob(f"{_ASSETS}*"):
+            if old.name != assets and (old / "page.js").is_file():
+                shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Two machines may write into one folder: the page of one must not name what the other has cleared away."""
+    with (out / ".page.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # held only for the moment of the exchange, and let go with its process
+        yield
 
 
 def _bring(judged: JudgedHistory, history: Path, place: Path) -> None:

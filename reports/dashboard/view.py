@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..findings import Finding, Urgency, at_work, gaps
-from ..judging import Basis, ClauseHistory, ClauseState, Health, JudgedHistory, Machine, Night, Series, State
+from ..judging import (
+    Basis,
+    ClauseChange,
+    ClauseHistory,
+    ClauseState,
+    Health,
+    JudgedHistory,
+    Machine,
+    Night,
+    Series,
+    State,
+)
 from ..words import moment, percent, plural
 
 _WANTED = ("workload", "backend", "world")  # axes with a filter of their own
@@ -208,7 +219,8 @@ def side_by_side(judged: JudgedHistory) -> list[tuple[str, str, list[SeriesRow |
     return [(name, unit, each) for (name, unit, _), each in found.items() if len(each) - each.count(None) > 1]
 
 
-def clause_changes(judged: JudgedHistory) -> list[Any]:
+def clause_changes(judged: JudgedHistory) -> list[ClauseChange]:
+    """The newest first."""
     return list(reversed(judged.clause_changes))[:_MOST_CHANGES]
 
 

@@ -134,7 +134,7 @@
       const since = change.since - data.first, until = change.until < 0 ? count - 1 : change.until - data.first;
       if (until < from) continue;
       const left = x(Math.max(since, from)), kind = change.worse ? change.state : "improved";
-      if (change.worse) draw(svg, "rect", { class: `span ${kind}`, x: left, y: edge.top, width: Math.max(x(until) - left, 2), height: height - edge.top - edge.bottom });
+      if (change.worse && change.state !== "acknowledged") draw(svg, "rect", { class: `span ${kind}`, x: left, y: edge.top, width: Math.max(x(until) - left, 2), height: height - edge.top - edge.bottom });
       if (since < from) continue;
       draw(svg, "line", { class: `change ${kind}`, x1: left, x2: left, y1: edge.top - 4, y2: height - edge.bottom });
       const late = left > x(count - 1) - 90;
@@ -210,7 +210,7 @@
       ranges.append(button);
     }
     slider.addEventListener("input", () => point(Number(slider.value)));
-    const parameters = make("details", { class: "judged" }, make("summary", {}, "How this series is judged"));
+    const parameters = make("details", { class: "judged", open: "" }, make("summary", {}, "How this series is judged"));
     parameters.append(document.getElementById("parameters").content.cloneNode(true));
     const key = make("p", { class: "legend quiet" }, "Line: the night's median. Bars: its blocks. Band: level ± 2 × noise. ○ before it was measured again. ▲ versions changed. ✎ has a note.");
     const inside = make("div", { class: "inside" }, ranges, box, slider, make("p", { class: "readout" }, out, " ", files), key, listed(data, nights, ratio));

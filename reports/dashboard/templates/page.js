@@ -33,10 +33,9 @@
       cell.colSpan = row.cells.length;
       row.after(row.detail);
       cell.textContent = "Loading …";
-      fill(cell).catch((error) => { cell.textContent = `This cannot be shown: ${error.message}.`; });
+      row.filled = fill(cell).catch((error) => { cell.textContent = `This cannot be shown: ${error.message}.`; });
     }
     row.detail.hidden = !opened;
-    return opened;
   };
   const openSeries = (row) => Page.detail(row, (cell) => Page.trend(cell, row));
   const openClause = (row) => Page.detail(row, (cell) => Page.clause(cell, row.dataset.clause));
@@ -60,8 +59,10 @@
     if (!row) return;
     row.hidden = false;
     if (row.querySelector("button.open").getAttribute("aria-expanded") !== "true") open(row);
-    row.scrollIntoView({ block: "start" });
     row.querySelector("button.open").focus({ preventScroll: true });
+    const scroll = () => row.scrollIntoView({ block: "start" });
+    scroll();
+    row.filled.then(scroll);  // before that the page may be too short for it
   };
   const go = () => {
     const hash = decodeURIComponent(location.hash.slice(1)), [name, value] = hash.split("=", 2);
