@@ -53,6 +53,15 @@ def test_it_says_first_what_is_wrong_and_how_to_see_it_again(made):
     assert len(page.ids) == len(set(page.ids))
 
 
+def test_a_healthy_night_is_said_to_be_healthy(tmp_path):
+    history = plain(tmp_path, nights=6, cells=2)
+    judged = judge(history)
+    page = Page(build(judged, history, tmp_path / "out"))
+    assert judged.health.exit_status == 0
+    assert "Healthy" in page.text
+    assert "Nothing has regressed" in page.text
+
+
 def test_every_address_is_inside_the_folder_and_there(made):
     out = made[2]
     addresses = [each for each in Page(out / "index.html").addresses if not each.startswith(("#", "data:"))]

@@ -181,6 +181,20 @@ def test_the_matrix_filters_and_shows_the_history_of_a_clause(browser, address):
     quiet(page)
 
 
+@pytest.mark.parametrize("view", ["#%", "#series=gone", "#clause=%E0%A4%A", "#tonight?state=new", "#nowhere"])
+def test_an_address_that_names_nothing_shows_a_view_all_the_same(browser, address, view):
+    page = opened(browser, address, view)
+    assert len(shown(page, "section.view")) == 1
+    quiet(page)
+
+
+def test_an_address_with_filters_sets_them(browser, address):
+    page = opened(browser, address, "#trends?state=confirmed&machine=0")
+    rows = shown(page, "#t-series tr.row")
+    assert rows
+    assert all("confirmed" in row.text for row in rows)
+
+
 def test_texts_that_are_script_do_nothing(browser, tmp_path):
     history = hostile(tmp_path)
     acknowledged(history, "<img src=x onerror=window.hacked=1>")

@@ -52,6 +52,7 @@ def test_three_nights_with_a_slow_down_planted_in_the_third(tmp_path):
     assert "mlp" in reason
     assert "impl / torch" in reason
     assert f"since {third.name}" in reason
+    assert "1 series slower" in (tmp_path / "o" / "index.html").read_text()
     verdict = read(third.folder / "verdict.jsonl")
     assert verdict.footer["exit_status"] == 1
     assert verdict.header["parameters"]["window"] == 40

@@ -64,20 +64,25 @@
     scroll();
     row.filled.then(scroll);  // before that the page may be too short for it
   };
+  const decoded = (text) => {
+    try { return decodeURIComponent(text); } catch { return text; }  // an address that somebody has cut
+  };
   const go = () => {
-    const hash = decodeURIComponent(location.hash.slice(1)), [name, value] = hash.split("=", 2);
-    if (name === "series" && !hash.includes("?")) {
+    const hash = location.hash.slice(1), cut = hash.indexOf("=");
+    const name = hash.slice(0, Math.max(cut, 0)), value = decoded(hash.slice(cut + 1));
+    if (name === "series") {
       show("trends");
       reveal(document.querySelector(`#t-series [data-key="${CSS.escape(value)}"]`), openSeries);
     } else if (name === "clause") {
       show("guarantees");
       reveal(document.getElementById(`c-${value}`), openClause);
     } else {
-      const [view, query] = location.hash.slice(1).split("?", 2);
+      const [view, query] = hash.split("?", 2);
       const inside = document.getElementById(view || "tonight");
       const section = inside && inside.closest("section.view");
       show(section ? section.id : "tonight");
-      if (query) Page.setFilters(section.querySelector("form.filters"), new URLSearchParams(query));
+      const form = section && section.querySelector("form.filters[data-table]");
+      if (form && query) Page.setFilters(form, new URLSearchParams(query));
       if (section && inside !== section) inside.scrollIntoView(); else if (view) scrollTo(0, 0);
     }
   };
