@@ -18,8 +18,8 @@ from .lifeline import ANSWERED, FREE, REPORTED
 from .nursery import STACKS_SIGNAL, Nursery
 
 _NO_NAME = "The hostname of the client socket cannot be retrieved"  # torch's complaint about NO_DNS
-_STACKS_LIMIT_S = 2.0  # a process that cannot even be interrupted (stopped, or stuck in a disk wait) writes none
-_ANSWER_LIMIT_S = 0.5
+_STACKS_LIMIT_S = 5.0  # a process that cannot even be interrupted (stopped, or stuck in a disk wait) writes none
+_ANSWER_LIMIT_S = 3.0  # likewise; on a busy machine an answer takes its time
 _END_LIMIT_S = 10.0
 _PUT_AWAY_LIMIT_S = 10.0
 
