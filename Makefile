@@ -91,7 +91,7 @@ perf-list: $(READY)
 	$(RUN) -m perf list $(ARGS)
 
 defects: $(READY)
-	$(RUN) -m conformance defects --select '$(SELECT)' --jobs '$(JOBS)' $(ARGS)
+	$(RUN) -m conformance defects --select '$(or $(SELECT),*)' --jobs '$(JOBS)' $(ARGS)
 
 repros: $(READY)
 	REPROS=all $(RUN) -m pytest conformance/meta/test_repros.py $(ARGS)
