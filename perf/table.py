@@ -32,6 +32,12 @@ def by_group(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return groups
 
 
+def in_order(rows: Sequence[Row], series: Sequence[str]) -> list[Row]:
+    """The rows in the order in which they were asked for; a record has those first that went wrong first."""
+    places = {name: place for place, name in enumerate(series)}
+    return sorted(rows, key=lambda row: places.get(row["series"], len(places)))
+
+
 def against(row: Row, rows: Sequence[Row]) -> Row | None:
     """What a cell of a group is compared with, None for nothing.
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from perf.plan import Place, plan
 from perf.rows import blank
 from perf.sweep import _checked
-from perf.table import against, main_table
+from perf.table import against, in_order, main_table
 
 CELLS = [{"workload": "mlp", "strategy": ["plain", "join"]}, {"workload": "mlp", "hook": "local"}]
 
@@ -65,6 +65,15 @@ def test_void_cells_show_their_reason_and_no_time():
     (line,) = [line for line in text.splitlines() if line.strip().startswith("torch ") and "join" not in line]
     assert line.split() == ["torch", "void", "weights", "are", "off"]
     assert "1.00" in text
+
+
+def test_a_cell_that_went_wrong_first_changes_nothing_in_what_is_compared():
+    group = rows(CELLS)
+    asked = [row["series"] for row in group.values()]
+    wrong = {**group["torch"], "status": "hung"}
+    recorded = in_order([wrong, *(row for name, row in group.items() if name != "torch")], asked)
+    assert [row["series"] for row in recorded] == asked
+    assert against(group["impl · join"], recorded) is group["torch · join"]
 
 
 def test_a_group_that_never_had_its_turn_is_one_line():

@@ -29,7 +29,7 @@ from ..plan import LEAST_ROUNDS, MOST_ROUNDS, Plan, estimate, plan, seconds
 from ..progress import Watch, spoken
 from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
 from ..runner import BUDGET_GONE, LocalRunner, Runner
-from ..table import main_table, wide_console
+from ..table import in_order, main_table, wide_console
 from .chart import closing
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
         return INTERNAL
     finally:
         runner.close()
-    status = _conclude(record.writer.path, rows)
+    asked_for = [cell.series for group in asked.planned.groups for cell in group]
+    status = _conclude(record.writer.path, in_order(rows, asked_for))
     if given.charts and status != INTERNAL:
         return max(status, closing(record.writer.path, traced=isinstance(runner, LocalRunner)))
     return status

@@ -10,7 +10,7 @@ from reports.records import RecordError, read
 from reports.records.identity import spoken
 
 from ..figures import figures_table
-from ..table import main_table, wide_console
+from ..table import in_order, main_table, wide_console
 
 
 def shown(given: Namespace) -> int:
@@ -31,8 +31,9 @@ def shown(given: Namespace) -> int:
     console.print(spoken(header["command"]), markup=False, soft_wrap=True)
     for sentence in header.get("warnings", []):
         console.print(f"note: {sentence}", markup=False)
-    console.print(main_table(record.rows))
-    figures = figures_table(record.rows)
+    rows = in_order(record.rows, header.get("asked", {}).get("cells", []))
+    console.print(main_table(rows))
+    figures = figures_table(rows)
     if figures is not None:
         console.print("\nderived figures", style="bold")
         console.print(figures)
