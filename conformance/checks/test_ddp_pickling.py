@@ -84,8 +84,12 @@ def test_a_model_on_another_group_cannot_be_pickled(ranks):
         assert found == {"weight": [mean_of_all(ranks.world)]}
 
 
+OUTLIVING = []  # models whose group is gone: torch's may wait for ever for the interpreter when it is freed after it
+
+
 def pickle_without_a_group(ctx):
     model = wrapped(ctx, models.scalar())
+    OUTLIVING.append(model)
     ctx.meet("built")
     dist.destroy_process_group()
     return caught(through_bytes, model)

@@ -247,7 +247,7 @@ def test_in_throwing_mode_all_ranks_stop_before_the_first_uneven_iteration(clust
         for rank, (log, done, ends, error) in enumerate(seen):
             assert error is not None
             assert error.is_a(RuntimeError)
-            who = f"Rank {rank} exhausted" if case.schedule[rank] == least else "at least one rank that exhausted inputs"
+            who = f"Rank {rank} exhausted" if case.schedule[rank] == least else "one rank that exhausted inputs"
             assert who in error.text
             assert done == least
             assert not any(ends)
