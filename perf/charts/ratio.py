@@ -108,7 +108,7 @@ def _ends(found: list[Ratio]) -> tuple[float, float]:
 
 
 def _usual_world(shown: list[Pair]) -> int:
-    return statistics.mode(row["axes"]["world"] for _, row, _ in shown)
+    return statistics.mode(int(row["axes"]["world"]) for _, row, _ in shown)
 
 
 def _name(pair: Pair, shown: list[Pair]) -> str:
