@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from .. import deviations
@@ -23,8 +24,19 @@ def show(given: Namespace) -> int:
     story = story_of(clause.id)
     if story is not None and not given.no_story:
         print("\nstory")
+        return _tell(story)
+    return 0
+
+
+def _tell(story: Callable[[], Iterable[str]]) -> int:
+    from ..ranks.nursery import NurseryFailed  # brings torch along, which all else here does without
+
+    try:
         for line in story():
             print(f"  {line}" if line else "", flush=True)
+    except NurseryFailed as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 3
     return 0
 
 
