@@ -51,7 +51,7 @@ class Arrivals:
         self.stop()
         for bucket in buckets:
             for parameter in bucket.parameters:
-                self._hook(parameter, _noting(bucket.arrived.append, parameter))
+                self._note(parameter, bucket.arrived.append)
             if bucket.awaited:
                 self._hook(bucket.awaited[-1], _telling(self._reducer, bucket.spec.index))
         self.counted, self.watching = False, True
@@ -64,6 +64,17 @@ class Arrivals:
         self._nodes.clear()
         self.watching = False
 
+    def _note(self, parameter: torch.nn.Parameter, append: Callable[[torch.Tensor], None]) -> None:
+        """Have the parameter appended.
+
+        A built-in function on the parameter itself is the cheapest hook there is. That it comes before some of the
+        user's does no harm: nothing is read before the node of the last parameter is done. (A frozen one takes none.)
+        """
+        if parameter.requires_grad:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(append))
+        else:
+            self._hook(parameter, lambda *_: append(parameter))
+
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
         if self._recast:
             self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
@@ -73,10 +84,6 @@ class Arrivals:
 
     def __del__(self) -> None:
         self.stop()
-
-
-def _noting(append: Callable[[torch.Tensor], None], parameter: torch.Tensor) -> Callable[..., None]:
-    return lambda *_: append(parameter)
 
 
 def _counting(reducer: weakref.ref[Reducer], index: int) -> Callable[..., None]:
