@@ -46,7 +46,7 @@ def add_night(
             _copied(source, draft / name)
         _written(draft / MANIFEST, manifest)
         sync_folder(draft)
-        place = home / night_name(began, word[:4])
+        place = home / night_name(began, f"{began.microsecond:05x}{word[:4]}")
         draft.rename(place)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
