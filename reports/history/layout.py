@@ -45,7 +45,7 @@ def is_night(name: str) -> bool:
 
 
 def night_name(moment: datetime, word: str) -> str:
-    """The folder of a night that began at this moment; ``word`` (hexadecimal) keeps two of one second apart, in order."""
+    """The folder of a night that began at this moment; ``word`` (hexadecimal) keeps those of one second in order."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H%M%SZ}-{word}"
 
 
