@@ -1,7 +1,7 @@
 """How the reducer learns that gradients have accumulated: one call for each, or lists with one call a bucket.
 
-The hooks stand on the nodes that accumulate gradients, behind the parameters' own hooks: what a user's hook makes of a
-gradient is what is reduced.
+The hooks that may start something stand on the nodes that accumulate gradients, behind the parameters' own hooks: what
+a user's hook makes of a gradient is what is reduced.
 
 Asking the reducer about every parameter costs more than the rest of a small model's reduction. So where the order of
 arrival is known, each parameter is only appended to its bucket's list, and the one that should come last asks. Whatever

@@ -169,6 +169,9 @@ class Reducer:
         self.reductions = 0
         self.rebuilt = self._use_agreed = False
         self._never_used, self._expected, self.arrival_order = frozenset(), None, []
+        self._orderly = True
+        if self._arrivals.watching:
+            self._arrivals.count_each()
         self._lay_out(first_plan(self.specs, self.caps, will_be_rebuilt=not self.find_unused))
 
     # -- watching parameters
@@ -201,8 +204,12 @@ class Reducer:
 
     def watch_anew(self) -> None:
         """The parameters were moved or cast, which may have given them new nodes: watch those."""
-        if self._arrivals.watching:
-            self._count_again()
+        if not self._arrivals.watching:
+            return
+        if self._arrivals.counted:
+            self._arrivals.count_each()
+        else:
+            self._note_arrivals_in_buckets()
 
     def remove_hooks(self) -> None:
         """Stop watching gradients: from now on backward is local (DDP-066)."""

@@ -164,6 +164,21 @@ def test_a_model_that_was_cast_is_still_watched(cap):
     assert traffic.done == 2
 
 
+def test_a_static_graph_that_starts_over_learns_its_arrivals_anew(cap):
+    model = Steps()
+    reducer, traffic = build(model, static_graph=True, cap=cap)
+    for done in (1, 2):
+        forward(model, reducer).backward()
+        assert traffic.done == done
+    reducer.rebuild(reducer.proposed_order())
+    assert not reducer._arrivals.counted
+    reducer.start_over()
+    model.zero_grad()
+    forward(model, reducer).backward()
+    assert (traffic.done, reducer.never_used) == (3, frozenset())
+    assert reducer._expected == [1, 1, 1]
+
+
 def test_noted_arrivals_keep_neither_reducer_nor_model_alive():
     model = Steps()
     reducer, _ = build(model)
