@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .bad_input import BadInput
+from .ending import status_of
 
 STATUSES = """exit status:
   0   every clause is kept, or its break is a listed deviation, and no listed deviation is stale
@@ -79,32 +79,27 @@ def _defects(defects: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; returns the exit status."""
     given = parser().parse_args(arguments)
-    try:
-        match given.command:
-            case "run":
-                from .launched import run as command
-            case "clauses":
-                from .commands.clauses import clauses as command
-            case "repro":
-                from .commands.repro import repro as command
-            case "page":
-                from .commands.page import page as command
-            case "compare":
-                from .commands.compare import compare as command
-            case "defects":
-                from .commands.defects import defects as command
-            case _:
-                from .commands.show import show as command
-        return command(given)
-    except BadInput as error:
-        print(f"conformance: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("conformance: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has had enough
-        sys.stderr.close()
-        return 1
+    return status_of("conformance", lambda: _command(given))
+
+
+def _command(given: argparse.Namespace) -> int:
+    """Load what the command needs, and do it."""
+    match given.command:
+        case "run":
+            from .launched import run as command
+        case "clauses":
+            from .commands.clauses import clauses as command
+        case "repro":
+            from .commands.repro import repro as command
+        case "page":
+            from .commands.page import page as command
+        case "compare":
+            from .commands.compare import compare as command
+        case "defects":
+            from .commands.defects import defects as command
+        case _:
+            from .commands.show import show as command
+    return command(given)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from conformance.bad_input import BadInput
+from conformance.ending import status_of
 
 STATUSES = """exit status:
   0   every cell was measured, or could not be for a reason that is known
@@ -85,30 +85,25 @@ def _run(run: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; returns the exit status."""
     given = parser().parse_args(arguments)
-    try:
-        match given.command:
-            case "run":
-                from .commands.run import run as command
-            case "list":
-                from .commands.list import listed as command
-            case "compare":
-                from .commands.compare import compared as command
-            case "trace":
-                from .commands.trace import trace as command
-            case "chart":
-                from .commands.chart import charted as command
-            case _:
-                from .commands.show import shown as command
-        return command(given)
-    except BadInput as error:
-        print(f"perf: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("perf: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has had enough
-        sys.stderr.close()
-        return 1
+    return status_of("perf", lambda: _command(given))
+
+
+def _command(given: argparse.Namespace) -> int:
+    """Load what the command needs, and do it."""
+    match given.command:
+        case "run":
+            from .commands.run import run as command
+        case "list":
+            from .commands.list import listed as command
+        case "compare":
+            from .commands.compare import compared as command
+        case "trace":
+            from .commands.trace import trace as command
+        case "chart":
+            from .commands.chart import charted as command
+        case _:
+            from .commands.show import shown as command
+    return command(given)
 
 
 if __name__ == "__main__":

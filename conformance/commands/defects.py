@@ -16,8 +16,8 @@ from ..defects import sins
 from ..defects.gang import Gang
 from ..defects.hunted import Answer, Hunted
 from ..defects.sins import Sin
+from ..ending import terminated_like_interrupted
 from ..judgement import BROKEN, INTERRUPTED, OK
-from .run import _terminated_like_interrupted
 
 
 def defects(given: Namespace) -> int:
@@ -58,7 +58,7 @@ def _hunt(wanted: Sequence[Sin], gang: Gang) -> int:
     killed: list[Hunted] = []
     others: list[Hunted] = []
     try:
-        with _terminated_like_interrupted(), gang:
+        with terminated_like_interrupted(), gang:
             for sin, hunted in gang.hunt(wanted):
                 (killed if hunted.killed else others).append(hunted)
                 print("\n".join(_rows(sin, hunted, width)), flush=True)

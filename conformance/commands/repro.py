@@ -31,9 +31,6 @@ def repro(given: Namespace) -> int:
     except ScriptFailed as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 3
-    except KeyboardInterrupt:
-        print("conformance: interrupted", file=sys.stderr)
-        return 130
     return 0 if all(shown) else 1
 
 

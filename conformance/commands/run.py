@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 from argparse import Namespace
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 import pytest
@@ -23,6 +21,7 @@ from .. import asked as ask
 from .. import inventory, plugin, report, resume
 from ..bad_input import BadInput
 from ..clauses import Catalogue, load, matches
+from ..ending import terminated_like_interrupted
 from ..frame import Frame
 from ..judgement import BAD_INPUT, INTERNAL, INTERRUPTED
 from ..pages.header import about
@@ -55,7 +54,7 @@ def run(given: Namespace, troop: Troop | None = None) -> int:
         frame = Frame(asked, catalogue, whole, reporter(stderr), elsewhere=cited, earlier=earlier)
         if troop is not None:
             frame.clusters = partial(SpreadCluster, troop)
-        with _terminated_like_interrupted():
+        with terminated_like_interrupted():
             status = _pytest(frame, checks, out, {**header, **earlier.header()})
         frame.reporter.end()
         if frame.judgement is not None and not frame.judgement.interrupted and not frame.suite_errors:
@@ -215,17 +214,3 @@ def _streams() -> Iterator[tuple[TextIO, TextIO]]:
     sys.stderr.flush()
     with os.fdopen(os.dup(1), "w") as stdout, os.fdopen(os.dup(2), "w") as stderr:
         yield stdout, stderr
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """A polite request to end (SIGTERM) ends a run as Ctrl-C does: recorded, and without leaving ranks behind."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

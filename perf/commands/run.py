@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from conformance import asked as ask
 from conformance.bad_input import BadInput
+from conformance.ending import terminated_like_interrupted
 from reports.records import RecordError, read
 from reports.records.writer import PART
 
@@ -131,7 +129,7 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
 
     runner = runner_for(give_up)
     try:
-        with _terminated_like_interrupted(), record.writer:
+        with terminated_like_interrupted(), record.writer:
             rows = [*record.taken, *_groups(asked, runner, record)]
             record.writer.close({"exit_status": _status(rows)})
     except KeyboardInterrupt:
@@ -213,17 +211,3 @@ def _conclude(path: Path, rows: list[Row]) -> int:
     if void:
         console.print(f"{void} cells are void: their weights are not what one process computes", soft_wrap=True)
     return _status(rows)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """A polite request to end (SIGTERM) ends a run as Ctrl-C does: recorded, and without leaving ranks behind."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
