@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.bad_input import BadInput
 
-from .workloads import KNOWN, SIZES, SPARSE
+from .workloads import COUNTS, KNOWN, SIZES, SPARSE
 
 MOST_RANKS = 256
 
@@ -28,7 +28,8 @@ class Axis:
 
 AXES: dict[str, Axis] = {
     "workload": Axis("what is trained", "mlp", tuple(KNOWN), shared=True),
-    "size": Axis("sizes of the workload; auto: gpu on a GPU, else cpu", "auto", ("auto", *SIZES), shared=True),
+    "size": Axis("sizes of the workload; auto: gpu on a GPU, else cpu; a number: so many parameters (tiny)", "auto",
+                 ("auto", *SIZES, *COUNTS), shared=True),
     "world": Axis("number of ranks; also max (WORLD) and all (1, 2, 4 … WORLD)", "max", kind=int,
                   limits=(1, MOST_RANKS), shared=True),
     "skew": Axis("how many inputs each rank has; straggler: as many as the others, but it is slower", "even",
@@ -108,6 +109,7 @@ def _uneven(axes: Axes) -> bool:
 
 
 _RULES: tuple[tuple[Callable[[Axes], bool], str], ...] = (
+    (lambda a: a["size"] in COUNTS and a["workload"] != "tiny", "only tiny has sizes that count parameters"),
     (lambda a: a["world"] == 1 and a["skew"] != "even", "one rank alone is even"),
     (lambda a: a["world"] == 1 and a["strategy"] in ("flag", "drop_last"), "one rank alone is even"),
     (lambda a: _uneven(a) and a["unit"] == "step", "with uneven inputs a sample is a whole run"),

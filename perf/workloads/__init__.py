@@ -20,10 +20,15 @@ KNOWN: dict[str, str] = {
     "convnet": "a ResNet-style convolutional network with BatchNorm: buffers, and parameters of all sizes",
     "transformer": "a GPT-style language model",
     "embedding": "embedding tables with sparse gradients beside a small dense network",
+    "light": "a few small layers: so short that what a library adds is seen well",
+    "normed": "the same with BatchNorm",
 }
-ABOUT_MS = {"tiny": 5.0, "mlp": 4.0, "convnet": 25.0, "transformer": 25.0, "embedding": 4.0}
+ABOUT_MS = {
+    "tiny": 5.0, "mlp": 4.0, "convnet": 25.0, "transformer": 25.0, "embedding": 4.0, "light": 1.0, "normed": 1.5,
+}  # fmt: skip
 SPARSE = frozenset({"embedding"})  # sparse gradients: plain SGD only, and nothing that shards
 SIZES = ("cpu", "gpu")
+COUNTS = ("25", "50", "100", "200", "400", "800", "1600")  # sizes that only tiny has: so many parameters
 
 Size = Mapping[str, int]
 

@@ -1,13 +1,14 @@
-"""400 parameters of 64 elements each: nearly all of a step is what the library does per parameter."""
+"""400 parameters (or another number) of 64 elements: nearly all of a step is what the library does per parameter."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from . import Size
+from . import COUNTS, Size
 
-SIZES: dict[str, Size] = {"cpu": {"parameters": 400, "numel": 64}, "gpu": {"parameters": 400, "numel": 64}}
+_COUNTS = {"cpu": 400, "gpu": 400, **{name: int(name) for name in COUNTS}}
+SIZES: dict[str, Size] = {name: {"parameters": count, "numel": 64} for name, count in _COUNTS.items()}
 RATES = {"sgd": 0.1, "adam": 0.01}
 
 
