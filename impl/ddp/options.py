@@ -143,7 +143,7 @@ def check_static_graph(ddp: DistributedDataParallel) -> None:
     if ddp.static_graph:
         warnings.warn("static_graph is set already; setting it again changes nothing.", UserWarning, stacklevel=3)
         return
-    if ddp.reducer.has_seen_forward:
+    if ddp.reducer.forwards.latest is not None:
         ddp._log_and_throw(
             RuntimeError,
             "_set_static_graph should be called before training loop starts, and this model has already run a training "

@@ -30,6 +30,43 @@ class Ticket:
         self.context = kernels.distributed_context()
 
 
+class Forwards:
+    """The forwards whose backward may come, and the arrivals that came before it announced itself."""
+
+    def __init__(self) -> None:
+        #: the last grad-enabled forward's; None before the first
+        self.latest: Ticket | None = None
+        #: (backward, parameter) of arrivals that came before their backward announced itself
+        self._early: list[tuple[int, int]] = []
+
+    def admit(self, ticket: Ticket) -> None:
+        """Note a grad-enabled forward."""
+        former = self.latest
+        if ticket.unused is not None and former is not None and not former.spent and former.unused is not None:
+            ticket.unused &= former.unused  # two forwards before one backward: used is what either uses
+            former.unused = ticket.unused
+        self.latest = ticket
+        self._early.clear()
+
+    def unannounced(self, backward: int, index: int) -> Ticket | None:
+        """The forward whose backward begins with this arrival, because nothing else could tell; else None.
+
+        An arrival that may be early in a backward that will announce itself is remembered.
+        """
+        ticket = self.latest
+        if ticket is None or ticket.spent or not ticket.sync:
+            return None
+        if not ticket.announced:
+            return ticket
+        self._early.append((backward, index))
+        return None
+
+    def came_early(self, backward: int) -> list[int]:
+        """The parameters that arrived in this backward before it announced itself; told once."""
+        early, self._early = self._early, []
+        return [index for when, index in early if when == backward]
+
+
 def announce_backward(outputs: Sequence[torch.Tensor], ticket: Ticket, begin: Callable[[Ticket], None]) -> None:
     """Have ``begin(ticket)`` called when a backward pass reaches any of the outputs, before it goes further.
 

@@ -288,13 +288,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
 
     def _prepare_backward(self, output: Any, ticket: Ticket) -> Any:
         """Arrange that the coming backward announces itself; find out which parameters it can reach."""
-        if not (self.reducer.find_unused or self.reducer.learning):
+        if not (self.reducer.use.searched or self.reducer.use.learning):
             if ticket.sync:
                 announce_backward(find_tensors(output), ticket, self._backward_begins)
             return output
         tensors = [tensor for tensor in find_tensors(output) if tensor.grad_fn is not None]
-        if ticket.sync and self.reducer.find_unused:
-            reached = reachable_parameters(find_tensors(output), self.reducer.index_of)
+        if ticket.sync and self.reducer.use.searched:
+            reached = reachable_parameters(find_tensors(output), self.reducer.readiness.index_of)
             ticket.unused = set(range(len(self.reducer.parameters))) - reached
         if not tensors:
             return output
@@ -330,7 +330,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             reducer = self.reducer
             self.logger.times = reducer.times
             self.logger.step_done(
-                reducer.arrived_order, len(reducer.buckets), reducer.unused_bytes(), reducer._ddp_graph_static()
+                reducer.readiness.order, len(reducer.buckets), reducer.use.unused_bytes(), reducer.use.always_the_same
             )
 
     # -- accumulation

@@ -41,7 +41,7 @@ def settled(request, cap):
     reducer, traffic = build(model, as_view=request.param, cap=cap)
     forward(model, reducer).backward()
     reducer.rebuild(reducer.proposed_order())
-    assert not reducer._arrivals.counted
+    assert not reducer.readiness.counted
     model.zero_grad()
     traffic.started.clear()
     return model, reducer, traffic
@@ -57,8 +57,8 @@ def test_a_settled_iteration_starts_each_bucket_as_it_fills(settled, cap):
     model.a.register_post_accumulate_grad_hook(lambda _: seen.append(len(traffic.started)))
     forward(model, reducer).backward()
     assert seen == [2 if cap == ONE_EACH else 0]  # the last parameter finds all buckets but its own under way
-    assert (traffic.done, reducer.arrived_order()) == (2, [2, 1, 0])
-    assert not reducer._arrivals.counted
+    assert (traffic.done, reducer.readiness.order()) == (2, [2, 1, 0])
+    assert not reducer.readiness.counted
 
 
 def test_another_order_is_reduced_all_the_same(settled, cap):
@@ -68,7 +68,7 @@ def test_another_order_is_reduced_all_the_same(settled, cap):
         model.zero_grad()
         forward(model, reducer).backward()
         assert traffic.done == done
-    assert reducer._arrivals.counted == (cap == ALL_IN_ONE)  # with one each, every bucket still fills as expected
+    assert reducer.readiness.counted == (cap == ALL_IN_ONE)  # with one each, every bucket still fills as expected
     assert gradients(model) == [[4.0, 4.0]] * 3
 
 
@@ -121,7 +121,7 @@ def test_local_backwards_leave_nothing_behind(settled):
     for _ in range(3):
         forward(model, reducer, sync=False).backward()
     forward(model, reducer).backward()
-    assert (traffic.done, reducer._arrivals.counted) == (2, False)
+    assert (traffic.done, reducer.readiness.counted) == (2, False)
     assert gradients(model) == [[16.0, 16.0]] * 3
 
 
@@ -171,12 +171,12 @@ def test_a_static_graph_that_starts_over_learns_its_arrivals_anew(cap):
         forward(model, reducer).backward()
         assert traffic.done == done
     reducer.rebuild(reducer.proposed_order())
-    assert not reducer._arrivals.counted
+    assert not reducer.readiness.counted
     reducer.start_over()
     model.zero_grad()
     forward(model, reducer).backward()
     assert (traffic.done, reducer.never_used) == (3, frozenset())
-    assert reducer._expected == [1, 1, 1]
+    assert reducer.use.expected == [1, 1, 1]
 
 
 def test_noted_arrivals_keep_neither_reducer_nor_model_alive():

@@ -19,7 +19,7 @@ def model():
 def test_one_backward_delivers_once_and_ends_idle(model):
     reducer, traffic = build(model)
     forward(model, reducer).backward()
-    assert (traffic.done, reducer.phase, reducer.reductions) == (1, Phase.IDLE, 1)
+    assert (traffic.done, reducer.phase, reducer.planner.reductions) == (1, Phase.IDLE, 1)
 
 
 def test_buckets_start_in_plan_order_and_only_the_final_one_says_last(model):
@@ -30,20 +30,22 @@ def test_buckets_start_in_plan_order_and_only_the_final_one_says_last(model):
 
 def test_a_rebuild_is_due_after_the_first_reduction_and_only_then(model):
     reducer, _ = build(model)
-    assert not reducer.replan_due()
+    assert not reducer.planner.due()
     forward(model, reducer).backward()
-    assert reducer.replan_due()
+    assert reducer.planner.due()
+    seen = reducer.readiness.order()
     reducer.rebuild(reducer.proposed_order())
-    assert not reducer.replan_due()
-    assert [bucket.spec.parameters for bucket in reducer.buckets] == [(i,) for i in reducer.arrival_order]
+    assert not reducer.planner.due()
+    assert [bucket.spec.parameters for bucket in reducer.buckets] == [(i,) for i in seen]
+    assert len(seen) == 4
 
 
 def test_a_static_graph_is_rebuilt_one_reduction_later(model):
     reducer, _ = build(model, static_graph=True)
     forward(model, reducer).backward()
-    assert not reducer.replan_due()
+    assert not reducer.planner.due()
     forward(model, reducer).backward()
-    assert reducer.replan_due()
+    assert reducer.planner.due()
 
 
 def test_a_ticket_without_sync_leaves_everything_local(model):
@@ -93,7 +95,7 @@ def test_a_missing_gradient_is_reported_by_name_and_then_forgotten(model):
         reducer.check_finished()
     reducer.check_finished()
     forward(model, reducer).backward()
-    assert reducer.reductions == 1
+    assert reducer.planner.reductions == 1
 
 
 def test_an_exception_in_the_middle_of_backward_leaves_the_reducer_usable(model):
@@ -115,7 +117,7 @@ def test_an_unused_parameter_keeps_exactly_what_it_had(model, as_view):
     forward(model, reducer).backward()
     kept = model[2].weight.grad.clone()
     ticket_of = forward(model[:2], reducer)
-    reducer._latest.unused = {4, 5}
+    reducer.forwards.latest.unused = {4, 5}
     ticket_of.backward()
     assert torch.equal(model[2].weight.grad, kept)
 

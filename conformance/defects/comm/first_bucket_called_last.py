@@ -1,6 +1,6 @@
 """The first bucket says that it is the last one."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.bucket_queue import BucketQueue
 
 from ..planting import swap
 
@@ -8,4 +8,4 @@ CLAUSES = ("COMM-016", "COMM-026", "COMM-028")
 
 
 def plant() -> None:
-    swap(Reducer, "_is_last", lambda self, bucket: bucket is self.buckets[0])
+    swap(BucketQueue, "is_last", lambda self, bucket: bucket is self.buckets[0])

@@ -8,4 +8,4 @@ CLAUSES = ("DDP-086",)
 
 
 def plant() -> None:
-    edit(coalesce, "broadcast_coalesced", "tensor.data.copy_(", "tensor.detach().copy_(")
+    edit(coalesce, "broadcast_coalesced", "[tensor.data for", "[tensor.detach() for")

@@ -8,4 +8,9 @@ CLAUSES = ("DDP-062",)
 
 
 def plant() -> None:
-    edit(Reducer, "check_finished", "if need > 0]", "if need <= 0]")
+    edit(
+        Reducer,
+        "check_finished",
+        "missing, started = self.readiness.missing(),",
+        "missing, started = [i for i, need in enumerate(self.readiness._need) if need <= 0],",
+    )

@@ -1,6 +1,6 @@
 """Buckets are never laid out in the order of arrival."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.planner import Planner
 
 from ..planting import swap
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-054",)
 
 
 def plant() -> None:
-    swap(Reducer, "replan_due", lambda self: False)
+    swap(Planner, "due", lambda self: False)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.readiness import Readiness
 from impl.ddp.ticket import OutputSink, announce_backward
 
 from ..planting import edit, swap
@@ -16,4 +16,4 @@ def plant() -> None:
         return tuple(outputs)
 
     swap(OutputSink, "tie", tie)
-    edit(Reducer, "_complete", "elif self.find_unused:", "elif self.find_unused and not self._order:")
+    edit(Readiness, "backward_ended", "elif self._use.searched:", "elif self._use.searched and not self._order:")

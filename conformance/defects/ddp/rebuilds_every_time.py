@@ -1,6 +1,6 @@
 """Buckets are laid out anew before every forward."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.planner import Planner
 
 from ..planting import swap
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-054",)
 
 
 def plant() -> None:
-    swap(Reducer, "replan_due", lambda self: not self.find_unused and self.reductions >= 1)
+    swap(Planner, "due", lambda self: not self._use.searched and self.reductions >= 1)

@@ -1,6 +1,6 @@
 """A gradient that nobody expects any more is quietly left local."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.use import Use
 
 from ..planting import swap
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-069", "DDP-106")
 
 
 def plant() -> None:
-    swap(Reducer, "_refuse_second_arrival", lambda self, index: None)
+    swap(Use, "refuse_second_arrival", lambda self, index: None)

@@ -10,7 +10,7 @@ CLAUSES = ("DDP-060",)
 
 def plant() -> None:
     def begin(self: Reducer, ticket: Ticket) -> None:
-        if ticket is self._latest:
+        if ticket is self.forwards.latest:
             right(self, ticket)
         else:
             self.remove_hooks()

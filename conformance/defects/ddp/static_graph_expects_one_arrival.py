@@ -1,6 +1,6 @@
 """A static graph expects each parameter once, however often it arrived in the first iteration."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.use import Use
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-111",)
 
 
 def plant() -> None:
-    edit(Reducer, "_learn_static_graph", "is None else -need", "is None else 1")
+    edit(Use, "learn", "is None else -count", "is None else 1")

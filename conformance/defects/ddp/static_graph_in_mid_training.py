@@ -8,4 +8,6 @@ CLAUSES = ("DDP-109",)
 
 
 def plant() -> None:
-    edit(options, "check_static_graph", "if ddp.reducer.has_seen_forward:", "if ddp.reducer.rebuilt:")
+    edit(
+        options, "check_static_graph", "if ddp.reducer.forwards.latest is not None:", "if ddp.reducer.planner.rebuilt:"
+    )

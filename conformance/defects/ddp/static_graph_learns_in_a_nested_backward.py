@@ -10,7 +10,7 @@ CLAUSES = ("DDP-110", "DDP-111")
 def plant() -> None:
     def arrived(self: Reducer, index: int) -> None:
         right(self, index)
-        if self.learning:
+        if self.use.learning:
             self._arm()
 
     right = swap(Reducer, "arrived", arrived)

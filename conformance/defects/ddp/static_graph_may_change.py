@@ -8,4 +8,4 @@ CLAUSES = ("DDP-106",)
 
 
 def plant() -> None:
-    right = swap(Reducer, "check_finished", lambda self: self.abandon() if self.static_graph else right(self))
+    right = swap(Reducer, "check_finished", lambda self: self.abandon() if self.use.static else right(self))

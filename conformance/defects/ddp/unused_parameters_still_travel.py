@@ -1,6 +1,6 @@
 """skip_all_reduce_unused_params is accepted and has no effect."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.planner import Planner
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-116",)
 
 
 def plant() -> None:
-    edit(Reducer, "__init__", "self.skip_unused = skip_unused", "self.skip_unused = False")
+    edit(Planner, "__init__", "self._skip_unused = skip_unused", "self._skip_unused = False")

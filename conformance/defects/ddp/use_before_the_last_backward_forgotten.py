@@ -1,6 +1,6 @@
 """A parameter that was used only inside no_sync counts as unused in the closing reduction."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.use import Use
 
 from ..planting import swap
 
@@ -8,5 +8,5 @@ CLAUSES = ("DDP-077",)
 
 
 def plant() -> None:
-    swap(Reducer, "_uses", lambda self, index: index not in self._unused)
-    swap(Reducer, "_left_out", lambda self: self._unused)
+    swap(Use, "here", lambda self, index: index not in self.unused)
+    swap(Use, "left_out", lambda self: self.unused)

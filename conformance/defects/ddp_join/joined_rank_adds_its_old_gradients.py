@@ -1,6 +1,6 @@
 """A joined rank contributes the gradients of its last iteration."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.bucket_queue import BucketQueue
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("DDPJ-007", "DDPJ-009", "DDPJ-033")
 
 def plant() -> None:
     edit(
-        Reducer, "shadow_bucket",
-        "zeros = bucket.zeros()",
-        "zeros = bucket.collect(()).clone() if bucket.flat is not None else bucket.zeros()",
+        BucketQueue, "shadow_next",
+        "bucket.zeros()",
+        "bucket.collect(()).clone() if bucket.flat is not None else bucket.zeros()",
     )

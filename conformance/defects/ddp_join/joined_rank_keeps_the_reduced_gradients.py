@@ -1,6 +1,6 @@
 """A joined rank takes the reduced gradients into its own .grad."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.bucket_queue import BucketQueue
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("DDPJ-010",)
 
 def plant() -> None:
     edit(
-        Reducer, "shadow_finish",
-        "self.traffic.result(bucket, flight)",
-        "bucket.deliver(*(self.traffic.result(bucket, flight)[:1]), untouched)",
+        BucketQueue, "shadow_results",
+        "self._traffic.result(bucket, flight)",
+        "bucket.deliver(*(self._traffic.result(bucket, flight)[:1]), ())",
     )

@@ -1,6 +1,6 @@
 """A joined rank reports the parameters that it used in its own last iteration."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.use import Use
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("DDPJ-030",)
 
 def plant() -> None:
     edit(
-        Reducer, "shadow_finish",
-        "[False] * len(self.parameters)",
-        "[index not in self._unused for index in range(len(self.parameters))]",
+        Use, "used_by_nobody",
+        "live and self.here(index)",
+        "self.here(index)",
     )

@@ -1,6 +1,6 @@
 """A joined rank reports all parameters as used, so nobody's unused ones keep what they had."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.use import Use
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-030",)
 
 
 def plant() -> None:
-    edit(Reducer, "shadow_finish", "[False] * len", "[True] * len")
+    edit(Use, "used_by_nobody", "live and self.here(index)", "not live or self.here(index)")

@@ -1,6 +1,6 @@
 """On a joined rank the communication hook is never told that a bucket is the last one."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.bucket_queue import BucketQueue
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-033",)
 
 
 def plant() -> None:
-    edit(Reducer, "shadow_bucket", "last=self._is_last(bucket))", "last=False)")
+    edit(BucketQueue, "shadow_next", "last=self.is_last(bucket))", "last=False)")

@@ -1,6 +1,6 @@
 """A joined rank sends zeros for its first bucket only, and then what its buffers hold."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.bucket_queue import BucketQueue
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("DDPJ-009", "DDPJ-033")
 
 def plant() -> None:
     edit(
-        Reducer, "shadow_bucket",
-        "zeros = bucket.zeros()",
-        "zeros = bucket.zeros() if bucket.flat is None or not self._shadow_flights else bucket.flat.clone()",
+        BucketQueue, "shadow_next",
+        "bucket.zeros()",
+        "bucket.zeros() if bucket.flat is None or not self._shadow_flights else bucket.flat.clone()",
     )

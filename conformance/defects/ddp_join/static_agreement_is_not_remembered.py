@@ -1,6 +1,6 @@
 """A joined rank forgets the one agreement of a static graph on what nobody uses, and waits for another."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.use import Use
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("DDPJ-032",)
 
 def plant() -> None:
     edit(
-        Reducer, "shadow_finish",
-        "untouched = self._agree_on_use([False] * len(self.parameters))",
-        "untouched = self.traffic.agree_on_use([False] * len(self.parameters), self.buckets[0].spec.device)",
+        Use, "used_by_nobody",
+        "if not self.static:",
+        "if not (self.static and live):",
     )

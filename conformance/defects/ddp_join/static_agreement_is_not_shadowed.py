@@ -1,6 +1,6 @@
 """A joined rank shadows an agreement on use only where unused parameters are searched for."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.use import Use
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-032",)
 
 
 def plant() -> None:
-    edit(Reducer, "shadow_finish", "if self._agreement_due():", "if self.find_unused:")
+    edit(Use, "used_by_nobody", "if self.agreement_due:", "if self.searched or (live and self.agreement_due):")

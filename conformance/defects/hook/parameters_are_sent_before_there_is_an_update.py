@@ -8,4 +8,6 @@ CLAUSES = ("HOOK-010",)
 
 
 def plant() -> None:
-    edit(OverlapSession, "_step_and_send", "if flight.gradients:", "if flight.gradients and ddp.reducer.rebuilt:")
+    edit(
+        OverlapSession, "_step_and_send", "if flight.gradients:", "if flight.gradients and ddp.reducer.planner.rebuilt:"
+    )

@@ -1,0 +1,143 @@
+"""Who uses which parameters: what this rank finds out in its backwards, and what the ranks have agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import torch
+
+from .complaints import tell_second_arrival
+from .plan import ParameterSpec
+from .traffic import Traffic
+from .unused import tell_needless
+
+
+class Use:
+    """Knows which parameters a backward leaves out. One for each reducer."""
+
+    def __init__(self, specs: Sequence[ParameterSpec], traffic: Traffic, *, find_unused: bool, static: bool) -> None:
+        self._specs = specs
+        self._traffic = traffic
+        self.static = static  # every iteration uses the same parameters in the same way, so the user promises
+        self.searched = find_unused and not static  # a static graph finds out by itself
+
+        # -- the same on every rank, because each reduction is either lived or shadowed by each rank
+        #: static graph: whether the ranks have agreed, once, on what nobody uses
+        self._agreed = False
+        #: static graph: parameters that no rank uses; empty until agreed
+        self.never: frozenset[int] = frozenset()
+
+        # -- this rank's own knowledge
+        #: arrivals that make each parameter ready, learned in the first live backward of a static graph
+        self.expected: list[int] | None = None
+        #: parameters that the backward under way, or the last one, leaves out
+        self.unused: set[int] = set()
+        #: 1 for parameters that received a gradient since the last synchronisation (kept if ``searched``)
+        self._since_sync = bytearray(len(specs))
+        #: whether a backward here has left a parameter out (DDP-104)
+        self._search_pays = False
+        #: whether every synchronised backward so far left the same parameters out
+        self.always_the_same = True
+        self._former: set[int] | None = None
+
+    def forget(self, *, turn_static: bool = False) -> None:
+        """Forget what was learned from backwards; optionally take the graph for static from now on."""
+        if turn_static:
+            self.static, self.searched = True, False
+        self._agreed, self.never, self.expected = False, frozenset(), None
+
+    @property
+    def learning(self) -> bool:
+        """First live backward of a static graph: arrivals are counted, nothing starts before its end (DDP-110)."""
+        return self.static and self.expected is None
+
+    @property
+    def each_arrives_once(self) -> bool:
+        """Whether every parameter is known to accumulate exactly once, or never, in each backward."""
+        if self.static:
+            return self.expected is not None and max(self.expected, default=0) <= 1
+        return not self.searched
+
+    # -- one backward
+
+    def begin(self, left_out: Collection[int], beyond_reach: Iterable[int] | None) -> list[int]:
+        """A synchronised backward begins: how many arrivals make each parameter ready, if it is used.
+
+        ``left_out`` are never reduced, ``beyond_reach`` is what the search of the graph did not find.
+        """
+        if not self.static:
+            self.unused = {*(beyond_reach or ()), *left_out}
+            return [1] * len(self._specs)
+        self.unused = {*self.never_here(), *left_out}
+        return [0] * len(self._specs) if self.expected is None else list(self.expected)
+
+    def never_here(self) -> set[int]:
+        """Static graph: the parameters that this rank does not use; empty until it has learned that."""
+        return {index for index, count in enumerate(self.expected or ()) if count == 0}
+
+    def received(self, index: int, gradient: torch.Tensor | None) -> bool:
+        """Whether autograd, which is done with a parameter, left it a gradient; if it only feeds outputs outside the
+        loss there is none. Called in every backward, synchronised or not."""
+        if gradient is None and (self.searched or self.static):
+            return False
+        if self.searched:
+            self._since_sync[index] = 1
+        return True
+
+    def learn(self, need: Sequence[int], parameters: Sequence[torch.Tensor]) -> None:
+        """The first backward of a static graph has counted ``-need`` arrivals of each parameter."""
+        pairs = zip(need, parameters, strict=True)
+        self.expected = [0 if parameter.grad is None else -count for count, parameter in pairs]
+        self.unused = self.never_here()
+
+    def here(self, index: int) -> bool:
+        """Whether this rank used a parameter in this backward or, accumulating, since the last synchronisation."""
+        return index not in self.unused or bool(self._since_sync[index])
+
+    def left_out(self) -> Collection[int]:
+        """Parameters that contribute zeros: not used now nor, with accumulation, since the last synchronisation."""
+        if not self.unused or not self.searched:
+            return self.unused
+        return {index for index in self.unused if not self._since_sync[index]}
+
+    def delivered(self) -> None:
+        """The gradients of a synchronised backward have been delivered."""
+        self.always_the_same &= self._former in (None, self.unused)
+        self._former = self.unused
+        self._search_pays |= bool(self.unused)
+        self._since_sync = bytearray(len(self._specs))
+
+    def judge_search(self, reductions: int) -> None:
+        """Warn, once, if searching has found nothing in so many reductions."""
+        if self.searched and reductions >= 2 and not self._search_pays:
+            tell_needless()
+
+    def refuse_second_arrival(self, index: int) -> None:
+        """A parameter has arrived of which nothing was expected any more: RuntimeError."""
+        rank, unused = self._traffic.team.rank, index in self.unused
+        text = tell_second_arrival(self._specs[index], rank, taken_as_unused=unused, static=self.static)
+        self._traffic.around.fail(RuntimeError, text)
+
+    def unused_bytes(self) -> int:
+        """Size of the gradients that the last backward did not produce here."""
+        return sum(self._specs[index].bytes for index in self.unused)
+
+    # -- agreement
+
+    @property
+    def agreement_due(self) -> bool:
+        """Whether this reduction ends with an agreement on who used what. The same on every rank."""
+        return self.searched or (self.static and not self._agreed)
+
+    def used_by_nobody(self, *, live: bool) -> frozenset[int]:
+        """The parameters that no rank used in this reduction, as far as that matters. A collective where it is due.
+
+        A joined rank (``live`` is False) has used nothing.
+        """
+        if self.agreement_due:
+            used = [live and self.here(index) for index in range(len(self._specs))]
+            untouched = self._traffic.agree_on_use(used, self._specs[0].device)
+            if not self.static:
+                return untouched
+            self.never, self._agreed = untouched, True
+        return self.never
