@@ -72,6 +72,10 @@ def _trace(trace: argparse.ArgumentParser) -> None:
 
 def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--sweep", default="default", metavar="NAME", help="a name from `list`, or a TOML file")
+    run.add_argument(
+        "--only", default=[], action="append", metavar="SERIES",
+        help="of the sweep just this series, beside what it is compared with; more than once for several",
+    )  # fmt: skip
     run.add_argument("--world", default="", metavar="N", help="the most ranks (default: 2; under a launcher all)")
     run.add_argument("--subject", default="impl,torch", metavar="NAMES", help="impl, torch or package.module:attribute")
     run.add_argument("--backend", default="auto", help="auto, gloo or nccl (default: %(default)s)")

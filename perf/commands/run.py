@@ -23,6 +23,7 @@ from ..axes import known_trouble
 from ..backends import place_of, place_of_job
 from ..budget import Budget, duration
 from ..cells import Group
+from ..only import narrowed
 from ..plan import LEAST_ROUNDS, MOST_ROUNDS, Plan, estimate, plan, seconds
 from ..progress import Watch, spoken
 from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
@@ -81,9 +82,16 @@ def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
     place = place_of(given.backend, world) if here is None else place_of_job(given.backend, here.local_world)
     subjects = ask.subjects(given.subject)
     planned = plan(wanted, list(subjects), world, place, exactly=here is not None)
+    planned = narrowed(planned, given.only) if given.only else planned
     specs = {name: spec for name, (spec, _) in subjects.items()}
     versions = {name: subject.version for name, (_, subject) in subjects.items()}
     return Asked(planned, specs, versions, world, given.backend, budget_s, Path(given.out))
+
+
+def _again(asked: Asked, wanted: str) -> list[str]:
+    """The command that measures one series of this run again; "{series}" stands for its name."""
+    words = ["python", "-m", "perf", "run", "--sweep", wanted, "--world", str(asked.world)]
+    return [*words, "--subject", ",".join(asked.specs.values()), "--backend", asked.backend, "--only", "{series}"]
 
 
 def _show_plan(asked: Asked) -> None:
@@ -113,7 +121,8 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
         stderr.print(f"perf: {sentence}", markup=False)
     about = records.question(asked.planned, asked.specs, asked.versions, asked.world, asked.backend)
     command = [sys.executable, "-m", "perf", *sys.argv[1:]]
-    record = records.begin(asked.out, records.header(about, said, command), asked.planned, given.fresh)
+    first = {**records.header(about, said, command), "again": _again(asked, given.sweep)}
+    record = records.begin(asked.out, first, asked.planned, given.fresh)
     for trouble in record.troubles:
         stderr.print(f"perf: passed over: {trouble}", markup=False)
     if record.taken:
