@@ -52,6 +52,21 @@ def test_members_average_over_the_new_group_and_divide_by_its_size(ranks):
             assert told["rank"], "the rank is not that within the new group"
 
 
+def move_a_static_graph(ctx, members):
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, static_graph=True)
+    before = steps(ctx, model, count=COUNT)
+    private(model, "_update_process_group")(dist.new_group(members))
+    return before, steps(ctx, model, count=COUNT) if ctx.rank in members else None
+
+
+@check("DDP-162", worlds=MANY, beyond=False)
+def test_members_average_a_static_graph_over_the_new_group_too(ranks):
+    members = members_of(ranks.world)
+    for rank, (before, after) in enumerate(ranks(move_a_static_graph, members)):
+        assert before == alone(range(ranks.world), count=COUNT), f"rank {rank}"
+        assert after == (alone(members, count=COUNT) if rank in members else None), f"rank {rank}"
+
+
 @check("DDP-163", worlds=(3, 4))
 def test_a_rank_outside_the_new_group_keeps_the_old_one(ranks):
     members = members_of(ranks.world)
