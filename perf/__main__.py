@@ -1,10 +1,11 @@
-"""The command line: ``python -m perf run | list | show | compare | trace | chart``."""
+"""The command line: ``python -m perf run | list | show | table | laws | compare | trace | chart``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from conformance.ending import status_of
 
@@ -21,13 +22,15 @@ SLOWER = """exit status:
   0   nothing in B is clearly slower
   1   a slow-down: its interval is clear of 1, and it is more than the noise of the machine
   2   what was asked for cannot be had"""
+TABLES = "Every target for ours against torch's, from records of the sweep impl-vs-torch."
+LAWS = "How costs grow with ranks, parameters, buckets and skew: laws fitted and expected, from the sweep growth."
 TRACES = "Trace one iteration of up to four variants, of a RECORD or of those that the options name."
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m perf", description="Measure Join, DDP, ZeRO and their overlap.")
     commands = top.add_subparsers(
-        dest="command", required=True, metavar="run | list | show | compare | trace | chart"
+        dest="command", required=True, metavar="run | list | show | table | laws | compare | trace | chart"
     )
     _run(commands.add_parser(
         "run", help="measure a sweep", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -35,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("list", help="sweeps, workloads and axes")
     show = commands.add_parser("show", help="print a record's main table")
     show.add_argument("record", metavar="RECORD", help="a .jsonl file, or its .part while it is being written")
+    _reports(commands)
     _compare(commands.add_parser(
         "compare", help="two records, commits or subjects", description=COMPARES, epilog=SLOWER,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -44,6 +48,15 @@ def parser() -> argparse.ArgumentParser:
     chart.add_argument("records", metavar="FILE", nargs="+", help="records (.jsonl) and traces (.trace.json)")
     chart.add_argument("--out", default="out/perf/charts", metavar="FOLDER", help="(default: %(default)s)")
     return top
+
+
+def _reports(commands: Any) -> None:
+    table = commands.add_parser("table", help="targets: reached, missed or cannot tell", description=TABLES)
+    table.add_argument("--suite", default=[], action="append", metavar="RECORD", help="a record of `make conformance`")
+    laws = commands.add_parser("laws", help="how each cost grows, and whether as it should", description=LAWS)
+    for command in (table, laws):
+        command.add_argument("records", metavar="RECORD", nargs="+", help="several count together")
+        command.add_argument("--markdown", default="", metavar="FILE", help="write it as Markdown, too (-: only that)")
 
 
 def _compare(compare: argparse.ArgumentParser) -> None:
@@ -101,6 +114,10 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.list import listed as command
         case "compare":
             from .commands.compare import compared as command
+        case "table":
+            from .commands.table import tabled as command
+        case "laws":
+            from .commands.laws import lawful as command
         case "trace":
             from .commands.trace import trace as command
         case "chart":

@@ -14,19 +14,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from conformance.bad_input import BadInput
 
-from .cells import Group
+from .cells import Cell, Group
 from .rows import FAILED, Row, assembled, blank
 from .runner import Limit
 
 if TYPE_CHECKING:
     from .measure import Order
+    from .traffic import Counted
 
 _BROKEN = "joinery/perf/broken"  # key in the store: which rank raised, what, and with which cell
 _MEET_LIMIT = timedelta(minutes=10)
@@ -181,6 +182,10 @@ class LaunchedRunner:
         assert ranks is not None
         for cell in order.group:
             yield assembled(cell, order.group, [rank[cell.series] for rank in ranks])
+
+    def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]:
+        """Nothing: a ledger must be there before the process group is, and a launcher's is there already."""
+        return {}
 
     def close(self) -> None:
         if not self._measuring:

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from conformance.ranks import Cluster, Died, Hung, NotRunnable, NurseryFailed, Raised, RankContext
 
+from . import traffic
 from .cells import Cell, Group
 from .rows import FAILED, HUNG, NOT_RUN, Row, assembled, blank
 
 if TYPE_CHECKING:
     from .measure import Order
+    from .traffic import Counted
 
 BUDGET_GONE = "the budget was used up"
+_COUNTING_S = 60.0  # for counting what an iteration sends: nothing is lost if it is not known
 SILENCE_S = 10.0  # nothing at all happens in any rank: a hang, long before the deadline
 PRELOAD = (
     "perf.measure", "perf.trainer", "perf.verify", "perf.memory", "conformance.overlapping", "conformance.oracle",
@@ -42,6 +45,8 @@ class Runner(Protocol):
     """Who measures groups: ranks of this machine, or those that a launcher has started."""
 
     def measure(self, order: Order, limit: Callable[[], Limit]) -> Iterator[Row]: ...
+
+    def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]: ...
 
     def close(self) -> None: ...
 
@@ -77,14 +82,28 @@ class LocalRunner:
                     return
                 left = left.only({cell.series for cell in left} - {cell.series for cell in guilty})
 
+    def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]:
+        """What an iteration of each of these cells sends, by series; nothing if it cannot be counted."""
+        if not cells:
+            return {}
+        run = self._on_ranks(traffic.on_rank, (cells, order.specs), order, _COUNTING_S, ledger=True)
+        whole = not isinstance(run, str) and all(hasattr(outcome, "value") for outcome in run.outcomes)
+        counted: dict[str, Counted] = run.values()[0] if whole else {}
+        return counted
+
     def _run(self, order: Order, deadline_s: float, folder: str) -> Any:
+        return self._on_ranks(on_rank, (order, folder), order, deadline_s)
+
+    def _on_ranks(
+        self, function: Callable[..., Any], args: Any, order: Order, deadline_s: float, ledger: bool = False
+    ) -> Any:
         backend = order.group.backend  # a budget is meant by the clock, however busy the machine is
         cluster = self._clusters.setdefault(backend, Cluster(backend, preload=PRELOAD, most_times=1))
         subject = next(iter(order.specs.values()))
         try:
             return cluster.run(
-                on_rank, (order, folder), world=order.group.world, subject=subject,
-                deadline_s=deadline_s, silence_s=SILENCE_S,
+                function, args, world=order.group.world, subject=subject, deadline_s=deadline_s,
+                silence_s=SILENCE_S, ledger=ledger,
             )  # fmt: skip
         except (NotRunnable, NurseryFailed) as error:
             return str(error)

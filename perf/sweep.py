@@ -17,6 +17,8 @@ from .axes import AXES, checked, nearest
 
 HOME = Path(__file__).with_name("sweeps")
 # how much is measured, where no budget says otherwise: name -> (default, least, most)
+BESIDE = ("traffic", "starts", "checks")  # see ``traffic`` and ``beside``
+PRINTS = ("targets", "laws")
 _COUNTS = {"rounds": (12, 1, 1000), "block": (5, 2, 1000), "epoch": (8, 2, 1000)}
 
 
@@ -30,11 +32,14 @@ class Sweep:
     rounds: int  # turns of each variant
     block: int  # samples in a turn (unit step)
     epoch: int  # iterations of the busiest rank (unit epoch)
+    beside: tuple[str, ...] = ()  # what is measured besides cells
+    prints: str = ""  # the table that is printed at the end, too
 
     @property
     def digest(self) -> str:
         """Changes when what is asked changes."""
-        whole = json.dumps([self.cells, self.rounds, self.block, self.epoch], sort_keys=True)
+        asked = [self.cells, self.rounds, self.block, self.epoch, *([self.beside] if self.beside else [])]
+        whole = json.dumps(asked, sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
     def combinations(self) -> Iterator[dict[str, Any]]:
@@ -64,14 +69,24 @@ def load(name: str) -> Sweep:
 
 def _checked(name: str, raw: dict[str, Any], where: str) -> Sweep:
     for key in raw:
-        if key not in ("title", "cells", *_COUNTS):
-            raise BadInput(f"{where}: unknown entry {key!r}; {nearest(key, ['title', 'cells', *_COUNTS])}")
+        if key not in (known := ("title", "cells", "beside", "prints", *_COUNTS)):
+            raise BadInput(f"{where}: unknown entry {key!r}; {nearest(key, known)}")
     cells = raw.get("cells")
     if not isinstance(cells, list) or not cells or not all(isinstance(block, dict) for block in cells):
         raise BadInput(f"{where}: a sweep needs at least one [[cells]] with axes")
     blocks = tuple({axis: _values(axis, value, where) for axis, value in block.items()} for block in cells)
     counts = {key: _count(key, raw.get(key, _COUNTS[key][0]), where) for key in _COUNTS}
-    return Sweep(name, str(raw.get("title", name)), blocks, **counts)
+    beside = _known("beside", raw.get("beside", []), BESIDE, where)
+    prints = _known("prints", raw.get("prints", []), PRINTS, where)
+    return Sweep(name, str(raw.get("title", name)), blocks, **counts, beside=beside, prints="".join(prints[:1]))
+
+
+def _known(key: str, value: Any, known: tuple[str, ...], where: str) -> tuple[str, ...]:
+    values = tuple(value) if isinstance(value, list) else (value,)
+    for each in values:
+        if each not in known:
+            raise BadInput(f"{where}: {key} cannot be {each!r}; {nearest(str(each), known)}")
+    return values
 
 
 def _values(axis: str, value: Any, where: str) -> tuple[Any, ...]:

@@ -116,7 +116,7 @@ class Trainer:
     def steps(self, batches: Sequence[Any], clock: Clock) -> None:
         """Iterations in a row, within whatever the strategy puts around them."""
         flag = self.cell.strategy == "flag"
-        with self.model.no_sync() if self.cell.hook == "no_sync" else self._context():
+        with self.model.no_sync() if self.cell.hook == "no_sync" else self.context():
             for batch in batches:
                 if flag:
                     self._all_have_next(True)
@@ -125,7 +125,7 @@ class Trainer:
     def epoch(self, batches: Sequence[Any], clock: Clock) -> None:
         """A whole uneven run: this rank's batches, under the cell's strategy."""
         clock.mark()
-        with self._context():
+        with self.context():
             if self.cell.strategy == "flag":
                 self._flagged(batches)
             else:
@@ -144,7 +144,8 @@ class Trainer:
         dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self.group)
         return bool(flag.item())
 
-    def _context(self) -> AbstractContextManager[Any]:
+    def context(self) -> AbstractContextManager[Any]:
+        """What the strategy puts around iterations."""
         if self.cell.strategy not in ("join", "throwing"):
             return contextlib.nullcontext()
         return self.join(throw_on_early_termination=self.cell.strategy == "throwing")

@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from conformance.ending import terminated_like_interrupted
 from reports.records import RecordError, read
 from reports.records.writer import PART
 
-from .. import bench, derived, launched, noise, records, surroundings, sweep
+from .. import bench, beside, derived, launched, noise, records, surroundings, sweep, traffic
 from ..axes import known_trouble
 from ..backends import place_of, place_of_job
 from ..budget import Budget, duration
@@ -30,6 +30,7 @@ from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
 from ..runner import BUDGET_GONE, LocalRunner, Runner
 from ..table import in_order, main_table, wide_console
 from .chart import closing
+from .reported import reported
 
 if TYPE_CHECKING:
     from ..measure import Order
@@ -76,13 +77,16 @@ def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
     budget_s = duration(given.budget) if given.budget else None
     if budget_s is not None and given.charts:
         budget_s = max(budget_s / 2, budget_s - CLOSING_S)
+    if budget_s is not None and not given.only:
+        budget_s = max(budget_s / 2, budget_s - sum(beside.ABOUT_S.get(each, 0.0) for each in wanted.beside))
     (world,) = ask.numbers(given.world or str(here.world if here else 2), "WORLD")[:1]
     if here is not None and world != here.world:
         raise BadInput(f"WORLD={world}, but the launcher has started {here.world} ranks; leave WORLD out")
     place = place_of(given.backend, world) if here is None else place_of_job(given.backend, here.local_world)
     subjects = ask.subjects(given.subject)
     planned = plan(wanted, list(subjects), world, place, exactly=here is not None)
-    planned = narrowed(planned, given.only) if given.only else planned
+    if given.only:
+        planned = replace(narrowed(planned, given.only), sweep=replace(wanted, beside=(), prints=""))
     specs = {name: spec for name, (spec, _) in subjects.items()}
     versions = {name: subject.version for name, (_, subject) in subjects.items()}
     return Asked(planned, specs, versions, world, given.backend, budget_s, Path(given.out))
@@ -140,7 +144,7 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
     try:
         with terminated_like_interrupted(), record.writer:
             rows = [*record.taken, *_groups(asked, runner, record)]
-            record.writer.close({"exit_status": _status(rows)})
+            record.writer.close({"exit_status": _status(rows), "beside": _beside(asked, stderr)})
     except KeyboardInterrupt:
         stderr.print(f"perf: interrupted; what was finished is in {path}, and the same command goes on from there")
         return INTERRUPTED
@@ -152,9 +156,25 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
         runner.close()
     asked_for = [cell.series for group in asked.planned.groups for cell in group]
     status = _conclude(record.writer.path, in_order(rows, asked_for))
+    if asked.planned.sweep.prints and status != INTERNAL:
+        reported(asked.planned.sweep.prints, record.writer.path)
     if given.charts and status != INTERNAL:
         return max(status, closing(record.writer.path, traced=isinstance(runner, LocalRunner)))
     return status
+
+
+def _beside(asked: Asked, stderr: Console) -> beside.Samples:
+    """What the sweep asks for besides its cells, where these ranks are the machine's own."""
+    wanted = asked.planned.sweep.beside
+    left_s = None if asked.budget_s is None else sum(beside.ABOUT_S.get(each, 0.0) for each in wanted)
+    if launched.spot(os.environ) or not wanted:
+        return {}
+    stderr.print(f"perf: beside the cells: {', '.join(wanted)}", markup=False)
+    try:
+        return beside.measured(wanted, asked.world, left_s)
+    except Exception as error:  # the cells are measured, and their record must be closed
+        stderr.print(f"perf: not measured beside the cells: {error}", markup=False)
+        return {}
 
 
 def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Row]:
@@ -172,7 +192,7 @@ def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Ro
             share = budget.share(todo[number:])
             most = wanted.rounds if share is None else MOST_ROUNDS
             order = Order(group, asked.specs, most, LEAST_ROUNDS, share, wanted.block, wanted.epoch)
-            for row in _rows(group, runner, order, budget):
+            for row in _rows(group, runner, order, budget, "traffic" in wanted.beside):
                 record.writer.write(row)
                 watch.row(row)
                 yield row
@@ -181,7 +201,7 @@ def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Ro
         watch.end()
 
 
-def _rows(group: Group, runner: Runner, order: Order, budget: Budget) -> Iterator[Row]:
+def _rows(group: Group, runner: Runner, order: Order, budget: Budget, count_traffic: bool) -> Iterator[Row]:
     """The rows of one group: what went wrong at once, the others together, with their noise."""
     if budget.gone():
         yield from (blank(cell, group, NOT_RUN, BUDGET_GONE) for cell in group)
@@ -192,6 +212,8 @@ def _rows(group: Group, runner: Runner, order: Order, budget: Budget) -> Iterato
             sound.append(row)
         else:
             yield row
+    if count_traffic:
+        sound = traffic.noted(sound, runner.traffic(order, traffic.countable(sound)))
     yield from derived.noted(noise.noted(sound))
 
 

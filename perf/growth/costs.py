@@ -1,0 +1,187 @@
+"""Which costs grow with what: series of points from a record's rows, each with the law that it should follow."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.records import RecordFile
+
+from ..charts.board import Board, Measured, board
+from ..intervals import Interval, Rounds, of_median
+from ..ratio import by_round
+from ..rows import OK, Row
+from ..workloads import COUNTS
+from .laws import LINEAR, LOG, NONE, Fit, Point, best, said
+
+RANKS, PARAMETERS, BUCKETS, SKEW = "ranks", "parameters", "buckets", "skew, %"
+_NORMAL = 1.96  # half of a 95 % interval in standard errors
+
+
+@dataclass(frozen=True)
+class Series:
+    """One cost of one subject against one thing, in milliseconds."""
+
+    cost: str
+    against: str
+    subject: str
+    points: tuple[Point, ...]
+    expected: str
+    why: str
+
+    @property
+    def fit(self) -> Fit | None:
+        return best(self.points)
+
+    @property
+    def verdict(self) -> str:
+        return said(self.points, self.expected)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    name: str
+    of: Callable[[Measured, str, float], Rounds | None]  # nanoseconds by round; of a group, a subject, a bucket cap
+    optimizer: str
+    expected: dict[str, tuple[str, str]]  # law and reason, by what it grows with
+
+
+def series(records: Sequence[RecordFile]) -> list[Series]:
+    """Everything that the records let grow, in the order of the table."""
+    made = board(records)
+    cores = int(records[-1].header["machine"]["cores"])
+    found = [*_of_cells(made, cores), *_of_runs(made), *_of_checks(records, cores)]
+    return [one for one in found if len(one.points) > 2]
+
+
+def _of_cells(made: Board, cores: int) -> Iterator[Series]:
+    for cost in _COSTS:
+        for against, choose in _AXES.items():
+            law, why = cost.expected.get(against) or _shared(made, cores)
+            for subject in made.subjects:
+                points = [*choose(made, cost, subject)]
+                yield Series(cost.name, against, subject, tuple(sorted(points, key=_by_x)), law, why)
+
+
+def _by_x(point: Point) -> float:
+    return point.x
+
+
+def _shared(made: Board, cores: int) -> tuple[str, str]:
+    """What ranks do to a time: messages in rounds, or, where there are more than cores, their turns on these."""
+    most = max((group.axes["world"] for group in made.groups), default=1)
+    return (LINEAR, f"ranks share {cores} cores") if most > cores else (LOG, "messages go in rounds")
+
+
+# -- what a cost is
+
+
+def _plain(group: Measured, subject: str, cap: float, **axes: Any) -> Row | None:
+    whole = {
+        "hook": "none", "strategy": "plain", "zero": "off", "bucket_view": False, "shard_buckets": False,
+        "settings": "default", "subject": subject, "cap_mib": cap, **axes,
+    }  # fmt: skip
+    row = group.one(**whole)
+    return row if row is not None and row["status"] == OK else None
+
+
+def _step(group: Measured, subject: str, cap: float) -> Rounds | None:
+    row = _plain(group, subject, cap)
+    return by_round(row) if row else None
+
+
+def _added(group: Measured, subject: str, cap: float) -> Rounds | None:
+    """What Join adds to an iteration."""
+    plain, joined = _plain(group, subject, cap), _plain(group, subject, cap, strategy="join")
+    if plain is None or joined is None:
+        return None
+    below, above = by_round(plain), by_round(joined)
+    return {number: above[number] - below[number] for number in above.keys() & below.keys()}
+
+
+def _zero(group: Measured, subject: str, cap: float) -> Rounds | None:
+    """The optimizer's step alone."""
+    row = _plain(group, subject, cap, zero="on")
+    return by_round(row, row["phases"]["step_wall"]) if row else None
+
+
+def _overlapped(group: Measured, subject: str, cap: float) -> Rounds | None:
+    row = _plain(group, subject, cap, zero="on", hook="sequential")
+    return by_round(row) if row else None
+
+
+_PER_PARAMETER = (LINEAR, "the host serves each")
+_PER_MESSAGE = (LINEAR, "a message for each")
+_COSTS = (
+    _Cost("DDP step", _step, "sgd", {PARAMETERS: _PER_PARAMETER, BUCKETS: _PER_MESSAGE}),
+    _Cost("added by Join", _added, "sgd",
+          {PARAMETERS: (NONE, "a message an iteration"), BUCKETS: (NONE, "a message an iteration")}),
+    _Cost("ZeRO step", _zero, "adam", {PARAMETERS: _PER_PARAMETER}),
+    _Cost("overlapped step", _overlapped, "adam", {PARAMETERS: _PER_PARAMETER, BUCKETS: _PER_MESSAGE}),
+)  # fmt: skip
+
+
+# -- what it grows with
+
+
+def _steps_of(made: Board, cost: _Cost, **shared: Any) -> Iterator[Measured]:
+    wanted = {"workload": "tiny", "unit": "step", "skew": "even", "optimizer": cost.optimizer, **shared}
+    return (group for group in made.groups if all(group.axes[name] == value for name, value in wanted.items()))
+
+
+def _by_ranks(made: Board, cost: _Cost, subject: str) -> Iterator[Point]:
+    for group in _steps_of(made, cost, size="100"):
+        yield from _point(group.axes["world"], cost.of(group, subject, 0.0))
+
+
+def _by_parameters(made: Board, cost: _Cost, subject: str) -> Iterator[Point]:
+    for size in COUNTS:
+        for group in _steps_of(made, cost, size=size, world=2):
+            yield from _point(int(size), cost.of(group, subject, 0.0))
+
+
+def _by_buckets(made: Board, cost: _Cost, subject: str) -> Iterator[Point]:
+    """As many as reductions were counted; a cap is only a wish."""
+    hook = "sequential" if cost.of is _overlapped else "none"
+    for group in _steps_of(made, cost, size="cpu", world=2):
+        rows = [row for row in group.find(subject=subject, hook=hook, strategy="plain") if row["status"] == OK]
+        for row in rows:
+            if row["axes"]["cap_mib"] and "reductions" in row["derived"] and cost.of is not _zero:
+                yield from _point(row["derived"]["reductions"], cost.of(group, subject, row["axes"]["cap_mib"]))
+
+
+_AXES: dict[str, Callable[[Board, _Cost, str], Iterator[Point]]] = {
+    RANKS: _by_ranks, PARAMETERS: _by_parameters, BUCKETS: _by_buckets,
+}  # fmt: skip
+
+
+def _of_runs(made: Board) -> Iterator[Series]:
+    """Whole uneven runs under Join, against how much shorter the shortest rank's are."""
+    for subject in made.subjects:
+        points: list[Point] = []
+        for group in made.groups:
+            axes = group.axes
+            if (axes["workload"], axes["unit"], axes["skew"], axes["world"]) == ("light", "epoch", "halves", 2):
+                row = _plain(group, subject, 0.0, strategy="join")
+                points += _point(100 * axes["skew_fraction"], by_round(row) if row else None)
+        why = "the longest rank decides"
+        yield Series("run under Join", SKEW, subject, tuple(sorted(points, key=_by_x)), NONE, why)
+
+
+def _of_checks(records: Sequence[RecordFile], cores: int) -> Iterator[Series]:
+    """A check of the suite, against ranks: it is the suite's own cost, whatever the subject."""
+    beside = [samples for record in records for samples in [((record.footer or {}).get("beside") or {}).get("checks")]]
+    for samples in [each for each in beside if each][-1:]:
+        points = [point for world, taken in samples.items() for point in _point(int(world), dict(enumerate(taken)))]
+        why = f"ranks share {cores} cores" if max(map(int, samples)) > cores else "each is started"
+        yield Series("conformance check", RANKS, "suite", tuple(sorted(points, key=_by_x)), LINEAR, why)
+
+
+def _point(x: float, rounds: Rounds | None) -> Iterator[Point]:
+    if rounds:
+        found: Interval = of_median(rounds).scaled(1e-6)
+        scatter = statistics.stdev(rounds.values()) / len(rounds) ** 0.5 / 1e6 if len(rounds) > 1 else abs(found.point)
+        error = (found.high - found.low) / (2 * _NORMAL) if found.known else 1.25 * scatter
+        yield Point(float(x), found.point, error)

@@ -1,0 +1,195 @@
+"""Fits a law of growth to a few points: none, a + b log x, a + b x, a + b x^k; says where a series departs from one.
+
+The law with the best corrected Akaike score is chosen, which charges for every coefficient, and the more the fewer
+points there are. Residuals below the points' own uncertainty count as that uncertainty, so a law cannot win by
+following noise.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NONE, LOG, LINEAR, POWER = "none", "log", "linear", "power"
+LEVEL = 0.95
+_ALONE = 0.02  # every point is from a group of its own, whose processes are by so much faster or slower as a whole
+_INDISTINCT = 2.0  # scores nearer than this do not tell laws apart
+_STRICT = 0.99  # of the prediction that a departing point lies above
+_EXPONENTS = (0.2, 4.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A cost ``y`` at ``x``, and its standard error."""
+
+    x: float
+    y: float
+    error: float
+
+    @property
+    def sigma(self) -> float:
+        """With what groups differ by as a whole."""
+        return max(math.hypot(self.error, _ALONE * abs(self.y)), 1e-12)
+
+
+def _none(x: Any, a: float) -> Any:
+    return a + 0 * x
+
+
+def _log(x: Any, a: float, b: float) -> Any:
+    import numpy as np
+
+    return a + b * np.log(x)
+
+
+def _linear(x: Any, a: float, b: float) -> Any:
+    return a + b * x
+
+
+def _power(x: Any, a: float, b: float, k: float) -> Any:
+    return a + b * x**k
+
+
+_LAWS: dict[str, Callable[..., Any]] = {NONE: _none, LOG: _log, LINEAR: _linear, POWER: _power}
+_NAMES = ("a", "b", "k")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law with its coefficients (a, b, k), each with a 95 % interval, and its score: the lower, the better."""
+
+    kind: str
+    values: tuple[float, ...]
+    intervals: tuple[tuple[float, float], ...]
+    score: float
+
+    def __call__(self, x: Any) -> Any:
+        return _LAWS[self.kind](x, *self.values)
+
+    @property
+    def order(self) -> float:
+        """By which laws are compared: how fast they grow in the end."""
+        return {NONE: 0.0, LOG: 0.1, LINEAR: 1.0}.get(self.kind, self.values[-1])
+
+    def __str__(self) -> str:
+        said = [f"{value:.3g} [{low:.3g}, {high:.3g}]"
+                for value, (low, high) in zip(self.values, self.intervals, strict=True)]  # fmt: skip
+        patterns = {NONE: "{}", LOG: "{} + {} log x", LINEAR: "{} + {} x", POWER: "{} + {} x^{}"}
+        return patterns[self.kind].format(*said)
+
+
+def fits(points: Sequence[Point]) -> list[Fit]:
+    """Every law that so many points can decide, the best first."""
+    positive = all(point.x > 0 for point in points)
+    found = [_fit(kind, points) for kind in _LAWS if kind != LOG or positive]
+    return sorted((fit for fit in found if fit is not None), key=lambda fit: fit.score)
+
+
+def best(points: Sequence[Point]) -> Fit | None:
+    """The law that is chosen; None where there are too few points for any."""
+    return next(iter(fits(points)), None)
+
+
+def _fit(kind: str, points: Sequence[Point]) -> Fit | None:
+    import numpy as np
+    from scipy.optimize import curve_fit
+    from scipy.stats import t
+
+    count = len(_NAMES[: {NONE: 1, LOG: 2, LINEAR: 2, POWER: 3}[kind]])
+    free = len(points) - count - 2  # for the scatter, and for the correction to mean something
+    if free < 1:
+        return None
+    x, y, sigma = (np.array([getattr(point, name) for point in points]) for name in ("x", "y", "sigma"))
+    law = _LAWS[kind]
+    start, bounds = _start(kind, x, y, sigma)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a covariance that cannot be told: its interval is infinite
+            values, spread = curve_fit(law, x, y, p0=start, sigma=sigma, absolute_sigma=True, bounds=bounds,
+                                       x_scale=[max(abs(one), 1e-9) for one in start])  # fmt: skip
+    except (RuntimeError, ValueError):
+        return None
+    chi = float((((y - law(x, *values)) / sigma) ** 2).sum())
+    wide = t.ppf((1 + LEVEL) / 2, len(points) - count) * math.sqrt(max(1.0, chi / (len(points) - count)))
+    half = [wide * math.sqrt(each) if each >= 0 else math.inf for each in np.diag(spread)]
+    all_free = count + 1
+    score = len(points) * math.log(max(1.0, chi / len(points))) + 2 * all_free + 2 * all_free * (all_free + 1) / free
+    ends = tuple((float(value - by), float(value + by)) for value, by in zip(values, half, strict=True))
+    return Fit(kind, tuple(map(float, values)), ends, score)
+
+
+def _start(kind: str, x: Any, y: Any, sigma: Any) -> tuple[list[float], Any]:
+    """Where the search begins, and its bounds: the best straight fit, for a power over a grid of exponents."""
+    import numpy as np
+
+    if kind == NONE:
+        return [float(np.average(y, weights=1 / sigma**2))], (-np.inf, np.inf)
+    if kind != POWER:
+        return _straight(np.log(x) if kind == LOG else x, y, sigma)[0], (-np.inf, np.inf)
+    tried = [(_straight(x**k, y, sigma), float(k)) for k in np.linspace(*_EXPONENTS, 39)]
+    (values, _), exponent = min(tried, key=lambda one: one[0][1])
+    inside = min(max(exponent, _EXPONENTS[0] + 0.01), _EXPONENTS[1] - 0.01)
+    return [*values, inside], ([-np.inf, -np.inf, _EXPONENTS[0]], [np.inf, np.inf, _EXPONENTS[1]])
+
+
+def _straight(x: Any, y: Any, sigma: Any) -> tuple[list[float], float]:
+    """a and b of the weighted straight line, and what is left."""
+    import numpy as np
+
+    design = np.stack([np.ones_like(x), x], axis=1) / sigma[:, None]
+    values, *_ = np.linalg.lstsq(design, y / sigma, rcond=None)
+    return [float(each) for each in values], float(((y / sigma - design @ values) ** 2).sum())
+
+
+# -- fitted and expected
+
+
+def said(points: Sequence[Point], expected: str) -> str:
+    """Whether a series grows as it should."""
+    found = fits(points)
+    if not found:
+        return "too few points"
+    chosen = found[0]
+    wanted = next((fit for fit in found if fit.kind == expected), None)
+    ends = float(chosen(points[0].x)), float(chosen(points[-1].x))
+    if chosen.kind == expected or (wanted is not None and wanted.score - chosen.score < _INDISTINCT):
+        return "as expected"
+    if chosen.kind == NONE:
+        return "does not grow"
+    if ends[1] < ends[0]:
+        return "falls"
+    order = {NONE: 0.0, LOG: 0.1, LINEAR: 1.0}[expected]
+    if chosen.order < order:
+        return "slower than expected"
+    at = departs(points, expected)
+    return "faster than expected" + (f", from {at:g} on" if at is not None else "")
+
+
+def departs(points: Sequence[Point], expected: str) -> float | None:
+    """The first x at which a point lies above what the expected law, fitted to those before, predicts."""
+    from scipy.stats import norm
+
+    for place in range({NONE: 3, LOG: 4, LINEAR: 4}[expected], len(points)):
+        fit = _fit(expected, points[:place])
+        if fit is None:
+            continue
+        point = points[place]
+        slack = norm.ppf(_STRICT) * math.hypot(point.sigma, _uncertain(fit, points[:place], point.x))
+        if point.y > fit(point.x) + slack:
+            return point.x
+    return None
+
+
+def _uncertain(fit: Fit, points: Sequence[Point], x: float) -> float:
+    """The standard error of what a law without an exponent predicts at ``x``."""
+    import numpy as np
+
+    def columns(at: float) -> list[float]:
+        return {NONE: [1.0], LOG: [1.0, math.log(at)] if at > 0 else [], LINEAR: [1.0, at]}[fit.kind]
+
+    design = np.array([columns(point.x) for point in points]) / np.array([[point.sigma] for point in points])
+    row = np.array(columns(x))
+    return float(math.sqrt(row @ np.linalg.pinv(design.T @ design) @ row))
