@@ -31,7 +31,7 @@ def _beside(cell: Cell, wanted: Sequence[Cell]) -> bool:
     """Whether a cell was named, or belongs to one that was."""
     return any(
         cell == one
-        or _kind(cell) == _kind(one) and (cell.copy == one.copy == 1 or cell.subject == one.subject)
+        or (_kind(cell) == _kind(one) and (cell.copy == one.copy == 1 or cell.subject == one.subject))
         for one in wanted
     )
 

@@ -64,7 +64,7 @@ def test_a_run_measures_just_the_named_pair_and_its_record_says_how_to_do_it_aga
     sweep = tmp_path / "mine.toml"
     sweep.write_text('rounds = 2\nblock = 2\n[[cells]]\nworkload = ["mlp", "tiny"]\nstrategy = ["plain", "join"]\n')
     words = ["run", "--sweep", str(sweep), "--out", str(tmp_path / "out"), "--backend", "gloo"]
-    assert main([*words, "--only", TINY + "impl · join / torch"]) == 0
+    assert main([*words, "--judged", "no", "--only", TINY + "impl · join / torch"]) == 0
     (path,) = (tmp_path / "out").glob("*.jsonl")
     record = read(path)
     assert [row["series"] for row in record.rows] == [TINY + "impl · join", TINY + "torch · join"]

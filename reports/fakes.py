@@ -102,6 +102,7 @@ def main() -> int:
     command.add_argument("part", choices=("perf", "conformance"))
     command.add_argument("--out", type=Path)
     command.add_argument("--select", default="*")
+    command.add_argument("--only", default=[], action="append")
     given = command.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / ("conformance.jsonl" if given.part == "conformance" else "nightly-20260101.jsonl")
@@ -115,11 +116,15 @@ def main() -> int:
         print("the fake fails, as it was told", file=sys.stderr)
         return 3
     if given.part == "perf":
-        slow = float(os.environ.get("FAKE_SLOW", "1"))
+        # FAKE_ONCE: gone when it is measured again
+        slow = float(os.environ.get("FAKE_SLOW", "1")) * _pace()
         if os.environ.get("FAKE_ONCE") and given.out.name != "perf":
             slow = 1.0
         times = {"mlp": {"impl": 10.0 * slow, "torch": 11.0}, "tiny": {"impl": 4.0, "torch": 5.0}}
-        write(path, "perf", perf_rows(times, seed=time.time_ns()))
+        rows = perf_rows(times, seed=time.time_ns())
+        groups = {row["group"] for row in rows if row["series"] in given.only or not given.only}
+        again = ["python", "-m", "reports.fakes", "perf", "--only", "{series}"]
+        write(path, "perf", [row for row in rows if row["group"] in groups], {"again": again})
         return 0
     broken = os.environ.get("FAKE_BROKEN", "").split(",")
     if os.environ.get("FAKE_ONCE") and given.select != "*":
@@ -127,6 +132,11 @@ def main() -> int:
     rows = conformance_rows(broken)
     write(path, "conformance", [row for row in rows if given.select == "*" or row["clause"] in given.select.split(",")])
     return 1 if any(row["outcome"] == "failed" for row in rows) else 0
+
+
+def _pace() -> float:
+    """What stands for the code that is measured: a number in a file of the folder that the command runs in."""
+    return float(Path("pace").read_text(encoding="utf-8")) if Path("pace").exists() else 1.0
 
 
 if __name__ == "__main__":

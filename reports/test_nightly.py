@@ -18,7 +18,8 @@ from reports.nightly.plan import checked, seconds
 from reports.records import read
 
 CONFORMANCE = "{python} -m reports.fakes conformance --select {select} --out {out}"
-PERF = "{python} -m reports.fakes perf --out {out}"
+PERF = "{python} -m reports.fakes perf {only} --out {out}"
+HERE = Path(__file__).parent.parent
 
 
 def command(tmp_path, *more, conformance=CONFORMANCE, perf=PERF, budget="5m", world="2"):
@@ -27,37 +28,54 @@ def command(tmp_path, *more, conformance=CONFORMANCE, perf=PERF, budget="5m", wo
     return [*words, "--conformance", conformance, "--perf", perf, *more]
 
 
-def nightly(tmp_path, **more):
+def nightly(tmp_path, *words, code=None, **more):
     fakes = {name: more.pop(name) for name in list(more) if name.startswith("FAKE_")}
-    environment = {**os.environ, **fakes}
+    environment = {**os.environ, **fakes, "PYTHONPATH": str(HERE)}
     return subprocess.run(
-        command(tmp_path, **more), env=environment, capture_output=True, text=True, timeout=600
+        command(tmp_path, *words, **more), env=environment, capture_output=True, text=True, timeout=600, cwd=code
     )  # fmt: skip
+
+
+def committed(folder, pace):
+    """A repository whose code is so slow; its new commit."""
+    folder.mkdir(exist_ok=True)
+    (folder / "pace").write_text(str(pace))
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    for words in (["init", "-q"], ["add", "pace"], [*who, "commit", "-q", "-m", f"pace {pace}"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    return folder
 
 
 def nights(tmp_path):
     return scan(tmp_path / "h", datetime.now(UTC)).nights
 
 
-def test_three_nights_with_a_slow_down_planted_in_the_third(tmp_path):
+def test_three_nights_with_a_slow_down_planted_in_the_code_of_the_third(tmp_path):
+    code = committed(tmp_path / "code", 1.0)
     for _ in range(2):
-        done = nightly(tmp_path)
-        assert done.returncode == 0, done.stderr
-    done = nightly(tmp_path, FAKE_SLOW="1.2")
+        done = nightly(tmp_path, code=code)
+        assert done.returncode == 0, done.stdout + done.stderr
+    committed(code, 1.15)
+    done = nightly(tmp_path, code=code)
     assert done.returncode == 1, done.stdout + done.stderr
     first, second, third = nights(tmp_path)
-    assert len(first.files["perf"]) == 1
-    assert len(third.files["perf"]) == 4  # measured again three times before it was believed
+    assert len(first.files["perf"]) == 2  # with few nights, each is measured twice
+    assert len(third.files["perf"]) == 1 + 4  # measured again before it was believed …
+    assert len(third.files["before"]) == 4  # … in turns with the code of the first night
+    assert {row["axes"]["workload"] for row in read(third.files["perf"][1]).rows} == {"mlp"}
+    assert read(third.files["before"][0]).header["commit"] == read(first.files["perf"][0]).header["commit"]
     (reason,) = [line for line in done.stdout.splitlines() if "slower since" in line]
     assert "mlp" in reason
     assert "impl / torch" in reason
     assert f"since {third.name}" in reason
+    assert "reproduce: python -m reports.fakes perf --only 'mlp" in done.stdout
     assert "1 series slower" in (tmp_path / "o" / "index.html").read_text()
     verdict = read(third.folder / "verdict.jsonl")
     assert verdict.footer["exit_status"] == 1
-    assert verdict.header["parameters"]["window"] == 40
+    assert verdict.header["parameters"]["early_again"] == 4
     assert [row["state"] for row in verdict.rows if row["alarms"]] == ["confirmed"]
     assert second.manifest["parts"] == {"conformance": {"status": 0, "why": ""}, "perf": {"status": 0, "why": ""}}
+    assert "code-" not in subprocess.run(["git", "worktree", "list"], cwd=code, capture_output=True, text=True).stdout
     key = reason[reason.rindex("(") + 1 : -1]
     words = [sys.executable, "-m", "reports", "ack", key, "--note", "known", "--history", str(tmp_path / "h")]
     assert subprocess.run(words, timeout=600).returncode == 0
@@ -65,12 +83,27 @@ def test_three_nights_with_a_slow_down_planted_in_the_third(tmp_path):
     assert judged.returncode == 0
 
 
+@pytest.mark.parametrize("other", [True, False])
+def test_a_night_that_is_slow_for_any_code_is_watched_and_does_not_alarm(tmp_path, other):
+    code = committed(tmp_path / "code", 1.0)
+    for _ in range(2):
+        nightly(tmp_path, code=code, conformance="")
+    if other:
+        committed(code, 1.001)
+    done = nightly(tmp_path, code=code, conformance="", FAKE_SLOW="1.2")
+    assert done.returncode == 0, done.stdout
+    assert "new, not certain yet: mlp" in done.stdout
+    assert len(nights(tmp_path)[-1].files["before"]) == (4 if other else 0)
+    assert ("no earlier night tells a commit with other code" in done.stderr) != other
+
+
 def test_a_slow_down_that_is_gone_when_measured_again_is_no_alarm(tmp_path):
     for _ in range(2):
         nightly(tmp_path, conformance="")
     done = nightly(tmp_path, conformance="", FAKE_SLOW="1.2", FAKE_ONCE="1")
     assert done.returncode == 0, done.stdout
-    assert len(nights(tmp_path)[-1].files["perf"]) == 4
+    assert "not certain" not in done.stdout
+    assert len(nights(tmp_path)[-1].files["perf"]) > 1
 
 
 def test_a_broken_clause_is_asked_again_and_alarms_if_it_stays_broken(tmp_path):
@@ -102,7 +135,7 @@ def test_a_part_that_fails_leaves_a_half_night_that_could_not_be_judged(tmp_path
 
 
 def test_a_part_that_takes_too_long_is_stopped_and_what_it_wrote_is_kept(tmp_path):
-    done = nightly(tmp_path, perf="", budget="30s", FAKE_SLEEP="600")
+    done = nightly(tmp_path, "--clauses-within", "30s", perf="", FAKE_SLEEP="600")
     assert done.returncode == 2
     assert "conformance is not whole: stopped after" in done.stdout
     (night,) = nights(tmp_path)
@@ -178,6 +211,7 @@ def test_only_one_run_at_a_time_and_the_lock_of_a_dead_one_is_free(tmp_path):
         ({"world": "0"}, "world 0 is not a whole number above 0"),
         ({"perf": "x {oops} {out}"}, "cannot be filled in"),
         ({"perf": "x"}, "does not say {out}"),
+        ({"perf": "x --only={only} {out}"}, "{only} as a word of its own"),
         ({"perf": "", "conformance": ""}, "there is nothing to do"),
     ],
 )

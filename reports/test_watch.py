@@ -116,20 +116,6 @@ def test_looking_changes_nothing():
         assert np.array_equal(watch.take(values[:, night]).look.evidence, other.take(values[:, night]).look.evidence)
 
 
-def test_a_few_nights_say_nothing_except_of_a_ratio_that_was_measured_again():
-    values = np.zeros((2, 3))
-    values[:, 2] = 0.15
-    yes, blocks = np.array([True, True]), np.array([0.14, 0.14])
-    watch = Watch(2, DEFAULT, ratios=np.array([True, False]))
-    watch.take(values[:, 0])
-    watch.take(values[:, 1])
-    assert watch.doubtful(watch.look(values[:, 2])).tolist() == [True, False]
-    once = Watch(2, DEFAULT, ratios=np.array([True, False]))
-    for night in range(3):
-        assert not once.take(values[:, night]).regressed.any()
-    assert watch.take(values[:, 2], again=yes, quarter=blocks).regressed.tolist() == [True, False]
-
-
 def test_a_night_on_which_everything_scatters_weighs_less_but_a_common_step_does_not():
     judged = np.ones(200, dtype=bool)
     draw = np.random.default_rng(0).normal(size=200)

@@ -4,6 +4,7 @@
                              /conformance.jsonl    the records, as the commands wrote them …
                              /perf.jsonl
                              /perf-2.jsonl         … and what was measured again in the same night
+                             /before-2.jsonl       … in turns with the code of an earlier night (records of perf, too)
                              /verdict.jsonl        what was said of the night then
     HISTORY/notes/<time>-<word>.json               one acknowledgement
 
@@ -24,9 +25,10 @@ MANIFEST = "night.json"
 VERDICT = "verdict.jsonl"
 NOTES = "notes"
 PARTS = ("conformance", "perf")
+BEFORE = "before"
 DRAFT = ".draft-"  # a night that is being put together; a leftover belongs to a run that was killed
 
-_RECORD = re.compile(rf"({'|'.join(PARTS)})(?:-([2-9]|[1-9][0-9]))?\.jsonl")
+_RECORD = re.compile(rf"({'|'.join((*PARTS, BEFORE))})(?:-([2-9]|[1-9][0-9]))?\.jsonl")
 _NIGHT = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z-[0-9a-f]{4,}")
 
 # What the numbers of a series depend on: other hardware starts new series. Versions do not, because a regression that

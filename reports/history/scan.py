@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records import RecordError, RecordFile, read
-from .layout import DRAFT, MANIFEST, NOTES, PARTS, VERDICT, is_night, night_time, part_of
+from .layout import BEFORE, DRAFT, MANIFEST, NOTES, PARTS, VERDICT, is_night, night_time, part_of
 
 KINDS = ("damaged", "duplicate", "future", "foreign")
 
@@ -36,7 +36,7 @@ class StoredNight:
     name: str
     time: str
     manifest: dict[str, Any]  # empty if there is none: somebody put the records there by hand
-    files: dict[str, tuple[Path, ...]]  # part -> its record files, the first attempt first
+    files: dict[str, tuple[Path, ...]]  # part, or BEFORE -> its record files, the first attempt first
 
     def records(self, part: str, left_out: list[LeftOut], root: Path) -> tuple[RecordFile, ...]:
         """The readable records of a part. A half record (its run was killed) is used as far as it goes."""
@@ -44,7 +44,7 @@ class StoredNight:
         for path in self.files.get(part, ()):
             try:
                 record = read(path, partial=True)
-                if record.header["of"] != part:
+                if record.header["of"] != ("perf" if part == BEFORE else part):
                     raise RecordError(f"{path}: a record of {record.header['of']!r} under the name of {part}")
                 found.append(record)
             except RecordError as error:
@@ -106,7 +106,7 @@ def _listed(folder: Path) -> list[Path]:
 
 def _night(folder: Path, leave_out: Any) -> StoredNight | None:
     """The night in a folder; None if nothing in it can be used."""
-    files: dict[str, list[tuple[int, Path]]] = {part: [] for part in PARTS}
+    files: dict[str, list[tuple[int, Path]]] = {part: [] for part in (*PARTS, BEFORE)}
     for path in _listed(folder):
         place = part_of(path.name)
         if place is not None and path.is_file():

@@ -10,9 +10,8 @@ from statistics import median
 from typing import Any
 
 from ..history import Found, LeftOut, Note, StoredNight, hardware, scan
-from ..history.layout import PARTS, part_of
+from ..history.layout import BEFORE, PARTS, part_of
 from ..records import RecordFile
-from ..records.identity import spoken
 from . import clauses
 from .model import (
     SILENT,
@@ -33,6 +32,7 @@ from .model import (
 from .nights import Identity, Measured, measured
 from .parameters import DEFAULT, Parameters
 from .series import Followed
+from .young import Beside
 
 
 def judge(history: Path | str, *, now: datetime | None = None, parameters: Parameters = DEFAULT) -> JudgedHistory:
@@ -65,8 +65,9 @@ class _Home:
         self.name, self.root, self.parameters = name, found.root, parameters
         self.notes: Sequence[Note] = found.notes
         self.about: dict[str, clauses.Told] = {}
-        self.commands: dict[str, str] = {}
+        self.commands: dict[str, tuple[str, ...]] = {}
         self.perf: dict[str, dict[Identity, Measured]] = {}
+        self.besides: dict[str, dict[Identity, Beside]] = {}
         self.kept: dict[str, clauses.Table] = {}
         self.read = [self._read(night, left_out) for night in stored]
 
@@ -74,21 +75,33 @@ class _Home:
         records = {part: stored.records(part, left_out, self.root) for part in PARTS}
         header = next((found[0].header for found in records.values() if found), {})
         header = next((found[0].header for part, found in records.items() if found and part == "perf"), header)
-        self.perf[stored.name] = measured(records["perf"], hardware(_facts(header)), self.parameters.reference)
+        before = stored.records(BEFORE, left_out, self.root)
+        place = hardware(_facts(header))
+        self.perf[stored.name] = measured(records["perf"], place, self.parameters.reference)
+        self.besides[stored.name] = self._besides(records["perf"][1:], before, place)
         self.kept[stored.name] = clauses.table(records["conformance"])
         self.about = clauses.told(records["conformance"]) or self.about
         if records["perf"]:
-            command = [str(word) for word in records["perf"][0].header["command"]]
-            self.commands[stored.name] = spoken(["python", *command[1:]] if command else [])
-        parts = tuple(self._part(part, stored, records[part]) for part in PARTS)
+            self.commands[stored.name] = _again(records["perf"][0].header)
+        parts = tuple(self._part(part, stored, records[part], before if part == "perf" else ()) for part in PARTS)
         status = "whole" if all(part.status in ("whole", "off") for part in parts) else "half"
         facts = {**_facts(header), "environment": header.get("environment", {})}
         commit = str(header.get("commit", stored.manifest.get("commit", "")))
         return Night(self.name, stored.name, stored.time, status, commit, _versions(header), parts, facts)
 
-    def _part(self, name: str, stored: StoredNight, records: Sequence[RecordFile]) -> Part:
+    def _besides(
+        self, again: Sequence[RecordFile], before: Sequence[RecordFile], place: str
+    ) -> dict[Identity, Beside]:
+        """What was measured again, beside the code of an earlier night."""
+        then = measured(before, place, self.parameters.reference)
+        now = measured(again, place, self.parameters.reference) if then else {}
+        return {one: Beside(now[one], then[one]) for one in then if one in now and then[one].blocks and now[one].blocks}
+
+    def _part(
+        self, name: str, stored: StoredNight, records: Sequence[RecordFile], more: Sequence[RecordFile] = ()
+    ) -> Part:
         """How a part of a night ended, from its record and from what the nightly command noted."""
-        files = tuple(str(record.path.relative_to(self.root)) for record in records)
+        files = tuple(str(record.path.relative_to(self.root)) for record in (*records, *more))
         noted = stored.manifest.get("parts", {}).get(name, {})
         why = str(noted.get("why", "")) if isinstance(noted, dict) else ""
         first = [record for record in records if part_of(record.path.name) == (name, 1)]
@@ -98,6 +111,8 @@ class _Home:
             return Part(name, "missing", why or "no readable record", files)
         if not first[0].complete:
             return Part(name, "half", why or "its run was interrupted", files)
+        if name == "perf" and first[0].rows and not any(row["status"] == "ok" for row in first[0].rows):
+            return Part(name, "half", why or f"nothing could be measured: {first[0].rows[0]['reason']}", files)
         return Part(name, "half" if why else "whole", why, files)
 
     def nights(self, now: datetime) -> list[Night]:
@@ -121,11 +136,22 @@ class _Home:
 
     def judged(self, nights: Sequence[Night]) -> tuple[list[Series], list[ClauseHistory], list[ClauseChange]]:
         tables = [self.perf.get(night.name, {}) for night in nights]
-        series = Followed(nights, tables, self.notes, self.commands, self.parameters).follow() if any(tables) else []
+        besides = [self.besides.get(night.name, {}) for night in nights]
+        followed = Followed(nights, tables, besides, self.notes, self.commands, self.parameters)
+        series = followed.follow() if any(tables) else []
         histories, changes = clauses.histories(
             nights, [self.kept.get(night.name, {}) for night in nights], self.about, self.notes
         )
         return series, histories, changes
+
+
+def _again(header: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words that measure one series again, "{series}" standing for its name; those of the whole run if need be."""
+    words = header.get("again")
+    if isinstance(words, list):
+        return tuple(map(str, words))
+    command = [str(word) for word in header["command"]]
+    return ("python", *command[1:]) if command else ()
 
 
 def _facts(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, log, nan, pi, sqrt
 from statistics import median
 from typing import Any
 
@@ -15,6 +15,10 @@ from ..records import RecordFile
 from .model import Basis
 
 Row = dict[str, Any]
+
+_MAD = 1.4826  # makes the median absolute deviation of normal noise its standard deviation
+_OF_MEDIAN = sqrt(pi / 2)  # the error of a median over that of a mean
+_FEW = 4  # blocks: with fewer their scatter says nothing
 
 _NOT_PAIRED = ("subject", "copy", "settings")  # axes in which a cell and the one that it is divided by may differ
 
@@ -59,9 +63,13 @@ class Measured:
         return median(self.attempts)
 
     @property
-    def quarter(self) -> float:
-        """A quarter of the blocks lie below this."""
-        return sorted(self.blocks)[len(self.blocks) // 4]
+    def error(self) -> float:
+        """What the scatter of the blocks says of the error of their median, as a fraction; NaN if they are too few."""
+        if len(self.blocks) < _FEW:
+            return nan
+        middle = median(self.blocks)
+        spread = _MAD * median(abs(log(block / middle)) for block in self.blocks)
+        return _OF_MEDIAN * spread / sqrt(len(self.blocks))
 
 
 def measured(records: Sequence[RecordFile], hardware: str, reference: str) -> dict[Identity, Measured]:

@@ -35,10 +35,14 @@ class Parameters:
     fleet: int = 8  # series of a machine that must agree that a night is noisy as a whole
     noisy: float = 1.3  # … and by how much more than usual they must scatter, to both sides
     noisiest: float = 4.0  # a night weighs no less than one that scatters by so much
-    # Before ``least`` nights only a ratio can alarm, and only by this much, with every measurement of the night
-    # repeated and three quarters of its blocks beyond all earlier nights.
-    early: float = 0.12
-    early_nights: int = 2
+    # Before ``least`` nights only a ratio can alarm, and only beside the code of an earlier night (see young.py).
+    early: float = 0.05  # smaller effects never do
+    early_nights: int = 2  # without which nothing stands out
+    early_off: float = 2.3  # so many times the noise above the nights so far is a doubt …
+    early_apart: float = 3.5  # … and so many times their error must the repetitions of the two codes lie apart
+    early_again: int = 4  # repetitions of each of the two
+    early_pool: int = 8  # nights that all ratios together count, where a series' own noise is estimated
+    early_least: float = 0.01  # no series' nights, and no repetitions, are taken to scatter less
     reference: str = "torch"  # the subject whose time the others are divided by, where both ran interleaved
 
     def __post_init__(self) -> None:
@@ -64,9 +68,14 @@ class Parameters:
             f"and {self.floor_noise:g} times the noise.",
             f"From {self.doubt:.0%} of the threshold on, or {self.odd:g} times the noise off, a series is measured "
             f"{self.again} times more; the median counts.",
-            f"From {self.suspect:.0%} of the threshold on a series is called new; it is resolved when the median of "
-            f"{self.back} nights is nearer to the old level.",
-            f"Before {self.least} nights only a ratio to {self.reference} alarms, from {self.early:.0%} on.",
+            f"From {self.suspect:.0%} of the threshold on a series is called new; it is resolved when the median "
+            f"of {self.back} nights is nearer to the old level.",
+            f"With {self.early_nights} to {self.least - 1} nights, a ratio to {self.reference} that stands "
+            f"{self.early:.0%} and {self.early_off:g} times its noise above them is measured {self.early_again} times "
+            "more, in turns with the code of the first of these nights",
+            f"(noise: its own, and that of all ratios as if it were {self.early_pool} nights). Alarm if it is slower "
+            f"than that code without exception, by {self.early:.0%} and {self.early_apart:g} times the error of the "
+            "repetitions; without that code it waits for more nights.",
         )
 
 

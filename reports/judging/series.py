@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..history import Note
+from ..records.identity import spoken
 from .dating import began, detectable, effect
 from .model import Basis, Change, Night, Point, Series, State
 from .nights import Identity, Measured
 from .parameters import Parameters
-from .reference import Floats
+from .reference import Flags, Floats
 from .watch import Step, Watch, thresholds
+from .young import Beside, slower
 
 
 @dataclass
@@ -41,17 +43,19 @@ class _Trace:
 
 
 class Followed:
-    """The series of one machine. ``nights`` and ``tables`` go together; a missed night has an empty table."""
+    """The series of one machine. ``nights``, ``tables``, ``besides`` go together; those of a missed night are empty."""
 
     def __init__(
         self,
         nights: Sequence[Night],
         tables: Sequence[Mapping[Identity, Measured]],
+        besides: Sequence[Mapping[Identity, Beside]],
         notes: Sequence[Note],
-        commands: Mapping[str, str],
+        commands: Mapping[str, Sequence[str]],
         parameters: Parameters,
     ) -> None:
-        self.nights, self.tables, self.parameters, self.commands = nights, tables, parameters, commands
+        self.nights, self.tables, self.besides = nights, tables, besides
+        self.parameters, self.commands = parameters, commands
         self.machine = nights[0].machine
         self.identities = list(dict.fromkeys(identity for table in tables for identity in table))
         self.keys = [identity.key(self.machine) for identity in self.identities]
@@ -60,6 +64,8 @@ class Followed:
         self.notes = self._placed(notes)
         self.last: Step | None = None
         self.doubtful = np.zeros(len(self.identities), dtype=np.bool_)  # on the latest night, before any rerun
+        self.young = np.ones(len(self.identities), dtype=np.bool_)
+        self.detectable = np.full(len(self.identities), np.nan)  # of series with few nights, on the next one
 
     def follow(self) -> list[Series]:
         """Judge every night in turn; afterwards one ``Series`` for each."""
@@ -75,11 +81,12 @@ class Followed:
         return [self._series(one) for one in range(len(self.identities))]
 
     def _step(self, watch: Watch, column: int) -> Step:
-        values = self.values[:, column]
-        look = watch.look(values)
+        values, errors = self.values[:, column], self._errors(column)
+        look = watch.look(values, errors)
         self.doubtful = watch.doubtful(look)
-        again, quarter = self._again(column), self._quarters(column)
-        step = watch.take(values, again=again, quarter=quarter, reference=look.reference)
+        step = watch.take(values, errors, slower=self._slower(column), reference=look.reference)
+        self.young = ~watch.judged
+        self.detectable = np.where(watch.judged, np.nan, watch.young.detectable(errors))
         for one in np.flatnonzero(step.regressed | step.improved | step.returned):
             self._note_events(int(one), column, step)
         self.last = step
@@ -96,16 +103,15 @@ class Followed:
                     values[one, column] = np.log(measured.value)
         return values
 
-    def _again(self, column: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _errors(self, column: int) -> Floats:
         table = self.tables[column]
-        return np.array([len(table[i].attempts) > 1 if i in table else False for i in self.identities], dtype=np.bool_)
+        return np.array([table[i].error if i in table else np.nan for i in self.identities])
 
-    def _quarters(self, column: int) -> Floats:
-        """A quarter of a night's blocks lie below this."""
-        table = self.tables[column]
-        found = [table[i].quarter if i in table and table[i].blocks else np.nan for i in self.identities]
-        quarters: Floats = np.log(np.array(found))
-        return quarters
+    def _slower(self, column: int) -> Flags:
+        """Which were measured beside the code of an earlier night, and are slower."""
+        besides = self.besides[column]
+        found = [i in besides and slower(besides[i], self.parameters) for i in self.identities]
+        return np.array(found, dtype=np.bool_)
 
     # -- notes
 
@@ -136,7 +142,7 @@ class Followed:
             return
         there = np.flatnonzero(np.isfinite(self.values[one, : column + 1]))
         reference = step.look.reference
-        level, noise = float(reference.level[one]), float(reference.noise[one])
+        level, noise = float(reference.level[one]), float(step.look.noise[one])
         since = int(there[-int(step.look.span[one])])
         events.append(_Event(bool(step.regressed[one]), since, column, level, int(reference.nights[one]), noise))
 
@@ -155,7 +161,7 @@ class Followed:
             high=max(measured.blocks),
             blocks=len(measured.blocks),
             level=None if learning else float(np.exp(reference.level[one])),
-            noise=None if learning else float(reference.noise[one]),
+            noise=None if learning else _known(step.look.noise[one]),
             evidence=float(step.look.evidence[one]),
             rank_p=None if np.isnan(rank) else rank,
             why="",
@@ -171,11 +177,11 @@ class Followed:
         event = self.traces[one].events[-1] if self.traces[one].events else None
         if raised:
             return State.CONFIRMED
-        if step.learning[one]:
-            return State.LEARNING
         settled = event is not None and column in (event.accepted, event.until)
         if step.look.evidence[one] >= self.parameters.suspect and not settled:
             return State.NEW
+        if step.learning[one]:
+            return State.LEARNING
         for happened, state in _recent(event):
             if column - happened < self.parameters.shown:
                 return state
@@ -189,14 +195,7 @@ class Followed:
         first, latest = int(there[0]), int(there[-1])
         current = not self._replaced(identity, latest)
         end = len(self.nights) if current else latest + 1
-        point = next((p for p in reversed(trace.points[:end]) if p.value is not None), None)
-        noise = point.noise if point else None
-        found: float | None = None
-        if noise is not None and self.last is not None:
-            nights = int(self.last.look.reference.nights[one])
-            span = min(range(len(self.parameters.spans)), key=lambda place: abs(self.parameters.spans[place] - 3))
-            limit = float(thresholds(self.parameters)[min(max(nights, 1), self.parameters.memory), span])
-            found = detectable(noise, nights, limit, self.parameters.spans[span])
+        measured = any(point.value is not None for point in trace.points[:end])
         return Series(
             key=self.keys[one],
             name=identity.name,
@@ -211,14 +210,27 @@ class Followed:
             hardware=identity.hardware,
             same=identity.same,
             wrong=current and self._status(identity) == "void",
-            lost=current and point is not None and self._status(identity) in ("failed", "hung"),
-            doubtful=current and bool(self.doubtful[one]),
+            lost=current and measured and self._status(identity) in ("failed", "hung"),
+            young=bool(self.young[one]),
+            doubtful=current and bool(self.doubtful[one]) and not self._yardstick(one),
             current=current,
             points=tuple(trace.points[first:end]),
             changes=tuple(self._changes(one)),
-            detectable=found,
-            command=self.commands.get(self.nights[latest].name, ""),
+            detectable=self._detectable(one, trace.points[:end]),
+            command=_filled(self.commands.get(self.nights[latest].name, ()), identity.record_series),
         )
+
+    def _detectable(self, one: int, points: Sequence[Point]) -> float | None:
+        """The smallest slow-down that is found: soon, or of a series with few nights on the next one."""
+        if np.isfinite(self.detectable[one]):
+            return float(self.detectable[one])
+        point = next((point for point in reversed(points) if point.value is not None), None)
+        if point is None or point.level is None or point.noise is None or self.last is None:
+            return None
+        nights, spans = int(self.last.look.reference.nights[one]), self.parameters.spans
+        span = min(range(len(spans)), key=lambda place: abs(spans[place] - 3))
+        limit = float(thresholds(self.parameters)[min(max(nights, 1), self.parameters.memory), span])
+        return detectable(point.noise, nights, limit, spans[span])
 
     def _status(self, identity: Identity) -> str:
         """How the cell ended on the latest night that measured anything."""
@@ -248,7 +260,7 @@ class Followed:
         assert self.last is not None
         there = np.flatnonzero(np.isfinite(self.values[one]))
         reference = self.last.look.reference
-        level, noise = float(reference.level[one]), float(reference.noise[one])
+        level, noise = float(reference.level[one]), float(self.last.look.noise[one])
         since = int(there[-int(self.last.look.span[one])])
         event = _Event(True, since, len(self.nights) - 1, level, int(reference.nights[one]), noise)
         return self._told(one, event, State.NEW, since, len(self.nights))
@@ -316,6 +328,15 @@ class Followed:
 
     def _latest(self, identity: Identity) -> int:
         return max(column for column, table in enumerate(self.tables) if identity in table)
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _filled(words: Sequence[str], series: str) -> str:
+    """The command that measures a series again, as one types it."""
+    return spoken([series if word == "{series}" else word for word in words])
 
 
 def _recent(event: _Event | None) -> list[tuple[int, State]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
 from .parameters import Parameters
 from .reference import Counts, Flags, Floats, Memory, Reference, fleet_scatter
+from .young import Young
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Look:
     span: Counts  # nights since that change
     off: Floats  # how far tonight lies from the level, in units of the noise
     scatter: float  # how much noisier than usual the whole night is
+    early: Floats  # of a series with few nights: share of what makes it doubtful; else 0
+    noise: Floats  # with which tonight is judged
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,13 @@ class Watch:
         self.waiting: Counts = np.zeros(series, dtype=np.int64)  # filled places of ``pending``
         self.raised: Flags = np.zeros(series, dtype=np.bool_)
         self.height: Floats = np.zeros(series)  # of the confirmed regression above the level; valid while raised
-        self.ratios: Flags = np.zeros(series, dtype=np.bool_) if ratios is None else ratios
+        self.young = Young(series, np.zeros(series, dtype=np.bool_) if ratios is None else ratios, parameters)
 
-    def look(self, values: Floats, reference: Reference | None = None) -> Look:
-        """What these numbers would say. Changes nothing."""
+    def look(self, values: Floats, errors: Floats | None = None, reference: Reference | None = None) -> Look:
+        """What these numbers would say; ``errors`` is what their blocks say of them. Changes nothing."""
         reference = reference or self.memory.reference()
         p = self.parameters
-        judged = self._judged()
+        judged = self.judged
         off = (values - reference.level) / reference.noise
         scatter = fleet_scatter(off, judged & ~self.raised, p)
         nights, scatters, filled = self._with(values, scatter)
@@ -75,45 +78,50 @@ class Watch:
         best = np.argmax(np.abs(share), axis=1)
         evidence = share[np.arange(len(best)), best]
         evidence = np.where(np.isfinite(values), evidence, 0.0)
-        return Look(reference, evidence, spans[best], off / scatter, scatter)
+        errors = _whole(errors, len(values))
+        early = np.where(judged | self.raised, 0.0, self.young.standing_out(values, errors))
+        noise = np.where(judged, reference.noise, self.young.noise(errors))
+        span = np.where(early >= 1, 1, spans[best])
+        return Look(reference, evidence, span, off / scatter, scatter, early, noise)
 
     def doubtful(self, look: Look) -> Flags:
         """Which series are to be measured again before anything is concluded."""
         p = self.parameters
         odd = (np.abs(look.off) >= p.odd) | (look.evidence >= p.doubt)
-        early = self._early_height(look) >= np.log1p(p.early)
-        return np.asarray(((odd & self._judged()) | early) & ~self.raised)
+        return np.asarray(((odd & self.judged) | (look.early >= 1)) & ~self.raised)
 
     def take(
         self,
         values: Floats,
+        errors: Floats | None = None,
         *,
-        again: Flags | None = None,
-        quarter: Floats | None = None,
+        slower: Flags | None = None,
         reference: Reference | None = None,
     ) -> Step:
-        """Conclude from a night. ``again``: which were measured again; a quarter of tonight's blocks lie below
-        ``quarter``; ``reference``: that of an earlier look at the same night.
+        """Conclude from a night. ``slower``: which were measured beside the code of an earlier night, and are slower;
+        ``reference``: that of an earlier look at the same night.
         """
-        look = self.look(values, reference)
-        present, judged = np.isfinite(values), self._judged()
+        look = self.look(values, errors, reference)
+        present, judged = np.isfinite(values), self.judged
         rank_p = self._rank_p(values, look)
         sure = present & judged & ~self.raised & (np.abs(look.evidence) >= 1) & (rank_p <= self._rank_limit(look))
-        early = self._early(look, again, quarter) & present & ~self.raised
+        doubtful = look.early >= 1
+        early = doubtful & slower if slower is not None else np.zeros(len(values), dtype=np.bool_)
         regressed, improved = (sure & (look.evidence > 0)) | early, sure & (look.evidence < 0)
-        span = np.where(early, 1, look.span)
         nights, scatters, filled = self._with(values, look.scatter)
+        self.young.add(present & ~judged & ~early & ~self.raised, values, _whole(errors, len(values)))
         self._keep_ordinary(present & ~sure & ~early & ~self.raised, judged, look, nights, scatters, filled)
         for one in np.flatnonzero(regressed | improved):
-            self._found(int(one), int(span[one]), look, nights, scatters, filled, accept=bool(improved[one]))
+            self._found(int(one), int(look.span[one]), look, nights, scatters, filled, accept=bool(improved[one]))
         standing = self.raised & ~regressed & present
         self._shift(standing, nights, scatters, filled)
         returned = standing & self._is_back(look.reference)
         for one in np.flatnonzero(returned):
             self._drop_all_but(int(one), self.parameters.back)
         self.raised &= ~returned
-        look = Look(look.reference, np.where(early, 1.0, look.evidence), span, look.off, look.scatter)
-        learning = present & ~judged & ~regressed & ~self.raised
+        said = np.where(early, 1.0, np.where(doubtful, self.parameters.suspect, look.evidence))
+        look = replace(look, evidence=said)
+        learning = present & ~judged & ~doubtful & ~self.raised
         return Step(look, present, learning, regressed, improved, returned, self.raised.copy(), rank_p)
 
     def accept(self, one: int) -> None:
@@ -124,7 +132,9 @@ class Watch:
 
     # -- what is in sight
 
-    def _judged(self) -> Flags:
+    @property
+    def judged(self) -> Flags:
+        """Which have nights enough to be judged by them alone."""
         return np.asarray(self.memory.nights >= self.parameters.least)
 
     def _with(self, values: Floats, scatter: float) -> tuple[Floats, Floats, Counts]:
@@ -132,20 +142,6 @@ class Watch:
         nights = np.concatenate([values[:, None], self.pending[:, :-1]], axis=1)
         scatters = np.concatenate([np.full((len(values), 1), scatter), self.scatters[:, :-1]], axis=1)
         return nights, scatters, np.minimum(self.waiting + 1, self.parameters.longest)
-
-    def _early_height(self, look: Look) -> Floats:
-        """How far above the few nights so far a ratio lies; nothing where there are enough nights, or too few."""
-        few = self.ratios & ~self._judged() & (self.memory.nights >= self.parameters.early_nights)
-        height = look.off * look.scatter * look.reference.noise
-        return np.where(few & np.isfinite(height), height, 0.0)
-
-    def _early(self, look: Look, again: Flags | None, quarter: Floats | None) -> Flags:
-        """A slow-down so large, and so certain by its blocks, that ratios need not wait for more nights."""
-        high = self._early_height(look) >= np.log1p(self.parameters.early)
-        if again is None or quarter is None or not high.any():
-            return np.zeros(len(high), dtype=np.bool_)
-        highest = np.nan_to_num(self.memory.values, nan=-np.inf).max(axis=1)
-        return np.asarray(high & again & (quarter > highest))
 
     def _rank_p(self, values: Floats, look: Look) -> Floats:
         """Mann-Whitney of the nights since the change against the window before, where it can matter."""
@@ -209,6 +205,7 @@ class Watch:
         flags[one] = True
         for value in self.pending[one, : self.waiting[one]][::-1]:
             self.memory.add(flags, np.full(len(flags), value))
+        self.young.restart(one)
         self._drop_all_but(one, 0)
 
     def _drop_all_but(self, one: int, newest: int) -> None:
@@ -220,6 +217,10 @@ class Watch:
         back = self.parameters.back
         newest = np.nan_to_num(self.pending[:, :back], nan=np.inf)
         return np.asarray((self.waiting >= back) & (np.median(newest, axis=1) < reference.level + self.height / 2))
+
+
+def _whole(errors: Floats | None, series: int) -> Floats:
+    return np.full(series, np.nan) if errors is None else errors
 
 
 @cache

@@ -28,14 +28,17 @@ class Ended:
     late: bool  # it was stopped at its deadline
 
 
-def run(command: Sequence[str], log: Path, limit_s: float) -> Ended:
-    """Run a command to its end or its deadline, with its output in a file. Ctrl-C ends it before it ends us."""
+def run(command: Sequence[str], log: Path, limit_s: float, folder: Path | None = None) -> Ended:
+    """Run a command to its end or its deadline, in ``folder`` (by default here), with its output in a file.
+
+    Ctrl-C ends it before it ends us.
+    """
     start = time.monotonic()
     with log.open("ab") as output:
         # a session of its own, so that it and all its children can be reached by one signal
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent, cwd=folder,
         )  # fmt: skip
         late = False
         try:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ..history import HistoryError
 
 CONFORMANCE = "{python} -m conformance run --tier quick --jobs 2 --subject {subject} --select {select} --out {out}"
-PERF = "{python} -m perf run --sweep nightly --world {world} --subject {subject} --budget {budget_s}s --out {out}"
+PERF = (
+    "{python} -m perf run --sweep nightly --world {world} --subject {subject} --budget {budget_s}s {only} --out {out}"
+)
+ONLY = "{only}"  # becomes --only SERIES for each series that is measured again; nothing where all are measured
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-_FOR_CONFORMANCE = 0.5  # the most of the budget that the clauses may take
-_FOR_FIRST = 0.5  # of what is left then, for measuring once; the rest is for measuring again
+_FOR_FIRST = 0.6  # of the budget, for measuring everything once; the rest is for measuring again
+_FOR_AGAIN = 0.3  # of the budget is left for that even where the first run has taken all of it
 _LATE = 1.5  # a command that was given a budget is stopped when it has taken so many times as long
 
 
@@ -26,29 +31,38 @@ class Asked:
     history: Path
     out: Path
     machine: str
-    budget_s: float
+    budget_s: float  # for measuring, repetitions included
+    clauses_s: float  # a run of the clauses that takes longer is stopped: half of them would judge nothing
     subject: str
     world: int  # ranks, for what is measured
     conformance: str  # templates; empty: this part is not wanted
     perf: str
 
-    def command(self, part: str, out: Path, budget_s: float, select: str = "*") -> list[str]:
-        """The words of a part's command."""
+    def command(
+        self, part: str, out: Path, budget_s: float, *, select: str = "*", only: Sequence[str] = ()
+    ) -> list[str]:
+        """The words of a part's command. ``select``: patterns of clauses; ``only``: series, by default all."""
         values = {
             "python": sys.executable, "out": str(out), "budget_s": f"{max(1, round(budget_s))}", "select": select,
             "subject": self.subject, "world": f"{self.world}",
         }  # fmt: skip
         template = self.conformance if part == "conformance" else self.perf
-        return [word.format(**values) for word in shlex.split(template)]
+        named = [word for series in only for word in ("--only", series)]
+        words = [[word.format(**values)] if word != ONLY else named for word in shlex.split(template)]
+        return list(chain.from_iterable(words))
 
-    def limit_s(self, part: str, spent_s: float) -> float:
-        """How long the first run of a part may take."""
-        left = max(1.0, self.budget_s - spent_s)
-        return left * (_FOR_CONFORMANCE if part == "conformance" else _FOR_FIRST)
+    @property
+    def first_s(self) -> float:
+        """For measuring everything once."""
+        return self.budget_s * _FOR_FIRST
 
-    def stop_s(self, budget_s: float) -> float:
-        """When a command with this budget is stopped: late enough for one that starts ranks on a busy machine."""
-        return budget_s * _LATE + 60
+    def left_s(self, measured_s: float) -> float:
+        """For measuring again, after so much has been spent on measuring."""
+        return max(self.budget_s - measured_s, self.budget_s * _FOR_AGAIN)
+
+    def stop_s(self, part: str, budget_s: float) -> float:
+        """When a part's command is stopped: late enough for one that starts ranks on a busy machine."""
+        return self.clauses_s if part == "conformance" else budget_s * _LATE + 60
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -69,9 +83,10 @@ def checked(template: str, name: str) -> str:
         return ""
     try:
         words = shlex.split(template)
-        filled = [word.format(python="", out="\0", budget_s="", select="", subject="", world="") for word in words]
+        values = {"python": "", "out": "\0", "budget_s": "", "select": "", "subject": "", "world": ""}
+        filled = [word.format(**values) for word in words if word != ONLY]
     except (KeyError, IndexError, ValueError) as error:
-        known = "{python} {out} {budget_s} {select} {subject} {world}"
+        known = "{python} {out} {budget_s} {select} {subject} {world}, and {only} as a word of its own"
         raise HistoryError(f"the {name} command cannot be filled in ({error!r}); it may use {known}") from error
     if not any("\0" in word for word in filled):
         raise HistoryError(f"the {name} command does not say {{out}}: its record would not be found")

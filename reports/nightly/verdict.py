@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..findings import Urgency, findings
 from ..history.layout import VERDICT
 from ..judging import Change, ClauseState, JudgedHistory, Machine, Series, State
 from ..records import Writer, identity
@@ -50,6 +51,7 @@ def told(judged: JudgedHistory, machine: Machine) -> str:
     current = _current(judged, machine)
     count = {state: sum(one.state is state for one in current) for state in State}
     lines = [f"{machine.name}: {machine.health.value.upper()}", *(f"  {reason}" for reason in machine.reasons)]
+    lines += [f"  reproduce: {command}" for command in _commands(judged, machine)]
     lines += [
         f"  new, not certain yet: {one.name} {change.effect:+.1%} since {change.since}"
         for one in current
@@ -64,6 +66,12 @@ def told(judged: JudgedHistory, machine: Machine) -> str:
         lines.append(f"left out of the history: {len(judged.left_out)}")
         lines += [f"  {one.path}: {one.kind}: {one.why}" for one in judged.left_out]
     return "\n".join([*lines, *(f"  {sentence}" for sentence in judged.parameters.sentences())])
+
+
+def _commands(judged: JudgedHistory, machine: Machine) -> list[str]:
+    """What measures or asks again for each alarm of the machine, the worst first."""
+    mine = [one for one in findings(judged) if one.machine == machine.name and one.urgency is Urgency.ALARM]
+    return list(dict.fromkeys(one.command for one in mine if one.command))
 
 
 def _current(judged: JudgedHistory, machine: Machine) -> list[Series]:

@@ -18,6 +18,7 @@ HEADER: Fields = {
     "commit": str,  # empty where there is no repository
     "environment": dict,
     "command": list,
+    # optional, of perf: "again", the words that measure one series again, in which "{series}" stands for its name
 }
 FOOTER: Fields = {"rows": int, "interrupted": bool, "finished": str}
 

@@ -42,7 +42,7 @@ def replay(year: Year, parameters: Parameters) -> Replay:
             doubtful = watch.doubtful(look)
             again += int(doubtful.sum())
             whole = np.median(np.concatenate([first[None], year.again[:, :, night]]), axis=0)
-            step = watch.take(np.where(doubtful, whole, first), again=doubtful, reference=look.reference)
+            step = watch.take(np.where(doubtful, whole, first), reference=look.reference)
             verdicts[:, night] = step.present & ~step.learning
             alarms[:, night], gains[:, night] = step.regressed, step.improved
             spans[:, night] = np.where(step.regressed | step.improved, step.look.span, 0)

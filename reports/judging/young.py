@@ -1,0 +1,100 @@
+"""Judging while a series has few nights: what stands out is believed only beside the code of an earlier night.
+
+Two or three nights say little about how far nights lie apart, and nothing about nights that are odd as a whole. So they
+only raise a doubt. Then tonight's code and that of an earlier night are measured in turns: whatever the night does, it
+does to both, and only the code is left to explain a difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median, variance
+
+import numpy as np
+
+from .nights import Measured
+from .parameters import Parameters
+from .reference import Counts, Flags, Floats
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One series on one night, measured in turns with tonight's code and with that of an earlier night."""
+
+    now: Measured
+    before: Measured
+
+
+def slower(beside: Beside, parameters: Parameters) -> bool:
+    """Whether tonight's code is slower: in every repetition, and by far more than repetitions and blocks scatter."""
+    now, before = np.log(beside.now.attempts), np.log(beside.before.attempts)
+    if min(len(now), len(before)) < parameters.early_again or now.min() <= before.max():
+        return False
+    apart = median(now) - median(before)
+    among = variance(now) / len(now) + variance(before) / len(before)
+    within = beside.now.error**2 + beside.before.error**2
+    least = parameters.early_least**2 * (1 / len(now) + 1 / len(before))
+    error = np.sqrt(max(among, within, least))
+    return bool(apart >= np.log1p(parameters.early) and apart >= parameters.early_apart * error)
+
+
+class Young:
+    """The first nights of each series. Values are logarithms; errors what their blocks say of them."""
+
+    def __init__(self, series: int, ratios: Flags, parameters: Parameters) -> None:
+        self.parameters, self.ratios = parameters, ratios
+        shape = (series, parameters.least)
+        self.values: Floats = np.full(shape, np.nan)  # newest first
+        self.errors: Floats = np.full(shape, np.nan)
+        self.nights: Counts = np.zeros(series, dtype=np.int64)
+
+    def add(self, who: Flags, values: Floats, errors: Floats) -> None:
+        """One more night for the series flagged in ``who``."""
+        for store, new in ((self.values, values), (self.errors, errors)):
+            store[who, 1:] = store[who, :-1]
+            store[who, 0] = new[who]
+        self.nights[who] = np.minimum(self.nights[who] + 1, self.parameters.least)
+
+    def restart(self, one: int) -> None:
+        """Its level is another one from now on."""
+        self.values[one], self.errors[one], self.nights[one] = np.nan, np.nan, 0
+
+    def noise(self, errors: Floats) -> Floats:
+        """By how much a night with these errors lies off the nights so far by chance, over sqrt(1 + 1 / nights).
+
+        How much more than their blocks say nights scatter is each series' own figure, drawn towards that of all ratios
+        of the machine as if these counted ``early_pool`` nights. NaN for a series that has too few nights.
+        """
+        p = self.parameters
+        known = self.ratios & (self.nights >= p.early_nights)
+        noise: Floats = np.full(len(self.nights), np.nan)
+        if not known.any():
+            return noise
+        nights, squares = self.nights[known], self.errors[known] ** 2
+        own = np.nanvar(self.values[known], axis=1, ddof=1) - np.nanmean(squares, axis=1)
+        pooled = max(float(own.mean()), p.early_least**2)
+        free = nights - 1
+        pool = np.minimum(p.early_pool, free.sum())
+        between = (pool * pooled + free * np.maximum(own, 0)) / (pool + free)
+        whole = errors[known] ** 2 + np.nansum(squares, axis=1) / nights**2 + between * (1 + 1 / nights)
+        noise[known] = np.sqrt(whole / (1 + 1 / nights))
+        return noise
+
+    def standing_out(self, values: Floats, errors: Floats) -> Floats:
+        """How far above the nights so far a ratio lies, as a share of what makes it doubtful; 0 if unknown."""
+        p, height = self.parameters, self._height(values)
+        reach = self.noise(errors) * np.sqrt(1 + 1 / np.maximum(self.nights, 1))
+        share = np.minimum(height / np.log1p(p.early), height / (p.early_off * reach))
+        return np.where(np.isfinite(share), share, 0.0)
+
+    def detectable(self, errors: Floats) -> Floats:
+        """The smallest slow-down, as a fraction, that is found in one night like this nine times of ten; or NaN."""
+        p, often = self.parameters, 1.2816
+        reach = self.noise(errors) * np.sqrt(1 + 1 / np.maximum(self.nights, 1))
+        # repetitions are of few series, so each of the two codes gets about as many blocks as the whole night had
+        beside = np.sqrt(2) * np.maximum(errors, p.early_least / np.sqrt(p.early_again))
+        return np.asarray(np.expm1(np.maximum((p.early_off + often) * reach, (p.early_apart + often) * beside)))
+
+    def _height(self, values: Floats) -> Floats:
+        sums = np.nansum(self.values, axis=1)
+        return np.asarray(values - sums / np.maximum(self.nights, 1))

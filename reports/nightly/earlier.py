@@ -1,0 +1,48 @@
+"""The code of an earlier night, checked out beside tonight's, so that both can be measured on the same night."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..judging import JudgedHistory
+
+_LIMIT_S = 120.0
+
+
+def commit_of(judged: JudgedHistory, machine: str) -> str:
+    """The commit of the machine's first night whose code is known and is not tonight's; empty if there is none.
+
+    The first, because a change that could not be told on the night on which it came must not pass for the level.
+    """
+    nights = next(one.nights for one in judged.machines if one.name == machine)
+    tonight = next(night.commit for night in reversed(nights) if night.status != "missed")
+    told = [night.commit for night in nights if night.commit and not night.commit.endswith("+")]
+    return next((commit for commit in told if commit != tonight), "")
+
+
+@contextmanager
+def checked_out(commit: str, folder: Path) -> Iterator[Path | None]:
+    """The folder in which commands run with the code of ``commit``; None, with a sentence said, if it cannot be had."""
+    try:
+        inside = _git("rev-parse", "--show-prefix").strip()
+        _git("worktree", "add", "--detach", "--quiet", str(folder), commit)
+    except (OSError, subprocess.SubprocessError) as error:
+        why = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
+        print(f"nightly: the code of {commit[:10]} cannot be measured beside tonight's: {why}", file=sys.stderr)
+        yield None
+        return
+    try:
+        yield folder / inside
+    finally:
+        try:
+            _git("worktree", "remove", "--force", str(folder))
+        except (OSError, subprocess.SubprocessError):
+            print(f"nightly: {folder} could not be removed; `git worktree remove --force` does", file=sys.stderr)
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], capture_output=True, text=True, timeout=_LIMIT_S, check=True).stdout
