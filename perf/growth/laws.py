@@ -108,7 +108,7 @@ def _fit(kind: str, points: Sequence[Point]) -> Fit | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a covariance that cannot be told: its interval is infinite
-            values, spread = curve_fit(law, x, y, p0=start, sigma=sigma, absolute_sigma=True, bounds=bounds,
+            values, spread = curve_fit(law, x, y, p0=start, sigma=sigma, absolute_sigma=True, bounds=bounds, method="trf",
                                        x_scale=[max(abs(one), 1e-9) for one in start])  # fmt: skip
     except (RuntimeError, ValueError):
         return None
@@ -170,26 +170,19 @@ def said(points: Sequence[Point], expected: str) -> str:
 
 def departs(points: Sequence[Point], expected: str) -> float | None:
     """The first x at which a point lies above what the expected law, fitted to those before, predicts."""
+    import numpy as np
     from scipy.stats import norm
 
-    for place in range({NONE: 3, LOG: 4, LINEAR: 4}[expected], len(points)):
-        fit = _fit(expected, points[:place])
-        if fit is None:
-            continue
-        point = points[place]
-        slack = norm.ppf(_STRICT) * math.hypot(point.sigma, _uncertain(fit, points[:place], point.x))
-        if point.y > fit(point.x) + slack:
+    def columns(at: float) -> list[float]:
+        return {NONE: [1.0], LOG: [1.0, math.log(at)] if at > 0 else [], LINEAR: [1.0, at]}[expected]
+
+    for place in range(2 if expected == NONE else 3, len(points)):
+        before, point = points[:place], points[place]
+        design = np.array([columns(each.x) for each in before]) / np.array([[each.sigma] for each in before])
+        spread = np.linalg.pinv(design.T @ design)
+        values = spread @ design.T @ np.array([each.y / each.sigma for each in before])
+        row = np.array(columns(point.x))
+        slack = norm.ppf(_STRICT) * math.hypot(point.sigma, math.sqrt(row @ spread @ row))
+        if point.y > row @ values + slack:
             return point.x
     return None
-
-
-def _uncertain(fit: Fit, points: Sequence[Point], x: float) -> float:
-    """The standard error of what a law without an exponent predicts at ``x``."""
-    import numpy as np
-
-    def columns(at: float) -> list[float]:
-        return {NONE: [1.0], LOG: [1.0, math.log(at)] if at > 0 else [], LINEAR: [1.0, at]}[fit.kind]
-
-    design = np.array([columns(point.x) for point in points]) / np.array([[point.sigma] for point in points])
-    row = np.array(columns(x))
-    return float(math.sqrt(row @ np.linalg.pinv(design.T @ design) @ row))

@@ -1,0 +1,72 @@
+"""Laws of growth: known ones are found with their coefficients, noise does not grow, departures are seen."""
+
+import math
+import random
+
+import pytest
+
+from perf.growth.laws import LINEAR, LOG, NONE, POWER, Point, best, departs, said
+
+RANKS, PARAMETERS, BUCKETS = range(1, 9), (25, 50, 100, 200, 400, 800, 1600), (1, 2, 4, 8, 16, 32)
+
+
+def points(law, xs, noise=0.02, seed=1, errors=0.02):
+    generator = random.Random(seed)
+    return [Point(x, law(x) * generator.gauss(1, noise), errors * abs(law(x))) for x in xs]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("kind", "law", "xs", "truth"),
+    [
+        (NONE, lambda x: 7.0, RANKS, (7.0,)),
+        (LINEAR, lambda x: 1 + 0.5 * x, RANKS, (1, 0.5)),
+        (LINEAR, lambda x: 1 + 0.01 * x, PARAMETERS, (1, 0.01)),
+        (LINEAR, lambda x: 2 + 0.1 * x, BUCKETS, (2, 0.1)),
+        (LOG, lambda x: 1 + 2 * math.log(x), RANKS, (1, 2)),
+        (POWER, lambda x: 1 + 0.1 * x**2, RANKS, (1, 0.1, 2)),
+    ],
+)
+def test_a_known_law_is_found_with_its_coefficients(kind, law, xs, truth, seed):
+    fit = best(points(law, xs, seed=seed, noise=0.01))
+    assert fit.kind == kind
+    for value, true, (low, high) in zip(fit.values, truth, fit.intervals, strict=True):
+        assert low < value < high
+        assert low - 0.1 * abs(true) <= true <= high + 0.1 * abs(true)
+
+
+@pytest.mark.parametrize(("noise", "errors"), [(0.02, 0.02), (0.10, 0.10), (0.10, 0.04)])
+@pytest.mark.parametrize("xs", [RANKS, BUCKETS, (0, 25, 50, 75, 100)])
+def test_noise_alone_does_not_grow(noise, errors, xs):
+    found = [best(points(lambda x: 5.0, xs, noise, seed, errors)).kind for seed in range(40)]
+    assert found.count(NONE) >= 37  # with errors that are told too small a few go astray
+
+
+def test_two_points_decide_no_law():
+    assert best(points(lambda x: x, (1, 2))) is None
+    assert said(points(lambda x: x, (1, 2)), LINEAR) == "too few points"
+
+
+@pytest.mark.parametrize(
+    ("law", "expected", "words"),
+    [
+        (lambda x: 1 + 0.5 * x, LINEAR, "as expected"),
+        (lambda x: 3.0, NONE, "as expected"),
+        (lambda x: 3.0, LINEAR, "does not grow"),
+        (lambda x: 1 + 2 * math.log(x), LINEAR, "slower than expected"),
+        (lambda x: 9 - x, NONE, "falls"),
+        (lambda x: 1 + 0.1 * x**2, LINEAR, "faster than expected, from 4 on"),
+        (lambda x: 1 + 0.5 * x, NONE, "faster than expected, from 3 on"),
+        (lambda x: 5.0 if x < 6 else 5.0 + 3 * (x - 5), NONE, "faster than expected, from 6 on"),
+    ],
+)
+def test_growth_is_held_against_what_it_should_be(law, expected, words):
+    assert said(points(law, RANKS, noise=0.0), expected) == words
+
+
+def test_a_series_that_keeps_its_law_departs_nowhere():
+    assert departs(points(lambda x: 1 + 0.5 * x, RANKS, noise=0.01), LINEAR) is None
+
+
+def test_where_x_begins_at_nothing_there_is_no_logarithm():
+    assert best(points(lambda x: 1 + 0.01 * x, (0, 20, 40, 60, 80, 100))).kind == LINEAR
