@@ -11,7 +11,7 @@ from conformance.ending import status_of
 
 STATUSES = """exit status:
   0   every cell was measured, or could not be for a reason that is known
-  1   a cell is void (its weights are not what one process computes), failed or hung
+  1   a cell is void (weights that are not what one process computes, a broken guarantee), failed or hung
   2   what was asked for cannot be had; nothing was measured
   3   the harness itself failed in the middle (a full disk, say); finished cells are kept
   130 interrupted; finished cells are kept, and the same command goes on from there"""
@@ -94,6 +94,10 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--backend", default="auto", help="auto, gloo or nccl (default: %(default)s)")
     run.add_argument("--budget", default="", metavar="TIME", help="fit the repeats into 90s, 10m or 1.5h")
     run.add_argument("--out", default="out/perf", metavar="FOLDER", help="of the records (default: %(default)s)")
+    run.add_argument(
+        "--judged", default="", metavar="RECORD",
+        help="what the suite said of the subjects, if it need not judge now what the cells rely on; no: do not ask",
+    )  # fmt: skip
     run.add_argument("--dry-run", action="store_true", help="only say which cells there are and how long they take")
     run.add_argument("--charts", action="store_true", help="draw charts of the record, and trace one iteration")
     run.add_argument("--fresh", action="store_true", help="do not go on from an earlier run that did not end")

@@ -39,7 +39,10 @@ class Plan:
 
     @property
     def cells(self) -> int:
-        return sum(len(group.cells) for group in self.groups)
+        return len(self.all_cells())
+
+    def all_cells(self) -> list[Cell]:
+        return [cell for group in self.groups for cell in group]
 
 
 def plan(

@@ -57,6 +57,15 @@ class Failing(_Counting):
         return loss
 
 
+class Unsynced(_DDP):
+    """Every rank starts from its own weights. Where these are equal by luck, all comes out right."""
+
+    def __init__(self, module: Any, *args: Any, **kwargs: Any) -> None:
+        mine = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+        super().__init__(module, *args, **kwargs)
+        module.load_state_dict(mine)
+
+
 class Slow(_DDP):
     """Every rank spends a tenth of an iteration more on its processor, in the forward."""
 
@@ -80,4 +89,4 @@ def _subject(name: str, ddp: type[Any]) -> Subject:
 
 
 lossy, stuck, failing = _subject("lossy", Lossy), _subject("stuck", Stuck), _subject("failing", Failing)
-slow = _subject("slow", Slow)
+slow, unsynced = _subject("slow", Slow), _subject("unsynced", Unsynced)

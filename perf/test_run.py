@@ -42,7 +42,7 @@ def measured(folder, subjects, *workloads, world=2, **more):
     out = folder / "out"
     sweep = sweep_in(folder, *workloads, **more)
     arguments = ["run", "--sweep", str(sweep), "--world", str(world), "--subject", subjects, "--out", str(out)]
-    status = main([*arguments, "--backend", "gloo"])
+    status = main([*arguments, "--backend", "gloo", "--judged", "no"])
     (path,) = out.glob("*.jsonl")
     return status, read(path).rows
 
@@ -70,7 +70,7 @@ def test_wrong_hanging_and_failing_subjects_are_recorded_and_the_others_are_meas
     phases = ("forward", "backward", "step")
     assert set(sound["phases"]) == {f"{phase}_{kind}" for phase in phases for kind in ("wall", "cpu")}
     assert sound["derived"]["noise"] >= 0
-    assert "1 cells are void" in capsys.readouterr().out
+    assert "1 cell is void: the weights" in capsys.readouterr().out
 
 
 def test_uneven_runs_sharded_optimizers_and_overlapped_steps_are_verified(tmp_path):
@@ -102,7 +102,7 @@ def test_uneven_runs_sharded_optimizers_and_overlapped_steps_are_verified(tmp_pa
     """))
     out = tmp_path / "out"
     arguments = ["run", "--sweep", str(sweep), "--world", "3", "--subject", "impl", "--out", str(out)]
-    assert main([*arguments, "--backend", "gloo"]) == 0
+    assert main([*arguments, "--backend", "gloo", "--judged", "no"]) == 0
     (path,) = out.glob("*.jsonl")
     rows = read(path).rows
     assert {row["status"] for row in rows} == {"ok"}
@@ -135,7 +135,7 @@ def test_a_killed_run_goes_on_with_what_is_missing(tmp_path):
     sweep = sweep_in(tmp_path, "mlp", "embedding")
     command = [
         sys.executable, str(script), "run", "--sweep", str(sweep), "--world", "2", "--subject", "torch", "--backend",
-        "gloo", "--out", str(out),
+        "gloo", "--out", str(out), "--judged", "no",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -243,7 +243,7 @@ def test_on_a_full_disk_the_finished_cells_are_kept(tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(records, "begin", on_a_small_disk)
     arguments = ["run", "--sweep", str(sweep_in(tmp_path, "mlp")), "--subject", "torch", "--backend", "gloo"]
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 3
+    assert main([*arguments, "--judged", "no", "--out", str(tmp_path / "out")]) == 3
     (part,) = (tmp_path / "out").glob("*.part")
     assert str(part) in capsys.readouterr().err
     assert len(read(part, partial=True).rows) == 2
@@ -262,7 +262,7 @@ def test_what_a_run_that_is_still_going_on_has_written_is_left_to_it(tmp_path, m
     opened = records.begin
     monkeypatch.setattr(records, "begin", begin)
     out = tmp_path / "out"
-    assert main([*arguments, "--out", str(out)]) == 1  # all cells failed
+    assert main([*arguments, "--judged", "no", "--out", str(out)]) == 1  # all cells failed
     going_on = opened(out, header, planned)
     beside = opened(out, header, planned)
     assert going_on.taken == beside.taken == []  # the first is complete, the second alive

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +19,10 @@ from conformance.ending import terminated_like_interrupted
 from reports.records import RecordError, read
 from reports.records.writer import PART
 
-from .. import bench, beside, derived, launched, noise, records, surroundings, sweep, traffic
+from .. import bench, beside, derived, launched, noise, records, reliance, surroundings, sweep, traffic
 from ..axes import known_trouble
 from ..backends import place_of, place_of_job
 from ..budget import Budget, duration
-from ..cells import Group
 from ..only import narrowed
 from ..plan import LEAST_ROUNDS, MOST_ROUNDS, Plan, estimate, plan, seconds
 from ..progress import Watch, spoken
@@ -53,6 +53,7 @@ class Asked:
     backend: str
     budget_s: float | None
     out: Path
+    judged: str  # what the subjects' guarantees are known from: empty, a record of the suite, or "no"
 
 
 def run(given: Namespace) -> int:
@@ -79,6 +80,8 @@ def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
         budget_s = max(budget_s / 2, budget_s - CLOSING_S)
     if budget_s is not None and not given.only:
         budget_s = max(budget_s / 2, budget_s - sum(beside.ABOUT_S.get(each, 0.0) for each in wanted.beside))
+    if budget_s is not None and not given.judged and here is None:
+        budget_s = max(budget_s / 2, budget_s - reliance.ABOUT_S)
     (world,) = ask.numbers(given.world or str(here.world if here else 2), "WORLD")[:1]
     if here is not None and world != here.world:
         raise BadInput(f"WORLD={world}, but the launcher has started {here.world} ranks; leave WORLD out")
@@ -89,7 +92,7 @@ def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
         planned = replace(narrowed(planned, given.only), sweep=replace(wanted, beside=(), prints=""))
     specs = {name: spec for name, (spec, _) in subjects.items()}
     versions = {name: subject.version for name, (_, subject) in subjects.items()}
-    return Asked(planned, specs, versions, world, given.backend, budget_s, Path(given.out))
+    return Asked(planned, specs, versions, world, given.backend, budget_s, Path(given.out), given.judged)
 
 
 def _again(asked: Asked, wanted: str) -> list[str]:
@@ -123,6 +126,8 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
     said = surroundings.complaints(asked.planned)
     for sentence in said:
         stderr.print(f"perf: {sentence}", markup=False)
+    with terminated_like_interrupted():
+        judged = _judged(asked, stderr)
     about = records.question(asked.planned, asked.specs, asked.versions, asked.world, asked.backend)
     command = [sys.executable, "-m", "perf", *sys.argv[1:]]
     first = {**records.header(about, said, command), "again": _again(asked, given.sweep)}
@@ -143,8 +148,9 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
     runner = runner_for(give_up)
     try:
         with terminated_like_interrupted(), record.writer:
-            rows = [*record.taken, *_groups(asked, runner, record)]
-            record.writer.close({"exit_status": _status(rows), "beside": _beside(asked, stderr)})
+            rows = [*record.taken, *_groups(asked, judged, runner, record)]
+            noted = {"beside": _beside(asked, stderr), "judged": judged.footer(asked.planned.all_cells())}
+            record.writer.close({"exit_status": _status(rows), **noted})
     except KeyboardInterrupt:
         stderr.print(f"perf: interrupted; what was finished is in {path}, and the same command goes on from there")
         return INTERRUPTED
@@ -154,13 +160,28 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
         return INTERNAL
     finally:
         runner.close()
-    asked_for = [cell.series for group in asked.planned.groups for cell in group]
+    asked_for = [cell.series for cell in asked.planned.all_cells()]
     status = _conclude(record.writer.path, in_order(rows, asked_for))
     if asked.planned.sweep.prints and status != INTERNAL:
         reported(asked.planned.sweep.prints, record.writer.path)
     if given.charts and status != INTERNAL:
         return max(status, closing(record.writer.path, traced=isinstance(runner, LocalRunner)))
     return status
+
+
+def _judged(asked: Asked, stderr: Console) -> reliance.Judged:
+    """What is known of the guarantees that the cells rely on; found out now unless a record says it."""
+    backend = asked.planned.groups[0].backend
+    if asked.judged == reliance.NO:
+        return reliance.Judged()
+    if asked.judged:
+        return reliance.judged_before(Path(asked.judged), backend)
+    if launched.spot(os.environ):
+        stderr.print("perf: under a launcher no clause is judged; name a record of the suite by --judged")
+        return reliance.Judged()
+    clauses = reliance.relied_on_by(asked.planned.all_cells())
+    stderr.print(f"perf: first the suite judges the {len(clauses)} clauses that these cells rely on")
+    return reliance.judged_now(asked.planned.all_cells(), asked.specs, backend)
 
 
 def _beside(asked: Asked, stderr: Console) -> beside.Samples:
@@ -177,7 +198,7 @@ def _beside(asked: Asked, stderr: Console) -> beside.Samples:
         return {}
 
 
-def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Row]:
+def _groups(asked: Asked, judged: reliance.Judged, runner: Runner, record: records.Record) -> Iterator[Row]:
     """Measure group after group; every row is written before it is handed on."""
     from ..measure import Order
 
@@ -192,7 +213,7 @@ def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Ro
             share = budget.share(todo[number:])
             most = wanted.rounds if share is None else MOST_ROUNDS
             order = Order(group, asked.specs, most, LEAST_ROUNDS, share, wanted.block, wanted.epoch)
-            for row in _rows(group, runner, order, budget, "traffic" in wanted.beside):
+            for row in _rows(order, judged, runner, budget, "traffic" in wanted.beside):
                 record.writer.write(row)
                 watch.row(row)
                 yield row
@@ -201,8 +222,15 @@ def _groups(asked: Asked, runner: Runner, record: records.Record) -> Iterator[Ro
         watch.end()
 
 
-def _rows(group: Group, runner: Runner, order: Order, budget: Budget, count_traffic: bool) -> Iterator[Row]:
+def _rows(order: Order, judged: reliance.Judged, runner: Runner, budget: Budget, count_traffic: bool) -> Iterator[Row]:
     """The rows of one group: what went wrong at once, the others together, with their noise."""
+    group = order.group
+    against = {cell.series: why for cell in group if (why := judged.against(cell))}
+    yield from (blank(cell, group, VOID, against[cell.series]) for cell in group if cell.series in against)
+    group = group.only({cell.series for cell in group} - against.keys())
+    if not group.cells:
+        return
+    order = replace(order, group=group)
     if budget.gone():
         yield from (blank(cell, group, NOT_RUN, BUDGET_GONE) for cell in group)
         return
@@ -220,7 +248,7 @@ def _rows(group: Group, runner: Runner, order: Order, budget: Budget, count_traf
 def _status(rows: list[Row]) -> int:
     """1 if a cell is wrong, or fails in a way that nobody expects; or if nothing could be measured at all."""
     broken = [row for row in rows if row["status"] in (FAILED, HUNG) and not known_trouble(row["axes"])]
-    void = [row for row in rows if row["status"] == VOID]
+    void = [row for row in rows if row["status"] == VOID and not known_trouble(row["axes"])]
     return BAD_CELL if broken or void or not any(row["status"] == OK for row in rows) else GOOD
 
 
@@ -238,7 +266,14 @@ def _conclude(path: Path, rows: list[Row]) -> int:
     for file in written:
         if file is not None:
             console.print(f"written: {os.path.relpath(file)}", markup=False, soft_wrap=True)
-    void = sum(row["status"] == VOID for row in record.rows)
-    if void:
-        console.print(f"{void} cells are void: their weights are not what one process computes", soft_wrap=True)
+    _tell_void(console, [row for row in record.rows if row["status"] == VOID])
     return _status(rows)
+
+
+def _tell_void(console: Console, rows: list[Row]) -> None:
+    """Say why cells are void, each reason once."""
+    why = Counter(row["reason"].split(": ")[0] if row["reason"].startswith("relies on ") else "" for row in rows)
+    for reason, count in why.items():
+        cells = "1 cell is" if count == 1 else f"{count} cells are"
+        said = reason.replace("relies on", "it relies on" if count == 1 else "they rely on")
+        console.print(f"{cells} void: {said or 'the weights are not what one process computes'}", soft_wrap=True)

@@ -1,0 +1,146 @@
+"""Which guarantees a cell relies on, and whether its subject keeps them: the time of a broken promise is no time.
+
+The weights of every cell are compared with one process's anyway (``verify``). That says that these batches came out
+right; the clauses say that it was no luck of these batches, and that what surrounds them is as promised.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.bad_input import BadInput
+from reports.records import RecordError, RecordFile, read
+
+from .axes import ALONE, OVERLAPPED
+from .cells import Cell
+from .workloads import SPARSE
+
+ABOUT_S = 15.0  # what judging them takes on a quiet machine; kept free in a budget
+NO = "no"  # for --judged: measure without asking
+_LIMIT_S = 900.0  # of judging, however busy the machine is
+_ENDING_S = 30.0  # for the suite to take its ranks along when it is stopped
+_BUFFERED = frozenset({"convnet", "normed"})
+_KEPT = ("passed", "unsupported", "not run")  # the other outcomes break a clause
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A guarantee that a subject does not keep, as the suite's record says."""
+
+    subject: str
+    clause: str
+    scenario: str
+    witness: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is known of the subjects' guarantees; of a subject that nobody asked about nothing is held against it."""
+
+    broken: tuple[Broken, ...] = ()
+    source: str = ""  # where this is known from; empty: nobody was asked
+
+    def against(self, cell: Cell) -> str:
+        """Why a cell's time would be no time; empty if nothing speaks against it."""
+        wanted = relied_on(cell)
+        for each in self.broken:
+            if each.subject == cell.subject and each.clause in wanted and not _elsewhere(each.scenario, cell.hook):
+                return f"relies on {each.clause}, which {each.subject} does not keep: {each.witness}"[:500]
+        return ""
+
+    def footer(self, cells: Iterable[Cell]) -> dict[str, object]:
+        """What a record keeps of it."""
+        told = sorted({(each.subject, each.clause) for each in self.broken})
+        return {"source": self.source, "clauses": relied_on_by(cells), "broken": [list(each) for each in told]}
+
+
+def _elsewhere(scenario: str, hook: str) -> bool:
+    """Whether what happens in this scenario of the suite happens with the other kind of overlap hook only."""
+    interleaved = hook.endswith("interleaved")
+    return ("contiguous" if interleaved else "interleaved") in scenario
+
+
+def relied_on(cell: Cell) -> tuple[str, ...]:
+    """The clauses without which a cell's training could not come out right."""
+    if cell.subject == "none" or cell.hook in ALONE:
+        return ()
+    found = ["DDP-025", "DDP-049"]  # equal at the start, and means of gradients afterwards
+    found += ["DDP-057"] if cell.workload in SPARSE else []
+    found += ["DDP-080"] if cell.workload in _BUFFERED else []
+    found += ["DDP-117"] if cell.bucket_view else []
+    found += ["DDP-120"] if cell.settings == "best" else []
+    found += ["DDPJ-007", "DDPJ-016"] if cell.strategy in ("join", "throwing", "after_join") else []
+    found += ["DDPJ-035"] if cell.strategy == "after_join" else []
+    found += ["JOIN-044"] if cell.strategy == "throwing" else []
+    found += ["ZERO-008"] if cell.zero != "off" else []
+    found += ["ZERO-012"] if cell.zero == "views" else []
+    found += ["HOOK-018", "HOOK-019"] if cell.hook in OVERLAPPED else []
+    return tuple(found)
+
+
+def relied_on_by(cells: Iterable[Cell]) -> list[str]:
+    """All of these cells' clauses, each once."""
+    return sorted({clause for cell in cells for clause in relied_on(cell)})
+
+
+def judged_now(cells: Iterable[Cell], specs: Mapping[str, str], backend: str) -> Judged:
+    """Let the suite judge the clauses that these cells rely on, on as few ranks as can show a breach."""
+    cells = list(cells)
+    clauses = relied_on_by(cells)
+    if not clauses:
+        return Judged(source="no cell relies on a clause")
+    world = min(2, max(cell.world for cell in cells))
+    with tempfile.TemporaryDirectory(prefix="judged-") as folder:
+        words = ["--tier", "quick", "--subject", ",".join(specs.values()), "--backend", backend]
+        words += ["--worlds", str(world), "--select", ",".join(clauses), "--out", folder]
+        said = _suite([sys.executable, "-m", "conformance", "run", *words])
+        try:
+            record = read(Path(folder, "conformance.jsonl"))
+        except RecordError as error:
+            last = (said.strip().splitlines() or ["it said nothing"])[-1]
+            raise BadInput(
+                f"the suite could not judge the clauses that these cells rely on: {last} ({error}); "
+                f"run `make conformance`, or measure without asking by --judged {NO}"
+            ) from error
+        return _from(record, f"the suite at {world} ranks, before measuring")
+
+
+def judged_before(path: Path, backend: str) -> Judged:
+    """What a record of the suite says, which must be of this backend."""
+    try:
+        record = read(path)
+    except RecordError as error:
+        raise BadInput(f"--judged {path}: {error}; give a record of `make conformance`, or {NO}") from error
+    if record.header.get("of") != "conformance":
+        raise BadInput(f"--judged {path} is no record of the suite; give one of `make conformance`, or {NO}")
+    if not any(row["backend"] == backend for row in record.rows):
+        raise BadInput(f"--judged {path} has no results on {backend}; give a record of that backend, or {NO}")
+    return _from(record, path.name, backend)
+
+
+def _from(record: RecordFile, source: str, backend: str = "") -> Judged:
+    rows = (row for row in record.rows if row["outcome"] not in _KEPT and backend in ("", row["backend"]))
+    return Judged(tuple(Broken(row["subject"], row["clause"], row["scenario"], row["witness"]) for row in rows), source)
+
+
+def _suite(command: list[str]) -> str:
+    """Run the suite, and take it along if this process is stopped meanwhile; returns what it said of troubles."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        _, said = process.communicate(timeout=_LIMIT_S)
+    except BaseException:  # a deadline, an interruption: the suite ends its ranks when it is asked to
+        process.terminate()
+        try:
+            process.communicate(timeout=_ENDING_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        raise
+    return said
