@@ -58,7 +58,7 @@ def _interleaved(acts: Mapping[str, Callable[[], None]], rounds: int, end: float
     order, shuffle = list(acts), random.Random(5)
     taken: dict[str, list[int]] = {name: [] for name in acts}
     for number in range(rounds + 1):
-        if end is not None and time.monotonic() > end:
+        if end is not None and time.monotonic() >= end:
             break
         shuffle.shuffle(order)
         for name in order:

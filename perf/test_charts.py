@@ -20,6 +20,8 @@ EVERYTHING = [
     {"workload": "mlp", "unit": "epoch", "skew": "linear", "skew_fraction": [0.0, 0.5, 1.0], "hook": "local"},
     {"workload": "mlp", "optimizer": "adam", "zero": "on", "hook": ["none", "sequential", "interleaved"]},
     {"workload": "mlp", "optimizer": "adam", "zero": "off", "world": "all"},
+    {"workload": "tiny", "size": "100", "world": [1, 2, 3, 4], "strategy": ["plain", "join"]},
+    {"workload": "tiny", "size": ["25", "50", "200", "400", "800"], "world": 2},
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def time_ms(cell, _, share=0.8):
     if cell.hook == "local":
         return 1.0
     if cell.zero != "off":
-        return {"impl": {"none": 1.0, "sequential": 0.7, "interleaved": 0.9}.get(cell.hook, 1.0)}.get(cell.subject, 30.0)
+        return {"none": 1.0, "sequential": 0.7}.get(cell.hook, 0.9) if cell.subject == "impl" else 30.0
     return 10.0 * (share if cell.subject == "impl" else 1.0)
 
 

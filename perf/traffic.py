@@ -1,11 +1,12 @@
 """Counts what an iteration of each variant sends: its collectives and the bytes of them, read off the suite's ledger.
 
-Apart from all timings, on fresh ranks, because a ledger slows every collective down.
+On a GPU also what it launches there, and how often the host waits for it, by torch's profiler. Apart from all timings,
+on fresh ranks, because a ledger slows every collective down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -68,9 +69,27 @@ def _counted(ctx: RankContext, trainer: Any, batch: Any) -> Counted:
         for _ in range(KEPT):
             trainer.iterate(batch, silent)
         events = ctx.ledger()[before:]
+        on_device = _on_device(trainer, batch, silent) if ctx.device.type == "cuda" else {}
     moved = sum(sent_bytes(event, ctx.world) for event in events)
     reductions = sum("reduce" in event.op for event in events)
-    return {"collectives": len(events) / KEPT, "reductions": reductions / KEPT, "moved_bytes": moved / KEPT}
+    found = {"collectives": len(events) / KEPT, "reductions": reductions / KEPT, "moved_bytes": moved / KEPT}
+    return {**found, **on_device}
+
+
+def _on_device(trainer: Any, batch: Any, silent: Any) -> Counted:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        for _ in range(KEPT):
+            trainer.iterate(batch, silent)
+    return host_calls({event.key: event.count for event in profiled.key_averages()})
+
+
+def host_calls(counts: Mapping[str, int]) -> Counted:
+    """Kernels launched and waits for the device in an iteration, from a profile's calls of the CUDA runtime."""
+    launches = sum(count for name, count in counts.items() if name.startswith("cu") and "LaunchKernel" in name)
+    waits = sum(count for name, count in counts.items() if name.startswith("cu") and name.endswith("Synchronize"))
+    return {"launches": launches / KEPT, "synchronisations": waits / KEPT}
 
 
 def noted(rows: Iterable[Row], counted: dict[str, Counted]) -> list[Row]:

@@ -21,6 +21,7 @@ CHARTS: dict[str, str] = {
     "buckets": "which bucket cap is best?",
     "hooks": "does the interleaved hook beat the sequential one?",
     "memory": "how much memory does a rank need?",
+    "growth": "how does each cost grow?",
 }
 
 

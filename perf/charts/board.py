@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from reports.records import RecordFile
@@ -43,10 +43,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Board:
-    """Everything that may be drawn, and the headers of the records that it is from."""
+    """Everything that may be drawn, and the headers of the records that it is from.
+
+    ``beside`` is what was measured besides cells (``perf.beside``).
+    """
 
     groups: list[Measured]
     headers: list[dict[str, Any]]
+    beside: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:
@@ -100,11 +104,13 @@ def board(records: Sequence[RecordFile]) -> Board:
     A group that several of them have is taken from the last in which something is sound.
     """
     groups: dict[str, Measured] = {}
+    beside: dict[str, dict[str, list[int]]] = {}
     for record in records:
+        beside |= (record.footer or {}).get("beside") or {}
         for name, rows in by_group([row for row in record.rows if row["status"] != NOT_RUN]).items():
             if name not in groups or any(row["status"] == OK for row in rows):
                 groups[name] = Measured(rows)
-    return Board(list(groups.values()), [record.header for record in records])
+    return Board(list(groups.values()), [record.header for record in records], beside)
 
 
 def label(cell: Cell) -> str:

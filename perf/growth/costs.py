@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from reports.records import RecordFile
@@ -30,12 +31,13 @@ class Series:
     points: tuple[Point, ...]
     expected: str
     why: str
+    lost: tuple[tuple[float, str], ...] = ()  # where it was measured in vain, and what became of the cell
 
-    @property
+    @cached_property
     def fit(self) -> Fit | None:
         return best(self.points)
 
-    @property
+    @cached_property
     def verdict(self) -> str:
         return said(self.points, self.expected)
 
@@ -50,19 +52,32 @@ class _Cost:
 
 def series(records: Sequence[RecordFile]) -> list[Series]:
     """Everything that the records let grow, in the order of the table."""
-    made = board(records)
-    cores = int(records[-1].header["machine"]["cores"])
-    found = [*_of_cells(made, cores), *_of_runs(made), *_of_checks(records, cores)]
+    return of_board(board(records))
+
+
+def of_board(made: Board) -> list[Series]:
+    cores = int(made.headers[-1]["machine"]["cores"])
+    found = [*_of_cells(made, cores), *_of_runs(made), *_of_checks(made, cores)]
     return [one for one in found if len(one.points) > 2]
 
 
 def _of_cells(made: Board, cores: int) -> Iterator[Series]:
     for cost in _COSTS:
-        for against, choose in _AXES.items():
+        for against, places in _AXES.items():
             law, why = cost.expected.get(against) or _shared(made, cores)
             for subject in made.subjects:
-                points = [*choose(made, cost, subject)]
-                yield Series(cost.name, against, subject, tuple(sorted(points, key=_by_x)), law, why)
+                points: list[Point] = []
+                lost: list[tuple[float, str]] = []
+                for x, group, cap in places(made, cost, subject):
+                    rounds = cost.of(group, subject, cap)
+                    points += _point(x, rounds)
+                    lost += [] if rounds else [(x, status) for status in _spoilt(group, subject, cap)]
+                yield Series(cost.name, against, subject, tuple(sorted(points, key=_by_x)), law, why, tuple(lost))
+
+
+def _spoilt(group: Measured, subject: str, cap: float) -> list[str]:
+    """What became of the cells, of those that came to nothing."""
+    return [row["status"] for row in group.find(subject=subject, cap_mib=cap) if row["status"] != OK][:1]
 
 
 def _by_x(point: Point) -> float:
@@ -131,28 +146,27 @@ def _steps_of(made: Board, cost: _Cost, **shared: Any) -> Iterator[Measured]:
     return (group for group in made.groups if all(group.axes[name] == value for name, value in wanted.items()))
 
 
-def _by_ranks(made: Board, cost: _Cost, subject: str) -> Iterator[Point]:
-    for group in _steps_of(made, cost, size="100"):
-        yield from _point(group.axes["world"], cost.of(group, subject, 0.0))
+def _by_ranks(made: Board, cost: _Cost, _: str) -> Iterator[_Place]:
+    return ((group.axes["world"], group, 0.0) for group in _steps_of(made, cost, size="100"))
 
 
-def _by_parameters(made: Board, cost: _Cost, subject: str) -> Iterator[Point]:
-    for size in COUNTS:
-        for group in _steps_of(made, cost, size=size, world=2):
-            yield from _point(int(size), cost.of(group, subject, 0.0))
+def _by_parameters(made: Board, cost: _Cost, _: str) -> Iterator[_Place]:
+    return ((int(size), group, 0.0) for size in COUNTS for group in _steps_of(made, cost, size=size, world=2))
 
 
-def _by_buckets(made: Board, cost: _Cost, subject: str) -> Iterator[Point]:
+def _by_buckets(made: Board, cost: _Cost, subject: str) -> Iterator[_Place]:
     """As many as reductions were counted; a cap is only a wish."""
+    if cost.of is _zero:
+        return
     hook = "sequential" if cost.of is _overlapped else "none"
     for group in _steps_of(made, cost, size="cpu", world=2):
-        rows = [row for row in group.find(subject=subject, hook=hook, strategy="plain") if row["status"] == OK]
-        for row in rows:
-            if row["axes"]["cap_mib"] and "reductions" in row["derived"] and cost.of is not _zero:
-                yield from _point(row["derived"]["reductions"], cost.of(group, subject, row["axes"]["cap_mib"]))
+        for row in group.find(subject=subject, hook=hook, strategy="plain"):
+            if row["axes"]["cap_mib"] and "reductions" in row["derived"]:
+                yield row["derived"]["reductions"], group, row["axes"]["cap_mib"]
 
 
-_AXES: dict[str, Callable[[Board, _Cost, str], Iterator[Point]]] = {
+_Place = tuple[float, Measured, float]  # where it is, the group, the bucket cap
+_AXES: dict[str, Callable[[Board, _Cost, str], Iterator[_Place]]] = {
     RANKS: _by_ranks, PARAMETERS: _by_parameters, BUCKETS: _by_buckets,
 }  # fmt: skip
 
@@ -170,10 +184,10 @@ def _of_runs(made: Board) -> Iterator[Series]:
         yield Series("run under Join", SKEW, subject, tuple(sorted(points, key=_by_x)), NONE, why)
 
 
-def _of_checks(records: Sequence[RecordFile], cores: int) -> Iterator[Series]:
+def _of_checks(made: Board, cores: int) -> Iterator[Series]:
     """A check of the suite, against ranks: it is the suite's own cost, whatever the subject."""
-    beside = [samples for record in records for samples in [((record.footer or {}).get("beside") or {}).get("checks")]]
-    for samples in [each for each in beside if each][-1:]:
+    samples = made.beside.get("checks", {})
+    if samples:
         points = [point for world, taken in samples.items() for point in _point(int(world), dict(enumerate(taken)))]
         why = f"ranks share {cores} cores" if max(map(int, samples)) > cores else "each is started"
         yield Series("conformance check", RANKS, "suite", tuple(sorted(points, key=_by_x)), LINEAR, why)

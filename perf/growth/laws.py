@@ -108,8 +108,10 @@ def _fit(kind: str, points: Sequence[Point]) -> Fit | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a covariance that cannot be told: its interval is infinite
-            values, spread = curve_fit(law, x, y, p0=start, sigma=sigma, absolute_sigma=True, bounds=bounds, method="trf",
-                                       x_scale=[max(abs(one), 1e-9) for one in start])  # fmt: skip
+            values, spread = curve_fit(
+                law, x, y, p0=start, sigma=sigma, absolute_sigma=True, bounds=bounds, method="trf",
+                x_scale=[max(abs(one), 1e-9) for one in start],
+            )  # fmt: skip
     except (RuntimeError, ValueError):
         return None
     chi = float((((y - law(x, *values)) / sigma) ** 2).sum())

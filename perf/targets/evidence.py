@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -45,7 +45,6 @@ class Evidence:
     """``ours`` is held against ``theirs``: the first and the last subject that the records were asked for."""
 
     made: Board
-    beside: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     suite: Sequence[RecordFile] = ()  # records of the suite's quick tier
 
     @property
@@ -108,11 +107,8 @@ class Cells:
 
 
 def gathered(records: Sequence[RecordFile], suite: Sequence[RecordFile] = ()) -> Evidence:
-    """The evidence of records of perf, the later ones first where they say the same, and of records of the suite."""
-    beside: dict[str, dict[str, list[int]]] = {}
-    for record in records:
-        beside |= (record.footer or {}).get("beside") or {}
-    return Evidence(board(records), beside, suite)
+    """The evidence of records of perf (where several say the same the last counts), and of records of the suite."""
+    return Evidence(board(records), suite)
 
 
 def lasted_s(record: RecordFile) -> float:

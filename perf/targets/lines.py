@@ -237,7 +237,7 @@ _BESIDE = "the sweep impl-vs-torch measures it beside its cells"
 
 def _checks(evidence: Evidence) -> Iterator[Part]:
     for world, limit in ((2, 0.15), (4, 0.30)):
-        samples = evidence.beside.get("checks", {}).get(str(world))
+        samples = evidence.made.beside.get("checks", {}).get(str(world))
         found = figures.of_samples(samples, 1e9) if samples else None
         yield Part(f"smallest check, {world} ranks", Target(limit, unit="s"), found, _BESIDE)
     quick = [record for record in evidence.suite if record.header["asked"].get("tier") == "quick"]
@@ -246,7 +246,7 @@ def _checks(evidence: Evidence) -> Iterator[Part]:
 
 
 def _starts(evidence: Evidence) -> Iterator[Part]:
-    taken = evidence.beside.get("starts", {})
+    taken = evidence.made.beside.get("starts", {})
     base, *others = STARTS
     for name in others:
         found, beside = None, ""
@@ -264,7 +264,7 @@ def _gpu(evidence: Evidence) -> Iterator[Part]:
         cells = evidence.cells(workload=workload, world=1, device="cuda")
         yield evidence.part(f"{workload}, step", Target(1.00), partial(_step, cells, False, "best"))
         yield evidence.part(f"{workload}, host time", Target(1.00), partial(_host_ratio, cells))
-        for name in ("launches", "synchronisations"):
+        for name in ("launches", "synchronisations"):  # ``traffic.host_calls``
             yield evidence.part(f"{workload}, {name}", Target(1.00), partial(_events, cells, name))
 
 
