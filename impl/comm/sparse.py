@@ -1,36 +1,196 @@
-"""Summing sparse tensors over a team, on any backend, by gathering their indices and values."""
+"""Summing sparse tensors over a team, on any backend: all tensors of a round in one message, if their sizes are known.
+
+Every rank sends of each tensor the number of its rows, and as many rows as there is room for; the room is what the
+ranks needed last time, so all ranks know it. Where some rank has more, a second message carries the rest: in the first
+round that is everything.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from .collectives import all_gather
-from .pending import Watch
+from .pending import Pending, Watch
 from .ranks import Team
+
+_ALIGNMENT = 16  # bytes; the widest element (complex128)
+_COUNT_BYTES = 8
+_KEPT_BYTES = 2**20  # messages up to this size are kept from round to round: making their views costs more than filling
+_Places = list[tuple[slice, slice]]  # the bytes of a tensor's indices, and those of its values
+_COALESCED_FROM = 4096  # rows; of fewer, adding up the double ones before they are sent costs more than sending them
 
 
 def sum_sparse(team: Team, part: torch.Tensor, label: str, watch: Watch | None = None) -> torch.Tensor:
     """The coalesced sum of every rank's sparse ``part``: (rows, …) with one sparse dimension, same shape everywhere.
 
-    Three collectives: the counts, then the indices and the values, padded to the longest. Blocks, because the lengths
-    are needed on the host. Summed in rank order, so all ranks get the same bits.
+    Two collectives. Blocks, because the lengths are needed on the host.
     """
-    part = part.coalesce()
-    indices, values = part.indices(), part.values()
-    count = torch.tensor([indices.shape[1]], dtype=torch.int64, device=part.device)
-    counts = all_gather(team, count.new_empty(team.size), count, f"{label}: counts").wait(watch).tolist()
-    longest = max(counts)
-    if longest == 0:
-        return part
-    all_indices = _gather_rows(team, indices.t().contiguous(), longest, f"{label}: indices", watch)
-    all_values = _gather_rows(team, values.contiguous(), longest, f"{label}: values", watch)
-    kept = torch.cat([torch.arange(n, device=part.device) + r * longest for r, n in enumerate(counts)])
-    total = torch.sparse_coo_tensor(all_indices[kept].t(), all_values[kept], part.shape)
-    return total.coalesce()
+    alone = SparseRound(SparseRooms())
+    alone.add(part)
+    alone.send(team, label, watch)
+    return alone.result(0, watch)
 
 
-def _gather_rows(team: Team, rows: torch.Tensor, longest: int, label: str, watch: Watch | None) -> torch.Tensor:
-    padded = rows.new_zeros((longest, *rows.shape[1:]))
-    padded[: rows.shape[0]] = rows
-    whole = rows.new_empty((team.size * longest, *rows.shape[1:]))
-    return all_gather(team, whole, padded, label).wait(watch)
+@dataclass
+class SparseRooms:
+    """How many rows of each tensor a rank sends at once. The same on every rank, because all have seen each round."""
+
+    rooms: tuple[int, ...] = ()
+    #: sent, and not read yet; stays when this rank gives an iteration up, while the others learn from it
+    unread: SparseRound | None = None
+    #: made for these rooms, and free
+    kept: _Message | None = None
+
+    def for_tensors(self, number: int) -> tuple[int, ...]:
+        """The rooms of a round of so many tensors."""
+        return self.rooms if len(self.rooms) == number else (0,) * number
+
+    def learn(self, longest: Sequence[int]) -> None:
+        """Some rank had so many rows. Numbers that change from round to round settle at a room for most of them."""
+        before = self.for_tensors(len(longest))
+        self.rooms = tuple(_next_room(room, rows) for room, rows in zip(before, longest, strict=True))
+
+
+def _next_room(room: int, rows: int) -> int:
+    if rows <= room <= 2 * rows:
+        return room
+    return rows + rows // 8 if 0 < room < rows else rows
+
+
+class SparseRound:
+    """One sum of several sparse tensors, of the same shapes and in the same order on every rank.
+
+    ``add`` each, ``send`` once, take each ``result``. Summed in rank order, so all ranks get the same bits.
+    """
+
+    def __init__(self, rooms: SparseRooms) -> None:
+        self._rooms = rooms
+        self._parts: list[torch.Tensor] = []
+        self._sums: list[torch.Tensor] = []  # once they are known
+
+    def add(self, part: torch.Tensor) -> int:
+        """Take one more tensor: (rows, …) with one sparse dimension; its place in the round."""
+        self._parts.append(part if part._nnz() < _COALESCED_FROM else part.coalesce())
+        return len(self._parts) - 1
+
+    def send(self, team: Team, label: str, watch: Watch | None = None) -> None:
+        """Start the first message."""
+        unread = self._rooms.unread
+        if unread is not None:  # the others have gone on and know the rooms that follow from it
+            unread.result(0, watch)
+        self._team, self._label = team, label
+        rooms, kept = self._rooms.for_tensors(len(self._parts)), self._rooms.kept
+        fits = kept is not None and kept.fits(rooms, self._parts, team)
+        self._first = kept if kept is not None and fits else _Message(team, rooms, self._parts)
+        self._rooms.kept, self._rooms.unread = None, self
+        self._flight = self._first.send(self._parts, (0,) * len(rooms), label)
+
+    def result(self, place: int, watch: Watch | None = None) -> torch.Tensor:
+        """The coalesced sum of the tensors at ``place``. Blocks."""
+        if not self._sums:
+            self._flight.wait(watch)
+            self._sums = self._read(watch)
+            self._rooms.unread = None
+        return self._sums[place]
+
+    def _read(self, watch: Watch | None) -> list[torch.Tensor]:
+        first, counts = self._first, self._first.counts()
+        longest = [max(each) for each in zip(*counts, strict=True)]
+        rest = tuple(max(0, rows - room) for rows, room in zip(longest, first.rooms, strict=True))
+        second = None
+        if any(rest):
+            second = _Message(self._team, rest, self._parts)
+            second.send(self._parts, first.rooms, f"{self._label}: the rest").wait(watch)
+        sums = [self._sum(place, [rows[place] for rows in counts], second) for place in range(len(self._parts))]
+        self._rooms.learn(longest)
+        if self._rooms.rooms == first.rooms and first.size_bytes <= _KEPT_BYTES:
+            self._rooms.kept = first
+        return sums
+
+    def _sum(self, place: int, rows: Sequence[int], second: _Message | None) -> torch.Tensor:
+        """The sum of the tensors at ``place``, of which each rank has sent so many ``rows``."""
+        room = self._first.rooms[place]
+        indices, values = self._first.pieces(place, [min(n, room) for n in rows])
+        if second is not None:
+            more = second.pieces(place, [max(0, n - room) for n in rows])
+            indices, values = _alternating(indices, more[0]), _alternating(values, more[1])
+        total = torch.sparse_coo_tensor(
+            torch.cat(indices).unsqueeze(0), torch.cat(values), self._parts[place].shape, check_invariants=False
+        )
+        return total.coalesce()
+
+
+def _alternating(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [piece for pair in zip(some, others, strict=True) for piece in pair]
+
+
+class _Message:
+    """Bytes with the same layout on every rank: the counts, then room for the indices and the values of each tensor."""
+
+    def __init__(self, team: Team, rooms: tuple[int, ...], parts: Sequence[torch.Tensor]) -> None:
+        self.team = team
+        self.rooms = rooms
+        self._kinds = _kinds(parts)
+        self.size_bytes, places = _places(rooms, parts)
+        self.own = torch.zeros(self.size_bytes, dtype=torch.uint8, device=parts[0].device)
+        self.whole = self.own.new_empty(team.size * self.size_bytes)
+        by_rank = self.whole.view(team.size, self.size_bytes).unbind()
+        self._own_views = self._views(self.own, places)
+        self._views_of = [self._views(part, places) for part in by_rank]
+        self._own_counts = self.own[: _COUNT_BYTES * len(rooms)].view(torch.int64)
+        self._counts = self.whole.view(team.size, -1)[:, : _COUNT_BYTES * len(rooms)].view(torch.int64)
+
+    def fits(self, rooms: tuple[int, ...], parts: Sequence[torch.Tensor], team: Team) -> bool:
+        """Whether this message was made for the same."""
+        return self.rooms == rooms and self.team is team and self._kinds == _kinds(parts)
+
+    def _views(self, flat: torch.Tensor, places: _Places) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each tensor, indices (room,) and values (room, …)."""
+        return [
+            (flat[at].view(torch.int64), flat[values_at].view(dtype).view(room, *row))
+            for (at, values_at), room, (dtype, row) in zip(places, self.rooms, self._kinds, strict=True)
+        ]
+
+    def send(self, parts: Sequence[torch.Tensor], begin: Sequence[int], label: str) -> Pending:
+        """Fill this rank's part with rows from ``begin`` on, as many as there is room for, and start gathering."""
+        self._own_counts.copy_(torch.tensor([part._nnz() for part in parts]))
+        for part, start, room, (indices, values) in zip(parts, begin, self.rooms, self._own_views, strict=True):
+            number = min(room, part._nnz() - start)
+            if number > 0:
+                indices[:number].copy_(part._indices()[0, start : start + number])
+                values[:number].copy_(part._values()[start : start + number])
+        return all_gather(self.team, self.whole, self.own, label)
+
+    def counts(self) -> list[list[int]]:
+        """How many rows each rank has, of each tensor."""
+        return self._counts.tolist()  # type: ignore[no-any-return]
+
+    def pieces(self, place: int, numbers: Sequence[int]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What each rank has sent of the tensor at ``place``: indices and values of so many rows."""
+        views = [of_rank[place] for of_rank in self._views_of]
+        if min(numbers) < self.rooms[place]:
+            views = [(indices[:n], values[:n]) for (indices, values), n in zip(views, numbers, strict=True)]
+        return [indices for indices, _ in views], [values for _, values in views]
+
+
+def _kinds(parts: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size]]:
+    return [(part.dtype, part.shape[1:]) for part in parts]
+
+
+def _places(rooms: Sequence[int], parts: Sequence[torch.Tensor]) -> tuple[int, _Places]:
+    """The bytes of a message, and where in it the indices and the values of each tensor are."""
+    places, end = [], _aligned(_COUNT_BYTES * len(rooms))
+    for room, (dtype, row) in zip(rooms, _kinds(parts), strict=True):
+        values_at = end + _aligned(room * 8)
+        values_end = values_at + room * prod(row) * dtype.itemsize
+        places.append((slice(end, end + room * 8), slice(values_at, values_end)))
+        end = _aligned(values_end)
+    return end, places
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -182,9 +182,7 @@ class Bucket:
                 torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device),
                 parameter.shape,
             )
-        if not parameter.grad.is_sparse:
-            return parameter.grad.to_sparse(1)
-        return parameter.grad.coalesce()
+        return parameter.grad if parameter.grad.is_sparse else parameter.grad.to_sparse(1)
 
     def kept_gradient(self, place: int) -> torch.Tensor | None:
         """The gradient that the parameter at ``place`` keeps if nobody used it; between ``collect`` and ``deliver``."""
@@ -196,7 +194,9 @@ class Bucket:
         """Hand the reduced gradients, divided, to the parameters; ``untouched`` ones keep what they had (DDP-100)."""
         if self.flat is None:
             if self.spec.slots[0].parameter not in untouched:
-                self.parameters[0].grad = result if divisor == 1 else result / divisor
+                if divisor != 1:
+                    kernels.divide(result.values(), divisor)
+                self.parameters[0].grad = result
         elif self.as_view:
             kernels.divide(result, divisor)
             self._deliver_views(result, untouched)

@@ -121,7 +121,7 @@ class Reducer:
 
     def move_to(self, team: Team) -> None:
         """Reduce over another team; everything learned from backwards is forgotten and agreed anew (DDP-164)."""
-        self.traffic.team = team
+        self.traffic.move_to(team)
         self.start_over()
 
     def start_over(self, *, static_graph: bool = False) -> None:
@@ -155,8 +155,8 @@ class Reducer:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-062, DDP-063)."""
         if self.phase is Phase.IDLE:
             return
-        if self._armed:  # that backward never ended: it raised, and its caller has seen the exception
-            self.abandon()
+        if self._armed or not self.readiness.anything():
+            self.abandon()  # that backward raised, and its caller has seen it; or it went past all parameters
             return
         missing, started = self.readiness.missing(), self.queue.started
         self.abandon()
@@ -177,6 +177,8 @@ class Reducer:
         """A backward through this ticket's forward starts now."""
         if ticket.spent or not self.readiness.watching:
             return
+        if ticket.context is None and not kernels.accumulates_now(self.parameters):
+            return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
         ticket.spent = True
         if not ticket.sync or self.phase is Phase.FILLING:
             return
@@ -240,9 +242,6 @@ class Reducer:
         if self.phase is not Phase.FILLING:
             return
         if self._context is not None and self._backward_ended_in(self._context):
-            return
-        if not self.readiness.anything() and not kernels.accumulates_now(self.parameters):
-            self.phase = Phase.IDLE  # torch.autograd.grad: nothing was accumulated, nothing is reduced
             return
         self._complete()
 

@@ -11,14 +11,23 @@ import torch
 from ..comm import collectives
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
-from ..comm.sparse import sum_sparse
+from ..comm.sparse import SparseRooms, SparseRound
 from . import kernels
 from .bucket import Bucket, GradBucket
 
 CommHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
 
-#: A started reduction: a collective of ours, a hook's future, or a sparse gradient that has yet to travel.
-Flight = Pending | kernels.AnyFuture | torch.Tensor
+
+@dataclass(frozen=True)
+class SparsePart:
+    """One sparse gradient among those that travel together."""
+
+    round: SparseRound
+    place: int
+
+
+#: A started reduction: a collective of ours, a hook's future, or one of the sparse gradients of the iteration.
+Flight = Pending | kernels.AnyFuture | SparsePart
 
 #: torch's own hooks divide by their group's size; where a join asks for another divisor, we put that right.
 _TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -52,6 +61,14 @@ class Traffic:
         self.hook: tuple[Any, CommHook] | None = None
         #: how many ranks used each parameter, as last agreed; empty before the first agreement
         self.use_counts = torch.empty(0, dtype=torch.int32)
+        self._sparse_rooms: dict[torch.device, SparseRooms] = {}
+        #: the sparse gradients that have come so far; they travel with the last bucket
+        self._sparse: dict[torch.device, SparseRound] = {}
+
+    def move_to(self, team: Team) -> None:
+        """Reduce over another team, with which nothing has been agreed yet."""
+        self.team = team
+        self._sparse_rooms = {}
 
     def factor_before(self) -> float:
         """By how much to multiply a contribution while it is copied anyway, so that the sum need not be divided.
@@ -65,16 +82,30 @@ class Traffic:
 
     def start(self, bucket: Bucket, flat: torch.Tensor, *, last: bool) -> Flight:
         """Start reducing ``flat``, this rank's contribution to ``bucket``: (numel,), or a sparse gradient."""
-        index = bucket.spec.index
         if self.hook is not None:
             return self._start_hook(self.hook, bucket, flat, last)
-        if bucket.spec.sparse:
-            return flat  # its collectives need the host: they are made in ``result``, in plan order
+        if bucket.spec.index == 0:
+            self._sparse = {}  # perhaps of an iteration that was given up
+        flight = self._add_sparse(bucket, flat) if bucket.spec.sparse else self._start_dense(bucket, flat)
+        if last:
+            for together in self._sparse.values():
+                together.send(self.team, "sparse gradients", self.around.watch())
+            self._sparse = {}
+        return flight
+
+    def _add_sparse(self, bucket: Bucket, gradient: torch.Tensor) -> SparsePart:
+        rooms = self._sparse_rooms.setdefault(gradient.device, SparseRooms())
+        together = self._sparse.setdefault(gradient.device, SparseRound(rooms))
+        return SparsePart(together, together.add(gradient))
+
+    def _start_dense(self, bucket: Bucket, flat: torch.Tensor) -> Pending:
         if flat.dtype is torch.float16 and bucket.factor == 1.0:  # such sums overflow early: divide first
             kernels.divide(flat, self.around.divisor())
-        return collectives.all_reduce(self.team, flat, f"bucket {index}")
+        return collectives.all_reduce(self.team, flat, f"bucket {bucket.spec.index}")
 
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
+        if bucket.spec.sparse:
+            flat = flat.coalesce()
         views = bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)
         divisor = self.around.divisor()
         shown = GradBucket(bucket.spec.index, last, flat, views, bucket.parameters, self.team.group, divisor)
@@ -93,8 +124,8 @@ class Traffic:
         if isinstance(flight, kernels.AnyFuture):
             return self._hook_result(bucket, flight.wait()), 1
         watch = self.around.watch()
-        if isinstance(flight, torch.Tensor):
-            return sum_sparse(self.team, flight, f"bucket {bucket.spec.index}", watch), self.around.divisor()
+        if isinstance(flight, SparsePart):
+            return flight.round.result(flight.place, watch), self.around.divisor()
         flat = flight.wait(watch)
         divided = flat.dtype is torch.float16 or bucket.factor != 1.0
         return flat, 1 if divided else self.around.divisor()

@@ -1,6 +1,7 @@
 """The average of sparse gradients is a dense tensor."""
 
-from impl.comm import sparse
+from impl.comm.sparse import SparseRound
+from impl.ddp.bucket import Bucket
 
 from ..planting import edit
 
@@ -8,4 +9,5 @@ CLAUSES = ("DDP-057",)
 
 
 def plant() -> None:
-    edit(sparse, "sum_sparse", "return total.coalesce()", "return total.to_dense()")
+    edit(SparseRound, "_sum", "return total.coalesce()", "return total.to_dense()")
+    edit(Bucket, "deliver", "kernels.divide(result.values(), divisor)", "kernels.divide(result, divisor)")

@@ -1,6 +1,6 @@
 """Sparse gradients of other ranks are added to this rank's rows instead of their own."""
 
-from impl.comm import sparse
+from impl.comm.sparse import SparseRound
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-057",)
 
 
 def plant() -> None:
-    edit(sparse, "sum_sparse", "all_indices[kept].t()", "indices.repeat(1, team.size)[:, : len(kept)]")
+    edit(SparseRound, "_sum", "torch.cat(indices)", "torch.cat([indices[0][: len(each)] for each in indices])")
