@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -13,23 +14,55 @@ import torch.distributed.rpc as rpc
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """A structure like ``value`` in which each tensor is replaced by ``change(tensor)``.
 
-    Containers are rebuilt (named tuples and dataclasses as their own types); anything else is passed through as it is.
-    Keeps DDP-102, DDP-115.
+    Containers are copied (named tuples, dataclasses and classes of the user's own as their own types); anything else is
+    passed through as it is, and so is a container that refuses to be copied. Keeps DDP-102, DDP-115.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple
-        return type(value)(*(map_tensors(change, item) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(map_tensors(change, item) for item in value)
+        return _sequence_like(value, [map_tensors(change, item) for item in value])
     if isinstance(value, dict):
-        return _like(value, {key: map_tensors(change, item) for key, item in value.items()})
+        return _mapping_like(value, {key: map_tensors(change, item) for key, item in value.items()})
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: map_tensors(change, getattr(value, name)) for name in fields})
+        names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+        return _object_like(value, {name: map_tensors(change, getattr(value, name)) for name in names})
     if _is_own_rref(value):
         return rpc.RRef(map_tensors(change, value.local_value()))
     return value
+
+
+def _sequence_like(original: Any, items: list[Any]) -> Any:
+    if type(original) in (list, tuple):
+        return type(original)(items)
+    if all(new is old for new, old in zip(items, original, strict=True)):
+        return original
+    try:
+        return original._make(items) if hasattr(original, "_fields") else type(original)(items)
+    except TypeError:  # its constructor wants something else
+        return original
+
+
+def _mapping_like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    if type(original) is dict:
+        return items
+    try:
+        twin = copy.copy(original)
+    except TypeError:  # its constructor wants something else
+        return original
+    new_of = {id(original[key]): item for key, item in items.items()}
+    for key, item in items.items():
+        twin[key] = item
+    for name, attribute in vars(twin).items() if hasattr(twin, "__dict__") else ():
+        if id(attribute) in new_of:  # model outputs hold their items as attributes, too
+            object.__setattr__(twin, name, new_of[id(attribute)])
+    return twin
+
+
+def _object_like(original: Any, attributes: dict[str, Any]) -> Any:
+    twin = copy.copy(original)
+    for name, attribute in attributes.items():
+        object.__setattr__(twin, name, attribute)  # frozen ones, too
+    return twin
 
 
 def find_tensors(value: Any) -> list[torch.Tensor]:
@@ -41,21 +74,11 @@ def find_tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, dict):
         return [tensor for item in value.values() for tensor in find_tensors(item)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [tensor for field in dataclasses.fields(value) for tensor in find_tensors(getattr(value, field.name))]
+        held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+        return find_tensors(held)
     if _is_own_rref(value):
         return find_tensors(value.local_value())
     return []
-
-
-def _like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
-    if type(original) is dict:
-        return items
-    try:
-        return type(original)(items)
-    except TypeError:  # a dict class with a constructor of its own, such as defaultdict
-        copy = original.copy()
-        copy.update(items)
-        return copy
 
 
 def _is_own_rref(value: Any) -> bool:

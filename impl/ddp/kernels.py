@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.distributed import rpc
+
+from .unused import parameters_behind
 
 #: what collectives and hooks hand out; ``torch.futures.Future`` is only its best-known subclass
 AnyFuture = torch._C.Future
@@ -90,19 +92,21 @@ def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
         parameter.requires_grad_(False)
 
 
-def accumulates_now(parameters: Iterable[torch.Tensor]) -> bool:
-    """Whether the backward pass now running may add to some ``.grad``.
+def accumulates_now(parameters: Sequence[torch.Tensor]) -> bool:
+    """Whether the backward pass now running (in one of whose hooks we are) may add to some ``.grad``.
 
-    False for ``torch.autograd.grad`` (DDP-065), and where all parameters are frozen for the moment.
+    False for ``torch.autograd.grad`` (DDP-065), for ``backward(inputs=...)`` that names none of the parameters, and
+    where all parameters are frozen for the moment.
     """
-    trained = next((parameter for parameter in parameters if parameter.requires_grad), None)
-    if trained is None:
-        return False
+    trained = (each for each in parameters if each.requires_grad)
     try:
-        torch._C._will_engine_execute_node(accumulator(trained))  # type: ignore[attr-defined]
-    except RuntimeError:  # how the engine says that it runs the functional interface
+        if any(torch._C._will_engine_execute_node(accumulator(each)) for each in trained):  # type: ignore[attr-defined]
+            return True  # as a rule told by the first one
+    except RuntimeError:  # the functional interface was asked for this very gradient
         return False
-    return True
+    # Either they are passed by, or they are not in this graph: a reentrant checkpoint reaches them in its own.
+    places = {each: 0 for each in parameters if each.requires_grad}
+    return bool(places) and not parameters_behind([torch._C._current_autograd_node()], places)
 
 
 def dense_view(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:

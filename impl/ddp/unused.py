@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 
 @torch.autograd.profiler.record_function("torch.distributed.ddp.reducer::search_unused_parameters")
-def reachable_parameters(outputs: Iterable[torch.Tensor], index_of: Mapping[Any, int]) -> set[int]:
+def reachable_parameters(outputs: Sequence[torch.Tensor], index_of: Mapping[Any, int]) -> set[int]:
     """Indices of the parameters in the autograd graph behind ``outputs``.
 
-    ``index_of`` maps managed parameters (by identity) to their index. Walks the graph once, without recursion. Profiles
-    show it under the name that torch's search has there.
+    ``index_of`` maps managed parameters (by identity) to their index. Profiles show this under the name that torch's
+    search has there.
     """
+    found = {index_of[output] for output in outputs if output.grad_fn is None and output in index_of}
+    return found | parameters_behind([output.grad_fn for output in outputs if output.grad_fn is not None], index_of)
+
+
+def parameters_behind(nodes: Iterable[torch.autograd.graph.Node], index_of: Mapping[Any, int]) -> set[int]:
+    """Indices of the parameters whose gradients a full backward through these nodes of the graph accumulates."""
     found: set[int] = set()
-    stack = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    found.update(index_of[output] for output in outputs if output.grad_fn is None and output in index_of)
+    stack = list(nodes)
     seen = set(stack)
     while stack:
         node = stack.pop()

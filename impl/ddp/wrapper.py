@@ -288,18 +288,20 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
 
     def _prepare_backward(self, output: Any, ticket: Ticket) -> Any:
         """Arrange that the coming backward announces itself; find out which parameters it can reach."""
+        found = find_tensors(output)
+        if ticket.sync:  # also where a sink follows: a container may keep the tensors that it was made with
+            announce_backward(found, ticket, self._backward_begins)
         if not (self.reducer.use.searched or self.reducer.use.learning):
-            if ticket.sync:
-                announce_backward(find_tensors(output), ticket, self._backward_begins)
             return output
-        tensors = [tensor for tensor in find_tensors(output) if tensor.grad_fn is not None]
         if ticket.sync and self.reducer.use.searched:
-            reached = reachable_parameters(find_tensors(output), self.reducer.readiness.index_of)
+            reached = reachable_parameters(found, self.reducer.readiness.index_of)
             ticket.unused = set(range(len(self.reducer.parameters))) - reached
+        tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
         if not tensors:
             return output
-        tied = iter(OutputSink.tie(self._backward_begins, ticket, self._ddp_sink_clone, tensors))
-        return map_tensors(lambda tensor: tensor if tensor.grad_fn is None else next(tied), output)
+        tied = OutputSink.tie(self._backward_begins, ticket, self._ddp_sink_clone, list(tensors))
+        instead = dict(zip(tensors, tied, strict=True))
+        return map_tensors(lambda tensor: instead.get(tensor, tensor), output)
 
     @contextmanager
     def _inside_ddp_forward(self) -> Iterator[None]:

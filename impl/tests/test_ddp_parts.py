@@ -1,7 +1,7 @@
 """The small parts of DDP: containers, the graph search, ignore lists, dense views, argument checks."""
 
 from collections import OrderedDict, defaultdict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -36,6 +36,42 @@ def test_tensors_are_found_and_replaced_in_every_kind_of_container():
 def test_dicts_with_constructors_of_their_own_survive():
     mapping = defaultdict(list, a=torch.ones(1))
     assert isinstance(map_tensors(torch.neg, mapping), defaultdict)
+
+
+class Attributes(dict):
+    """Items as attributes, and no way to be made from a dict."""
+
+    def __init__(self, **items):
+        super().__init__(**items)
+        self.__dict__.update(items)
+
+
+class Wants(OrderedDict):
+    def __init__(self, first, second):
+        super().__init__(first=first, second=second)
+
+
+@dataclass(frozen=True)
+class Derived:
+    value: torch.Tensor
+    twice: torch.Tensor = field(init=False)
+    label: torch.Tensor
+
+    def __post_init__(self):
+        object.__setattr__(self, "twice", self.value * 2)
+
+
+def test_classes_of_the_users_own_survive():
+    one, two = torch.ones(1), torch.full((1,), 2.0)
+    items = map_tensors(torch.neg, Attributes(loss=one, count=3))
+    assert type(items) is Attributes
+    assert (items["loss"].item(), items.loss.item(), items.count) == (-1.0, -1.0, 3)
+    refuses = Wants(one, two)
+    assert map_tensors(torch.neg, refuses) is refuses
+    packed = nn.utils.rnn.pack_sequence([two])
+    assert map_tensors(torch.neg, packed).data.item() == -2.0
+    derived = map_tensors(torch.neg, Derived(one, two))
+    assert (derived.value.item(), derived.twice.item(), derived.label.item()) == (-1.0, -2.0, -2.0)
 
 
 def test_what_is_no_container_is_passed_through_as_it_is():

@@ -8,9 +8,4 @@ CLAUSES = ("DDP-036", "DDP-102")
 
 
 def plant() -> None:
-    edit(
-        containers,
-        "map_tensors",
-        "return type(value)(*(map_tensors(change, item) for item in value))",
-        "return tuple(map_tensors(change, item) for item in value)",
-    )
+    edit(containers, "_sequence_like", "return original._make(items) if", "return tuple(items) if")

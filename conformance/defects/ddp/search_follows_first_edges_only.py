@@ -8,4 +8,4 @@ CLAUSES = ("DDP-067", "DDP-099", "DDP-101")
 
 
 def plant() -> None:
-    edit(unused, "reachable_parameters", "in node.next_functions:", "in node.next_functions[:1]:")
+    edit(unused, "parameters_behind", "in node.next_functions:", "in node.next_functions[:1]:")
