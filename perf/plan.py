@@ -12,13 +12,15 @@ from conformance.bad_input import BadInput
 from .axes import UNEVEN, known_trouble, pointless
 from .cells import Cell, Group
 from .sweep import Sweep
-from .workloads import ABOUT_MS
+from .workloads import ABOUT_MS, COUNTS
 
 MOST_VARIANTS = 12  # in one group: each has a model of its own in memory on every rank
 LEAST_ROUNDS = 3  # below these there is nothing to compare
 MOST_ROUNDS = 100  # where a budget leaves room for more
 WARM_BLOCKS = 3  # what warm-up usually takes
 _START_S, _START_PER_RANK_S, _BUILD_S = 1.0, 0.3, 0.1
+_TURN_S = 0.015  # what a turn takes besides its iterations
+_BROADCAST_S = 0.00014  # one parameter's, by the number of ranks
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,24 @@ def seconds(group: Group, sweep: Sweep, cores: int, rounds: int | None = None) -
     """About how long a group takes with so many rounds (by default the sweep's own)."""
     rounds = sweep.rounds if rounds is None else rounds
     crowd = max(1.0, group.world / cores) if group.cells[0].device == "cpu" else 1.0
-    iteration = ABOUT_MS[group.cells[0].workload] / 1e3 * crowd
-    turn = iteration * turn_iterations(group, sweep)
-    alone = ABOUT_MS[group.cells[0].workload] / 1e3 * group.world * max(sweep.block, sweep.epoch)
+    turns = sum(_TURN_S + _iteration_s(cell) * crowd * turn_iterations(group, sweep) for cell in group)
+    longest = max(sweep.block_of(group.cells[0].workload), sweep.epoch)
+    alone = ABOUT_MS[group.cells[0].workload] / 1e3 * group.world * longest
     starting = _START_S + group.world * (_START_PER_RANK_S + _BUILD_S * len(group.cells)) * crowd
-    return starting + alone + len(group.cells) * turn * (rounds + WARM_BLOCKS)
+    return starting + alone + turns * (rounds + WARM_BLOCKS)
+
+
+def _iteration_s(cell: Cell) -> float:
+    """An iteration on a core for each rank. torch's ZeRO sends every parameter by itself unless it has views."""
+    share = int(cell.size) / 400 if cell.size in COUNTS else 1.0
+    alone = cell.subject == "torch" and cell.zero == "on" and cell.hook == "none" and cell.workload == "tiny"
+    return share * (ABOUT_MS[cell.workload] / 1e3 + (_BROADCAST_S * 400 * cell.world if alone else 0.0))
 
 
 def turn_iterations(group: Group, sweep: Sweep) -> int:
     """Iterations in one turn of one variant."""
-    return 2 * sweep.epoch if group.cells[0].unit == "epoch" else sweep.block + 1
+    cell = group.cells[0]
+    return 2 * sweep.epoch if cell.unit == "epoch" else sweep.block_of(cell.workload) + 1
 
 
 def estimate(planned: Plan, cores: int, rounds: int | None = None) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from conformance.bad_input import BadInput
 
 from .axes import AXES, checked, nearest
+from .workloads import KNOWN
 
 HOME = Path(__file__).with_name("sweeps")
 # how much is measured, where no budget says otherwise: name -> (default, least, most)
@@ -30,17 +31,23 @@ class Sweep:
     title: str
     cells: tuple[dict[str, tuple[Any, ...]], ...]  # values by axis, of each [[cells]]
     rounds: int  # turns of each variant
-    block: int  # samples in a turn (unit step)
+    block: int  # samples in a turn (unit step), of workloads that ``blocks`` does not name
     epoch: int  # iterations of the busiest rank (unit epoch)
     beside: tuple[str, ...] = ()  # what is measured besides cells
     prints: str = ""  # the table that is printed at the end, too
+    blocks: tuple[tuple[str, int], ...] = ()  # by workload: short iterations want more samples in a turn
 
     @property
     def digest(self) -> str:
         """Changes when what is asked changes."""
-        asked = [self.cells, self.rounds, self.block, self.epoch, *([self.beside] if self.beside else [])]
+        more = [each for each in (self.beside, self.blocks) if each]
+        asked = [self.cells, self.rounds, self.block, self.epoch, *more]
         whole = json.dumps(asked, sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()[:12]
+
+    def block_of(self, workload: str) -> int:
+        """Samples in a turn of this workload."""
+        return dict(self.blocks).get(workload, self.block)
 
     def combinations(self) -> Iterator[dict[str, Any]]:
         """Every combination of values, one dict of axes each, defaults filled in."""
@@ -69,7 +76,7 @@ def load(name: str) -> Sweep:
 
 def _checked(name: str, raw: dict[str, Any], where: str) -> Sweep:
     for key in raw:
-        if key not in (known := ("title", "cells", "beside", "prints", *_COUNTS)):
+        if key not in (known := ("title", "cells", "beside", "prints", "blocks", *_COUNTS)):
             raise BadInput(f"{where}: unknown entry {key!r}; {nearest(key, known)}")
     cells = raw.get("cells")
     if not isinstance(cells, list) or not cells or not all(isinstance(block, dict) for block in cells):
@@ -78,7 +85,20 @@ def _checked(name: str, raw: dict[str, Any], where: str) -> Sweep:
     counts = {key: _count(key, raw.get(key, _COUNTS[key][0]), where) for key in _COUNTS}
     beside = _known("beside", raw.get("beside", []), BESIDE, where)
     prints = _known("prints", raw.get("prints", []), PRINTS, where)
-    return Sweep(name, str(raw.get("title", name)), blocks, **counts, beside=beside, prints="".join(prints[:1]))
+    of_workloads = _blocks(raw.get("blocks", {}), where)
+    return Sweep(
+        name, str(raw.get("title", name)), blocks, **counts, beside=beside, prints="".join(prints[:1]),
+        blocks=of_workloads,
+    )  # fmt: skip
+
+
+def _blocks(value: Any, where: str) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, dict):
+        raise BadInput(f"{where}: blocks cannot be {value!r}; give a table of workloads and numbers")
+    for workload in value:
+        if workload not in KNOWN:
+            raise BadInput(f"{where}: blocks names no workload with {workload!r}; {nearest(workload, KNOWN)}")
+    return tuple((workload, _count("block", count, where)) for workload, count in value.items())
 
 
 def _known(key: str, value: Any, known: tuple[str, ...], where: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def line(file, start):
 
 
 STARTS = {name: [int(1e9 * (2.0 + extra)) + number for number in range(8)] for name, extra in
-          [("import torch", 0.0), ("import impl", 0.1), ("python -m perf list", -1.5),
+          [("import torch", 0.0), ("import impl", 0.1), ("from impl import Join", 0.1), ("python -m perf list", -1.5),
            ("python -m conformance clauses", 0.9)]}  # fmt: skip
 CHECKS = {"2": [int(5e7)] * 12, "4": [int(4e8) + number for number in range(12)]}
 
@@ -72,7 +72,8 @@ def test_planted_ratios_get_their_verdicts(tmp_path):
     assert "3 instead of 1" in outside.parts[1].beside
     starting = {part.name: part.verdict for part in line(found, "starting").parts}
     assert starting == {
-        "import impl": REACHED, "python -m perf list": REACHED, "python -m conformance clauses": MISSED,
+        "import impl": REACHED, "from impl import Join": REACHED, "python -m perf list": REACHED,
+        "python -m conformance clauses": MISSED,
     }  # fmt: skip
     checks = [part.verdict for part in line(found, "the suite").parts]
     assert checks == [REACHED, MISSED, NOT_MEASURED]

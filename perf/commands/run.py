@@ -212,7 +212,8 @@ def _groups(asked: Asked, judged: reliance.Judged, runner: Runner, record: recor
             watch.group(group)
             share = budget.share(todo[number:])
             most = wanted.rounds if share is None else MOST_ROUNDS
-            order = Order(group, asked.specs, most, LEAST_ROUNDS, share, wanted.block, wanted.epoch)
+            workload = group.cells[0].workload
+            order = Order(group, asked.specs, most, LEAST_ROUNDS, share, wanted.block_of(workload), wanted.epoch)
             for row in _rows(order, judged, runner, budget, "traffic" in wanted.beside):
                 record.writer.write(row)
                 watch.row(row)

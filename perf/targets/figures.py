@@ -61,7 +61,7 @@ def added(with_it: Row, without: Row) -> dict[int, float]:
 def ratio_of_added(mine: Rounds, theirs: Rounds) -> Interval:
     """The median of what ours adds over that of what theirs adds, with a percentile interval over resampled rounds.
 
-    Where what theirs adds is not clear of nothing, the quotient means nothing: its upper end is then infinite.
+    Where theirs adds nothing in a resample, ours is endlessly more; where ours adds nothing either, it may be anything.
     """
     import numpy as np
 
@@ -73,8 +73,10 @@ def ratio_of_added(mine: Rounds, theirs: Rounds) -> Interval:
     if len(both) < LEAST_ROUNDS:
         return Interval(float(point), math.nan, math.nan, len(both))
     picks = np.random.default_rng(7).integers(len(both), size=(_RESAMPLES, len(both)))
-    found = _over(np.median(above[picks], axis=1), np.median(below[picks], axis=1))
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
+    tops, bottoms = np.median(above[picks], axis=1), np.median(below[picks], axis=1)
+    found, anything = _over(tops, bottoms), (tops <= 0) & (bottoms <= 0)
+    low = np.quantile(np.where(anything, -np.inf, found), (1 - LEVEL) / 2, method="inverted_cdf")
+    high = np.quantile(found, (1 + LEVEL) / 2, method="inverted_cdf")
     return Interval(float(point), float(low), float(high), len(both))
 
 

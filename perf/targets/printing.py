@@ -117,5 +117,5 @@ def _ends(found: Interval) -> str:
 def _digits(value: float) -> str:
     """Two decimals, more for what is small, none for what is large."""
     if abs(value) == float("inf"):
-        return "∞"
+        return "∞" if value > 0 else "−∞"
     return f"{value:.3f}" if abs(value) < 0.095 else f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"

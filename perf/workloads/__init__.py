@@ -24,7 +24,7 @@ KNOWN: dict[str, str] = {
     "normed": "the same with BatchNorm",
 }
 ABOUT_MS = {
-    "tiny": 5.0, "mlp": 4.0, "convnet": 25.0, "transformer": 25.0, "embedding": 4.0, "light": 1.0, "normed": 1.5,
+    "tiny": 5.0, "mlp": 4.0, "convnet": 25.0, "transformer": 25.0, "embedding": 4.0, "light": 2.0, "normed": 3.0,
 }  # fmt: skip
 SPARSE = frozenset({"embedding"})  # sparse gradients: plain SGD only, and nothing that shards
 SIZES = ("cpu", "gpu")
