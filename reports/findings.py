@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -62,6 +62,27 @@ def gaps(machine: Machine) -> list[str]:
     return [f"{part.name} {how[part.status]}: {part.why}" for part in latest.parts if part.status in how]
 
 
+def few_nights(judged: JudgedHistory, machines: Iterable[Machine]) -> str:
+    """What could have been told of series that have too few nights to be judged by them alone; empty if there are none.
+
+    Those that cannot alarm yet (times, and ratios on their first nights) are counted, too.
+    """
+    names = {machine.name for machine in machines}
+    young = [one for one in judged.series if one.machine in names and one.current and one.young]
+    sizes = sorted(one.detectable for one in young if one.detectable is not None and not one.same)
+    if not young:
+        return ""
+    p = judged.parameters
+    told = f"{len(young)} series have fewer than {p.least} nights: "
+    if not sizes:
+        return told + f"from the third night on, ratios to {p.reference} can alarm."
+    half, most = sizes[len(sizes) // 2], sizes[int(0.9 * (len(sizes) - 1))]
+    return told + (
+        f"of {len(sizes)} ratios to {p.reference}, one night tells (nine times of ten) a slow-down of "
+        f"{sizes[0]:.0%} at best, {half:.0%} for half of them, {most:.0%} for nine of ten."
+    )
+
+
 def _cell(one: Series) -> tuple[str, str, str]:
     return one.machine, one.record_series, one.subject
 
@@ -93,7 +114,9 @@ def _series(one: Series) -> Iterator[Finding]:
         return
     match one.state:
         case State.NEW:
-            yield found(Urgency.WATCH, "looks slower, not certain yet", "the next nights decide", latest)
+            few = "few nights, and no earlier code beside which tonight's is clearly slower: " if one.young else ""
+            why = f"{few}the next nights decide"
+            yield found(Urgency.WATCH, "looks slower, not certain yet", why, latest)
         case State.CONFIRMED:
             why = "measured against itself: a false alarm" if one.same else "its ratio to the reference has not changed"
             yield found(Urgency.WATCH, "slower, without alarm", why, latest)

@@ -10,6 +10,7 @@ from reports import fakes
 from reports.history import HistoryError, add_file, add_night, add_note, opened
 from reports.judging import Basis, ClauseState, Health, Parameters, State, judge
 from reports.judging.judge import interval
+from reports.nightly.verdict import told
 from reports.states import acknowledge
 
 START = datetime(2026, 1, 1, 2, tzinfo=UTC)
@@ -40,6 +41,14 @@ class Builder:
         number = len(list(self.nights[-1].glob(f"{part}*"))) + 1
         path = fakes.write(self.tmp / "again.jsonl", part, rows)
         add_file(self.nights[-1], f"{part}-{number}.jsonl", path)
+
+    def beside(self, now, before, commit):
+        """Repeat this night four times, in turns with the code of ``commit``."""
+        for number in range(2, 6):
+            self.again("perf", fakes.perf_rows(now, number))
+            rows = fakes.perf_rows(before, 50 + number)
+            path = fakes.write(self.tmp / "before.jsonl", "perf", rows, {"commit": commit})
+            add_file(self.nights[-1], f"before-{number}.jsonl", path)
 
     def judge(self, **more):
         return judge(self.history, now=START + timedelta(days=len(self.nights) - 1, hours=2), **more)
@@ -154,6 +163,52 @@ def test_the_first_nights_of_a_step_are_new_and_do_not_alarm(build):
     assert one.state is State.NEW
     assert [(change.state, change.alarms) for change in one.changes] == [(State.NEW, False)]
     assert judged.health is Health.HEALTHY
+
+
+def test_with_few_nights_a_slow_down_of_the_code_alarms_at_once_and_one_of_the_night_never(build):
+    for commit in ("a", "a", "b"):
+        build.night(USUAL if commit == "a" else slower(1.15), commit=commit)
+    judged = build.judge()
+    assert {one.axes["workload"] for one in judged.series if one.doubtful} == {"mlp"}
+    assert series(judged, "impl", Basis.RATIO).state is State.NEW
+    assert judged.health is Health.HEALTHY
+    build.beside(slower(1.15), USUAL, "a")
+    judged = build.judge()
+    (change,) = series(judged, "impl", Basis.RATIO).changes
+    assert (change.state, change.alarms, change.since) == (State.CONFIRMED, True, build.nights[2].name)
+    assert (change.old_commit, change.new_commit) == ("a", "b")
+    assert change.low < 0.15 < change.high
+    assert judged.health is Health.REGRESSED
+    files = [path.split("/")[-1] for path in judged.machines[0].nights[-1].parts[1].files]
+    assert files == ["perf.jsonl", *(f"{part}-{at}.jsonl" for part in ("perf", "before") for at in range(2, 6))]
+
+
+@pytest.mark.parametrize(("commit", "alarms"), [("a", False), ("b", True)])
+def test_code_of_a_level_that_was_left_with_a_note_says_nothing_about_the_present_one(build, commit, alarms):
+    test_with_few_nights_a_slow_down_of_the_code_alarms_at_once_and_one_of_the_night_never(build)
+    key = series(build.judge(), "impl", Basis.RATIO).key
+    note = {"machine": "box", "key": key, "since": build.nights[2].name, "who": "me", "text": "known"}
+    add_note(build.history, {**note, "time": (START + timedelta(days=2, hours=1)).isoformat()})
+    for now in ("b", "b"):
+        build.night(slower(1.15), commit=now)
+    build.night(slower(1.3), commit="c")
+    assert series(build.judge(), "impl", Basis.RATIO).doubtful
+    build.beside(slower(1.3), USUAL if commit == "a" else slower(1.15), commit)
+    judged = build.judge()
+    assert series(judged, "impl", Basis.RATIO).changes[-1].alarms is alarms
+    assert judged.health is (Health.REGRESSED if alarms else Health.HEALTHY)
+
+
+def test_what_could_have_been_told_with_few_nights_is_said(build):
+    for _ in range(3):
+        build.night()
+    judged = build.judge()
+    assert all(one.young for one in judged.series)
+    ratio = series(judged, "impl", Basis.RATIO)
+    assert 0.03 < ratio.detectable < 0.12
+    words = told(judged, judged.machines[0])
+    assert "8 series have fewer than 10 nights: of 2 ratios to torch, one night tells" in words
+    assert series(judged, "impl", Basis.TIME).detectable is None
 
 
 def test_a_changed_workload_starts_a_new_series(build):

@@ -21,7 +21,7 @@ def measured(*attempts, scatter=0.01, blocks=24):
 
 
 def beside(now, before, **more):
-    return slower(Beside(measured(*now, **more), measured(*before, **more)), DEFAULT)
+    return slower(Beside(measured(*now, **more), measured(*before, **more), ""), DEFAULT)
 
 
 def test_tonights_code_must_be_slower_in_every_repetition_and_by_more_than_they_scatter():

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..exports import VIEWS
-from ..findings import Urgency, findings
+from ..findings import Urgency, at_work, few_nights, findings
 from ..history import KINDS
 from ..judging import ClauseState, JudgedHistory, State
 from ..words import commits, interval, moment, number, percent, plural, short, unit
@@ -61,5 +61,6 @@ def page(judged: JudgedHistory, assets: str, raw: str) -> str:
         cards=view.cards(judged), found=view.by_urgency(found), rows=rows, choices=view.choices(rows),
         columns=across, matrix=view.matrix(judged, across),
         clause_changes=view.clause_changes(judged), together=view.side_by_side(judged),
-        accounting=view.accounting(judged), views=tuple(VIEWS), machines=[m.name for m in judged.machines],
+        accounting=view.accounting(judged), few=few_nights(judged, at_work(judged)),
+        views=tuple(VIEWS), machines=[m.name for m in judged.machines],
     )  # fmt: skip

@@ -234,7 +234,9 @@ def accounting(judged: JudgedHistory) -> list[str]:
             f"Series that are measured against themselves: {told.same_alarms} false alarms in {told.same_verdicts:,} "
             f"verdicts; the false-alarm rate lies between {share} for each verdict (95 %)."
         )
-    sizes = sorted(one.detectable for one in judged.series if one.current and one.detectable is not None)
+    sizes = sorted(
+        one.detectable for one in judged.series if one.current and one.detectable is not None and not one.young
+    )
     if sizes:
         half, most = sizes[len(sizes) // 2], sizes[int(0.9 * (len(sizes) - 1))]
         lines.append(

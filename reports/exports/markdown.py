@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..findings import Finding, Urgency, at_work, findings, gaps
+from ..findings import Finding, Urgency, at_work, few_nights, findings, gaps
 from ..judging import Change, Health, JudgedHistory
 from ..words import commits, interval, moment, percent, plural
 
@@ -23,6 +23,8 @@ def as_markdown(judged: JudgedHistory) -> str:
         lines.append(f"- {_text(machine.name)}: {machine.health.value}, {nights}" + "".join(
             f"; {_text(gap)}" for gap in gaps(machine)
         ))  # fmt: skip
+    few = few_nights(judged, at_work(judged))
+    lines += [f"- {_text(few)}"] if few else []
     for urgency, title in _TITLES.items():
         rows = [one for one in found if one.urgency is urgency]
         if rows:

@@ -93,9 +93,11 @@ class _Home:
         self, again: Sequence[RecordFile], before: Sequence[RecordFile], place: str
     ) -> dict[Identity, Beside]:
         """What was measured again, beside the code of an earlier night."""
+        commit = str(before[0].header["commit"]) if before else ""
         then = measured(before, place, self.parameters.reference)
         now = measured(again, place, self.parameters.reference) if then else {}
-        return {one: Beside(now[one], then[one]) for one in then if one in now and then[one].blocks and now[one].blocks}
+        both = [one for one in then if one in now and then[one].blocks and now[one].blocks]
+        return {one: Beside(now[one], then[one], commit) for one in both}
 
     def _part(
         self, name: str, stored: StoredNight, records: Sequence[RecordFile], more: Sequence[RecordFile] = ()

@@ -110,8 +110,17 @@ class Followed:
     def _slower(self, column: int) -> Flags:
         """Which were measured beside the code of an earlier night, and are slower."""
         besides = self.besides[column]
-        found = [i in besides and slower(besides[i], self.parameters) for i in self.identities]
+        found = [
+            i in besides and self._of_level(one, column, besides[i].commit) and slower(besides[i], self.parameters)
+            for one, i in enumerate(self.identities)
+        ]
         return np.array(found, dtype=np.bool_)
+
+    def _of_level(self, one: int, column: int, commit: str) -> bool:
+        """Whether this code was measured on a night of the level that the series is compared with now."""
+        events = self.traces[one].events
+        start = 0 if not events else events[-1].since if events[-1].until is None else events[-1].until
+        return any(night.commit == commit for night in self.nights[start:column])
 
     # -- notes
 

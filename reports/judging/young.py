@@ -23,6 +23,7 @@ class Beside:
 
     now: Measured
     before: Measured
+    commit: str  # of the code before
 
 
 def slower(beside: Beside, parameters: Parameters) -> bool:

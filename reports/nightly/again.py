@@ -37,8 +37,9 @@ def again(tonight: Tonight, judged: JudgedHistory, night: Path) -> bool:
 def _doubts(tonight: Tonight, judged: JudgedHistory, doubtful: Sequence[Series], night: Path) -> bool:
     """Repeat the doubtful series; where nights are few, in turns with the code of an earlier one."""
     names = list(dict.fromkeys(one.record_series for one in doubtful))
-    young = list(dict.fromkeys(one.record_series for one in doubtful if one.young))
-    commit = commit_of(judged, tonight.asked.machine) if young else ""
+    few = [one for one in doubtful if one.young]
+    young = list(dict.fromkeys(one.record_series for one in few))
+    commit = commit_of(judged, tonight.asked.machine, few)
     if young and not commit:
         print("nightly: no earlier night tells a commit with other code to measure beside tonight's", file=sys.stderr)
     folder = (tonight.work / f"code-{commit[:10]}").resolve()

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..judging import JudgedHistory
+from ..judging import JudgedHistory, Series
 
 _LIMIT_S = 120.0
 
 
-def commit_of(judged: JudgedHistory, machine: str) -> str:
-    """The commit of the machine's first night whose code is known and is not tonight's; empty if there is none.
+def commit_of(judged: JudgedHistory, machine: str, doubtful: Sequence[Series]) -> str:
+    """The commit of the first night whose level these series are still compared with; empty if there is none.
 
-    The first, because a change that could not be told on the night on which it came must not pass for the level.
+    Not the last one's, because a change that could not be told on the night on which it came must not pass for the
+    level. Its code must be known, and not be tonight's.
     """
-    nights = next(one.nights for one in judged.machines if one.name == machine)
-    tonight = next(night.commit for night in reversed(nights) if night.status != "missed")
-    told = [night.commit for night in nights if night.commit and not night.commit.endswith("+")]
-    return next((commit for commit in told if commit != tonight), "")
+    level = max((change.until or change.since for one in doubtful for change in one.changes), default="")
+    nights = [night for one in judged.machines if one.name == machine for night in one.nights if night.commit]
+    told = [night.commit for night in nights if night.name >= level and not night.commit.endswith("+")]
+    return next((commit for commit in told if commit != nights[-1].commit), "")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..findings import Urgency, findings
+from ..findings import Urgency, few_nights, findings
 from ..history.layout import VERDICT
 from ..judging import Change, ClauseState, JudgedHistory, Machine, Series, State
 from ..records import Writer, identity
@@ -62,6 +62,7 @@ def told(judged: JudgedHistory, machine: Machine) -> str:
     half = sum(night.status == "half" for night in machine.nights)
     lines.append(f"series: {counted or 'none'}")
     lines.append(f"nights: {len(machine.nights)}, of which {missed} missed and {half} half")
+    lines += [few for few in [few_nights(judged, [machine])] if few]
     if judged.left_out:
         lines.append(f"left out of the history: {len(judged.left_out)}")
         lines += [f"  {one.path}: {one.kind}: {one.why}" for one in judged.left_out]

@@ -140,7 +140,7 @@ def _nights(machine: _Machine, parameters: Parameters) -> Iterator[tuple[Flags, 
 def _slower(doubtful: Flags, now: list[Floats], before: list[Floats], parameters: Parameters) -> Flags:
     found = np.zeros(len(doubtful), dtype=np.bool_)
     for one in np.flatnonzero(doubtful):
-        beside = Beside(_measured([run[one] for run in now]), _measured([run[one] for run in before]))
+        beside = Beside(_measured([run[one] for run in now]), _measured([run[one] for run in before]), "")
         found[one] = slower(beside, parameters)
     return found
 
