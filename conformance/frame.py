@@ -16,6 +16,7 @@ from .clauses import Catalogue, matches
 from .deviations import Deviation, excuse
 from .deviations.stale import Scope, stale
 from .judgement import Judgement
+from .parallel import Turns
 from .ranks import Cluster
 from .results import Case, Outcome, Result
 from .resume import Earlier, Ended
@@ -24,6 +25,7 @@ from .verdict import Verdict
 
 LOOKS_AGAIN = 8
 DEADLINE_S = 30.0  # for one run of ranks, where nobody says another
+WAITING = 4  # so many checks besides, whose ranks only wait
 WRITTEN_FOR = 4  # ranks: the most for which checks choose their deadlines
 
 
@@ -68,10 +70,14 @@ class Frame:
     extent: str = ""  # how much of what could be run the tier chose, in words
     judgement: Judgement | None = None  # set once, at the end
     clusters: Callable[..., Cluster] = Cluster  # makes one; under a launcher another kind
+    turns: Turns = field(init=False)
     _preload: tuple[str, ...] = ()  # modules that every rank will want
     _looks: int = LOOKS_AGAIN  # how many more breaks are looked at twice
     _clusters: list[Cluster] = field(default_factory=list)
     _mine: threading.local = field(default_factory=threading.local)  # each thread its own cluster
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.asked.jobs)
 
     def wants(self, name: str, check: Check) -> list[str]:
         """The clauses for which a check is in the run; none if it is not."""
@@ -100,6 +106,8 @@ class Frame:
     def _cluster(self) -> Cluster:
         if not hasattr(self._mine, "cluster"):
             options: dict[str, Any] = {"deadline_s": self.asked.deadline_s} if self.asked.deadline_s else {}
+            if self.asked.jobs > 1:
+                options |= {"when_idle": self.turns.lend, "beside": self._clusters[0] if self._clusters else None}
             self._mine.cluster = self.clusters(self.asked.backend, preload=self._preload, **options)
             self._clusters.append(self._mine.cluster)
         cluster: Cluster = self._mine.cluster
@@ -108,7 +116,7 @@ class Frame:
     def prepare(self, modules: Sequence[str]) -> None:
         """Before the first check: start loading what the ranks will need, in the background."""
         self._preload = tuple(modules)
-        self._cluster()
+        self._cluster().load()
 
     def expects(self, case: Case, check: Check, verdict: Verdict) -> bool:
         """Whether a break is a listed deviation for every clause of the check."""

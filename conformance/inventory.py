@@ -6,6 +6,7 @@ What is read here is what ``@check(...)`` says literally. A meta test compares i
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,25 +35,17 @@ class Declared:
 def declared(folder: Path = CHECKS) -> list[Declared]:
     """Every check of the files ``test_*.py`` under ``folder`` (or of one file), in order of file and line."""
     files = [folder] if folder.is_file() else sorted(folder.rglob("test_*.py"))
-    return [found for file in files for found in _in_file(file)]
+    return [found for file in files for found in _in_file(file) or ()]
 
 
 def files_of(folder: Path, wanted: Callable[[str], bool]) -> list[Path]:
     """The files with a check of a wanted clause, and those that cannot be read: running them says what is wrong."""
     files = [folder] if folder.is_file() else sorted(folder.rglob("test_*.py"))
-    return [file for file in files if not _readable(file) or _cites(file, wanted)]
+    return [file for file in files if _cites(_in_file(file), wanted)]
 
 
-def _cites(file: Path, wanted: Callable[[str], bool]) -> bool:
-    return any(wanted(clause) for found in _in_file(file) for clause in found.clauses)
-
-
-def _readable(file: Path) -> bool:
-    try:
-        ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError):
-        return False
-    return True
+def _cites(checks: Sequence[Declared] | None, wanted: Callable[[str], bool]) -> bool:
+    return checks is None or any(wanted(clause) for found in checks for clause in found.clauses)
 
 
 def by_clause(checks: Sequence[Declared]) -> dict[str, list[Declared]]:
@@ -64,16 +57,34 @@ def by_clause(checks: Sequence[Declared]) -> dict[str, list[Declared]]:
     return table
 
 
-def _in_file(file: Path) -> Iterator[Declared]:
+def _in_file(file: Path) -> Sequence[Declared] | None:
+    """The checks of one file; None if it cannot be read.
+
+    Running the checks reports that with its place; a listing of the others is still of use.
+    """
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        return _in_text(file, file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError):
-        return  # running the checks reports it with its place; a listing of the others is still of use
-    for node in ast.walk(tree):
+        return None
+
+
+@functools.cache  # asked for several times in a run, and the first time takes a second
+def _in_text(file: Path, text: str) -> Sequence[Declared]:
+    return [
+        _declared(node, decorator, file)
+        for node in _functions(ast.parse(text).body)
+        for decorator in node.decorator_list
+        if _is_check(decorator)
+    ]
+
+
+def _functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    """The functions of a module and of its classes."""
+    for node in body:
         if isinstance(node, ast.FunctionDef):
-            for decorator in node.decorator_list:
-                if _is_check(decorator):
-                    yield _declared(node, decorator, file)
+            yield node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node.body)
 
 
 def _is_check(decorator: ast.expr) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -33,20 +34,59 @@ def timed(act: Callable[[], object]) -> Ending:
 Call = TypeVar("Call", bound=Callable[[], object])
 
 
+class Turns:
+    """So many calls may work at a time. One whose ranks only wait, for a hang to be sure of, lends its turn.
+
+    When its ranks go on, it does not wait for the turn to come back: whoever is next waits a little longer.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._free = number  # below 0 while calls that had lent theirs go on
+        self._changed = threading.Condition()
+        self._mine = threading.local()  # lent: whether this thread has a turn, and lends it
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """A turn for the calling thread; waits until there is one."""
+        with self._changed:
+            while self._free < 1:
+                self._changed.wait()
+            self._free -= 1
+        self._mine.lent = False
+        try:
+            yield
+        finally:
+            self.lend(False)
+            del self._mine.lent
+            self._give(1)
+
+    def lend(self, idle: bool) -> None:
+        """Lend the calling thread's turn, or take it back; of no effect on a thread that has none."""
+        if getattr(self._mine, "lent", idle) != idle:
+            self._mine.lent = idle
+            self._give(1 if idle else -1)
+
+    def _give(self, number: int) -> None:
+        with self._changed:
+            self._free += number
+            self._changed.notify()
+
+
 class Ahead(Generic[Call]):
     """Runs calls on a few threads, in order, and hands out each one's ending when it is asked for.
 
     The threads are daemons: an interrupted program does not wait for them.
     """
 
-    def __init__(self, jobs: int, calls: Mapping[str, Call]) -> None:
+    def __init__(self, threads: int, turns: Turns, calls: Mapping[str, Call]) -> None:
         self.calls = dict(calls)
+        self._turns = turns
         self._endings: dict[str, queue.SimpleQueue[Ending]] = {key: queue.SimpleQueue() for key in calls}
         self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._stopped = threading.Event()
         for key in calls:
             self._waiting.put(key)
-        for number in range(min(jobs, len(calls))):
+        for number in range(min(threads, len(calls))):
             threading.Thread(target=self._work, name=f"check-{number}", daemon=True).start()
 
     def ending(self, key: str) -> Ending:
@@ -63,9 +103,12 @@ class Ahead(Generic[Call]):
         self._stopped.set()
 
     def _work(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                key = self._waiting.get_nowait()
-            except queue.Empty:
-                return
-            self._endings[key].put(timed(self.calls[key]))
+        while True:
+            with self._turns.one():
+                try:
+                    key = self._waiting.get_nowait()
+                except queue.Empty:
+                    return
+                if self._stopped.is_set():
+                    return
+                self._endings[key].put(timed(self.calls[key]))

@@ -21,7 +21,7 @@ from . import inventory
 from .bad_input import BadInput
 from .checking import Check, Ranks
 from .clauses import load
-from .frame import Frame
+from .frame import WAITING, Frame
 from .items import Detached, Place, Scenario, case_of, check_of, is_in, is_simple, name_of, offer_of
 from .parallel import Ahead, Ending, timed
 from .report import render
@@ -194,7 +194,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if frame.asked.jobs > 1:
         functions = [item for item in session.items if isinstance(item, pytest.Function)]
         items = [item for item in functions if is_simple(item) and frame.ended(case_of(item), check_of(item)) is None]
-        config.stash[AHEAD] = Ahead(frame.asked.jobs, {item.nodeid: Detached(frame, item) for item in items})
+        calls = {item.nodeid: Detached(frame, item) for item in items}
+        config.stash[AHEAD] = Ahead(frame.asked.jobs + WAITING, frame.turns, calls)
 
 
 class TakenOver(Exception):

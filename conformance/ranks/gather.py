@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,22 @@ from .witness import first_difference, witness
 _NO_LEDGER = "No ledger was kept: run it again with ledger=True to see at which collective the ranks part."
 
 
-def watch(crew: Crew, folder: Folder, limit_s: float, silence_s: float, most_times: float) -> None:
-    """Wait until every rank has reported or ended, the time allowed is over, or the run has fallen silent."""
+def watch(
+    crew: Crew, folder: Folder, limit_s: float, silence_s: float, most_times: float, when_idle: Callable[[bool], None]
+) -> None:
+    """Wait until every rank has reported or ended, the time allowed is over, or the run has fallen silent.
+
+    ``when_idle`` is told at every look whether nothing has happened since the last one, and False at the end.
+    """
+    try:
+        _watch(crew, folder, limit_s, silence_s, most_times, when_idle)
+    finally:
+        when_idle(False)
+
+
+def _watch(
+    crew: Crew, folder: Folder, limit_s: float, silence_s: float, most_times: float, when_idle: Callable[[bool], None]
+) -> None:
     start = time.monotonic()
     quiet, allowed = silence.Silence(silence_s), silence.Allowance(start, limit_s, most_times)
     next_look = start + silence.LOOK_EVERY_S if silence.available() else allowed.deadline
@@ -32,6 +47,7 @@ def watch(crew: Crew, folder: Folder, limit_s: float, silence_s: float, most_tim
             look = silence.look({crew.pids[rank] for rank in unfinished}, now)
             quiet.add(look, (len(unfinished), written))
             allowed.add(look)
+            when_idle(quiet.resting)
             if quiet.fallen:
                 return
             next_look = time.monotonic() + silence.LOOK_EVERY_S

@@ -8,6 +8,7 @@ import itertools
 import os
 import pickle
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -34,9 +35,10 @@ class Cluster:
     ``most_times`` as long (1: to the second); a run in which nothing has happened for ``silence_s`` counts as hung
     before that (see ``silence.py``). With ``persistent``, ranks stay alive from run to run: quicker, but what a run
     patches or imports stays with them; they are replaced after any run in which not every rank finished. ``preload``
-    names modules to load once before any rank is made; they must start no thread and touch no accelerator. What ranks
-    print goes to files, whose ends come with ``Died``; with CONFORMANCE_ECHO=1 in the environment it is printed here
-    after each run.
+    names modules to load once before any rank is made; they must start no thread and touch no accelerator. A cluster
+    serves one thread; ``beside`` another, it shares what that one has loaded. ``when_idle`` is told whether the ranks
+    of the run at hand only wait. What ranks print goes to files, whose ends come with ``Died``; with
+    CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
     """
 
     def __init__(
@@ -47,17 +49,26 @@ class Cluster:
         persistent: bool = False,
         preload: Sequence[str] = (),
         most_times: float = MOST_TIMES,
+        beside: Cluster | None = None,
+        when_idle: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self.backend = backend
         self.deadline_s = deadline_s
         self.silence_s = silence_s
         self.persistent = persistent
         self.most_times = most_times
+        self._beside = beside
+        self._when_idle = when_idle
         self._preload = tuple(preload)
         self._numbers = itertools.count()
         self._runnable: set[int] = set()  # world sizes known to be
         self._crews: dict[int, Crew] = {}  # idle, by world size (persistent only)
         self._started: Nursery | None = None  # from the first run on
+        self._starting = threading.Lock()  # clusters beside this one may start it
+
+    def load(self) -> None:
+        """Begin to load, in the background, what the ranks of the first run would have to wait for."""
+        self._nursery()
 
     def run(
         self,
@@ -117,12 +128,13 @@ class Cluster:
 
     def _nursery(self) -> Nursery:
         """The process that ranks are forked from: started by the first run, and again if it was killed since."""
-        if self._started is not None and not self._started.alive:
-            self.close()
-        if self._started is None:
-            self._started = Nursery(self._preload)
-            atexit.register(self.close)
-        return self._started
+        with self._starting:
+            if self._started is not None and not self._started.alive:
+                self.close()
+            if self._started is None:
+                self._started = Nursery(self._preload, self._beside._nursery() if self._beside else None)
+                atexit.register(self.close)
+            return self._started
 
     def _meeting(self) -> dict[str, Any]:
         """Where ranks meet, as fields of an order."""
@@ -142,7 +154,7 @@ class Cluster:
         with self._crew(order.world) as crew, _folder_in(crew, order.number) as folder:
             write_whole(folder.order, pickle.dumps(order))
             crew.start(folder)
-            watch(crew, folder, limit_s, silence_s, self.most_times)
+            watch(crew, folder, limit_s, silence_s, self.most_times, self._when_idle)
             outcomes = gather(crew, folder, order.ledger)
             if os.environ.get(ECHO):
                 crew.echo()

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 NO_DNS = {"RES_OPTIONS": "attempts:0"}
 _START_DEADLINE_S = 180.0  # loading torch from a cold disk on a loaded machine
 _FORK_DEADLINE_S = 60.0
+_END_LIMIT_S = 10.0
 
 
 class NurseryFailed(RuntimeError):
@@ -39,35 +41,61 @@ class NurseryFailed(RuntimeError):
 
 
 class Nursery:
-    """Owns one zygote and the folder that its ranks' files lie in. Starts at once, in the background."""
+    """Owns one zygote and the folder that its ranks' files lie in. Starts at once, in the background.
 
-    def __init__(self, preload: Sequence[str] = ()) -> None:
+    ``beside`` another, its zygote is forked from that one's and has loaded the same. Each serves one thread.
+    """
+
+    def __init__(self, preload: Sequence[str] = (), beside: Nursery | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._owner = os.getpid()
-        self._log = self.folder / "zygote.log"
+        self._log: Path = beside._log if beside is not None else self.folder / "zygote.log"
         self._control, theirs = socket.socketpair()
+        self._sending = threading.Lock()
         self._text = b""
         self._news: list[dict[str, Any]] = []  # heard while waiting for something else
         self._port = 0  # of the store; known when the zygote is ready
+        self._process: subprocess.Popen[bytes] | None = None  # None: the zygote is a child of another
+        with theirs:
+            if beside is None:
+                self._process = self._started(theirs, preload)
+            else:
+                self._begin_beside(beside, theirs)
+
+    def _started(self, theirs: socket.socket, preload: Sequence[str]) -> subprocess.Popen[bytes]:
         command = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
             "from conformance.ranks.zygote import main\n"
             f"main({theirs.fileno()}, {str(self.folder)!r}, {[*PRELOAD, *preload]!r})"
         )
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-c", command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 pass_fds=[theirs.fileno()], start_new_session=True, env={**NO_DNS, **os.environ, **ONE_THREAD},
             )
-        theirs.close()
+
+    def _begin_beside(self, other: Nursery, theirs: socket.socket) -> None:
+        try:
+            other._send({"twin": str(self.folder)}, [theirs])
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise NurseryFailed(other._why("could not be reached")) from error
+
+    def _send(self, wish: dict[str, Any], sockets: Sequence[socket.socket] = ()) -> None:
+        """Any thread may: the zygotes beside this one are wished for by others."""
+        line = json.dumps(wish).encode() + b"\n"
+        with self._sending:
+            if sockets:
+                socket.send_fds(self._control, [line], [each.fileno() for each in sockets])
+            else:
+                self._control.sendall(line)
 
     def fork(self, world: int, folder: Path) -> tuple[list[int], list[socket.socket]]:
         """New ranks with their files in ``folder``: process ids and this end of their life-lines, by rank."""
         self._await_ready()
         pairs = [socket.socketpair() for _ in range(world)]
-        wish = json.dumps({"fork": list(range(world)), "folder": str(folder)}).encode() + b"\n"
         try:
-            socket.send_fds(self._control, [wish], [theirs.fileno() for _, theirs in pairs])
+            self._send({"fork": list(range(world)), "folder": str(folder)}, [theirs for _, theirs in pairs])
             pids: list[int] = self._await("forked", _FORK_DEADLINE_S)["forked"]
         except BaseException as error:  # an answer may still come, and must not be taken for that to another wish
             why = self._why("could not be reached")
@@ -83,7 +111,7 @@ class Nursery:
     def signal(self, pids: Sequence[int], number: int) -> None:
         """Send a signal to those of ``pids`` that have not ended; SIGKILL reaches all that descends from them."""
         with contextlib.suppress(OSError):
-            self._control.sendall(json.dumps({"signal": int(number), "pids": list(pids)}).encode() + b"\n")
+            self._send({"signal": int(number), "pids": list(pids)})
 
     def fileno(self) -> int:
         """Readable when there may be news of ended ranks."""
@@ -103,19 +131,37 @@ class Nursery:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        if self._process is not None:
+            return self._process.poll() is None
+        try:
+            return bool(self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def close(self) -> None:
         """End the zygote, and with it every rank."""
         if self._owner != os.getpid():  # inherited by a fork of the driver: not ours to end
             return
+        if self._process is None:
+            self._let_twin_end()
         self._control.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # its ranks then die by their own guard
-            self._process.wait()
+        if self._process is not None:
+            try:
+                self._process.wait(_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # its ranks then die by their own guard
+                self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _let_twin_end(self) -> None:
+        """It hears that nobody will wish for more, ends its ranks, and its end of the socket closes."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+            self._control.settimeout(_END_LIMIT_S)
+            while self._control.recv(65536):
+                continue
 
     def _await_ready(self) -> None:
         if not self._port:
@@ -145,7 +191,7 @@ class Nursery:
         self._news += [json.loads(line) for line in lines]
 
     def _why(self, what: str) -> str:
-        code = self._process.poll()
+        code = None if self._process is None else self._process.poll()
         state = "" if code is None else f" (exit status {code})"
         words = tail(self._log)
         return (

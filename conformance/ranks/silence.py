@@ -77,6 +77,12 @@ class Silence:
         """Whether the run is silent: nothing at all for ``silence_s``, or next to nothing for three times as long."""
         return self._silent() or self._muted()
 
+    @property
+    def resting(self) -> bool:
+        """Whether the run has neither worked nor got further since the look before."""
+        last = list(self._looks)[-2:]
+        return len(last) == 2 and not any(look.busy for look in last) and _cpu_s(last) == 0.0
+
     def _silent(self) -> bool:
         recent = self._since(self.silence_s)
         return bool(recent) and not any(look.busy for look in recent) and _cpu_s(recent) <= _SILENT_CPU_S

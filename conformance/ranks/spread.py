@@ -31,6 +31,9 @@ class SpreadCluster(Cluster):
         defaults = {**LOOPBACK, **NO_DNS} if troop.one_machine else {}
         troop.prepare(Preparation(list(sys.path), os.getcwd(), tuple(preload), defaults))
 
+    def load(self) -> None:
+        """The agents have been told to."""
+
     def close(self) -> None:
         """Nothing is ours: the agents go with their troop."""
 

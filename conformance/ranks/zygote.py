@@ -7,6 +7,7 @@ the socket closes, for whatever reason, it kills every rank with all that descen
 
     driver -> zygote   {"fork": [rank, …], "folder": path}, with one socket per rank
                        {"signal": number, "pids": [pid, …]}
+                       {"twin": folder}, with one socket: to another zygote like this, which it forks
     zygote -> driver   {"ready": port of the store}    {"forked": [pid, …]}
                        {"ended": pid, "status": exit code or -signal}
 """
@@ -30,6 +31,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from .large_pages import collapse
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FDS_AT_MOST = 253  # that one message can carry
@@ -43,9 +46,14 @@ def main(control_fd: int, folder: str, preload: Sequence[str]) -> None:
             importlib.import_module(name)
         except Exception:  # a rank that needs the module will say so better
             traceback.print_exc()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead rank leaves behind becomes ours to end
     gc.collect()
     gc.freeze()  # keeps the ranks' collectors from touching, and so copying, the pages that they share
+    collapse()
+    _serve(control_fd, folder)
+
+
+def _serve(control_fd: int, folder: str) -> None:
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead rank leaves behind becomes ours to end
     zygote = Zygote(socket.socket(fileno=control_fd))
     try:
         zygote.serve()
@@ -66,13 +74,14 @@ class Zygote:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._ranks: set[int] = set()  # process ids of forked ranks that have not been reaped
+        self._twins: set[int] = set()  # likewise, of other zygotes
         self._fds: list[int] = []  # life-lines received and not yet handed to a rank
         self._keeper, self._port = _fork_store_keeper()
         self._text = b""  # received and not yet a whole line
-        self._woken, wake = os.pipe()
-        for fd in (self._woken, wake):
+        self._woken, self._wake = os.pipe()
+        for fd in (self._woken, self._wake):
             os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
@@ -106,6 +115,8 @@ class Zygote:
             for line in lines:
                 os.close(line)
             self._say(forked=pids)
+        elif "twin" in wish:
+            self._fork_twin(self._fds.pop(0), wish["twin"])
         else:
             for pid in self._ranks.intersection(wish["pids"]):
                 self._signal(pid, wish["signal"])
@@ -141,6 +152,27 @@ class Zygote:
         finally:
             os._exit(1)
 
+    def _fork_twin(self, control_fd: int, folder: str) -> None:
+        """Another zygote, with a driver's socket, ranks and a store of its own. It dies with this one at the latest."""
+        mother = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != mother:
+                    os._exit(1)
+                signal.set_wakeup_fd(-1)
+                self._control.close()
+                for fd in (self._woken, self._wake, *self._fds):
+                    os.close(fd)
+                _serve(control_fd, folder)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        os.close(control_fd)
+        self._twins.add(pid)
+
     def _signal(self, pid: int, number: int) -> None:
         """Signal a rank; a kill reaches its whole process group."""
         with contextlib.suppress(ProcessLookupError):
@@ -165,6 +197,7 @@ class Zygote:
             _, status = os.waitpid(pid, 0)
             if pid == self._keeper:  # without the store no rank can start: end, and let the driver begin anew
                 self._keeper = 0
+            self._twins.discard(pid)
             if pid in self._ranks:
                 self._ranks.remove(pid)
                 self._say(ended=pid, status=os.waitstatus_to_exitcode(status))
@@ -173,7 +206,7 @@ class Zygote:
 
     def _end_strays(self) -> None:
         """Kill adopted descendants of ended ranks, such as left their rank's process group."""
-        for pid in _children() - self._ranks - {self._keeper}:
+        for pid in _children() - self._ranks - self._twins - {self._keeper}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
