@@ -51,7 +51,8 @@ def _nightly(nightly: argparse.ArgumentParser) -> None:
     nightly.add_argument("--out", default="out/nightly", metavar="FOLDER", help="page and logs (default: %(default)s)")
     nightly.add_argument(
         "--budget", default="30m", metavar="TIME",
-        help="about 90s, 30m, 1.5h for measuring, repetitions included; the clauses come on top (default: %(default)s)",
+        help="for measuring, repetitions included, about: 90s, 30m, 1.5h; half as much again where earlier code has to "
+        "be measured, too; the clauses come on top (default: %(default)s)",
     )  # fmt: skip
     nightly.add_argument(
         "--clauses-within", default="1h", metavar="TIME",

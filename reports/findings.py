@@ -88,9 +88,9 @@ def _cell(one: Series) -> tuple[str, str, str]:
 
 
 def _said_better(finding: Finding, alarming: set[tuple[str, str, str]]) -> bool:
-    """Whether a time only repeats what the alarm of its ratio says."""
+    """Whether a doubt only repeats what an alarm of the same cell says."""
     one = finding.series
-    return finding.urgency is Urgency.WATCH and one is not None and one.basis is Basis.TIME and _cell(one) in alarming
+    return finding.urgency is Urgency.WATCH and one is not None and _cell(one) in alarming
 
 
 def _size(finding: Finding) -> float:

@@ -199,6 +199,23 @@ def test_code_of_a_level_that_was_left_with_a_note_says_nothing_about_the_presen
     assert judged.health is (Health.REGRESSED if alarms else Health.HEALTHY)
 
 
+def test_processor_time_is_followed_beside_the_clock_and_alarms_by_itself(build):
+    def rows(day, factor):
+        found = fakes.perf_rows(USUAL, day)
+        spent = {"impl": factor, "torch": 2.0}  # the two ranks differ; their sum counts
+        return [{**row, "cpu_ns": [[1e6 * spent[row["subject"]], 3e6] for _ in row["wall_ns"]]} for row in found]
+
+    for day in range(18):
+        build.night(perf=rows(day, 1.0 if day < 15 else 1.6))
+    judged = build.judge()
+    one = series(judged, "impl", Basis.PROCESSOR)
+    assert one.points[0].value == pytest.approx(4 / 5)
+    assert one.name.endswith("| impl / torch, processor time")
+    assert [(change.alarms, change.effect) for change in one.changes] == [(True, pytest.approx(0.15, abs=0.01))]
+    assert not series(judged, "impl", Basis.RATIO).changes
+    assert judged.health is Health.REGRESSED
+
+
 def test_what_could_have_been_told_with_few_nights_is_said(build):
     for _ in range(3):
         build.night()

@@ -11,6 +11,7 @@ from reports.simulate.youth import Youth, replayed
 
 SERIES = 12
 ERRORS = np.full(SERIES, 0.004)
+POOL = np.ones(SERIES, dtype=np.int64)
 NOBODY, EVERYBODY = np.zeros(SERIES, dtype=bool), np.ones(SERIES, dtype=bool)
 
 
@@ -34,9 +35,9 @@ def test_tonights_code_must_be_slower_in_every_repetition_and_by_more_than_they_
     assert not beside((1.15, 1.14, 1.16, 1.15), before, scatter=0.5)  # its blocks do
 
 
-def nights(*values, ratios=EVERYBODY):
+def nights(*values, pools=POOL):
     """A machine after these nights; each is the value of the first series, the others lie still."""
-    watch = Watch(SERIES, DEFAULT, ratios=ratios)
+    watch = Watch(SERIES, DEFAULT, pools=pools)
     draw = np.random.default_rng(2)
     for value in values:
         tonight = 0.003 * draw.normal(size=SERIES)
@@ -54,7 +55,7 @@ def test_the_third_night_alarms_for_a_ratio_whose_code_is_slower_and_for_nothing
     step = nights(0, 0).take(tonight(0.14), ERRORS, slower=EVERYBODY)
     assert np.flatnonzero(step.regressed).tolist() == [0]
     assert step.look.span[0] == 1
-    for watch, code in ((nights(0, 0), NOBODY), (nights(0), EVERYBODY), (nights(0, 0, ratios=NOBODY), EVERYBODY)):
+    for watch, code in ((nights(0, 0), NOBODY), (nights(0), EVERYBODY), (nights(0, 0, pools=0 * POOL), EVERYBODY)):
         assert not watch.take(tonight(0.14), ERRORS, slower=code).regressed.any()
     watched = nights(0, 0).take(tonight(0.14), ERRORS, slower=NOBODY)
     assert watched.look.evidence[0] == DEFAULT.suspect
@@ -76,7 +77,7 @@ def test_nights_that_scatter_or_blocks_that_do_leave_no_doubt():
 
 
 def test_noise_is_drawn_towards_that_of_all_ratios():
-    young = Young(SERIES, EVERYBODY, DEFAULT)
+    young = Young(POOL, DEFAULT)
     draw = np.random.default_rng(3)
     for _ in range(3):
         values = 0.03 * draw.normal(size=SERIES)

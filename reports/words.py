@@ -23,11 +23,11 @@ def number(value: float | None, basis: Basis) -> str:
     """A value of a series, without its unit where that is a time."""
     if value is None:
         return "–"
-    return f"{value:.3f}" if basis is Basis.RATIO else f"{value:.4g}"
+    return f"{value:.3f}" if basis.relative else f"{value:.4g}"
 
 
 def unit(series: Series) -> str:
-    return f"times {series.reference}" if series.basis is Basis.RATIO else series.unit
+    return f"times {series.reference}" if series.basis.relative else series.unit
 
 
 def short(commit: str) -> str:

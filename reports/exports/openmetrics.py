@@ -40,7 +40,7 @@ def _families(judged: JudgedHistory) -> Iterator[tuple[str, str, list[Sample]]]:
         "Time for one sample on the latest night: the median of its blocks.",
         [(labels, value / 1e3) for labels, value in values if value is not None],
     )
-    ratios = [(_about(one), one.points[-1].value) for one in current if one.basis is Basis.RATIO]
+    ratios = [(_about(one), one.points[-1].value) for one in current if one.basis.relative]
     yield (
         "joinery_ratio",
         "Time over the reference subject's, measured interleaved, on the latest night.",

@@ -47,6 +47,13 @@ class Basis(StrEnum):
 
     TIME = "time"  # milliseconds for one sample (an iteration, or a whole uneven run)
     RATIO = "ratio"  # time over the reference subject's time, measured interleaved in the same processes
+    # the same of the processor time of all ranks' main threads: blind to waiting, and steadier where cores are shared
+    PROCESSOR = "processor"
+
+    @property
+    def relative(self) -> bool:
+        """Whether the numbers are over the reference subject's."""
+        return self is not Basis.TIME
 
 
 @dataclass(frozen=True)

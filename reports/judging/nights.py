@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, log, nan, pi, sqrt
 from statistics import median
@@ -45,7 +45,7 @@ class Identity:
     @property
     def name(self) -> str:
         over = f" / {'itself' if self.same else self.reference}" if self.reference else ""
-        return self.record_series + over
+        return self.record_series + over + (", processor time" if self.basis is Basis.PROCESSOR else "")
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ def _joined(before: Measured | None, one: Measured) -> Measured:
 
 def _of_record(rows: Sequence[Row], hardware: str, reference: str) -> Iterator[tuple[Identity, Measured]]:
     blocks = [_block_medians(row) for row in rows]
+    work = [_block_work(row) for row in rows]
     partners = _partners(rows, reference)
     for number, row in enumerate(rows):
         partner = partners.get(number)
@@ -105,14 +106,16 @@ def _of_record(rows: Sequence[Row], hardware: str, reference: str) -> Iterator[t
             )
             yield identity, _one(row, {block: time / 1e6 for block, time in blocks[number].items()}, axes)
         if partner is not None:
-            mine, other = blocks[number], blocks[partner]
-            ratios = {block: mine[block] / other[block] for block in mine if block in other}
-            same = _copy(row) > 1
-            identity = Identity(
-                row["series"], row["subject"], rows[partner]["subject"], Basis.RATIO, "ratio", row["workload_hash"],
-                hardware, same,
-            )  # fmt: skip
-            yield identity, _one(row, ratios if len(ratios) > 1 else {}, axes)
+            for basis, values in ((Basis.RATIO, blocks), (Basis.PROCESSOR, work)):
+                if basis is Basis.PROCESSOR and not values[number]:
+                    continue
+                mine, other = values[number], values[partner]
+                ratios = {block: mine[block] / other[block] for block in mine if block in other}
+                identity = Identity(
+                    row["series"], row["subject"], rows[partner]["subject"], basis, "ratio", row["workload_hash"],
+                    hardware, _copy(row) > 1,
+                )  # fmt: skip
+                yield identity, _one(row, ratios if len(ratios) > 1 else {}, axes)
 
 
 def _one(row: Row, blocks: dict[int, float], axes: str) -> Measured:
@@ -126,12 +129,20 @@ def _one(row: Row, blocks: dict[int, float], axes: str) -> Measured:
 
 def _block_medians(row: Row) -> dict[int, float]:
     """Block -> median of its samples in ns. A sample takes as long as the slowest rank needs for it."""
-    samples = row["device_ns"] or row["wall_ns"]
+    return _medians(row, row["device_ns"] or row["wall_ns"], max)
+
+
+def _block_work(row: Row) -> dict[int, float]:
+    """Block -> median of what the main threads of all ranks spend on their processors in a sample, in ns."""
+    return _medians(row, row["cpu_ns"], sum)
+
+
+def _medians(row: Row, samples: Sequence[Any], of_ranks: Callable[[Sequence[float]], float]) -> dict[int, float]:
     if row["status"] != "ok" or not samples or len(samples) != len(row["block"]):
         return {}
     by_block: dict[int, list[float]] = {}
     for sample, block in zip(samples, row["block"], strict=True):
-        time = max(sample) if isinstance(sample, list) else sample
+        time = of_ranks(sample) if isinstance(sample, list) else sample
         if not (isfinite(time) and time > 0):
             return {}
         by_block.setdefault(block, []).append(time)

@@ -73,9 +73,9 @@ class Parameters:
             f"With {self.early_nights} to {self.least - 1} nights, a ratio to {self.reference} that stands "
             f"{self.early:.0%} and {self.early_off:g} times its noise above them is measured {self.early_again} times "
             "more, in turns with the code of the first of these nights",
-            f"(noise: its own, and that of all ratios as if it were {self.early_pool} nights). Alarm if it is slower "
-            f"than that code without exception, by {self.early:.0%} and {self.early_apart:g} times the error of the "
-            "repetitions; without that code it waits for more nights.",
+            f"(noise: its own, and that of all such ratios as if it were {self.early_pool} nights). Alarm if it is "
+            f"slower than that code without exception, by {self.early:.0%} and {self.early_apart:g} times the error of "
+            "the repetitions; without that code it waits for more nights.",
         )
 
 

@@ -69,8 +69,8 @@ class Followed:
 
     def follow(self) -> list[Series]:
         """Judge every night in turn; afterwards one ``Series`` for each."""
-        ratios = np.array([identity.basis is Basis.RATIO for identity in self.identities], dtype=np.bool_)
-        watch = Watch(len(self.identities), self.parameters, ratios=ratios)
+        pools = np.array([list(Basis).index(identity.basis) for identity in self.identities], dtype=np.int64)
+        watch = Watch(len(self.identities), self.parameters, pools=pools)
         for column, table in enumerate(self.tables):
             step = self._step(watch, column) if table else None
             for one, text in self.notes.get(column, ()):
@@ -328,7 +328,7 @@ class Followed:
     def _yardstick(self, one: int) -> bool:
         """Whether a ratio says it better: of this very cell, or because this is what ratios are divided by."""
         mine = self.identities[one]
-        if mine.basis is Basis.RATIO:
+        if mine.basis.relative:
             return False
         paired = [i for i in self.tables[self._latest(mine)] if i.basis is Basis.RATIO and not i.same]
         if mine.subject == self.parameters.reference:

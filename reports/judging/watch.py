@@ -47,7 +47,7 @@ class Watch:
     the memory until it is resolved or accepted; an improvement becomes the new level at once.
     """
 
-    def __init__(self, series: int, parameters: Parameters, *, ratios: Flags | None = None) -> None:
+    def __init__(self, series: int, parameters: Parameters, *, pools: Counts | None = None) -> None:
         self.parameters = parameters
         self.memory = Memory(series, parameters)
         longest = parameters.longest
@@ -56,7 +56,7 @@ class Watch:
         self.waiting: Counts = np.zeros(series, dtype=np.int64)  # filled places of ``pending``
         self.raised: Flags = np.zeros(series, dtype=np.bool_)
         self.height: Floats = np.zeros(series)  # of the confirmed regression above the level; valid while raised
-        self.young = Young(series, np.zeros(series, dtype=np.bool_) if ratios is None else ratios, parameters)
+        self.young = Young(np.zeros(series, dtype=np.int64) if pools is None else pools, parameters)
 
     def look(self, values: Floats, errors: Floats | None = None, reference: Reference | None = None) -> Look:
         """What these numbers would say; ``errors`` is what their blocks say of them. Changes nothing."""

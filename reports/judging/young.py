@@ -40,14 +40,17 @@ def slower(beside: Beside, parameters: Parameters) -> bool:
 
 
 class Young:
-    """The first nights of each series. Values are logarithms; errors what their blocks say of them."""
+    """The first nights of each series. Values are logarithms; errors what their blocks say of them.
 
-    def __init__(self, series: int, ratios: Flags, parameters: Parameters) -> None:
-        self.parameters, self.ratios = parameters, ratios
-        shape = (series, parameters.least)
+    Series with the same number in ``pools`` tell each other's noise; those with 0 are never judged on few nights.
+    """
+
+    def __init__(self, pools: Counts, parameters: Parameters) -> None:
+        self.parameters, self.pools = parameters, pools
+        shape = (len(pools), parameters.least)
         self.values: Floats = np.full(shape, np.nan)  # newest first
         self.errors: Floats = np.full(shape, np.nan)
-        self.nights: Counts = np.zeros(series, dtype=np.int64)
+        self.nights: Counts = np.zeros(len(pools), dtype=np.int64)
 
     def add(self, who: Flags, values: Floats, errors: Floats) -> None:
         """One more night for the series flagged in ``who``."""
@@ -63,23 +66,27 @@ class Young:
     def noise(self, errors: Floats) -> Floats:
         """By how much a night with these errors lies off the nights so far by chance, over sqrt(1 + 1 / nights).
 
-        How much more than their blocks say nights scatter is each series' own figure, drawn towards that of all ratios
-        of the machine as if these counted ``early_pool`` nights. NaN for a series that has too few nights.
+        How much more than their blocks say nights scatter is each series' own figure, drawn towards that of its pool
+        as if this counted ``early_pool`` nights. NaN for a series that has too few nights.
         """
-        p = self.parameters
-        known = self.ratios & (self.nights >= p.early_nights)
         noise: Floats = np.full(len(self.nights), np.nan)
-        if not known.any():
-            return noise
+        for pool in range(1, int(self.pools.max(initial=0)) + 1):
+            known = (self.pools == pool) & (self.nights >= self.parameters.early_nights)
+            if known.any():
+                noise[known] = self._pooled(known, errors[known])
+        return noise
+
+    def _pooled(self, known: Flags, errors: Floats) -> Floats:
+        p = self.parameters
         nights, squares = self.nights[known], self.errors[known] ** 2
         own = np.nanvar(self.values[known], axis=1, ddof=1) - np.nanmean(squares, axis=1)
+        own = np.where(np.isfinite(own), own, 0.0)
         pooled = max(float(own.mean()), p.early_least**2)
         free = nights - 1
-        pool = np.minimum(p.early_pool, free.sum())
-        between = (pool * pooled + free * np.maximum(own, 0)) / (pool + free)
-        whole = errors[known] ** 2 + np.nansum(squares, axis=1) / nights**2 + between * (1 + 1 / nights)
-        noise[known] = np.sqrt(whole / (1 + 1 / nights))
-        return noise
+        weight = np.minimum(p.early_pool, free.sum())
+        between = (weight * pooled + free * np.maximum(own, 0)) / (weight + free)
+        whole = errors**2 + np.nansum(squares, axis=1) / nights**2 + between * (1 + 1 / nights)
+        return np.asarray(np.sqrt(whole / (1 + 1 / nights)))
 
     def standing_out(self, values: Floats, errors: Floats) -> Floats:
         """How far above the nights so far a ratio lies, as a share of what makes it doubtful; 0 if unknown."""

@@ -46,8 +46,8 @@ def _doubts(tonight: Tonight, judged: JudgedHistory, doubtful: Sequence[Series],
     added = False
     with checked_out(commit, folder) if commit else nullcontext(None) as code:
         times = judged.parameters.early_again if code else judged.parameters.again
+        share_s = tonight.asked.left_s(tonight.measured_s, beside=code is not None) / times
         for number in range(2, 2 + times):
-            share_s = tonight.asked.left_s(tonight.measured_s) / (2 + times - number)
             added |= _once_more(tonight, "perf", number, night, share_s / 2 if code else share_s, only=names)
             if code:
                 added |= _once_more(tonight, "perf", number, night, share_s / 2, only=young, code=code)

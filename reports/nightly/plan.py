@@ -21,6 +21,7 @@ ONLY = "{only}"  # becomes --only SERIES for each series that is measured again;
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _FOR_FIRST = 0.6  # of the budget, for measuring everything once; the rest is for measuring again
 _FOR_AGAIN = 0.3  # of the budget is left for that even where the first run has taken all of it
+_FOR_BESIDE = 0.5  # of the budget on top, where earlier code is measured in turns: twice the work, and rarely asked for
 _LATE = 1.5  # a command that was given a budget is stopped when it has taken so many times as long
 
 
@@ -56,9 +57,10 @@ class Asked:
         """For measuring everything once."""
         return self.budget_s * _FOR_FIRST
 
-    def left_s(self, measured_s: float) -> float:
-        """For measuring again, after so much has been spent on measuring."""
-        return max(self.budget_s - measured_s, self.budget_s * _FOR_AGAIN)
+    def left_s(self, measured_s: float, *, beside: bool = False) -> float:
+        """For measuring again, alone or beside earlier code, after so much has been spent on measuring."""
+        left = max(self.budget_s - measured_s, self.budget_s * _FOR_AGAIN)
+        return left + self.budget_s * _FOR_BESIDE * beside
 
     def stop_s(self, part: str, budget_s: float) -> float:
         """When a part's command is stopped: late enough for one that starts ranks on a busy machine."""

@@ -116,7 +116,7 @@ def replayed(world: Youth, seed: int, parameters: Parameters) -> Told:
 def _nights(machine: _Machine, parameters: Parameters) -> Iterator[tuple[Flags, Flags, Flags, Floats]]:
     """Night by night: which were judged, doubtful, confirmed, and what could have been found."""
     series = machine.world.ratios
-    watch = Watch(series, parameters, ratios=np.ones(series, dtype=np.bool_))
+    watch = Watch(series, parameters, pools=np.ones(series, dtype=np.int64))
     for night in range(parameters.least):
         machine.dawn()
         slow = night >= parameters.early_nights

@@ -164,7 +164,7 @@
   };
 
   const told = (data, nights, at, row) => {
-    const { value, low, high, level, noise, first } = data.columns, ratio = row.dataset.basis === "ratio";
+    const { value, low, high, level, noise, first } = data.columns, ratio = row.dataset.basis !== "time";
     const [name, , commit, , files] = nights[data.first + at];
     const parts = [`${Page.moment(name)}:`];
     if (value[at] === null) parts.push(data.why[at] || "no number");
@@ -180,7 +180,7 @@
   Page.trend = async (cell, row) => {
     const [data, machines] = await Promise.all([Page.load(`series-${row.dataset.number}`), Page.load("nights")]);
     const nights = machines[Number(row.dataset.machine)].nights, count = data.columns.value.length;
-    const name = row.querySelector("button.open").textContent, ratio = row.dataset.basis === "ratio";
+    const name = row.querySelector("button.open").textContent, ratio = row.dataset.basis !== "time";
     const box = make("div", { class: "plot" }), out = make("output", {}), files = make("span", { class: "files" });
     const slider = make("input", { type: "range", min: 0, max: count - 1, value: count - 1, "aria-label": "Night" });
     const ranges = make("div", { class: "ranges", role: "group", "aria-label": "Nights shown" });

@@ -48,7 +48,7 @@
     for (const [name, one] of before) {
       const other = after.get(name);
       if (!other) continue;
-      const [title, unit, basis] = name.split("\n"), ratio = basis === "ratio";
+      const [title, unit, basis] = name.split("\n"), ratio = basis !== "time";
       const share = other.value / one.value - 1, noise = Math.max(one.noise || 0, other.noise || 0);
       // of a difference of two single nights
       const times = noise ? Math.log(other.value / one.value) / (noise * Math.SQRT2) : null;
