@@ -160,7 +160,10 @@ class _Message:
         self._own_counts.copy_(torch.tensor([part._nnz() for part in parts]))
         for part, start, room, (indices, values) in zip(parts, begin, self.rooms, self._own_views, strict=True):
             number = min(room, part._nnz() - start)
-            if number > 0:
+            if number == room == part._nnz():
+                indices.copy_(part._indices()[0])
+                values.copy_(part._values())
+            elif number > 0:
                 indices[:number].copy_(part._indices()[0, start : start + number])
                 values[:number].copy_(part._values()[start : start + number])
         return all_gather(self.team, self.whole, self.own, label)

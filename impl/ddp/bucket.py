@@ -110,6 +110,7 @@ class Bucket:
         if not spec.sparse:
             self.flat = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
             self.views = self.views_of(self.flat)
+            self._large = kernels.are_large(self.flat, self.views)
 
     def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of any flat tensor of this bucket's length, one for each parameter."""
@@ -152,7 +153,7 @@ class Bucket:
             self._collect_what_is_there(unused)
         elif not self.as_view:
             self._held = gradients  # a second look at the same objects costs a quarter of the first
-            kernels.copy_scaled(self.flat, self.views, gradients, factor)
+            kernels.copy_scaled(self.flat, self.views, gradients, factor, large=self._large)
             return self.flat
         elif not all(map(is_, gradients, self.views)):  # else autograd has accumulated right here
             self._collect_what_is_there(unused)
@@ -220,7 +221,7 @@ class Bucket:
         views = self.views if result is self.flat else self.views_of(result.contiguous().view(-1))
         gradients: list[Any] = [parameter.grad for parameter in self.parameters]
         if not untouched and not any(map(is_, gradients, repeat(None))):
-            kernels.copy_divided(gradients, result, views, divisor)
+            kernels.copy_divided(gradients, result, views, divisor, large=self._large)
             return
         kernels.divide(result, divisor)
         targets, sources = [], []

@@ -36,6 +36,11 @@ class BucketQueue:
             for bucket in self.buckets:
                 bucket.adopt_gradients()
 
+    @property
+    def all_started(self) -> bool:
+        """Whether every bucket of this backward is under way."""
+        return len(self._flights) == len(self.buckets)
+
     def reset(self) -> None:
         """A synchronised backward begins."""
         self._flights = []

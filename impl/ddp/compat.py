@@ -12,7 +12,7 @@ from torch import nn
 
 from ..comm.coalesce import broadcast_coalesced
 from ..comm.ranks import GroupRank
-from .parts import Parts
+from .parts import Parts, running
 
 if TYPE_CHECKING:
     from .log import Entry
@@ -92,7 +92,7 @@ class CompatibleNames(Parts):
     @classmethod
     def _get_active_ddp_module(cls) -> DistributedDataParallel | None:
         """The object whose wrapped forward is running, if any (DDP-042)."""
-        return cls._active_ddp_module
+        return running.ddp
 
     @property
     def _distributed_rank(self) -> int:

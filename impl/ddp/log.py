@@ -130,7 +130,7 @@ class DDPLogger:
         self.note(has_rebuilt_buckets=1, rebuilt_bucket_sizes=text, rebuilt_per_bucket_param_indices=indices)
 
     def step_done(
-        self, order: Callable[[], Sequence[int]], buckets: int, unused_bytes: int, graph_is_static: bool
+        self, order: Callable[[], Sequence[int]], buckets: int, unused_bytes: Callable[[], int], graph_is_static: bool
     ) -> None:
         """A synchronised backward has delivered; refresh the run-time entries if this iteration is sampled."""
         iteration = self._iterations
@@ -145,7 +145,7 @@ class DDPLogger:
         self.note(
             iteration=iteration,
             num_buckets_reduced=buckets,
-            unused_parameter_size=unused_bytes,
+            unused_parameter_size=unused_bytes(),
             can_set_static_graph=int(graph_is_static),
             prev_iteration_grad_ready_order_indices=", ".join(map(str, order())),
             **timed,

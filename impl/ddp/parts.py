@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -20,11 +20,20 @@ if TYPE_CHECKING:
     from .wrapper import DistributedDataParallel
 
 
+class Running:
+    """The object whose wrapped forward is running in this process; None outside every forward.
+
+    Not an attribute of the class DistributedDataParallel: setting one makes Python forget what it knows of the class.
+    """
+
+    ddp: DistributedDataParallel | None = None
+
+
+running = Running()
+
+
 class Parts:
     """Declarations shared by the files that make up ``DistributedDataParallel``."""
-
-    #: the object whose wrapped forward is running in this process; None outside every forward
-    _active_ddp_module: ClassVar[DistributedDataParallel | None] = None
 
     # -- fixed by the constructor
     module: nn.Module
@@ -74,7 +83,6 @@ class Parts:
     _lazy_init_ran: bool
     _in_backward: OptimizersInBackward | None  # valid after the first forward
     _fused_optimizer: torch.optim.Optimizer | None
-    _running_backward: int | None  # the latest backward through an output of ours: a number that never comes back
     _authoritative_rank: int | None  # whose model all ranks took over at the end of the last join; group rank
 
     def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:

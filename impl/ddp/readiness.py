@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 import torch
 
@@ -73,9 +72,8 @@ class Readiness:
             self.watch_anew()
 
     def _note(self) -> None:
-        unused = self._use.never_here()
         for bucket in self._queue.buckets:
-            bucket.await_all_but(unused)
+            bucket.await_all_but(self._use.never_here)
         self._arrivals.note_in(self._queue.buckets)
 
     def count_again(self, *, under_way: bool) -> list[int]:
@@ -87,13 +85,14 @@ class Readiness:
         self._arrivals.count_each()
         if not under_way:
             return []
+        self._need = self._use.expectations()
         for bucket in self._queue.buckets:
             if not bucket.missing:  # found full, and perhaps under way already
                 bucket.missing = len(bucket.awaited)
         return self._noted()
 
     def _noted(self) -> list[int]:
-        return [self.index_of[found] for found in chain.from_iterable(b.arrived for b in self._queue.buckets)]
+        return [self.index_of[found] for bucket in self._queue.buckets for found in bucket.arrived]
 
     # -- one backward
 
@@ -108,8 +107,13 @@ class Readiness:
         self._order = []
         self._perhaps_early = self._noted()
         self._queue.reset()
-        self._need = self._use.begin(self._queue.plan.left_out, beyond_reach)
-        self._expect_no_more(self._use.unused)
+        self._use.begin(self._queue.plan.left_out, beyond_reach)
+        if self.counted:
+            self._need = self._use.expectations()
+            self._expect_no_more(self._use.unused)
+        else:
+            for bucket in self._queue.buckets:
+                bucket.missing = len(bucket.awaited)
 
     def _expect_no_more(self, indices: Iterable[int]) -> None:
         for index in indices:

@@ -175,6 +175,7 @@ class Reducer:
 
     def begin(self, ticket: Ticket) -> None:
         """A backward through this ticket's forward starts now."""
+        backward = self.forwards.running_backward = kernels.backward_id()
         if ticket.spent or not self.readiness.watching:
             return
         if ticket.context is None and not kernels.accumulates_now(self.parameters):
@@ -187,7 +188,7 @@ class Reducer:
         self._context, self._postponed = ticket.context, []
         self.readiness.begin(ticket.unused)
         self._arm()
-        for index in self.forwards.came_early(kernels.backward_id()):
+        for index in self.forwards.came_early(backward):
             self.arrived(index)
 
     def _arm(self) -> None:
@@ -231,7 +232,7 @@ class Reducer:
             self._arm()
         if not self.queue.started:
             self.times.comm_start = time.time_ns()
-        with torch.no_grad():
+        with kernels.unrecorded():
             self.queue.start_full(self.use.left_out())
 
     # -- finishing
@@ -271,8 +272,9 @@ class Reducer:
         if self.readiness.missing():
             return  # another backward may complete it; otherwise the next forward complains (DDP-062)
         self._armed = True  # whatever raises from here on has ended this backward
-        with torch.no_grad():
-            self._start_full_buckets()
+        with kernels.unrecorded():
+            if not self.queue.all_started:
+                self._start_full_buckets()
             self._finish()
         self._armed = False
 

@@ -34,6 +34,8 @@ class Forwards:
     """The forwards whose backward may come, and the arrivals that came before it announced itself."""
 
     def __init__(self) -> None:
+        #: the latest backward through an output of ours: a number that never comes back
+        self.running_backward: int | None = None
         #: the last grad-enabled forward's; None before the first
         self.latest: Ticket | None = None
         #: (backward, parameter) of arrivals that came before their backward announced itself

@@ -30,6 +30,8 @@ class Use:
         # -- this rank's own knowledge
         #: arrivals that make each parameter ready, learned in the first live backward of a static graph
         self.expected: list[int] | None = None
+        #: static graph: the parameters that this rank does not use; empty until it has learned that
+        self.never_here: frozenset[int] = frozenset()
         #: parameters that the backward under way, or the last one, leaves out
         self.unused: set[int] = set()
         #: 1 for parameters that received a gradient since the last synchronisation (kept if ``searched``)
@@ -44,7 +46,8 @@ class Use:
         """Forget what was learned from backwards; optionally take the graph for static from now on."""
         if turn_static:
             self.static, self.searched = True, False
-        self._agreed, self.never, self.expected = False, frozenset(), None
+        self._agreed, self.never = False, frozenset()
+        self.expected, self.never_here = None, frozenset()
 
     @property
     def learning(self) -> bool:
@@ -60,20 +63,18 @@ class Use:
 
     # -- one backward
 
-    def begin(self, left_out: Collection[int], beyond_reach: Iterable[int] | None) -> list[int]:
-        """A synchronised backward begins: how many arrivals make each parameter ready, if it is used.
+    def begin(self, left_out: Collection[int], beyond_reach: Iterable[int] | None) -> None:
+        """A synchronised backward begins.
 
         ``left_out`` are never reduced, ``beyond_reach`` is what the search of the graph did not find.
         """
-        if not self.static:
-            self.unused = {*(beyond_reach or ()), *left_out}
-            return [1] * len(self._specs)
-        self.unused = {*self.never_here(), *left_out}
-        return [0] * len(self._specs) if self.expected is None else list(self.expected)
+        self.unused = {*(self.never_here if self.static else beyond_reach or ()), *left_out}
 
-    def never_here(self) -> set[int]:
-        """Static graph: the parameters that this rank does not use; empty until it has learned that."""
-        return {index for index, count in enumerate(self.expected or ()) if count == 0}
+    def expectations(self) -> list[int]:
+        """How many arrivals make each parameter ready, if it is used."""
+        if not self.static:
+            return [1] * len(self._specs)
+        return [0] * len(self._specs) if self.expected is None else list(self.expected)
 
     def received(self, index: int, gradient: torch.Tensor | None) -> bool:
         """Whether autograd, which is done with a parameter, left it a gradient; if it only feeds outputs outside the
@@ -88,7 +89,8 @@ class Use:
         """The first backward of a static graph has counted ``-need`` arrivals of each parameter."""
         pairs = zip(need, parameters, strict=True)
         self.expected = [0 if parameter.grad is None else -count for count, parameter in pairs]
-        self.unused = self.never_here()
+        self.never_here = frozenset(index for index, count in enumerate(self.expected) if count == 0)
+        self.unused = set(self.never_here)
 
     def here(self, index: int) -> bool:
         """Whether this rank used a parameter in this backward or, accumulating, since the last synchronisation."""
@@ -105,7 +107,8 @@ class Use:
         self.always_the_same &= self._former in (None, self.unused)
         self._former = self.unused
         self._search_pays |= bool(self.unused)
-        self._since_sync = bytearray(len(self._specs))
+        if self.searched:
+            self._since_sync = bytearray(len(self._specs))
 
     def judge_search(self, reductions: int) -> None:
         """Warn, once, if searching has found nothing in so many reductions."""

@@ -21,6 +21,7 @@ from .delayed import DelayedReduction
 from .in_backward import OptimizersInBackward
 from .log import DDPLogger
 from .mixed_precision import MixedPrecisionRun, _MixedPrecision
+from .parts import running
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
@@ -148,7 +149,6 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self._has_rebuilt_buckets = False
         self._ddp_sink_clone = True
         self._lazy_init_ran = False
-        self._running_backward = None
         #: gradient-free forwards have run since training last allowed a buffer synchronisation (exceeds DDP-089)
         self._sync_due_after_evaluation = False
         self._comm_hooks = []
@@ -213,7 +213,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             from . import compiled
 
             return compiled.forward(self, inputs, kwargs)
-        with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
+        with kernels.profiled("DistributedDataParallel.forward"):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             return self._post_forward(self._run_ddp_forward(*inputs, **kwargs))
 
@@ -243,11 +243,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         Such a forward only brings back activations: it is no iteration, and the backward that runs stays the one that
         is synchronised (DDP-067). A reentrant checkpoint is another matter: its forward comes before its own backward.
         """
-        return self._running_backward is not None and self._running_backward == kernels.backward_id()
-
-    def _backward_begins(self, ticket: Ticket) -> None:
-        self._running_backward = kernels.backward_id()
-        self.reducer.begin(ticket)
+        backward = self.reducer.forwards.running_backward
+        return backward is not None and backward == kernels.backward_id()
 
     def _to_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments on the device and in the dtype in which the module runs."""
@@ -263,8 +260,12 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         return map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), value)
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        with self._inside_ddp_forward():
+        """The wrapped forward; while it runs, ``_get_active_ddp_module`` tells this object (DDP-042, DDP-043)."""
+        outer, running.ddp = running.ddp, self
+        try:
             return self.module(*inputs, **kwargs)
+        finally:
+            running.ddp = outer
 
     def _post_forward(self, output: Any) -> Any:
         if self._recomputes():
@@ -281,7 +282,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             self.require_forward_param_sync = False  # a row of evaluations synchronises buffers once
             return output
         ticket = Ticket(sync=self.require_backward_grad_sync)
-        self.require_forward_param_sync = ticket.sync
+        if self.require_forward_param_sync is not ticket.sync:  # for a module, setting an attribute is dear
+            self.require_forward_param_sync = ticket.sync
         output = self._prepare_backward(output, ticket)
         self.reducer.admit(ticket)
         return output
@@ -290,7 +292,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """Arrange that the coming backward announces itself; find out which parameters it can reach."""
         found = find_tensors(output)
         if ticket.sync:  # also where a sink follows: a container may keep the tensors that it was made with
-            announce_backward(found, ticket, self._backward_begins)
+            announce_backward(found, ticket, self.reducer.begin)
         if not (self.reducer.use.searched or self.reducer.use.learning):
             return output
         if ticket.sync and self.reducer.use.searched:
@@ -299,19 +301,9 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
         if not tensors:
             return output
-        tied = OutputSink.tie(self._backward_begins, ticket, self._ddp_sink_clone, list(tensors))
+        tied = OutputSink.tie(self.reducer.begin, ticket, self._ddp_sink_clone, list(tensors))
         instead = dict(zip(tensors, tied, strict=True))
         return map_tensors(lambda tensor: instead.get(tensor, tensor), output)
-
-    @contextmanager
-    def _inside_ddp_forward(self) -> Iterator[None]:
-        """While the wrapped forward runs, ``_get_active_ddp_module`` tells this object (DDP-042, DDP-043)."""
-        outer = DistributedDataParallel._active_ddp_module
-        DistributedDataParallel._active_ddp_module = self
-        try:
-            yield
-        finally:
-            DistributedDataParallel._active_ddp_module = outer
 
     def _lazy_init(self) -> None:
         """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130)."""
@@ -332,7 +324,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             reducer = self.reducer
             self.logger.times = reducer.times
             self.logger.step_done(
-                reducer.readiness.order, len(reducer.buckets), reducer.use.unused_bytes(), reducer.use.always_the_same
+                reducer.readiness.order, len(reducer.buckets), reducer.use.unused_bytes, reducer.use.always_the_same
             )
 
     # -- accumulation
@@ -422,7 +414,9 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """Whether that happens after the wrapped forward."""
         after = _BufferCommHookLocation.POST_FORWARD
         hook = self._buffer_hook
-        return self.will_sync_module_buffers() and hook is not None and hook.buffer_comm_hook_location is after
+        return (
+            hook is not None and hook.buffer_comm_hook_location is after and self.will_sync_module_buffers()
+        )
 
     def _sync_module_buffers(self) -> None:
         """Synchronise buffers now: by the user's hook, or from the source."""
@@ -454,10 +448,12 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
 
     def __getattr__(self, name: str) -> Any:
         """Attributes that this object lacks come from the wrapped module (DDP-040)."""
+        modules = self.__dict__.get("_modules", {})
+        if name == "module" and "module" in modules:  # asked in every forward
+            return modules["module"]
         try:
             return super().__getattr__(name)
         except AttributeError:
-            modules = self.__dict__.get("_modules", {})
             if name == "module" or "module" not in modules:
                 raise
             return getattr(modules["module"], name)

@@ -10,7 +10,7 @@ CLAUSES = ("DDP-042",)
 def plant() -> None:
     edit(
         DistributedDataParallel,
-        "_inside_ddp_forward",
-        "try:\n        yield\n    finally:\n        DistributedDataParallel",
-        "yield\n    if True:\n        DistributedDataParallel",
+        "_run_ddp_forward",
+        "try:\n        return self.module(*inputs, **kwargs)\n    finally:\n        running.ddp = outer",
+        "output = self.module(*inputs, **kwargs)\n    running.ddp = outer\n    return output",
     )
