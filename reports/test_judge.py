@@ -263,6 +263,22 @@ def test_a_cell_that_has_always_hung_is_no_alarm(build):
     assert build.judge().health is Health.HEALTHY
 
 
+def test_a_cell_that_is_void_by_a_broken_guarantee_alarms_only_if_it_had_numbers_before(build):
+    untrusted = {"status": "void", "reason": "relies on X-001", "wall_ns": [], "block": [], "verified": {}}
+    for day in range(2):
+        rows = fakes.perf_rows(USUAL, day)
+        rows[1] |= untrusted
+        build.night(perf=rows)
+    assert build.judge().health is Health.HEALTHY
+    rows = fakes.perf_rows(USUAL, 2)
+    rows[0] |= untrusted
+    build.night(perf=rows)
+    judged = build.judge()
+    assert series(judged, "impl", Basis.TIME).lost
+    assert not series(judged, "impl", Basis.TIME).wrong
+    assert judged.health is Health.REGRESSED
+
+
 def test_clauses_are_exact(build):
     for broken in ((), (), ("JOIN-002",), ("JOIN-002",), (), ("JOIN-001",)):
         build.night(broken=broken, times={"mlp": {"impl": 1.0}}, commit=f"c{len(build.nights)}")

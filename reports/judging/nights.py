@@ -16,6 +16,8 @@ from .model import Basis
 
 Row = dict[str, Any]
 
+UNTRUSTED = "untrusted"
+
 _MAD = 1.4826  # makes the median absolute deviation of normal noise its standard deviation
 _OF_MEDIAN = sqrt(pi / 2)  # the error of a median over that of a mean
 _FEW = 4  # blocks: with fewer their scatter says nothing
@@ -55,7 +57,9 @@ class Measured:
     blocks: tuple[float, ...]  # median of each block, in the order of measurement; empty: nothing could be measured
     attempts: tuple[float, ...]  # the night's value by each attempt: the first is the ordinary run
     why: str  # why there is no number; empty otherwise
-    status: str  # of the cell: ok, or the record's own word for what went wrong (void, failed, hung, not run)
+    # of the cell: ok, or the record's own word for what went wrong (void, failed, hung, not run); UNTRUSTED if void
+    # without having been measured, because its subject breaks a guarantee that it relies on
+    status: str
     axes: str  # JSON
 
     @property
@@ -123,7 +127,8 @@ def _one(row: Row, blocks: dict[int, float], axes: str) -> Measured:
     if not values:
         status = "its partner was not measured" if row["status"] == "ok" else row["status"]
         why = f"{status}: {row['reason']}" if row["reason"] else status
-        return Measured(values, (), why, row["status"], axes)
+        untrusted = row["status"] == "void" and not row["verified"]
+        return Measured(values, (), why, UNTRUSTED if untrusted else row["status"], axes)
     return Measured(values, (median(values),), "", "ok", axes)
 
 

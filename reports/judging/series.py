@@ -12,7 +12,7 @@ from ..history import Note
 from ..records.identity import spoken
 from .dating import began, detectable, effect
 from .model import Basis, Change, Night, Point, Series, State
-from .nights import Identity, Measured
+from .nights import UNTRUSTED, Identity, Measured
 from .parameters import Parameters
 from .reference import Flags, Floats
 from .watch import Step, Watch, thresholds
@@ -219,7 +219,7 @@ class Followed:
             hardware=identity.hardware,
             same=identity.same,
             wrong=current and self._status(identity) == "void",
-            lost=current and measured and self._status(identity) in ("failed", "hung"),
+            lost=current and measured and self._status(identity) in ("failed", "hung", UNTRUSTED),
             young=bool(self.young[one]),
             doubtful=current and bool(self.doubtful[one]) and not self._yardstick(one),
             current=current,

@@ -14,7 +14,8 @@ from ..history import HistoryError
 
 CONFORMANCE = "{python} -m conformance run --tier quick --jobs 2 --subject {subject} --select {select} --out {out}"
 PERF = (
-    "{python} -m perf run --sweep nightly --world {world} --subject {subject} --budget {budget_s}s {only} --out {out}"
+    "{python} -m perf run --sweep nightly --world {world} --subject {subject} --budget {budget_s}s {only} "
+    "--judged {judged} --out {out}"
 )
 ONLY = "{only}"  # becomes --only SERIES for each series that is measured again; nothing where all are measured
 
@@ -42,10 +43,13 @@ class Asked:
     def command(
         self, part: str, out: Path, budget_s: float, *, select: str = "*", only: Sequence[str] = ()
     ) -> list[str]:
-        """The words of a part's command. ``select``: patterns of clauses; ``only``: series, by default all."""
+        """The words of a part's command. ``select``: patterns of clauses; ``only``: series, by default all.
+
+        What the cells rely on is judged before all are measured, and not once more before some are measured again.
+        """
         values = {
             "python": sys.executable, "out": str(out), "budget_s": f"{max(1, round(budget_s))}", "select": select,
-            "subject": self.subject, "world": f"{self.world}",
+            "subject": self.subject, "world": f"{self.world}", "judged": "no" if only else "",
         }  # fmt: skip
         template = self.conformance if part == "conformance" else self.perf
         named = [word for series in only for word in ("--only", series)]
@@ -85,10 +89,10 @@ def checked(template: str, name: str) -> str:
         return ""
     try:
         words = shlex.split(template)
-        values = {"python": "", "out": "\0", "budget_s": "", "select": "", "subject": "", "world": ""}
+        values = {"python": "", "out": "\0", "budget_s": "", "select": "", "subject": "", "world": "", "judged": ""}
         filled = [word.format(**values) for word in words if word != ONLY]
     except (KeyError, IndexError, ValueError) as error:
-        known = "{python} {out} {budget_s} {select} {subject} {world}, and {only} as a word of its own"
+        known = "{python} {out} {budget_s} {select} {subject} {world} {judged}, and {only} as a word of its own"
         raise HistoryError(f"the {name} command cannot be filled in ({error!r}); it may use {known}") from error
     if not any("\0" in word for word in filled):
         raise HistoryError(f"the {name} command does not say {{out}}: its record would not be found")

@@ -80,7 +80,7 @@ class _Machine:
 
     def _noise(self, shape: int | tuple[int, int]) -> Floats:
         random = self.random
-        return random.standard_t(4, shape) / np.sqrt(2) if self.world.heavy else random.normal(size=shape)
+        return np.asarray(random.standard_t(4, shape) / np.sqrt(2) if self.world.heavy else random.normal(size=shape))
 
     def _off(self, share: float) -> Floats:
         size, random = self.world.ratios, self.random
