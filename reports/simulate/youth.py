@@ -75,12 +75,13 @@ class _Machine:
         world = self.world
         middle = self.night + self.scatter * self.starts * self._noise(world.ratios) + self._off(world.strays)
         spread = self.scatter * self.error * np.sqrt(world.blocks) / _OF_MEDIAN
-        scattered: Floats = spread[:, None] * self._noise((world.ratios, world.blocks))
-        return (middle + self.steps * slow)[:, None] + scattered
+        level = (middle + self.steps * slow)[:, None]
+        return np.asarray(level + spread[:, None] * self._noise((world.ratios, world.blocks)))
 
     def _noise(self, shape: int | tuple[int, int]) -> Floats:
         random = self.random
-        return np.asarray(random.standard_t(4, shape) / np.sqrt(2) if self.world.heavy else random.normal(size=shape))
+        drawn = random.standard_t(4, shape) / np.sqrt(2) if self.world.heavy else random.normal(size=shape)
+        return np.asarray(drawn)
 
     def _off(self, share: float) -> Floats:
         size, random = self.world.ratios, self.random
