@@ -79,10 +79,13 @@ class Young:
     def _pooled(self, known: Flags, errors: Floats) -> Floats:
         p = self.parameters
         nights, squares = self.nights[known], self.errors[known] ** 2
-        own = np.nanvar(self.values[known], axis=1, ddof=1) - np.nanmean(squares, axis=1)
-        own = np.where(np.isfinite(own), own, 0.0)
-        pooled = max(float(own.mean()), p.early_least**2)
+        usual = np.nansum(squares, axis=1) / np.maximum(np.isfinite(squares).sum(axis=1), 1)
+        told = np.isfinite(squares).any(axis=1)
+        own = np.where(told, np.nanvar(self.values[known], axis=1, ddof=1) - usual, 0.0)
         free = nights - 1
+        # series whose blocks scatter much can say little of what comes on top
+        weights = np.where(told, free / (usual + p.early_least**2) ** 2, 0.0)
+        pooled = max(float((weights * own).sum() / max(weights.sum(), 1e-300)), p.early_least**2)
         weight = np.minimum(p.early_pool, free.sum())
         between = (weight * pooled + free * np.maximum(own, 0)) / (weight + free)
         whole = errors**2 + np.nansum(squares, axis=1) / nights**2 + between * (1 + 1 / nights)
@@ -99,8 +102,8 @@ class Young:
         """The smallest slow-down, as a fraction, that is found in one night like this nine times of ten; or NaN."""
         p, often = self.parameters, 1.2816
         reach = self.noise(errors) * np.sqrt(1 + 1 / np.maximum(self.nights, 1))
-        # repetitions are of few series, so each of the two codes gets about as many blocks as the whole night had
-        beside = np.sqrt(2) * np.maximum(errors, p.early_least / np.sqrt(p.early_again))
+        # repetitions are of few series: each of the two codes gets about twice the blocks that a night has
+        beside = np.maximum(errors, p.early_least * np.sqrt(2 / p.early_again))
         return np.asarray(np.expm1(np.maximum((p.early_off + often) * reach, (p.early_apart + often) * beside)))
 
     def _height(self, values: Floats) -> Floats:
