@@ -30,8 +30,7 @@ def narrowed(planned: Plan, names: Sequence[str]) -> Plan:
 def _beside(cell: Cell, wanted: Sequence[Cell]) -> bool:
     """Whether a cell was named, or belongs to one that was."""
     return any(
-        cell == one
-        or (_kind(cell) == _kind(one) and (cell.copy == one.copy == 1 or cell.subject == one.subject))
+        cell == one or (_kind(cell) == _kind(one) and (cell.copy == one.copy == 1 or cell.subject == one.subject))
         for one in wanted
     )
 

@@ -89,9 +89,7 @@ class _Home:
         commit = str(header.get("commit", stored.manifest.get("commit", "")))
         return Night(self.name, stored.name, stored.time, status, commit, _versions(header), parts, facts)
 
-    def _besides(
-        self, again: Sequence[RecordFile], before: Sequence[RecordFile], place: str
-    ) -> dict[Identity, Beside]:
+    def _besides(self, again: Sequence[RecordFile], before: Sequence[RecordFile], place: str) -> dict[Identity, Beside]:
         """What was measured again, beside the code of an earlier night."""
         commit = str(before[0].header["commit"]) if before else ""
         then = measured(before, place, self.parameters.reference)
