@@ -24,7 +24,7 @@ from .subjects import Unsupported
 
 
 class Drift(torch.optim.Optimizer):
-    """A user's optimizer: sums up gradients, counts in its groups, takes a keyword, and can be found again."""
+    """A user's optimizer: its states hold more than tensors, it counts in its groups, takes a keyword, can be found."""
 
     made: list[weakref.ref[Drift]] = []  # every one that this process has built
 
@@ -44,6 +44,8 @@ class Drift(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     total = self.state[parameter].setdefault("total", torch.zeros_like(parameter))
                     total.add_(parameter.grad, alpha=scale * group["count"])
+                    self.state[parameter].setdefault("scales", []).append(scale)
+                    self.state[parameter]["steps"] = len(self.state[parameter]["scales"])
                     parameter.sub_(total, alpha=group["lr"])
             group["lr"] *= group["fade"]
         return ("stepped", loss, scale)

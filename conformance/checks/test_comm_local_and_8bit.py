@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance import models
-from conformance.checking import MANY, check
+from conformance.checking import MANY, NotRun, check
 from conformance.hooked import alone, hooked, step, steps
 from conformance.training import ddp
 
@@ -35,6 +35,24 @@ def test_gradients_are_averaged_globally_before_the_start_and_locally_after_it(r
         locally = alone(pair_of(rank) if scenario else [rank])
         assert seen[:START] == everywhere[:START]
         assert seen[START:] == locally[START:]
+
+
+def train_by_default(ctx):
+    """With no subgroup given: that of the ranks on this machine, which are all of them."""
+    library = ctx.subject.post_localSGD_hook
+    state = library.PostLocalSGDState(ctx.group, None, START)
+    model = hooked(ctx, state, library.post_localSGD_hook)
+    try:
+        return steps(ctx, model, count=ITERATIONS)
+    except (RuntimeError, ValueError) as error:
+        if ctx.device.type == "cpu" and "is available" in str(error):
+            raise NotRun(f"{ctx.subject.name} finds a machine's ranks only where there are accelerators") from error
+        raise
+
+
+@check("COMM-028", worlds=MANY, beyond=False)
+def test_without_a_subgroup_gradients_are_averaged_over_the_machine(ranks):
+    assert ranks(train_by_default) == [alone(range(ranks.world))] * ranks.world
 
 
 # -- COMM-029: 8-bit

@@ -121,6 +121,24 @@ def test_a_matrix_of_rank_one_comes_through_unchanged(ranks):
         assert gap(seen, exact) <= 1e-4
 
 
+@check("COMM-026", worlds=(1, 2))
+def test_the_same_holds_with_a_number_against_division_by_zero(ranks):
+    exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)
+    options = {"use_error_feedback": False, "orthogonalization_epsilon": 1e-8}
+    for seen in ranks(train, "powerSGD_hook", straight, one_row, ITERATIONS, options):
+        assert gap(seen, exact) <= 1e-4
+
+
+def nothing(_rank, _iteration):
+    return torch.zeros(1, 16)
+
+
+@check("COMM-026", worlds=(1, 2))
+def test_with_such_a_number_a_gradient_of_zeros_stays_one(ranks):
+    for seen in ranks(train, "powerSGD_hook", straight, nothing, ITERATIONS, {"orthogonalization_epsilon": 1e-8}):
+        assert all(set(each["0.weight"]) == {0.0} for each in seen)
+
+
 @check("COMM-026", worlds=(2,))
 def test_with_error_feedback_what_was_lost_arrives_later(ranks):
     """On data that never change, the mean gradient over many iterations goes towards the true one; else it cannot."""

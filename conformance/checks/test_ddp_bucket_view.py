@@ -64,6 +64,27 @@ def test_gradients_in_buckets_have_the_same_values_and_share_memory(ranks, scena
         assert [pieces for _, pieces in one] == [1] * 4, f"rank {rank}: pieces of memory after each iteration"
 
 
+def zero_by_halves(ctx):
+    """Between the iterations every second gradient is dropped, and the others are zeroed where they lie."""
+    told = []
+    for cap in (None, TINY_MIB, 2 * TINY_MIB):
+        model = wrapped(ctx, models.Sum(), gradient_as_bucket_view=True, bucket_cap_mb=cap)
+        for iteration in range(4):
+            for place, parameter in enumerate(model.parameters()):
+                if place % 2:
+                    parameter.grad = None
+                elif parameter.grad is not None:
+                    parameter.grad.zero_()
+            model(batch(ctx, iteration)).sum().backward()
+            told.append(gradients(model))
+    return told
+
+
+@check("DDP-117")
+def test_gradients_may_be_dropped_from_buckets_one_by_one(ranks):
+    assert ranks(zero_by_halves) == [averages(ranks.world, 4) * 3] * ranks.world
+
+
 def accumulate(ctx, options):
     """Two iterations without synchronisation, then one with it, twice over; gradients are zeroed in place."""
     model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, **options)

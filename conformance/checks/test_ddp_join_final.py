@@ -96,6 +96,38 @@ def marked(value):
     }
 
 
+class Replacing(nn.Module):
+    """A scalar layer beside a buffer that every forward puts a new tensor in the place of."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.a = models.scalar()
+        self.step = step
+        self.register_buffer("count", torch.zeros(2))
+
+    def forward(self, x):
+        self.count = self.count + self.step
+        return self.a(x)
+
+
+def leave_with_replaced(ctx, schedule):
+    """The buffer at the end of the loop and after the block."""
+    model = ddp(ctx, Replacing(ctx.rank + 1))
+    with model.join():
+        for _ in range(schedule[ctx.rank]):
+            model(torch.ones(1, 1)).sum().backward()
+        before = model.module.count.tolist()
+    return before, model.module.count.tolist()
+
+
+@check("DDPJ-019", worlds=MANY)
+def test_a_buffer_that_the_last_forward_replaced_follows_the_last_joiner(ranks):
+    for last in (0, 1):
+        schedule = tuple(2 if rank == last else 1 for rank in range(ranks.world))
+        told = ranks(leave_with_replaced, schedule)
+        assert [after for _, after in told] == [told[last][0]] * ranks.world, f"last joiner {last}"
+
+
 def leave_with_ignored(ctx, schedule):
     model = Kept()
     ignore = private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")

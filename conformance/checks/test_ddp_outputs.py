@@ -1,5 +1,7 @@
 """Outputs that pass through DDP's own graph node: changed in place, left out of the loss, or wrapped in an RRef."""
 
+from collections import OrderedDict, defaultdict
+
 from torch import nn
 from torch.distributed import rpc
 
@@ -62,6 +64,81 @@ def test_without_clones_results_are_the_same_and_in_place_changes_are_refused(ra
         assert unchanged == [[mean_of_all(ranks.world)]] * 3
         assert switched_on_again == 2 * mean_of_all(ranks.world)
     assert_refused([error for _, error, _ in told], RuntimeError, "view", "inplace")
+
+
+# -- DDP-037: outputs that nobody can look into
+
+
+class Answering(nn.Module):
+    """Returns the output of one layer, or of both, in a container."""
+
+    def __init__(self, put, everything=False):
+        super().__init__()
+        self.a, self.b = models.scalar(), models.scalar()
+        self.put, self.everything = put, everything
+
+    def forward(self, x):
+        return self.put(self.a(x) + self.b(x) if self.everything else self.a(x))
+
+
+class Opaque:
+    """Holds a tensor where nobody looks for one."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def answer_opaquely(ctx, options):
+    model = wrapped(ctx, Answering(Opaque, everything=True), **options)
+    told = []
+    for iteration in range(1, 5):
+        model.zero_grad()
+        out = model(mine(ctx, iteration))
+        out.value.sum().backward()
+        told.append((type(out).__name__, gradient(model.module.a.weight), gradient(model.module.b.weight)))
+    return told
+
+
+@check("DDP-037", "DDP-049", scenarios={"one bucket": {}, "several buckets": {"bucket_cap_mb": 1e-6}})
+def test_outputs_in_an_object_of_ones_own_do_not_keep_gradients_from_the_mean(ranks, scenario):
+    means = [mean_of_all(ranks.world, iteration) for iteration in range(1, 5)]
+    assert ranks(answer_opaquely, scenario) == [[("Opaque", mean, mean) for mean in means]] * ranks.world
+
+
+# -- DDP-102: containers of a user's own class
+
+
+class Answers(OrderedDict):
+    """Outputs by name, as attributes too, as libraries of models return them."""
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+KINDS = {
+    "a dictionary of one's own class": lambda out: Answers(value=out, more=[out + 1]),
+    "an ordered dictionary": lambda out: OrderedDict(value=out, more=[out + 1]),
+    "a dictionary with a default": lambda out: defaultdict(list, value=out, more=[out + 1]),
+}
+
+
+def answer_in(ctx, kind):
+    model = wrapped(ctx, Answering(KINDS[kind]), find_unused_parameters=True)
+    told = []
+    for _ in range(2):
+        model.zero_grad()
+        out = model(mine(ctx))
+        (out["value"] + out["more"][0]).sum().backward()
+        used, unused = model.module.a.weight, model.module.b.weight
+        told.append((type(out).__name__, list(out), gradient(used), unused.grad is None))
+    return told
+
+
+@check("DDP-102", "DDP-036", scenarios={kind: kind for kind in KINDS})
+def test_dictionaries_of_any_class_are_searched_and_come_back_as_they_were(ranks, scenario):
+    name = type(KINDS[scenario](0)).__name__
+    expected = (name, ["value", "more"], 2 * mean_of_all(ranks.world), True)
+    assert ranks(answer_in, scenario) == [[expected] * 2] * ranks.world
 
 
 # -- DDP-115: RRefs

@@ -28,6 +28,20 @@ def test_only_the_first_joinable_communicates_and_returns_a_handle(ranks):
     assert ranks(notify_all, ledger=True) == [([False, True, True], [1, 0, 0], True)] * ranks.world
 
 
+def read_the_handle(ctx):
+    """The number of active ranks by the handle's own result and by its future."""
+    each = recorder(ctx)
+    with ctx.subject.Join([each]):
+        handle = each.notify()
+        handle.wait()
+        return [value.tolist() for value in handle.result()], total(handle)
+
+
+@check("JOIN-031")
+def test_a_handles_result_and_its_future_hold_the_number_of_active_ranks(ranks):
+    assert ranks(read_the_handle) == [([[ranks.world]], ranks.world)] * ranks.world
+
+
 def notify_without_a_group(ctx):
     a = recorder(ctx)
     base = type(a)

@@ -55,6 +55,44 @@ def test_states_are_there_when_the_buckets_turn_out_otherwise_than_expected(rank
     assert True in assert_as_alone([run for [run] in ranks(train_each, [how])], how)
 
 
+class Layouts(nn.Module):
+    """A layer beside parameters that are not a row of numbers; no gradient depends on a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.across = nn.Parameter(torch.arange(12.0).view(3, 4).t())
+        self.single = nn.Parameter(torch.ones(()))
+        ramp = torch.arange(16.0).view(2, 4, 1, 2)
+        self.last = nn.Parameter(ramp.contiguous(memory_format=torch.channels_last))
+        nn.init.ones_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x):
+        parts = self.layer(x).sum(), (x @ self.across).sum(), x.sum() * self.single
+        ramp = torch.arange(16.0).view(2, 4, 1, 2)
+        return torch.stack([*parts, (self.last * ramp * x.view(1, 4, 1, 1)).sum()])
+
+
+@check("HOOK-018", worlds=MANY, deadline_s=DEADLINE_S, scenarios=WAYS)
+def test_parameters_of_every_layout_are_stepped_element_by_element(ranks, scenario):
+    ways = [replace(way, model=Layouts) for way in several_ways(scenario)]
+    for how, *runs in zip(ways, *ranks(train_each, ways), strict=True):
+        assert True in assert_as_alone(runs, how)
+
+
+def without_the_last_part():
+    model = models.Parts()
+    model.use = "ab"
+    return model
+
+
+@check("HOOK-018", worlds=MANY, deadline_s=DEADLINE_S, scenarios=WAYS)
+def test_parameters_that_a_static_graph_leaves_out_stay_where_they_are(ranks, scenario):
+    how = replace(scenario, model=without_the_last_part, optimizer="decay", ddp={"static_graph": True})
+    assert True in assert_as_alone([run for [run] in ranks(train_each, [how])], how)
+
+
 def train_with_a_slow_owner(ctx, how):
     """The last rank takes its time over every partial step, so that its parameters are sent late."""
     pair = overlapping.warmed(ctx, how)

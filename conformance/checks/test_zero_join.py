@@ -2,13 +2,24 @@
 
 import itertools
 
+import torch
 import torch.distributed as dist
 
 from conformance import models, scenario
 from conformance.checking import MANY, check
 from conformance.joinables import upper_ranks
 from conformance.observing import TINY_MIB
-from conformance.sharding import OPTIMIZERS, Alone, Twin, give, in_two_groups, sharded, some_parameters, whole
+from conformance.sharding import (
+    OPTIMIZERS,
+    Alone,
+    Twin,
+    first_gap,
+    give,
+    in_two_groups,
+    sharded,
+    some_parameters,
+    whole,
+)
 from conformance.training import parameters
 
 
@@ -129,6 +140,38 @@ def test_on_even_inputs_a_context_changes_nothing(ranks):
     as_one_process(ranks, [(even, name, {"divide_by_initial": False}) for name in ("SGD", "Adam")])
 
 
+class Scaled(torch.optim.SGD):
+    """A user's optimizer whose steps take a keyword, and which changes none of its settings."""
+
+    def step(self, closure=None, *, scale=1.0):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None if parameter.grad is None else parameter.grad * scale
+        return super().step(closure)
+
+
+def step_with_a_keyword(ctx, schedule):
+    """Where this rank differs from the ordinary optimizer, whose steps have the same keyword, at the end."""
+    params = some_parameters(ctx)
+    copies = [torch.nn.Parameter(parameter.detach().clone()) for parameter in params]
+    ordinary = Scaled(copies, lr=0.5)
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, Scaled, lr=0.5)
+    with ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+            give(params, iteration)
+            zero.step(scale=0.25)
+    for iteration in range(max(schedule)):
+        give(copies, iteration)
+        ordinary.step(scale=0.25)
+    return first_gap(params, copies)
+
+
+@check("ZERO-020", worlds=(3,), deadline_s=10, beyond=False)
+def test_who_joins_later_hears_of_a_steps_keywords_though_they_are_old_news(ranks):
+    for schedule in ((1, 3, 5), (5, 3, 1)):
+        assert ranks(step_with_a_keyword, schedule) == [None] * 3, f"schedule {schedule}"
+
+
 def train_in_subgroup(ctx, members, schedule):
     group = dist.new_group(members)
     if ctx.rank not in members:
@@ -141,6 +184,63 @@ def test_in_a_subgroup_uneven_inputs_train_as_one_process_does(ranks):
     members = upper_ranks(ranks.world)
     for schedule in (scenario.one_long(len(members), 0), scenario.one_short(len(members), 0)):
         assert ranks(train_in_subgroup, members, schedule) == [{}] * ranks.world, f"schedule {schedule}"
+
+
+# -- closures, and the gradients that are left
+
+
+def train_with_closures(ctx, schedule):
+    """Each step is given a closure that does a whole iteration; whether it returned the loss, and the gaps."""
+    model = models.Sum(3).to(ctx.device)
+    alone = Alone(ctx, model, "Adam", schedule)
+    ddp = ctx.subject.DistributedDataParallel(model)
+    zero = sharded(ctx, model.parameters(), "Adam")
+    losses, gaps = [], []
+    with ctx.subject.Join([ddp, zero]):
+        for iteration in range(schedule[ctx.rank]):
+
+            def closure(iteration=iteration):
+                zero.zero_grad()
+                loss = ddp(whole(ctx.rank, iteration).to(ctx.device)).sum()
+                loss.backward()
+                return loss.item()
+
+            losses.append(isinstance(zero.step(closure), float))
+            alone.step(iteration)
+            gaps.append(alone.gap(model))
+    for iteration in range(schedule[ctx.rank], max(schedule)):
+        alone.step(iteration)
+    return all(losses), [*gaps, alone.gap(model)]
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=10)
+def test_a_closure_may_hold_the_whole_iteration_on_uneven_inputs(ranks):
+    schedule = scenario.linear(ranks.world, 1)
+    for rank, (returned, gaps) in enumerate(ranks(train_with_closures, schedule)):
+        assert returned
+        assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
+
+
+def keep_gradients(ctx, schedule):
+    """Whether each gradient is after the block what it was in this rank's last iteration."""
+    model = models.Sum(3).to(ctx.device)
+    ddp = ctx.subject.DistributedDataParallel(model)
+    zero = sharded(ctx, model.parameters())
+    last = []
+    with ctx.subject.Join([ddp, zero]):
+        for iteration in range(schedule[ctx.rank]):
+            zero.zero_grad()
+            ddp(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            zero.step()
+            last = [parameter.grad.clone() for parameter in model.parameters()]
+    return [torch.equal(mine, parameter.grad) for mine, parameter in zip(last, model.parameters(), strict=True)]
+
+
+@check("DDPJ-010", worlds=MANY, deadline_s=10)
+def test_a_joined_rank_keeps_its_last_gradients_beside_a_sharded_optimizer(ranks):
+    upwards = scenario.linear(ranks.world, 1)
+    for schedule in (upwards, upwards[::-1]):
+        assert ranks(keep_gradients, schedule) == [[True] * 6] * ranks.world
 
 
 # -- without DDP, and before it

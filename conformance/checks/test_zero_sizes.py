@@ -1,0 +1,68 @@
+"""A sharded optimizer over parameters of all sizes and layouts, and what is left of its state afterwards."""
+
+import torch
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, check
+from conformance.sharding import Twin, give, sharded
+
+# -- ZERO-008, ZERO-012
+
+MEBIBYTE = 1 << 18  # in elements of four bytes: what is that large may travel in another way
+
+
+def of_all_kinds(ctx):
+    """Parameters that are not just a short row of numbers, with small integer values."""
+    made = [
+        models.integers(MEBIBYTE + 3, seed=1),
+        models.integers(4, 3, seed=2).t(),
+        torch.zeros(0, 3),
+        torch.tensor(2.0),
+        models.integers(2, 3, 2, 2, seed=3).contiguous(memory_format=torch.channels_last),
+        models.integers(2, MEBIBYTE // 2, seed=5).t(),
+        models.integers(5, seed=6),
+    ]
+    return [nn.Parameter(value.to(ctx.device)) for value in made]
+
+
+def step_all_kinds(ctx, views):
+    gaps = []
+    for name in ("SGD with momentum and decay", "Adagrad"):
+        parameters = of_all_kinds(ctx)
+        twin = Twin(parameters, name)
+        zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
+        for iteration in range(2):
+            give(parameters, iteration)
+            give(twin.parameters, iteration)
+            zero.step()
+            twin.optimizer.step()
+            gaps.append(twin.gap(parameters))
+    return gaps
+
+
+@check("ZERO-008", worlds=MANY, scenarios={"parameters where they are": False, "parameters as views": True})
+def test_parameters_of_every_size_and_layout_are_stepped_and_reach_all_ranks(ranks, scenario):
+    assert ranks(step_all_kinds, scenario) == [[None] * 4] * ranks.world
+
+
+# -- ZERO-009
+
+
+def look_before_and_after(ctx):
+    """How many states the optimizer shows before and after somebody asked for all of them."""
+    parameters = of_all_kinds(ctx)[1:]
+    zero = sharded(ctx, parameters, "Adam")
+    give(parameters, 0)
+    zero.step()
+    before = len(zero.state)
+    zero.consolidate_state_dict(to=ctx.world - 1)
+    if ctx.rank == ctx.world - 1:
+        zero.state_dict()
+    return before, len(zero.state)
+
+
+@check("ZERO-009", worlds=MANY)
+def test_asking_for_the_whole_state_leaves_a_rank_with_its_shard(ranks):
+    for before, after in ranks(look_before_and_after):
+        assert before == after
