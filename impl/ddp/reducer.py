@@ -35,6 +35,7 @@ from .readiness import Readiness
 from .remote import borrowed_gradients
 from .ticket import Forwards, Ticket
 from .traffic import Traffic
+from .unused import reachable_parameters
 from .use import Use
 
 
@@ -150,6 +151,22 @@ class Reducer:
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
         elif self.phase is Phase.IDLE:
             self.readiness.forward_begins()
+
+    def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Let the coming backward be synchronised, whatever its forward was told.
+
+        Trainers and pipelines call this after forwards under ``no_sync``. ``outputs`` are searched for what the
+        backward cannot reach, if anything is searched.
+        """
+        self.check_finished()
+        ticket = Ticket(sync=True)
+        if outputs and self.use.searched:
+            ticket.unused = set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
+        self.admit(ticket)
+
+    def _rebuild_buckets(self) -> bool:
+        """Nothing to do, and False: where buckets are due to be rebuilt, the next synchronised forward does it."""
+        return False
 
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-062, DDP-063)."""

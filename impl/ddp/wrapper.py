@@ -427,6 +427,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         else:
             self._broadcast_buffers(self._source())
 
+    _sync_buffers = _sync_module_buffers  # the name by which subclasses in other libraries know it
+
     def _broadcast_buffers(self, source: GroupRank) -> None:
         broadcast_coalesced(
             self.reducer.team, self.modules_buffers, source, "buffers", self.broadcast_bucket_size, self._watch()
@@ -464,3 +466,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
     ) -> None:
         """Exclude named parameters and buffers of ``module`` before it is wrapped (DDP-149 … DDP-151)."""
         params.ignore(module, params_and_buffers_to_ignore)
+
+
+# Trainers, savers of checkpoints and torch itself look through a wrapper by asking whether it is one of torch's.
+nn.parallel.DistributedDataParallel.register(DistributedDataParallel)  # type: ignore[attr-defined]

@@ -81,3 +81,35 @@ def test_a_group_that_nobody_was_told_of_is_good_enough():
     (told,) = run_on_ranks(train_in_a_group_of_our_own, 1)
     layer = linear()
     assert told == (train(layer, 0, layer), 3, "alone", 1)
+
+
+def reduce_the_last_of_two_local_forwards(rank, world):
+    """As trainers that accumulate over several losses do."""
+    told = []
+    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}):
+        model = DistributedDataParallel(linear(), **options)
+        for _ in range(3):
+            model.zero_grad()
+            with model.no_sync():
+                losses = [model(torch.full((1, 2), float(rank + extra))).sum() for extra in (1, 3)]
+                losses[0].backward()
+            model.reducer.prepare_for_backward([losses[1]])
+            losses[1].backward()
+            told.append([parameter.grad.flatten().tolist() for parameter in model.parameters()])
+    return told
+
+
+def test_a_local_forward_may_be_followed_by_a_backward_that_is_reduced():
+    for told in run_on_ranks(reduce_the_last_of_two_local_forwards, 2):
+        assert told == [[[5.0, 5.0], [2.0]]] * 9
+
+
+def look_through(rank, world):
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    model = DistributedDataParallel(linear())
+    return isinstance(model, nn.parallel.DistributedDataParallel), sorted(get_model_state_dict(model))
+
+
+def test_others_look_through_it_as_they_do_through_torchs():
+    assert run_on_ranks(look_through, 1) == [(True, ["bias", "weight"])]
