@@ -2,12 +2,15 @@
 
 import time
 
+import torch
 import torch.distributed as dist
 
 from conformance.checking import MANY, check
 from conformance.joinables import adder, collector, recorder, total, upper_ranks, walker
+from conformance.models import scalar
 from conformance.oracle import active_ranks
 from conformance.scenario import deficits, last_joiners, linear, one_long, promised_log, shapes
+from conformance.training import ddp
 
 NAMES = ("a", "b", "c")
 
@@ -101,6 +104,27 @@ def test_every_rank_tied_for_last_is_told_that_it_is_a_last_joiner(ranks, schedu
             assert told == [[f"a post {last}"] for last in last_joiners(schedule)], schedule
 
     schedules.examine(examine)
+
+
+def train_a_model_beside(ctx, several):
+    """A model and, after it in the list, a joinable of the user's; what the latter was told at the end."""
+    told = []
+    for schedule in several:
+        model, log = ddp(ctx, scalar()), []
+        beside = recorder(ctx, "a", log)
+        with ctx.subject.Join([model, beside]):
+            for _ in range(schedule[ctx.rank]):
+                model(torch.ones(1, 1)).sum().backward()
+                beside.step()
+        told.append([entry for entry in log if entry.startswith("a post")])
+    return told
+
+
+@check("JOIN-030")
+def test_beside_a_model_too_only_ranks_that_came_last_are_told_so(ranks):
+    several = [(2,) * ranks.world, linear(ranks.world), linear(ranks.world)[::-1]]
+    for schedule, told in by_schedule(ranks, train_a_model_beside, several):
+        assert list(told) == [[f"a post {last}"] for last in last_joiners(schedule)], schedule
 
 
 @check("JOIN-031")

@@ -1,5 +1,6 @@
 """Contexts with followers of impl: joined ranks do what live ranks announce, whatever the program of the live ranks."""
 
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.ranks import Cluster, caught
+from impl.ddp import DistributedDataParallel
 from impl.join import FollowingHook, Join, Joinable, JoinHook
 
 QUICK = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -27,9 +29,10 @@ class FollowHook(FollowingHook):
         self.leads = leads
 
     def follow(self, act):
-        assert self.thing._join_session.shadowing
-        self.thing._join_session.begin(self.thing, act)  # vacuous on a joined rank, as is the next
-        self.thing._join_session.announce(self.thing, act)
+        if not self.thing.owes:
+            assert self.thing._join_session.shadowing
+            self.thing._join_session.begin(self.thing, act)  # vacuous on a joined rank, as is the next
+            self.thing._join_session.announce(self.thing, act)
         self.thing.act(act, 0)
 
     def main_hook(self):
@@ -59,6 +62,7 @@ class Thing(Joinable):
         super().__init__()
         self.place, self.kind, self.group, self.log = place, kind, group, log
         self.ends = []
+        self.owes = False  # whether a live rank may be asked to follow
 
     def join_hook(self, **kwargs):
         return MainHook(self) if self.kind == "plain" else FollowHook(self, self.kind == "lead")
@@ -298,8 +302,65 @@ def count_messages(ctx, schedule):
 
 def test_a_steady_iteration_costs_one_message_and_announcements_come_with_the_first_joined_rank():
     with Cluster(deadline_s=60) as cluster:
-        for events in cluster.run(count_messages, ((2, 3),), world=2, subject="impl", ledger=True).values():
+        for events in cluster.run(count_messages, ((2, 4),), world=2, subject="impl", ledger=True).values():
             message = (2 + 1 + len(ACTS) + 2,)
             steady_iteration = [message, (1,), (2,)]
-            announced_iteration = [message, message, (1,), message, (2,)]
-            assert events == steady_iteration * 2 + announced_iteration + [message]
+            announced_iteration = [message, message, (1,), message, (2,)]  # calls the roll and learns who has joined
+            next_iteration = [message, (1,), message, (2,)]  # the roll is called with the first announcement
+            assert events == steady_iteration * 2 + announced_iteration + next_iteration + [message]
+
+
+def foretell(ctx, comes):
+    """Rank 0 has joined; in later iterations the others foretell an act that comes, or does not. Error and log."""
+    log = []
+    thing = Thing(0, "lead", ctx.group, log)
+    thing.owes = not comes and ctx.rank > 0
+
+    def run():
+        with Join([thing]):
+            for iteration in range(3 if ctx.rank else 0):
+                session = thing._join_session
+                session.begin(thing)
+                if iteration:
+                    session.foretell(thing, 1)
+                if comes or not iteration:
+                    session.announce(thing, 1)
+                    thing.act(1, 1 + ctx.rank)
+
+    error = caught(run)
+    return None if error is None else error.text, [entry[2:4] for entry in log]
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_an_act_that_is_foretold_and_does_not_come_is_shadowed_by_all(cluster, comes):
+    said = (2.0 + 3.0, 2)
+    owed = said if comes else (0.0, 2)  # nobody adds anything
+    for error, log in cluster.run(foretell, (comes,), world=3, subject="impl").values():
+        assert error is None
+        assert log == [said, owed, owed]
+
+
+def train_alone(ctx, schedule):
+    """Rank 1 trains on when rank 0 has run out; shapes of what rank 1 sends, its weights, and who warned of skew."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)))
+        with model.join():
+            for _ in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(torch.ones(2, 4)).sum().backward()
+    texts = [str(each.message) for each in shown if "skew" in str(each.message)]
+    return [event.shape for event in ctx.ledger()], [value.tolist() for value in model.state_dict().values()], texts
+
+
+def test_a_rank_that_is_alone_sends_signs_of_life_only_and_its_iterations_are_counted():
+    with Cluster(deadline_s=60) as cluster:
+        short = cluster.run(train_alone, ((2, 6),), world=2, subject="impl", ledger=True).values()
+        long = cluster.run(train_alone, ((2, 1100),), world=2, subject="impl", ledger=True).values()
+    for one, other in (short, long):
+        assert len(one[0]) == len(other[0])
+        assert one[1] == other[1]
+    assert len(long[0][0]) < len(short[0][0]) + 2 * 100  # an iteration at work sends three and more
+    assert [bool(texts) for _, _, texts in long] == [True, False]
+    assert [bool(texts) for _, _, texts in short] == [False, False]

@@ -30,7 +30,7 @@ class Pending:
     def __init__(self, label: str, buffer: torch.Tensor, work: Any) -> None:
         self.label = label
         self.buffer = buffer
-        self.work = work  # a torch.distributed.Work
+        self.work = work  # a torch.distributed.Work; None where nobody else takes part and all is done
 
     def wait(self, watch: Watch | None = None) -> torch.Tensor:
         """Wait for the end and return the buffer.
@@ -39,6 +39,8 @@ class Pending:
         accelerator the wait orders the current stream behind the collective, as torch's own handles do; it does not
         block the host, so there is nothing to watch.
         """
+        if self.work is None:
+            return self.buffer
         if watch is None or streams.is_accelerated(self.buffer.device):
             self.work.wait()
         else:

@@ -205,6 +205,7 @@ class Reducer:
         self._context, self._postponed = ticket.context, []
         self.readiness.begin(ticket.unused)
         self._arm()
+        self.traffic.around.foretell()
         for index in self.forwards.came_early(backward):
             self.arrived(index)
 

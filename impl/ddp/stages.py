@@ -45,7 +45,7 @@ def due_before_forward(ddp: DistributedDataParallel, *, sync: bool) -> list[Stag
     stages = []
     if sync and ddp.reducer.planner.due():
         stages.append(Stage.REPLAN)
-    if ddp._check_sync_bufs_pre_fwd():
+    if ddp._check_sync_bufs_pre_fwd() and not ddp._keeps_buffers():
         stages.append(Stage.BUFFERS)
     return stages
 

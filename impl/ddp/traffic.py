@@ -49,6 +49,10 @@ class Surroundings:
     delivered: Callable[[], None]
     #: records an error in the log and raises it
     fail: Callable[[type[Exception], str], None]
+    #: whether nobody else takes part in this reduction; the same from its first bucket to its end
+    alone: Callable[[], bool] = lambda: False
+    #: when a synchronised backward begins
+    foretell: Callable[[], None] = lambda: None
 
 
 class Traffic:
@@ -101,7 +105,8 @@ class Traffic:
     def _start_dense(self, bucket: Bucket, flat: torch.Tensor) -> Pending:
         if flat.dtype is torch.float16 and bucket.factor == 1.0:  # such sums overflow early: divide first
             kernels.divide(flat, self.around.divisor())
-        return collectives.all_reduce(self.team, flat, f"bucket {bucket.spec.index}")
+        label = f"bucket {bucket.spec.index}"
+        return Pending(label, flat, None) if self.around.alone() else collectives.all_reduce(self.team, flat, label)
 
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
         if bucket.spec.sparse:

@@ -86,8 +86,11 @@ class UnevenInputs(Parts, Joinable):
 
     def _sync_final_model(self, is_last_joiner: bool) -> None:
         """All ranks take over parameters and buffers of the highest rank among the last joiners (DDPJ-016, 017)."""
-        team = self.reducer.team
-        source = GroupRank(self._find_common_rank(int(team.rank), is_last_joiner))
+        team, session = self.reducer.team, self._join_session
+        if session is not None:  # its last message has told already who came last
+            source = session.source
+        else:
+            source = GroupRank(self._find_common_rank(int(team.rank), is_last_joiner))
         self._authoritative_rank = int(source)
         self._assign_modules_buffers()
         state: list[torch.Tensor] = [parameter.detach() for parameter in self._module_parameters]
@@ -111,7 +114,41 @@ class UnevenInputs(Parts, Joinable):
         if session.several_followers:  # another model's buckets may come in between: step by step
             session.announce(self, Stage.FINISH if bucket is None else Stage.BUCKET)
         elif bucket == 0:
-            session.announce(self, Stage.BUCKETS)
+            alone = session.alone and self._has_rebuilt_buckets and self._only_sums()
+            if alone is not self._reduces_alone:
+                self._reduces_alone = alone
+            if not alone:
+                session.announce(self, Stage.BUCKETS)
+
+    def _foretell_reduction(self) -> None:
+        """A synchronised backward begins: let joined ranks start its reduction while this one still computes."""
+        session = self._join_session
+        if session is None or session.several_followers or session.alone or self._delayed is not None:
+            return
+        if self._only_sums():
+            session.foretell(self, Stage.BUCKETS)
+
+    def _only_sums(self) -> bool:
+        """Whether reducing is but adding up dense gradients: no hook of the user's, no agreement on who used what.
+
+        Then all ranks may shadow a reduction that was foretold and does not come, and a rank that is alone may leave
+        the others out of it.
+        """
+        agrees = self.find_unused_parameters or self.static_graph or self.skip_all_reduce_unused_params
+        hooked = self.reducer.traffic.hook is not None
+        return not (agrees or hooked or any(bucket.spec.sparse for bucket in self.reducer.buckets))
+
+    def _alone(self) -> bool:
+        """Whether the reduction under way is this rank's own affair: only it has inputs."""
+        session = self._join_session
+        return session is not None and self._reduces_alone and not session.shadowing
+
+    def _keeps_buffers(self) -> bool:
+        """Whether a broadcast of the buffers would change nothing: this rank is their source and nobody trains beside.
+
+        Joined ranks get them with the final model.
+        """
+        return self._join_session is not None and self._join_session.alone and self._buffer_hook is None
 
     def _divisor(self) -> int:
         """What an average divides by now (DDPJ-007, DDPJ-008)."""

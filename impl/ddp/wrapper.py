@@ -146,6 +146,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
     def _reset_runtime_state(self) -> None:
         """State that is never pickled with a meaning of its own: as on a fresh object."""
         self._divide_by_initial_world_size = True
+        self._reduces_alone = False
         self._has_rebuilt_buckets = False
         self._ddp_sink_clone = True
         self._lazy_init_ran = False
@@ -185,6 +186,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             watch=self._watch,
             delivered=self._on_delivered,
             fail=self._log_and_throw,
+            alone=self._alone,
+            foretell=self._foretell_reduction,
         )
         specs = params.specs_of(trained)
         if self._mixed_precision_run is not None:

@@ -5,6 +5,9 @@
 It is a sum over the ranks. A live rank adds 1 to ``active``, to its own rank's slot, to the begin slot of the joinable
 that begins an iteration here (a *roll call*), and to the slot of the act that follows, if one does. A joined rank adds
 nothing; one that runs out in throwing mode adds 1 to ``exhausted``. Reading the sum needs no communication.
+
+A rank that is the only one left may tell of several iterations at once, in its begin slot; so may its last message of
+all, which says that it has run out like the others.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class Reading:
     exhausted: int = 0  # how many ranks ran out just now (throwing mode only)
     begins: int | None = None  # the joinable that begins an iteration, by its place in the list
     act: Act | None = None  # the act that follows
+    iterations: int = 1  # how many begin; more than one only where one rank is left
 
     @property
     def active(self) -> int:
@@ -67,35 +71,41 @@ class Layout:
         """Number of elements of a message."""
         return _HEADER + len(self.names) + len(self._acts_in_order) + self.ranks
 
-    def live(self, rank: GroupRank, begins: int | None, act: Act | None) -> list[float]:
+    def live(self, rank: GroupRank, begins: int | None, act: Act | None, iterations: int = 1) -> list[float]:
         """What a live rank adds. It has something to say: an iteration begins, or an act follows, or both."""
         if begins is None and act is None:
             raise ValueError("a live rank sends a message only where an iteration begins or an act follows")
-        values = self.joined()
+        values = self.joined(begins=begins, iterations=iterations)
         values[_ACTIVE] = 1.0
         values[self._first_rank_slot + rank] = 1.0
-        if begins is not None:
-            values[_HEADER + begins] = 1.0
         if act is not None:
             values[self._first_act_slot + self._acts_in_order.index(act)] = 1.0
         return values
 
-    def joined(self, exhausted: bool = False) -> list[float]:
-        """What a rank adds that has run out of inputs; ``exhausted`` if that ends the context for everybody."""
+    def joined(self, exhausted: bool = False, begins: int | None = None, iterations: int = 0) -> list[float]:
+        """What a rank adds that has run out of inputs; ``exhausted`` if that ends the context for everybody.
+
+        ``begins`` and ``iterations``: what it went through alone and has not told of.
+        """
         values = [0.0] * self.size
         values[_EXHAUSTED] = float(exhausted)
+        if begins is not None:
+            values[_HEADER + begins] = float(iterations)
         return values
 
     def read(self, sums: Sequence[float]) -> Reading:
         """What a message says, from the sum over all ranks; ``RanksDisagree`` if live ranks are at different places."""
         active = int(sums[_ACTIVE])
         slots = sums[_HEADER : self._first_rank_slot]
-        if any(slot not in (0.0, active) for slot in slots) or (active and not any(slots)):
+        if (active > 1 and any(slot not in (0.0, active) for slot in slots)) or (active and not any(slots)):
             raise RanksDisagree(self._complaint(active, sums))
         ranks = tuple(GroupRank(r) for r in range(self.ranks) if sums[self._first_rank_slot + r])
-        begins = [j for j in range(len(self.names)) if active and slots[j]]
-        acts = [act for act, slot in zip(self._acts_in_order, slots[len(self.names) :], strict=True) if active and slot]
-        return Reading(ranks, int(sums[_EXHAUSTED]), begins[0] if begins else None, acts[0] if acts else None)
+        begins = [j for j in range(len(self.names)) if slots[j]]
+        acts = [act for act, slot in zip(self._acts_in_order, slots[len(self.names) :], strict=True) if slot]
+        iterations = int(slots[begins[0]]) if begins and active <= 1 else 1
+        return Reading(
+            ranks, int(sums[_EXHAUSTED]), begins[0] if begins else None, acts[0] if acts else None, iterations
+        )
 
     def name_of(self, act: Act) -> str:
         """The act's name for people."""

@@ -9,10 +9,20 @@ sent is one roll call where an iteration begins:
     rank 1 (live)    roll call ----- forward ----- backward: buckets --------- leaves the block: empty message
     afterwards       roll call ----- forward ----- announce, buckets
                      empty message                 empty message, shadow of buckets
+    from then on     forward ----- roll call and announcement in one, as backward begins ---- buckets
+                                   empty message, shadow of buckets
+
+Where somebody is known to have joined, a roll call that nothing follows at once waits for the first announcement, and
+an act may be *foretold*: announced without waiting, so that joined ranks are under way before the live ones need them.
+An act that was foretold and does not come is owed: before the next message the live ranks shadow it too.
+
+The last rank that is left knows that it is *alone*: nobody adds anything to what it reduces. Its iterations need no
+message, but for a sign of life now and then, so that no wait of the others runs into the group's timeout.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
     from .hooks import Joinable, JoinHook
 
 _MAIN_HOOK = "main hook"  # the only act of a plain joinable
+_SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's timeout
 
 
 class Session(Passage):
@@ -54,10 +65,16 @@ class Session(Passage):
             ranks=team.size,
         )
         self._ready: dict[tuple[int | None, Act | None], torch.Tensor] = {}  # messages of this rank, to be cloned
-        self._roll: Pending | None = None  # the roll call not yet read; at most one
+        self._understood: dict[tuple[float, ...], Reading] = {}  # the messages read so far; few differ
+        self._roll: Pending | None = None  # the message of a live rank not yet read; at most one
         self._last = Reading(tuple(GroupRank(rank) for rank in team.members))  # the last message with active ranks
         self._callers = set(self._leaders)  # the followers that call the roll; begin adds one that comes before them
         self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included
+        self._unsaid: int | None = None  # whose iteration has begun with somebody absent and is not yet told of
+        self._unsaid_iterations = 0  # how many such iterations; more than one only where this rank is alone
+        self._absence = False  # whether somebody was known to be absent when the current iteration began
+        self._owed: Act | None = None  # foretold and not yet begun
+        self._last_word_s = 0.0  # when this rank posted its latest message
 
     # what followers call on live ranks
 
@@ -76,8 +93,9 @@ class Session(Passage):
         if not self._begun:
             self._callers.add(place)
         if place in self._callers or place in self._begun:
-            self._call_roll(place, following)
-        elif following is not None:
+            self._begin_iteration(place, following)
+            return
+        if following is not None:
             self._tell(following)
         self._begun.add(place)
 
@@ -85,6 +103,16 @@ class Session(Passage):
         """Say, before its first collective, that ``act`` follows. Sends nothing while everybody is live."""
         if self._phase is Phase.LIVE:
             self._tell(Act(self._place_of(joinable), act))
+
+    def foretell(self, joinable: Joinable, act: int) -> None:
+        """Say, without waiting, that ``act`` will be announced; not said while everybody seems to be live.
+
+        For acts that are almost certain: one that does not come costs its collectives all the same.
+        """
+        if self._phase is Phase.LIVE and self._absence and self._owed is None:
+            self._settle()
+            self._owed = Act(self._place_of(joinable), act)
+            self._roll = self._post_act(self._owed)
 
     # what everybody may ask; each waits for the roll call
 
@@ -107,6 +135,12 @@ class Session(Passage):
     def everyone_active(self) -> bool:
         """Whether no rank is known to have run out."""
         return self.active == self.team.size
+
+    @property
+    def alone(self) -> bool:
+        """Whether this rank is the only one that has inputs, for all the rest of the block. Waits for nothing."""
+        known = self._phase is Phase.LIVE and self._roll is None and self._owed is None
+        return known and self._last.active == 1 < self.team.size
 
     @property
     def several_followers(self) -> bool:
@@ -134,27 +168,55 @@ class Session(Passage):
 
     def shadow(self) -> bool:
         """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""
-        self._settle()
         iterations: Counter[int] = Counter()
-        while (reading := self._exchange(self._layout.joined(exhausted=self.throw))).active:
+        reading = self._run_out()
+        while reading.active:
             if self.throw:
                 self._raise_exhausted_here()
             if self._phase is Phase.LIVE:
                 self._move(Phase.SHADOWING)
             self._last = reading
-            if reading.begins is not None:
-                iterations[reading.begins] += 1
-                self._warn_of_skew(max(iterations.values()))
+            self._count(reading, iterations)
             if reading.act is not None:
                 self._follow(reading.act)
+            reading = self._exchange(self._layout.joined())
+        if self.shadowing:
+            self._count(reading, iterations)
         return self._phase is Phase.LIVE
+
+    def _count(self, reading: Reading, iterations: Counter[int]) -> None:
+        if reading.begins is not None:
+            iterations[reading.begins] += reading.iterations
+            self._warn_of_skew(max(iterations.values()))
 
     # messages
 
-    def _call_roll(self, place: int, act: Act | None) -> Pending:
+    def _begin_iteration(self, place: int, act: Act | None) -> None:
+        """Call the roll, or leave it to the first announcement if joined ranks have nothing to do before that."""
+        self._pay()
         self._settle()
-        roll = self._post(self._ready_message(place, act), f"Join: roll call of {self._layout.names[place]}")
-        self._roll = roll
+        silent = self.alone and time.monotonic() - self._last_word_s < _SIGN_OF_LIFE_EVERY_S
+        if not silent or self._unsaid != place:
+            self._say()
+            self._settle()
+        self._absence = self._last.active < self.team.size
+        if self._absence and act is None:
+            self._unsaid = place
+            self._unsaid_iterations += 1
+            self._begun = {place}
+        else:
+            self._call_roll(place, act)
+
+    def _run_out(self) -> Reading:
+        """The first empty message of this rank."""
+        if not self.alone:
+            self._catch_up()
+        begins, self._unsaid = self._unsaid, None
+        return self._exchange(self._layout.joined(self.throw, begins, self._unsaid_iterations))
+
+    def _call_roll(self, place: int, act: Act | None) -> Pending:
+        self._catch_up()
+        roll = self._roll = self._post_roll(place, act)
         self._begun = {place}
         if self.throw:
             self._settle()
@@ -162,34 +224,70 @@ class Session(Passage):
 
     def _tell(self, act: Act) -> None:
         """Announce an act if some rank shadows. The answer is awaited: a mismatch must show before the act begins."""
-        if self.everyone_active:
-            return
-        pending = self._post(self._ready_message(None, act), f"Join: announcement of {self._layout.name_of(act)}")
-        self._last = self._read(pending)
+        if self._owed == act:
+            self._owed = None
+        else:
+            self._pay()
+            if self._unsaid is None and self.everyone_active:
+                return
+            self._roll = self._post_act(act)
+        self._settle()
+
+    def _post_act(self, act: Act) -> Pending:
+        return self._post(self._message(self._unsaid, act), f"Join: announcement of {self._layout.name_of(act)}")
+
+    def _pay(self) -> None:
+        """Shadow what was foretold and did not come: an iteration was broken off, and joined ranks wait in it."""
+        if self._owed is not None:
+            act, self._owed = self._owed, None
+            self._settle()
+            self._follow(act)
+
+    def _catch_up(self) -> None:
+        """Nothing that is owed, unread or unsaid is left."""
+        self._pay()
+        self._settle()
+        self._say()
+        self._settle()
+
+    def _say(self) -> None:
+        """Call the roll that was left to an announcement. While there is one nothing is in flight and nothing owed."""
+        if self._unsaid is not None:
+            self._roll = self._post_roll(self._unsaid, None)
+
+    def _post_roll(self, place: int, act: Act | None) -> Pending:
+        return self._post(self._message(place, act), f"Join: roll call of {self._layout.names[place]}")
 
     def _exchange(self, values: Sequence[float]) -> Reading:
-        message = torch.tensor(values, dtype=torch.float32, device=self.device)
-        return self._read(self._post(message, "Join: message of a joined rank"))
+        return self._read(self._post(self._tensor(values), "Join: message of a joined rank"))
 
     def _post(self, message: torch.Tensor, label: str) -> Pending:
+        self._last_word_s = time.monotonic()
         return collectives.all_reduce(self.team, message, label)
 
     def _read(self, pending: Pending) -> Reading:
-        sums = pending.read(self.watch)
-        with self._shared():
-            return self._layout.read(sums)
+        sums = tuple(pending.read(self.watch))
+        reading = self._understood.get(sums)
+        if reading is None:
+            with self._shared():
+                reading = self._understood[sums] = self._layout.read(sums)
+        return reading
 
-    def _ready_message(self, begins: int | None, act: Act | None) -> torch.Tensor:
-        """A fresh copy of a message of this rank; made from Python numbers only once, as that costs more."""
+    def _message(self, begins: int | None, act: Act | None) -> torch.Tensor:
+        """A message of this rank while it is live, which also tells what was unsaid."""
+        iterations, self._unsaid, self._unsaid_iterations = max(self._unsaid_iterations, 1), None, 0
+        if iterations > 1:
+            return self._tensor(self._layout.live(self.team.rank, begins, act, iterations))
         ready = self._ready.get((begins, act))
-        if ready is None:
-            values = self._layout.live(self.team.rank, begins, act)
-            ready = torch.tensor(values, dtype=torch.float32, device=self.device)
-            self._ready[begins, act] = ready
+        if ready is None:  # made from Python numbers only once, as that costs more than a copy
+            ready = self._ready[begins, act] = self._tensor(self._layout.live(self.team.rank, begins, act))
         return ready.clone()
 
+    def _tensor(self, values: Sequence[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self.device)
+
     def _settle(self) -> None:
-        """Read the roll call that is in flight, if one is."""
+        """Read the message that is in flight, if one is."""
         if self._roll is None:
             return
         roll, self._roll = self._roll, None
@@ -199,7 +297,9 @@ class Session(Passage):
         self._last = reading
 
     def _current(self) -> Reading:
-        self._settle()
+        if not self.alone:  # else nothing will change
+            self._say()
+            self._settle()
         return self._last
 
     def _settle_if(self, roll: Pending) -> None:

@@ -9,8 +9,4 @@ WORLDS = (3,)
 
 
 def plant() -> None:
-    edit(
-        UnevenInputs, "_sync_final_model",
-        "self._find_common_rank(int(team.rank), is_last_joiner)",
-        "self._find_common_rank(int(team.global_rank(team.rank)), is_last_joiner)",
-    )
+    edit(UnevenInputs, "_sync_final_model", "source = session.source", "source = team.global_rank(session.source)")

@@ -8,8 +8,4 @@ CLAUSES = ("DDPJ-016", "DDPJ-017", "DDPJ-019")
 
 
 def plant() -> None:
-    edit(
-        UnevenInputs, "_sync_final_model",
-        "GroupRank(self._find_common_rank(int(team.rank), is_last_joiner))",
-        "GroupRank(0 * self._find_common_rank(int(team.rank), is_last_joiner))",
-    )
+    edit(UnevenInputs, "_sync_final_model", "source = session.source", "source = GroupRank(0)")

@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-016", "DDPJ-017")
 
 
 def plant() -> None:
-    edit(UnevenInputs, "_sync_final_model", "(int(team.rank), is_last_joiner)", "(int(team.rank), True)")
+    edit(UnevenInputs, "_sync_final_model", "source = session.source", "source = GroupRank(team.size - 1)")

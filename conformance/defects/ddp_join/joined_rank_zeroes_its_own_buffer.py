@@ -5,6 +5,7 @@ from impl.ddp.bucket import Bucket
 from ..planting import edit
 
 CLAUSES = ("DDPJ-010",)
+WORLDS = (3,)  # a rank that is alone reduces nothing: two must be left
 
 
 def plant() -> None:

@@ -4,7 +4,7 @@ from impl.join.session import Session
 
 from ..planting import edit
 
-CLAUSES = ("DDPJ-016", "DDPJ-017")
+CLAUSES = ("JOIN-030",)
 
 
 def plant() -> None:
