@@ -42,6 +42,18 @@ def test_noise_alone_does_not_grow(noise, errors, xs):
     assert found.count(NONE) >= 37  # with errors that are told too small a few go astray
 
 
+def test_a_point_whose_few_rounds_agree_by_luck_does_not_decide_the_law():
+    lucky = [Point(x, 8 + x, 0.5 if x != 1 else 1e-6) for x in BUCKETS]
+    fit = best(lucky)
+    assert fit.kind == LINEAR
+    assert fit.values == pytest.approx((8, 1), abs=0.1)
+
+
+def test_an_added_time_is_as_uncertain_as_the_times_whose_difference_it_is():
+    scattered = [Point(x, (-1) ** x * 0.5, 0.6 if x % 3 else 1e-6, level=10.0 * x) for x in RANKS]
+    assert best(scattered).kind == NONE
+
+
 def test_two_points_decide_no_law():
     assert best(points(lambda x: x, (1, 2))) is None
     assert said(points(lambda x: x, (1, 2)), LINEAR) == "too few points"

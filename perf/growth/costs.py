@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from typing import Any
 from reports.records import RecordFile
 
 from ..charts.board import Board, Measured, board
-from ..intervals import Interval, Rounds, of_median
-from ..ratio import by_round
+from ..intervals import Rounds, of_median
+from ..ratio import by_round, median_ns
 from ..rows import OK, Row
 from ..workloads import COUNTS
 from .laws import LINEAR, LOG, NONE, Fit, Point, best, said
@@ -70,9 +71,15 @@ def _of_cells(made: Board, cores: int) -> Iterator[Series]:
                 lost: list[tuple[float, str]] = []
                 for x, group, cap in places(made, cost, subject):
                     rounds = cost.of(group, subject, cap)
-                    points += _point(x, rounds)
+                    points += _point(x, rounds, _level_ns(group, subject, cap))
                     lost += [] if rounds else [(x, status) for status in _spoilt(group, subject, cap)]
                 yield Series(cost.name, against, subject, tuple(sorted(points, key=_by_x)), law, why, tuple(lost))
+
+
+def _level_ns(group: Measured, subject: str, cap: float) -> float:
+    """The time of a plain step, of which an added time is the difference between two."""
+    row = _plain(group, subject, cap)
+    return median_ns(row) if row else 0.0
 
 
 def _spoilt(group: Measured, subject: str, cap: float) -> list[str]:
@@ -193,9 +200,19 @@ def _of_checks(made: Board, cores: int) -> Iterator[Series]:
         yield Series("conformance check", RANKS, "suite", tuple(sorted(points, key=_by_x)), LINEAR, why)
 
 
-def _point(x: float, rounds: Rounds | None) -> Iterator[Point]:
-    if rounds:
-        found: Interval = of_median(rounds).scaled(1e-6)
-        scatter = statistics.stdev(rounds.values()) / len(rounds) ** 0.5 / 1e6 if len(rounds) > 1 else abs(found.point)
-        error = (found.high - found.low) / (2 * _NORMAL) if found.known else 1.25 * scatter
-        yield Point(float(x), found.point, error)
+def _point(x: float, rounds: Rounds | None, level_ns: float = 0.0) -> Iterator[Point]:
+    if not rounds:
+        return
+    found = of_median(rounds).scaled(1e-6)
+    error = (found.high - found.low) / (2 * _NORMAL) if found.known else _of_few(list(rounds.values())) / 1e6
+    yield Point(float(x), found.point, error, level_ns / 1e6)
+
+
+def _of_few(values: Sequence[float]) -> float:
+    """The standard error of a median of a few values, enlarged as Student says, since their scatter is hardly known."""
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return abs(values[0])
+    enlarged = float(t.ppf(0.975, len(values) - 1)) / _NORMAL
+    return 1.25 * enlarged * statistics.stdev(values) / math.sqrt(len(values))

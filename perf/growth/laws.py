@@ -8,9 +8,10 @@ following noise.
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 NONE, LOG, LINEAR, POWER = "none", "log", "linear", "power"
@@ -23,11 +24,12 @@ _EXPONENTS = (0.2, 4.0)
 
 @dataclass(frozen=True)
 class Point:
-    """A cost ``y`` at ``x``, and its standard error."""
+    """A cost ``y`` at ``x``, and its standard error. ``level`` is the time that was measured, of which it is a part."""
 
     x: float
     y: float
     error: float
+    level: float = 0.0  # 0: the cost is all that was measured
 
     @property
     def sigma(self) -> float:
@@ -81,8 +83,20 @@ class Fit:
         return patterns[self.kind].format(*said)
 
 
+def pooled(points: Sequence[Point]) -> list[Point]:
+    """The points, none with a smaller error, as a share of its level, than half of them have.
+
+    A few rounds can agree by luck, and such a point would decide the law alone.
+    """
+    levels = [max(point.level, abs(point.y)) for point in points]
+    shares = [point.error / level for point, level in zip(points, levels, strict=True) if level]
+    usual = statistics.median(shares) if shares else 0.0
+    return [replace(point, error=max(point.error, usual * level)) for point, level in zip(points, levels, strict=True)]
+
+
 def fits(points: Sequence[Point]) -> list[Fit]:
     """Every law that so many points can decide, the best first."""
+    points = pooled(points)
     positive = all(point.x > 0 for point in points)
     found = [_fit(kind, points) for kind in _LAWS if kind != LOG or positive]
     return sorted((fit for fit in found if fit is not None), key=lambda fit: fit.score)
@@ -178,6 +192,7 @@ def departs(points: Sequence[Point], expected: str) -> float | None:
     def columns(at: float) -> list[float]:
         return {NONE: [1.0], LOG: [1.0, math.log(at)] if at > 0 else [], LINEAR: [1.0, at]}[expected]
 
+    points = pooled(points)
     for place in range(2 if expected == NONE else 3, len(points)):
         before, point = points[:place], points[place]
         design = np.array([columns(each.x) for each in before]) / np.array([[each.sigma] for each in before])
