@@ -54,6 +54,10 @@ def test_an_added_time_is_as_uncertain_as_the_times_whose_difference_it_is():
     assert best(scattered).kind == NONE
 
 
+def test_points_of_hardly_any_rounds_say_nothing():
+    assert said(points(lambda x: 8 + x, BUCKETS, errors=0.3), LINEAR) == "cannot tell: too few rounds"
+
+
 def test_two_points_decide_no_law():
     assert best(points(lambda x: x, (1, 2))) is None
     assert said(points(lambda x: x, (1, 2)), LINEAR) == "too few points"

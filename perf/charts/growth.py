@@ -55,7 +55,8 @@ def _panel(axis: Any, mine: list[Series], subjects: list[str]) -> None:
         for x, status in one.lost:
             style.void(axis, x, f"{one.subject}: {status}")
         fit = one.fit
-        if fit is None:
+        if fit is None or one.verdict.startswith("cannot tell"):
+            told.append(("no law: too few rounds", look["color"], False))
             continue
         line = np.linspace(xs[0], xs[-1], 100)
         axis.plot(line, fit(line), color=look["color"], linewidth=1.2, linestyle=":" if one.subject == "suite" else "-")

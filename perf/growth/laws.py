@@ -18,6 +18,7 @@ NONE, LOG, LINEAR, POWER = "none", "log", "linear", "power"
 LEVEL = 0.95
 _ALONE = 0.02  # every point is from a group of its own, whose processes are by so much faster or slower as a whole
 _INDISTINCT = 2.0  # scores nearer than this do not tell laws apart
+_BLUNT = 0.2  # of the measured times: where half of the points are known no better, no law can be told
 _STRICT = 0.99  # of the prediction that a departing point lies above
 _EXPONENTS = (0.2, 4.0)
 
@@ -88,10 +89,17 @@ def pooled(points: Sequence[Point]) -> list[Point]:
 
     A few rounds can agree by luck, and such a point would decide the law alone.
     """
-    levels = [max(point.level, abs(point.y)) for point in points]
-    shares = [point.error / level for point, level in zip(points, levels, strict=True) if level]
-    usual = statistics.median(shares) if shares else 0.0
-    return [replace(point, error=max(point.error, usual * level)) for point, level in zip(points, levels, strict=True)]
+    usual = _usual(points)
+    return [replace(point, error=max(point.error, usual * _level(point))) for point in points]
+
+
+def _level(point: Point) -> float:
+    return max(point.level, abs(point.y))
+
+
+def _usual(points: Sequence[Point]) -> float:
+    """The median error, as a share of its level."""
+    return statistics.median([point.error / _level(point) for point in points if _level(point)] or [0.0])
 
 
 def fits(points: Sequence[Point]) -> list[Fit]:
@@ -168,6 +176,8 @@ def said(points: Sequence[Point], expected: str) -> str:
     found = fits(points)
     if not found:
         return "too few points"
+    if _usual(points) > _BLUNT:
+        return "cannot tell: too few rounds"
     chosen = found[0]
     wanted = next((fit for fit in found if fit.kind == expected), None)
     ends = float(chosen(points[0].x)), float(chosen(points[-1].x))

@@ -19,8 +19,12 @@ def as_table(found: Sequence[Series]) -> Table:
         table.add_column(heading, overflow="fold")
     for one in found:
         words = _words(one)
-        table.add_row(*map(Text, words[:-1]), Text(words[-1], style="green" if words[-1] in _FINE else "red"))
+        table.add_row(*map(Text, words[:-1]), Text(words[-1], style=_style(words[-1])))
     return table
+
+
+def _style(verdict: str) -> str:
+    return "green" if verdict in _FINE else "red" if verdict.startswith("faster") else "yellow"
 
 
 def as_markdown(found: Sequence[Series], note: str) -> str:
