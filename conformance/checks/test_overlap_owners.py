@@ -114,6 +114,14 @@ def test_sharding_cuts_buckets_into_pieces_for_an_even_load(ranks, scenario):
         assert len(in_pieces(bucket)) == len(set(bucket)), "one rank has two pieces of a bucket"
 
 
+@check("HOOK-039", worlds=(3,), deadline_s=DEADLINE_S)
+def test_the_smallest_bucket_is_given_away_first(ranks):
+    """So its owner already has a load when the large bucket's three pieces are given away, and gets the last one."""
+    large, small = owners(ranks(owned, Overlap(shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(3)})))
+    assert (len(large), len(small)) == (3, 1)
+    assert in_pieces(large)[-1] == small[0]
+
+
 @check("HOOK-040", worlds=(2, 3), deadline_s=DEADLINE_S)
 def test_a_bucket_may_need_more_pieces_than_there_are_ranks(ranks):
     many = 4 if ranks.world == 3 else 3

@@ -15,8 +15,7 @@ from .prelude import judge
 class Two(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.used, self.unused = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.ones_(self.unused.weight)
+        self.used, self.unused = torch.nn.Linear(1, 1), torch.nn.Parameter(torch.ones(1))
 
     def forward(self, x):
         return self.used(x)
@@ -33,7 +32,7 @@ def train(rank):
     for _ in range(6):  # the first ones may be without effect, as documented
         model.zero_grad()
         model(torch.ones(1, 1)).sum().backward()
-    return model.module.unused.weight.item()
+    return model.module.unused.item()
 
 
 judge(train, "a parameter without a gradient is left alone, as by the ordinary optimizer", 1.0)
