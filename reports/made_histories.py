@@ -58,9 +58,11 @@ def hostile(folder: Path) -> Path:
         }
         manifest = {"parts": {"perf": {"status": 1, "why": HOSTILE}}}
         place = add_night(history, "box", start + timedelta(days=night), manifest, files)
-        for number in (2, 3, 4):
+        fast = [perf_row(HOSTILE, "impl", 10.0, draw), perf_row(HOSTILE, "torch", 11.0, draw)]
+        for number in range(2, 6):
             again = write(folder / "again.jsonl", "perf", [dict(row) for row in rows], header)
             add_file(place, f"perf-{number}.jsonl", again)
+            add_file(place, f"before-{number}.jsonl", write(folder / "before.jsonl", "perf", fast, header))
     return history
 
 
