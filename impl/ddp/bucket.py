@@ -156,6 +156,9 @@ class Bucket:
             kernels.copy_scaled(self.flat, self.views, gradients, factor, large=self._large)
             return self.flat
         elif not all(map(is_, gradients, self.views)):  # else autograd has accumulated right here
+            if not any(map(is_, gradients, self.views)):  # as after zero_grad()
+                kernels.copy_scaled(self.flat, self.views, gradients, factor, large=self._large)
+                return self.flat
             self._collect_what_is_there(unused)
         if factor != 1.0:
             self.flat.mul_(factor)
@@ -209,6 +212,11 @@ class Bucket:
         assert self.flat is not None
         if result is not self.flat:
             self.flat.copy_(result.view(-1))
+        if not untouched:  # as a rule, and then without a look at each place: twice as fast
+            for parameter, view in zip(self.parameters, self.views, strict=True):
+                if parameter.grad is not view:
+                    parameter.grad = view
+            return
         for place, (index, parameter) in enumerate(zip(self.spec.parameters, self.parameters, strict=True)):
             view = self.views[place]
             if index in untouched:
