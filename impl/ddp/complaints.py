@@ -67,3 +67,25 @@ def tell_second_arrival(spec: ParameterSpec, rank: int, *, taken_as_unused: bool
         f"Expected to mark a variable ready only once. Parameter at index {spec.index} with name {spec.name} on group "
         f"rank {rank} has been marked as ready twice: {why}. {advice}"
     )
+
+
+def tell_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int) -> str:
+    """A backward reached parameters through no output, not all of them, and the next forward is here (DDP-062)."""
+    names = ", ".join(specs[index].name for index in missing[:_NAMES_SHOWN]) or "none"
+    return (
+        "Expected to have finished reduction in the prior iteration before starting a new one. The last backward on "
+        f"rank {rank} went through no output of the forward (a penalty on gradients alone, say), so that nothing told "
+        f"of it, and its gradients stayed local. Parameters which did not receive grad: {names}. Let the loss depend "
+        "on an output as well (`+ 0 * output.sum()`), and on every parameter or with find_unused_parameters=True."
+    )
+
+
+def tell_replaced(specs: Sequence[ParameterSpec], replaced: Sequence[int], rank: int) -> str:
+    """A backward went past all parameters, some of which the module no longer holds (DDP-034)."""
+    names = ", ".join(specs[index].name for index in replaced[:_NAMES_SHOWN])
+    return (
+        f"The last backward on rank {rank} reached none of the parameters that DDP averages, and {names} "
+        f"({len(replaced)} in all) were replaced in the module after it was wrapped: the gradients of the new ones "
+        "stayed local. Change parameters in place (`with torch.no_grad(): parameter.copy_(...)`), or wrap the model "
+        "again after replacing them."
+    )

@@ -62,6 +62,12 @@ def managed_parameters(module: nn.Module, ignored: set[str]) -> list[Managed]:
     ]
 
 
+def replaced(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[int]:
+    """Indices of the parameters that the module no longer holds (DDP-034)."""
+    held = {id(parameter) for parameter in module.parameters()}
+    return [index for index, parameter in enumerate(parameters) if id(parameter) not in held]
+
+
 def specs_of(managed: Sequence[Managed]) -> list[ParameterSpec]:
     """What bucket planning needs to know of parameters, indexed by their place in the list."""
     return [

@@ -26,7 +26,8 @@ class Running:
     Not an attribute of the class DistributedDataParallel: setting one makes Python forget what it knows of the class.
     """
 
-    ddp: DistributedDataParallel | None = None
+    def __init__(self) -> None:
+        self.ddp: DistributedDataParallel | None = None
 
 
 running = Running()

@@ -89,9 +89,10 @@ class Readiness:
         for bucket in self._queue.buckets:
             if not bucket.missing:  # found full, and perhaps under way already
                 bucket.missing = len(bucket.awaited)
-        return self._noted()
+        return self.noted()
 
-    def _noted(self) -> list[int]:
+    def noted(self) -> list[int]:
+        """What the buckets' lists hold; nothing where arrivals are counted."""
         return [self.index_of[found] for bucket in self._queue.buckets for found in bucket.arrived]
 
     # -- one backward
@@ -105,7 +106,7 @@ class Readiness:
     def begin(self, beyond_reach: Iterable[int] | None) -> None:
         """A synchronised backward begins; the search of its graph, if there was one, did not find ``beyond_reach``."""
         self._order = []
-        self._perhaps_early = self._noted()
+        self._perhaps_early = self.noted()
         self._queue.reset()
         self._use.begin(self._queue.plan.left_out, beyond_reach)
         if self.counted:
@@ -186,7 +187,7 @@ class Readiness:
 
     def order(self) -> list[int]:
         """The order of readiness in the last complete live backward; bucket by bucket where nobody counted."""
-        return self._former_order if self.counted else self._noted()
+        return self._former_order if self.counted else self.noted()
 
     def stop(self) -> None:
         """Watch gradients no more."""

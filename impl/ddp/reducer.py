@@ -27,7 +27,7 @@ from . import kernels
 from .arrivals import Arrivals
 from .bucket import Bucket
 from .bucket_queue import BucketQueue
-from .complaints import tell_unfinished
+from .complaints import tell_replaced, tell_unannounced, tell_unfinished
 from .log import Times
 from .plan import BucketCaps, BucketPlan, ParameterSpec
 from .planner import Planner
@@ -75,6 +75,8 @@ class Reducer:
         #: whether the engine will call ``_backward_ended`` for a backward now running
         self._armed = False
         self.forwards = Forwards()
+        #: what the next forward is to complain about, unless a backward still puts it right
+        self._complaint = ""
         #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
         self.other_futures: list[torch.futures.Future[Any]] = []
         #: when the parts of this iteration began and ended, for the log
@@ -169,7 +171,11 @@ class Reducer:
         return False
 
     def check_finished(self) -> None:
-        """RuntimeError if the last synchronised backward left gradients unreduced (DDP-062, DDP-063)."""
+        """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
+        complaint, self._complaint = self._complaint, ""
+        if complaint:
+            self.abandon()
+            self.traffic.around.fail(RuntimeError, complaint)
         if self.phase is Phase.IDLE:
             return
         if self._armed or not self.readiness.anything():
@@ -198,16 +204,20 @@ class Reducer:
         if ticket.context is None and not kernels.accumulates_now(self.parameters):
             return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
         ticket.spent = True
+        self._complaint = ""
         if not ticket.sync or self.phase is Phase.FILLING:
             return
+        self._open(ticket)
+        self._arm()
+        for index in self.forwards.came_early(backward):
+            self.arrived(index)
+
+    def _open(self, ticket: Ticket) -> None:
         self.phase = Phase.FILLING
         self.times.backward_start = time.time_ns()
         self._context, self._postponed = ticket.context, []
         self.readiness.begin(ticket.unused)
-        self._arm()
         self.traffic.around.foretell()
-        for index in self.forwards.came_early(backward):
-            self.arrived(index)
 
     def _arm(self) -> None:
         self._armed = True
@@ -227,6 +237,7 @@ class Reducer:
     def should_be_full(self, place: int) -> None:
         """The parameter that completed bucket ``place`` last time has accumulated."""
         if self.phase is Phase.IDLE:
+            self._perhaps_unannounced(kernels.backward_id())
             return
         full = self.readiness.full(place)
         if full:
@@ -240,10 +251,39 @@ class Reducer:
 
     def _begins_late(self, index: int) -> bool:
         """An arrival before its backward announced itself: outputs out of sight, or a parameter used outside."""
-        ticket = self.forwards.unannounced(kernels.backward_id(), index)
+        backward = kernels.backward_id()
+        ticket = self.forwards.unannounced(backward, index)
         if ticket is not None:
             self.begin(ticket)
+        else:
+            self._perhaps_unannounced(backward)
         return ticket is not None
+
+    def _perhaps_unannounced(self, backward: int) -> None:
+        """Something arrived while no output has told of a backward: look again when this backward is over."""
+        if self.forwards.waits_for_another(backward):
+            kernels.call_at_end_of_backward(self._unannounced_ended)
+
+    def _unannounced_ended(self) -> None:
+        """Reduce what a backward accumulated that went through no output: a penalty on gradients alone, say.
+
+        It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
+        been one beside the forward's own (a penalty on weights), which will average what both have accumulated.
+        """
+        ticket, backward = self.forwards.latest, self.forwards.unannounced_backward
+        if self.phase is not Phase.IDLE or ticket is None or ticket.spent or backward is None:
+            return
+        came = {*self.forwards.came_early(backward), *self.readiness.noted()}
+        awaited = set(range(len(self.parameters))) - self.use.not_awaited(self.plan.left_out, ticket.unused)
+        missing = sorted(awaited - came)
+        if missing:
+            self._complaint = tell_unannounced(self.specs, missing, self.team.rank)
+            return
+        self._open(ticket)
+        self._armed = True
+        for index in came if self.readiness.counted else ():
+            self.arrived(index)
+        self._complete()
 
     def _start_full_buckets(self) -> None:
         if not self._armed:  # a further backward through the same forward completes what the former one left open
@@ -288,6 +328,9 @@ class Reducer:
         for index in self.readiness.overlooked():
             self.arrived(index)
         if self.readiness.missing():
+            replaced = [] if self.readiness.anything() else self.traffic.around.replaced()
+            if replaced:
+                self._complaint = tell_replaced(self.specs, replaced, self.team.rank)
             return  # another backward may complete it; otherwise the next forward complains (DDP-062)
         self._armed = True  # whatever raises from here on has ended this backward
         with kernels.unrecorded():

@@ -38,6 +38,8 @@ class Forwards:
         self.running_backward: int | None = None
         #: the last grad-enabled forward's; None before the first
         self.latest: Ticket | None = None
+        #: the latest backward in which something arrived that none of our outputs had told of
+        self.unannounced_backward: int | None = None
         #: (backward, parameter) of arrivals that came before their backward announced itself
         self._early: list[tuple[int, int]] = []
 
@@ -62,6 +64,14 @@ class Forwards:
             return ticket
         self._early.append((backward, index))
         return None
+
+    def waits_for_another(self, backward: int) -> bool:
+        """Whether the last forward's backward is still to come, and ``backward`` is seen for the first time here."""
+        ticket = self.latest
+        if ticket is None or ticket.spent or not ticket.sync or self.unannounced_backward == backward:
+            return False
+        self.unannounced_backward = backward
+        return True
 
     def came_early(self, backward: int) -> list[int]:
         """The parameters that arrived in this backward before it announced itself; told once."""

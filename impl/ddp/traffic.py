@@ -53,6 +53,8 @@ class Surroundings:
     alone: Callable[[], bool] = lambda: False
     #: when a synchronised backward begins
     foretell: Callable[[], None] = lambda: None
+    #: indices of parameters that the module no longer holds
+    replaced: Callable[[], list[int]] = list
 
 
 class Traffic:

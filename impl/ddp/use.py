@@ -68,7 +68,11 @@ class Use:
 
         ``left_out`` are never reduced, ``beyond_reach`` is what the search of the graph did not find.
         """
-        self.unused = {*(self.never_here if self.static else beyond_reach or ()), *left_out}
+        self.unused = self.not_awaited(left_out, beyond_reach)
+
+    def not_awaited(self, left_out: Collection[int], beyond_reach: Iterable[int] | None) -> set[int]:
+        """The parameters that need not arrive in such a backward."""
+        return {*(self.never_here if self.static else beyond_reach or ()), *left_out}
 
     def expectations(self) -> list[int]:
         """How many arrivals make each parameter ready, if it is used."""

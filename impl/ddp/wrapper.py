@@ -179,6 +179,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         managed = params.managed_parameters(self.module, self.parameters_to_ignore)
         trained = [item for item in managed if item.parameter.requires_grad]
         team = Team.of(self.process_group)
+        parameters = [item.parameter for item in trained]
         around = Surroundings(
             announce=self._announce_bucket,
             divisor=self._divisor,
@@ -188,12 +189,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             fail=self._log_and_throw,
             alone=self._alone,
             foretell=self._foretell_reduction,
+            replaced=lambda: params.replaced(self.module, parameters),
         )
         specs = params.specs_of(trained)
         if self._mixed_precision_run is not None:
             specs = self._mixed_precision_run.reduced_specs(specs)
         self.reducer = Reducer(
-            [item.parameter for item in trained],
+            parameters,
             specs,
             Traffic(team, around),
             self._caps,

@@ -14,12 +14,13 @@ WORLD = 2
 class Squares(nn.Module):
     """Small integers stay small integers, in gradients of gradients as well."""
 
-    def __init__(self):
+    def __init__(self, bias=True):
         super().__init__()
-        self.layer = nn.Linear(2, 2)
+        self.layer = nn.Linear(2, 2, bias)
         with torch.no_grad():
             self.layer.weight.copy_(torch.tensor([[1.0, -2.0], [0.0, 1.0]]))
-            self.layer.bias.fill_(1.0)
+            if bias:
+                self.layer.bias.fill_(1.0)
 
     def forward(self, inputs):
         return self.layer(inputs).pow(2).sum(1)
@@ -88,3 +89,63 @@ def trained():
 def test_only_the_backward_that_accumulates_is_reduced(trained, place):
     expected = train(Squares(), CASES[place][0], slice(None))
     assert [gradients[place] for gradients in trained] == [expected] * WORLD
+
+
+def slope_of(model, inputs):
+    (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+    return slope.pow(2).sum(1).mean()
+
+
+def weights_first(model, inputs):
+    outputs = model(inputs)
+    sum(parameter.pow(2).sum() for parameter in model.parameters() if parameter.dim() > 1).backward()
+    return outputs.mean()
+
+
+SILENT = [(loss, options, bias) for loss, bias in ((slope_of, False), (weights_first, True)) for options in OPTIONS[:3]]
+
+
+def train_silently(rank, world):
+    part = slice(2 * rank, 2 * rank + 2)
+    found = []
+    for loss, options, bias in [*SILENT, (slope_of, {"static_graph": True}, False)]:
+        found.append(train(DistributedDataParallel(Squares(bias), **options), loss, part))
+    return found
+
+
+def test_a_backward_through_no_output_is_reduced_unless_the_forwards_own_follows():
+    found = run_on_ranks(train_silently, WORLD)
+    for place, (loss, _, bias) in enumerate([*SILENT, (slope_of, {}, False)]):
+        expected = train(Squares(bias), loss, slice(None))
+        assert [gradients[place] for gradients in found] == [expected] * WORLD
+
+
+def penalise_alone_with_a_bias(rank, world):
+    model = DistributedDataParallel(Squares())
+    inputs = torch.ones(2, 2, requires_grad=True)
+    model(inputs)
+    model.module.layer.weight.pow(2).sum().backward()
+    try:
+        model(inputs)
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_one_that_reached_a_part_of_the_parameters_is_told_at_the_next_forward():
+    for told in run_on_ranks(penalise_alone_with_a_bias, WORLD):
+        assert "went through no output" in told
+        assert "did not receive grad: layer.bias" in told
+
+
+def replace_the_only_parameter(rank, world):
+    model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    model.module.weight = nn.Parameter(torch.ones(1, 1))
+    model(torch.ones(1, 1)).sum().backward()
+    try:
+        model(torch.ones(1, 1))
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_a_replaced_parameter_is_told_at_the_next_forward():
+    assert all("weight (1 in all) were replaced" in told for told in run_on_ranks(replace_the_only_parameter, WORLD))
