@@ -8,4 +8,4 @@ CLAUSES = ("COMM-001", "COMM-012")
 
 
 def plant() -> None:
-    edit(Traffic, "start", "if self.hook is not None:", "if self.hook is not None and not index:")
+    edit(Traffic, "start", "if self.hook is not None:", "if self.hook is not None and not bucket.spec.index:")
