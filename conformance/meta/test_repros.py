@@ -49,6 +49,15 @@ def with_ours(text: str) -> str:
     return path + text.replace("deadline=15", "deadline=120")
 
 
+def shown_by(script, times):
+    """What a script shows. Some breaks are races: one that does not show is looked for again."""
+    for _ in range(times - 1):
+        shown = search.run(script)
+        if shown.broken:
+            return shown
+    return search.run(script)
+
+
 @pytest.fixture(scope="module")
 def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """Runs of the scripts that the selected tests ask for; a few at a time, since many of them only wait."""
@@ -61,7 +70,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             text = script_of(EVERY[name])
             script = folder / f"{name}_{whose}.py"
             script.write_text(text if whose == "torch" else with_ours(text))
-            runs[name, whose] = pool.submit(search.run, script)
+            runs[name, whose] = pool.submit(shown_by, script, 3 if whose == "torch" else 1)
         try:
             yield runs
         finally:  # after Ctrl-C, too: else it would end only after all that were still to come

@@ -113,7 +113,8 @@ class Passage(ABC):
         with self._shared():
             raise InputsExhausted(text)
 
-    def _warn_of_skew(self, shadowed: int) -> None:
+    def _warn_of_skew(self, shadowed: int, *, deeper: int = 0) -> None:
+        """Warn at the user's with statement; ``deeper``: so many calls more lie between it and here than usually."""
         if shadowed <= SKEW_WARNING_ABOVE or self._warned_of_skew:
             return
         self._warned_of_skew = True
@@ -122,5 +123,5 @@ class Passage(ABC):
             f"inputs: the inputs are skewed by over {SKEW_WARNING_ABOVE} iterations. The time of this rank is lost. "
             "Consider spreading the inputs more evenly over the ranks.",
             UserWarning,
-            stacklevel=6,  # the user's with statement
+            stacklevel=6 + deeper,
         )

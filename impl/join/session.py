@@ -187,7 +187,7 @@ class Session(Passage):
     def _count(self, reading: Reading, iterations: Counter[int]) -> None:
         if reading.begins is not None:
             iterations[reading.begins] += reading.iterations
-            self._warn_of_skew(max(iterations.values()))
+            self._warn_of_skew(max(iterations.values()), deeper=1)
 
     # messages
 

@@ -1,4 +1,4 @@
-"""The hooks flatten parameters row by row: gradients of a transposed or channels-last one come out in another order."""
+"""The hooks flatten parameters row by row: gradients of a transposed one come out in another order."""
 
 # shows: HOOK-018 *every_layout*
 
