@@ -19,6 +19,7 @@ LEVEL = 0.95
 _ALONE = 0.02  # every point is from a group of its own, whose processes are by so much faster or slower as a whole
 _INDISTINCT = 2.0  # scores nearer than this do not tell laws apart
 _BLUNT = 0.2  # of the measured times: where half of the points are known no better, no law can be told
+_FEWEST = 5  # points: with fewer only "does not grow" could be chosen, whatever they show
 _STRICT = 0.99  # of the prediction that a departing point lies above
 _EXPONENTS = (0.2, 4.0)
 
@@ -103,7 +104,9 @@ def _usual(points: Sequence[Point]) -> float:
 
 
 def fits(points: Sequence[Point]) -> list[Fit]:
-    """Every law that so many points can decide, the best first."""
+    """Every law that so many points can decide, the best first; none where they could decide no growth."""
+    if len(points) < _FEWEST:
+        return []
     points = pooled(points)
     positive = all(point.x > 0 for point in points)
     found = [_fit(kind, points) for kind in _LAWS if kind != LOG or positive]
