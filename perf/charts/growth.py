@@ -18,9 +18,10 @@ _SHAPES = {NONE: "constant", LOG: "a + b log x", LINEAR: "a + b x", POWER: "a + 
 
 def draw(made: Board) -> Any:
     found = of_board(made)
-    panels = list(dict.fromkeys((one.cost, one.against) for one in found if one.fit is not None))
-    if not panels:
+    if all(one.fit is None for one in found):
         raise Undrawable("no cost was measured at enough sizes to have a law (sweep growth does)")
+    # with a law or without: void cells are to be seen
+    panels = list(dict.fromkeys((one.cost, one.against) for one in found))
     figure, axes = style.sheet(TITLE, made.caption(_said(made, found)), len(panels), height_in=2.05, legend_lines=1)
     for axis, (cost, against) in zip(axes, panels, strict=True):
         mine = [one for one in found if (one.cost, one.against) == (cost, against)]
@@ -56,7 +57,8 @@ def _panel(axis: Any, mine: list[Series], subjects: list[str]) -> None:
             style.void(axis, x, f"{one.subject}: {status}")
         fit = one.fit
         if fit is None or one.verdict.startswith("cannot tell"):
-            told.append(("no law: too few rounds", look["color"], False))
+            few = "sizes" if fit is None else "rounds"
+            told.append((f"no law: too few {few}", look["color"], False))
             continue
         line = np.linspace(xs[0], xs[-1], 100)
         axis.plot(line, fit(line), color=look["color"], linewidth=1.2, linestyle=":" if one.subject == "suite" else "-")
