@@ -153,6 +153,44 @@ def test_with_error_feedback_what_was_lost_arrives_later(ranks):
     assert gaps[True] < gaps[False] / 3, gaps
 
 
+def best_of_rank_one(gradient):
+    """The matrix of rank one that is nearest to a gradient, which is written row by row."""
+    matrix = torch.tensor(gradient, dtype=torch.float64).view(24, 16)
+    left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+    return (sizes[0] * torch.outer(left[:, 0], right[0])).flatten().tolist()
+
+
+class Mixed(nn.Module):
+    """One layer, behind which its rows are mixed: its weight's gradient has full rank."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(16, 24)
+        self.register_buffer("mix", torch.randn(24, 24))
+
+    def forward(self, x):
+        return (self.layer(x) @ self.mix).tanh()
+
+
+WARMED = 20  # compressed iterations: each brings the factors nearer to those of the singular value
+
+
+@check("COMM-026", worlds=(1, 2, 3), scenarios=HOOKS)
+def test_with_a_warm_start_factors_settle_on_the_best_ones_and_without_it_they_are_drawn_anew(ranks, scenario):
+    exact = alone(range(ranks.world), batch=always_the_same, model=Mixed, count=1)[0]
+    best = {"layer.weight": best_of_rank_one(exact["layer.weight"])}
+    moved, missed = {}, {}
+    for warm in (True, False):
+        options = {"warm_start": warm, "use_error_feedback": False, "matrix_approximation_rank": 1}
+        before, last = ranks(train, scenario, Mixed, always_the_same, START + WARMED, options)[0][-2:]
+        moved[warm] = gap([before], [last])
+        missed[warm] = gap([{"layer.weight": last["layer.weight"]}], [best])
+    assert moved[True] < 1e-3 < moved[False], f"from one iteration to the next {moved}"
+    if scenario == "powerSGD_hook":
+        assert missed[True] < 1e-3 < missed[False], f"from the best approximation {missed}"
+
+
 def communicated(ctx, hook):
     """How many elements this rank sent in a backward before the start and in the last one."""
     library = ctx.subject.powerSGD_hook

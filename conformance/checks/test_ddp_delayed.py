@@ -146,6 +146,31 @@ def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks, sc
     assert ranks(zero_in_some_way, scenario, expected) == [expected] * ranks.world
 
 
+def zero_before_backward(ctx, how, expected):
+    """As many loops do it: first the forward, then the gradients are cleared, then the backward."""
+    model = delaying(ctx, line_of(1.0, 1.0, 1.0), ["1.weight", "2.weight"], "0.weight")
+    seen = []
+    for iteration in range(3):
+        loss = model(mine(ctx, 1 + iteration)).sum()
+        if how == "cleared by other tensors":
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+        else:
+            model.zero_grad(set_to_none=how == "cleared to None")
+        loss.backward()
+        seen.append(settled(ctx, model, expected[iteration], iteration, LATE_S))
+    return seen
+
+
+@check("DDP-122", worlds=MANY, beyond=False, scenarios={
+    how: how for how in ("zeroed in place", "cleared to None", "cleared by other tensors")
+})  # fmt: skip
+def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_backward(ranks, scenario):
+    names = ("0.weight", "1.weight", "2.weight")
+    expected = [{name: [mean_of_all(ranks.world, times)] for name in names} for times in (1, 2, 3)]
+    assert ranks(zero_before_backward, scenario, expected) == [expected] * ranks.world
+
+
 # -- DDP-124: backward waits
 
 

@@ -90,16 +90,74 @@ class Two(models.Parts):
         super().__init__("ab")
 
 
-def step_parts(alone, optimizer, number, world):
-    """The rule for one process: average whatever somebody used, leave the rest alone."""
+def step_parts(alone, optimizer, number, world, active=None, to_none=True):
+    """The rule for one process: average whatever somebody used, leave the rest alone (or at a gradient of zeros)."""
     total = {}
-    for rank in range(world):
+    for rank in range(world) if active is None else active:
         alone.use = parts_used(rank, number)
-        for name, one in oracle.local_gradients(alone, overlapping.batch(rank, number), overlapping.loss).items():
-            total[name] = total.get(name, 0) + one / world
-    for name, parameter in alone.named_parameters():
-        parameter.grad = total.get(name)
+        used = [parameter for part in alone.use for parameter in alone.parts[part].parameters()]
+        found = torch.autograd.grad(overlapping.loss(alone(overlapping.batch(rank, number))), used)
+        for parameter, one in zip(used, found, strict=True):
+            total[parameter] = total.get(parameter, 0) + one / world
+    for parameter in alone.parameters():
+        if to_none or parameter.grad is None:
+            parameter.grad = total.get(parameter)
+        else:
+            parameter.grad = total.get(parameter, torch.zeros_like(parameter))
     optimizer.step()
+
+
+def search_unevenly(ctx, how, schedule, to_none):
+    """The same in a context that lists both, on uneven inputs; parameters after each iteration, and at the end."""
+    pairs, seen = [], []
+
+    def attempt():
+        pairs.append(pair_of(ctx, how))
+        seen.extend(train_parts(pairs[0]))
+        with ctx.subject.Join([pairs[0].ddp, pairs[0].zero]):
+            for number in range(READY + 2, READY + 2 + schedule[ctx.rank]):
+                pairs[0].model.use = parts_used(pairs[0].place, number)
+                pairs[0].ddp.zero_grad(set_to_none=to_none)
+                overlapping.loss(pairs[0].ddp(pairs[0].batch(number))).backward()
+                seen.append(Seen({}, parameters(pairs[0].model)))
+
+    error = caught(attempt)
+    return error, [one.parameters for one in seen], [parameters(pair.model) for pair in pairs]
+
+
+@check("HOOK-042", worlds=MANY, deadline_s=DEADLINE_S, beyond=False, scenarios={
+    f"{name}, gradients {how}": (way, how == "set to None")
+    for name, way in HOOKS.items() for how in ("set to None", "zeroed")
+})  # fmt: skip
+def test_a_search_on_uneven_inputs_leaves_everybody_where_one_process_is(ranks, scenario):
+    way, to_none = scenario
+    how = replace(way, model=Two, ddp={"find_unused_parameters": True})
+    for schedule in (tuple(1 + 3 * rank for rank in range(ranks.world)), (4, *[0] * (ranks.world - 1))):
+        errors, runs, ends = zip(*ranks(search_unevenly, how, schedule, to_none), strict=True)
+        if any(errors):
+            assert_refused(errors, Exception, "unused")
+            ranks.at_limit("a search for unused parameters is refused")
+            return
+        expected = searched_alone(schedule, to_none, [run[: how.warm_up] for run in runs])
+        for rank, run in enumerate(runs):
+            for number, seen in enumerate(run):
+                assert seen == expected[number], f"rank {rank}, schedule {schedule}, iteration {number}"
+            assert ends[rank] == [expected[-1]], f"rank {rank} at the end, schedule {schedule}"
+
+
+def searched_alone(schedule, to_none, first):
+    """One process's parameters after each iteration; ``first`` shows how often it may wait in the beginning."""
+    alone = Two()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.25, momentum=0.5)
+    expected = []
+    for number in range(READY + 2 + max(schedule)):
+        before = parameters(alone)
+        active = [rank for rank, count in enumerate(schedule) if count > number - READY - 2]
+        waits = len(expected) < len(first[0]) and all(run[number] == before for run in first)
+        if not waits:
+            step_parts(alone, optimizer, number, len(schedule), active, to_none or number < READY + 2)
+        expected.append(parameters(alone))
+    return expected
 
 
 # -- HOOK-043: a hook that returns something new

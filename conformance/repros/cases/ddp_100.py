@@ -1,6 +1,6 @@
 """With gradient_as_bucket_view an old gradient of a parameter that no rank uses is averaged."""
 
-# shows: DDP-100 *
+# shows: DDP-100 test_an_old_gradient_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel

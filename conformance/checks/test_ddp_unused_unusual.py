@@ -1,0 +1,130 @@
+"""Unused parameters in loops that are less simple: several forwards before a backward, tables that nobody looks up."""
+
+import torch
+from torch import nn
+
+from conformance import models, oracle
+from conformance.checking import WORLDS, check
+from conformance.observing import TINY_MIB, wrapped
+from conformance.training import gradients, numbers
+
+# -- several forwards before one backward
+
+# by iteration: what the forwards of the ranks run, one after the other; on even ranks, and on odd ones
+FORWARDS = [
+    (("ab", "bc"), ("bc", "a")),
+    (("a", "c"), ("c", "b")),
+    (("abc", "b"), ("a", "a")),
+    (("a", "a"), ("a", "c", "c")),
+    (("c", "ab", "b"), ("c",)),
+]
+
+
+def forwards_of(rank, iteration, alike):
+    """The parts that this rank's forwards of one iteration run."""
+    return FORWARDS[iteration][0 if alike else rank % 2]
+
+
+def total_loss(model, rank, iteration, alike, device=None):
+    """The sum of the outputs of all forwards of one iteration, each on data of its own."""
+    losses = []
+    for turn, used in enumerate(forwards_of(rank, iteration, alike)):
+        getattr(model, "module", model).use = used
+        losses.append(model(models.divisible(rank, 10 * iteration + turn).to(device)).sum())
+    return torch.stack(losses).sum()
+
+
+def forward_several_times(ctx, alike, options):
+    model = wrapped(ctx, models.Parts(), find_unused_parameters=True, bucket_cap_mb=TINY_MIB, **options)
+    seen = []
+    for iteration in range(len(FORWARDS)):
+        model.zero_grad(set_to_none=True)
+        total_loss(model, ctx.rank, iteration, alike, ctx.device).backward()
+        seen.append(gradients(model))
+    return seen
+
+
+def averages_of_several_forwards(world, alike):
+    model, found = models.Parts(), []
+    for iteration in range(len(FORWARDS)):
+        model.zero_grad(set_to_none=True)
+        for rank in range(world):
+            total_loss(model, rank, iteration, alike).backward()
+        sums = {name: parameter.grad for name, parameter in model.named_parameters()}
+        found.append(numbers((name, None if each is None else each / world) for name, each in sums.items()))
+    return found
+
+
+@check("DDP-099", scenarios={
+    "the same forwards on all ranks": (True, {}),
+    "other forwards on other ranks": (False, {}),
+    "other forwards, views": (False, {"gradient_as_bucket_view": True}),
+})  # fmt: skip
+def test_what_any_of_several_forwards_before_a_backward_uses_is_averaged(ranks, scenario):
+    alike, options = scenario
+    expected = averages_of_several_forwards(ranks.world, alike)
+    for rank, seen in enumerate(ranks(forward_several_times, alike, options)):
+        for iteration, found in enumerate(seen):
+            assert found == expected[iteration], f"rank {rank}, iteration {iteration}, {FORWARDS[iteration]}"
+
+
+# -- sparse gradients
+
+
+class Tables(nn.Module):
+    """Two sparse tables beside a dense layer; each forward looks up rows of those in ``use``."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleDict({name: nn.Embedding(6, 2, sparse=True) for name in "st"})
+        self.dense = models.scalar()
+        self.use = "st"
+
+    def forward(self, rows):
+        looked_up = [self.tables[name](rows).sum() * (1 + place) for place, name in enumerate("st") if name in self.use]
+        return 12 * (sum(looked_up) + self.dense(rows.float().view(-1, 1)).sum())
+
+
+# by iteration: the tables of even ranks, and those of odd ones
+LOOKED_UP = [("st", "st"), ("s", "s"), ("", ""), ("s", "t"), ("t", "t"), ("", "s"), ("st", "st")]
+
+
+def look_up_now_and_then(ctx, options):
+    model = wrapped(ctx, Tables(), find_unused_parameters=True, **options)
+    told = []
+    for iteration, used in enumerate(LOOKED_UP):
+        model.zero_grad(set_to_none=True)
+        model.module.use = used[ctx.rank % 2]
+        model(models.rows(ctx.rank, iteration).to(ctx.device)).backward()
+        held = [table.weight.grad for table in model.module.tables.values()]
+        told.append((densely(model.module), [None if grad is None else grad.is_sparse for grad in held]))
+    return told
+
+
+def densely(model):
+    held = ((name, parameter.grad) for name, parameter in model.named_parameters())
+    return numbers((name, None if grad is None else grad.to_dense()) for name, grad in held)
+
+
+def averages_of_tables(world):
+    model, expected = Tables(), []
+    for iteration, used in enumerate(LOOKED_UP):
+        total = {}
+        for rank in range(world):
+            model.use = used[rank % 2]
+            for name, gradient in oracle.local_gradients(model, models.rows(rank, iteration)).items():
+                total[name] = total.get(name, 0) + gradient.to_dense() / world
+        expected.append(numbers((name, total.get(name)) for name, _ in model.named_parameters()))
+    return expected
+
+
+@check("DDP-100", worlds=WORLDS, beyond=False, scenarios={
+    "several buckets": {"bucket_cap_mb": TINY_MIB},
+    "one bucket": {},
+})  # fmt: skip
+def test_a_table_that_nobody_looks_up_has_no_gradient_and_others_stay_sparse(ranks, scenario):
+    expected = averages_of_tables(ranks.world)
+    for rank, told in enumerate(ranks(look_up_now_and_then, scenario)):
+        for iteration, (found, sparse) in enumerate(told):
+            assert found == expected[iteration], f"rank {rank}, iteration {iteration}, tables {LOOKED_UP[iteration]}"
+            assert False not in sparse, f"rank {rank}, iteration {iteration}: a gradient is dense"

@@ -1,0 +1,73 @@
+"""A sharded optimizer's state is consolidated inside a join context, while some ranks have run out of inputs."""
+
+from conformance import models, scenario
+from conformance.checking import MANY, check
+from conformance.observing import TINY_MIB, assert_refused
+from conformance.ranks import caught
+from conformance.sharding import Alone, sharded, whole
+from conformance.training import parameters
+
+
+def consolidate_unevenly(ctx, schedule, to):
+    """Before each iteration but the first, and after the last: refusals, and where state and parameters end.
+
+    The first step is left out, as a gradient scaler may do: what a step tells the ranks, they do not know then.
+    """
+    model = models.Sum().to(ctx.device)
+    alone = Alone(ctx, model, "Adam", schedule)
+    ddp = ctx.subject.DistributedDataParallel(model, bucket_cap_mb=TINY_MIB)
+    zero = sharded(ctx, model.parameters(), "Adam")
+    refusals, wrong = [], []
+
+    def consolidate():
+        refusals.append(caught(zero.consolidate_state_dict, to))
+        if ctx.rank == to and refusals == [None] * len(refusals):
+            wrong.append(differing(zero.state_dict(), alone.optimizer.state_dict()))
+
+    with ctx.subject.Join([zero, ddp]):
+        for iteration in range(schedule[ctx.rank]):
+            if iteration:
+                consolidate()
+            zero.zero_grad()
+            ddp(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            if iteration:
+                zero.step()
+                alone.step(iteration)
+        if schedule[ctx.rank] == max(schedule):
+            consolidate()
+    for iteration in range(max(1, schedule[ctx.rank]), max(schedule)):
+        alone.step(iteration)
+    if ctx.rank == to and not any(refusals):
+        wrong.append(differing(zero.state_dict(), alone.optimizer.state_dict()))
+    return refusals, [each for each in wrong if each], parameters(model) == parameters(alone.model)
+
+
+def differing(ours, theirs):
+    """What of our state is not bit by bit that of the ordinary optimizer."""
+    found = [] if ours["state"].keys() == theirs["state"].keys() else [f"states of {list(ours['state'])}"]
+    for index, state in theirs["state"].items():
+        mine = ours["state"].get(index, {})
+        found += [f"{key} of parameter {index}" for key in state if not equal(mine.get(key), state[key])]
+    return found
+
+
+def equal(mine, theirs):
+    return mine is not None and (mine.cpu() == theirs.cpu()).all().item()
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=10, beyond=False)
+def test_live_ranks_may_consolidate_after_others_have_joined_or_are_refused(ranks):
+    last = ranks.world - 1
+    one_short, rank_0_long, last_long = (
+        scenario.one_short(ranks.world, 0), scenario.one_long(ranks.world, 0), scenario.one_long(ranks.world, last)
+    )  # fmt: skip
+    # the state goes to a live rank, and to one that has joined
+    for schedule, to in ((one_short, last), (rank_0_long, 0), (rank_0_long, last), (last_long, 0)):
+        told = ranks(consolidate_unevenly, schedule, to)
+        if any(any(refusals) for refusals, *_ in told):
+            assert_refused(told[schedule.index(max(schedule))][0], RuntimeError)
+            ranks.at_limit("the state cannot be consolidated while ranks have joined")
+            continue
+        for rank, (_, wrong, same) in enumerate(told):
+            assert wrong == [], f"rank {rank}, schedule {schedule}, consolidated to {to}"
+            assert same, f"the parameters of rank {rank} differ, schedule {schedule}, consolidated to {to}"
