@@ -25,7 +25,7 @@ def checked_groups(params: Any) -> list[Group]:
     if all(isinstance(item, torch.Tensor) for item in items):
         groups = [{"params": items}]
     elif all(isinstance(item, dict) for item in items):
-        groups = [_checked_group(item, place) for place, item in enumerate(items)]
+        groups = [checked_group(item, place) for place, item in enumerate(items)]
     else:
         kinds = sorted({"tensor" if isinstance(item, torch.Tensor) else type(item).__name__ for item in items})
         raise TypeError(
@@ -54,7 +54,13 @@ def _listed(params: Any) -> list[Any]:
         ) from None
 
 
-def _checked_group(group: Group, place: int) -> Group:
+def checked_group(group: Group, place: int) -> Group:
+    """The parameter group that is to stand at ``place``, its parameters in a list; it may be empty."""
+    if not isinstance(group, dict):
+        raise TypeError(
+            f"Parameter group {place} is of type {type(group).__name__}, not a dictionary: write "
+            "{'params': [...], ...}."
+        )
     if "params" not in group:
         raise ValueError(
             f"Parameter group {place} has no key 'params' (it has {sorted(map(str, group))}): write "

@@ -13,7 +13,7 @@ from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Joinable, JoinHook
 from . import checkpoint
-from .arguments import Group, check_alike, checked_groups, local_constructor
+from .arguments import Group, check_alike, checked_group, checked_groups, local_constructor
 from .compat import SENT_FROM_BACKWARD, CompatibleNames
 from .groups import copy_settings, take_settings
 from .joining import Joining
@@ -96,7 +96,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
                 logger.warning("parameters_as_bucket_view=True is ignored together with overlap_with_ddp=True.")
             # schedulers and users read the settings before the owners are fixed; bad ones show here and not later
             empty = [{**group, "params": []} for group in self.param_groups]
-            copy_settings(constructor(empty, **defaults).param_groups, self.param_groups)
+            self._show_settings_of(constructor(empty, **defaults))
         else:
             self._build_local()
             self._look_at_trainability()
@@ -125,9 +125,13 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
 
     def _build_local(self) -> None:
         self.optim = self._constructor(self._local_groups(self._team.rank), **self._defaults)
-        # the local optimizer fills in its own defaults; show them
-        copy_settings(self.optim.param_groups, self.param_groups)
+        self._show_settings_of(self.optim)
         self.state = self.optim.state
+
+    def _show_settings_of(self, local: torch.optim.Optimizer) -> None:
+        """The local optimizer fills in its own defaults; schedulers read them here, in groups and in ``defaults``."""
+        copy_settings(local.param_groups, self.param_groups)
+        self.defaults = {**self._defaults, **local.defaults}
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; call it on every rank. No parameter that is already here changes its owner (ZERO-014).
@@ -147,7 +151,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
                 "add_param_group() inside a join context: ranks that have run out of inputs would not hear of it and "
                 "could not follow. Call it on every rank before the block or behind it."
             )
-        (group,) = checked_groups([param_group])
+        group = checked_group(param_group, len(self.param_groups))
         check_alike([*self._parameters(), *group["params"]])
         super().add_param_group(group)
         added = self.param_groups[-1]
