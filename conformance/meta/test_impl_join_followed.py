@@ -297,16 +297,16 @@ def count_messages(ctx, schedule):
     with Join([thing]):
         for _ in range(schedule[ctx.rank]):
             thing.step((0, 1), False, 1)
-    return [event.shape for event in ctx.ledger()]
+    return [(event.dtype, *event.shape) for event in ctx.ledger()]
 
 
 def test_a_steady_iteration_costs_one_message_and_announcements_come_with_the_first_joined_rank():
     with Cluster(deadline_s=60) as cluster:
         for events in cluster.run(count_messages, ((2, 4),), world=2, subject="impl", ledger=True).values():
-            message = (2 + 1 + len(ACTS) + 2,)
-            steady_iteration = [message, (1,), (2,)]
-            announced_iteration = [message, message, (1,), message, (2,)]  # calls the roll and learns who has joined
-            next_iteration = [message, (1,), message, (2,)]  # the roll is called with the first announcement
+            message, *acts = ("int64", 1), ("float32", 1), ("float32", 2)
+            steady_iteration = [message, *acts]
+            announced_iteration = [message, message, acts[0], message, acts[1]]  # calls the roll, learns who has joined
+            next_iteration = [message, acts[0], message, acts[1]]  # the roll is called with the first announcement
             assert events == steady_iteration * 2 + announced_iteration + next_iteration + [message]
 
 

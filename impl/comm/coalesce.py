@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -20,18 +20,25 @@ def broadcast_coalesced(
     label: str,
     chunk_bytes: int = 250 * 1024 * 1024,
     watch: Watch | None = None,
+    actual: Callable[[], GroupRank] | None = None,
 ) -> None:
     """Overwrite ``tensors`` (dense, any shapes and dtypes) with those of ``source``, in chunks of ``chunk_bytes``.
+
+    With ``actual`` the source is only a guess, with which the ranks need not wait: when the first chunk has come all of
+    them ask for the right one, and send again if it is another.
 
     Blocks. The version counters of the tensors stay as they are, so that a graph which saved them remains usable
     (DDP-086).
     """
     for number, chunk in enumerate(_chunks(tensors, chunk_bytes)):
         packed, parts = _lay_out(chunk)
-        if team.rank == source:
-            with torch.no_grad():
-                copy_all(parts, chunk)
-        broadcast(team, packed, source, f"{label}, chunk {number}").wait(watch)
+        guessed = None
+        while guessed != source:
+            if team.rank == source:
+                with torch.no_grad():
+                    copy_all(parts, chunk)
+            broadcast(team, packed, source, f"{label}, chunk {number}").wait(watch)
+            guessed, source = source, source if actual is None else actual()
         if team.rank != source:
             copy_all([tensor.data for tensor in chunk], parts)
 

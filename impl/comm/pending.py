@@ -47,7 +47,7 @@ class Pending:
             self._wait_on_host(watch)
         return self.buffer
 
-    def read(self, watch: Watch | None = None) -> list[float]:
+    def read(self, watch: Watch | None = None) -> list[Any]:
         """Wait until the host knows the result, watched like ``wait``; returns the buffer's elements.
 
         On an accelerator the copy to the host runs on a stream of its own, so that the host waits for this collective

@@ -31,8 +31,8 @@ class Arrivals:
         self._reducer = weakref.ref(reducer)
         self._parameters = reducer.parameters
         self._recast = recast
-        #: autograd holds these only while a graph does, and hooks live as long as their node
-        self._nodes: dict[torch.Tensor, torch.autograd.graph.Node] = {}
+        #: the watched nodes; autograd holds these only while a graph does, and hooks live as long as their node
+        self.nodes: dict[torch.Tensor, torch.autograd.graph.Node] = {}
         self._handles: list[Any] = []
         #: whether each arrival is told by itself; otherwise the buckets' lists hold them
         self.counted = True
@@ -61,7 +61,7 @@ class Arrivals:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._nodes.clear()
+        self.nodes.clear()
         self.watching = False
 
     def _note(self, parameter: torch.nn.Parameter, append: Callable[[torch.Tensor], None]) -> None:
@@ -79,7 +79,7 @@ class Arrivals:
         if self._recast:
             self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
             return
-        node = self._nodes.setdefault(parameter, kernels.accumulator(parameter))
+        node = self.nodes.setdefault(parameter, kernels.accumulator(parameter))
         self._handles.append(node.register_hook(hook))
 
     def __del__(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
@@ -108,15 +109,18 @@ def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
         parameter.requires_grad_(False)
 
 
-def accumulates_now(parameters: Sequence[torch.Tensor]) -> bool:
+def accumulates_now(
+    parameters: Sequence[torch.Tensor], known: Mapping[torch.Tensor, torch.autograd.graph.Node]
+) -> bool:
     """Whether the backward pass now running (in one of whose hooks we are) may add to some ``.grad``.
 
-    False for ``torch.autograd.grad`` (DDP-065), for ``backward(inputs=...)`` that names none of the parameters, and
+    ``known`` are accumulating nodes of some of the parameters: finding one costs more than all the rest. False for ``torch.autograd.grad`` (DDP-065), for ``backward(inputs=...)`` that names none of the parameters, and
     where all parameters are frozen for the moment.
     """
-    trained = (each for each in parameters if each.requires_grad)
+    nodes = (node for each, node in known.items() if each.requires_grad)
+    further = (accumulator(each) for each in parameters if each.requires_grad and each not in known)
     try:
-        if any(torch._C._will_engine_execute_node(accumulator(each)) for each in trained):  # type: ignore[attr-defined]
+        if any(map(torch._C._will_engine_execute_node, chain(nodes, further))):  # type: ignore[attr-defined]
             return True  # as a rule told by the first one
     except RuntimeError:  # the functional interface was asked for this very gradient
         return False

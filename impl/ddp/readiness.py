@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -188,6 +188,11 @@ class Readiness:
     def order(self) -> list[int]:
         """The order of readiness in the last complete live backward; bucket by bucket where nobody counted."""
         return self._former_order if self.counted else self.noted()
+
+    @property
+    def nodes(self) -> Mapping[torch.Tensor, torch.autograd.graph.Node]:
+        """The nodes that accumulate gradients, of those parameters whose nodes are watched."""
+        return self._arrivals.nodes
 
     def stop(self) -> None:
         """Watch gradients no more."""

@@ -201,7 +201,7 @@ class Reducer:
         backward = self.forwards.running_backward = kernels.backward_id()
         if ticket.spent or not self.readiness.watching:
             return
-        if ticket.context is None and not kernels.accumulates_now(self.parameters):
+        if ticket.context is None and not kernels.accumulates_now(self.parameters, self.readiness.nodes):
             return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
         ticket.spent = True
         self._complaint = ""

@@ -107,12 +107,24 @@ class UnevenInputs(Parts, Joinable):
         if self._join_session is not None:
             self._join_session.announce(self, stage)
 
+    def _begin_iteration(self, due: list[Stage], *, sync: bool) -> None:
+        """At a forward: call the roll, with the stage that is due at once or else the reduction that will follow."""
+        session = self._join_session
+        if session is None:
+            return
+        if due:
+            session.begin(self, due[0])
+        else:
+            session.begin(self, likely=Stage.BUCKETS if sync and self._foretells() else None)
+
     def _announce_bucket(self, bucket: int | None) -> None:
         session = self._join_session
         if session is None:
             return
         if session.several_followers:  # another model's buckets may come in between: step by step
             session.announce(self, Stage.FINISH if bucket is None else Stage.BUCKET)
+        elif bucket is None:
+            session.confirm()
         elif bucket == 0:
             alone = session.alone and self._has_rebuilt_buckets and self._only_sums()
             if alone is not self._reduces_alone:
@@ -123,10 +135,14 @@ class UnevenInputs(Parts, Joinable):
     def _foretell_reduction(self) -> None:
         """A synchronised backward begins: let joined ranks start its reduction while this one still computes."""
         session = self._join_session
-        if session is None or session.several_followers or session.alone or self._delayed is not None:
-            return
-        if self._only_sums():
+        if session is not None and not session.alone and self._foretells():
             session.foretell(self, Stage.BUCKETS)
+
+    def _foretells(self) -> bool:
+        """Whether the reduction may be announced before it begins: nothing comes between, and all ranks may shadow it."""
+        session = self._join_session
+        between = session is None or session.several_followers or self._delayed is not None
+        return not between and self._buffer_hook is None and self._only_sums()
 
     def _only_sums(self) -> bool:
         """Whether reducing is but adding up dense gradients: no hook of the user's, no agreement on who used what.
@@ -164,6 +180,10 @@ class UnevenInputs(Parts, Joinable):
     def _source(self) -> GroupRank:
         """The rank whose word counts: group rank 0, or inside a join the highest active rank (DDPJ-024)."""
         return GroupRank(0) if self._join_session is None else self._join_session.source
+
+    def _likely_source(self) -> GroupRank:
+        """The same as far as it is known without waiting: right but for the iteration in which that rank has run out."""
+        return GroupRank(0) if self._join_session is None else self._join_session.likely_source
 
     def _watch(self) -> Watch | None:
         return None if self._join_session is None else self._join_session.watch

@@ -234,8 +234,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             self.reducer.times.forward_start = time.time_ns()
             self.reducer.check_finished()
         due = stages.due_before_forward(self, sync=sync)
-        if self._join_session is not None:
-            self._join_session.begin(self, due[0] if due else None)
+        self._begin_iteration(due, sync=sync)
         for place, stage in enumerate(due):
             if place > 0:
                 self._announce(stage)
@@ -430,13 +429,14 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             with torch.no_grad():
                 self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))
         else:
-            self._broadcast_buffers(self._source())
+            self._broadcast_buffers(self._likely_source())
 
     _sync_buffers = _sync_module_buffers  # the name by which subclasses in other libraries know it
 
     def _broadcast_buffers(self, source: GroupRank) -> None:
+        team, watch = self.reducer.team, self._watch()
         broadcast_coalesced(
-            self.reducer.team, self.modules_buffers, source, "buffers", self.broadcast_bucket_size, self._watch()
+            team, self.modules_buffers, source, "buffers", self.broadcast_bucket_size, watch, self._source
         )
 
     # -- as a module

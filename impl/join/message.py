@@ -1,13 +1,17 @@
 """The one control message of a followed context: who is active, who ran out, what begins, what comes next.
 
-    [ active | exhausted | begin slots: one per joinable | act slots: one per (joinable, act) | one slot per rank ]
+    [ exhausted | iterations | begin slots: one per joinable | act slots: one per (joinable, act) | one slot per rank ]
 
-It is a sum over the ranks. A live rank adds 1 to ``active``, to its own rank's slot, to the begin slot of the joinable
-that begins an iteration here (a *roll call*), and to the slot of the act that follows, if one does. A joined rank adds
-nothing; one that runs out in throwing mode adds 1 to ``exhausted``. Reading the sum needs no communication.
+It is a sum over the ranks. A live rank adds 1 to its own rank's slot, to the begin slot of the joinable that begins an
+iteration here (a *roll call*), and to the slot of the act that follows, if one does. A joined rank adds nothing; one
+that runs out in throwing mode adds 1 to ``exhausted``. Reading the sum needs no communication.
 
-A rank that is the only one left may tell of several iterations at once, in its begin slot; so may its last message of
-all, which says that it has run out like the others.
+A rank that is the only one left may tell of several ``iterations`` at once; so may its last message of all, which says
+that it has run out like the others.
+
+All slots lie in one whole number where they fit (see ``words``): Gloo cuts every all-reduce into pieces, and a message
+of one element costs a third of the processor time of one of fourteen. At four ranks on two cores (AMD EPYC) that is 0.4
+instead of 1.3 ms an iteration.
 """
 
 from __future__ import annotations
@@ -18,8 +22,10 @@ from functools import cached_property
 
 from ..comm.ranks import GroupRank
 from ..errors import RanksDisagree
+from .words import Words
 
-_ACTIVE, _EXHAUSTED, _HEADER = 0, 1, 2
+_EXHAUSTED, _ITERATIONS, _HEADER = 0, 1, 2
+_ITERATIONS_BITS = 18  # far more than a lone rank goes through between two signs of life
 
 
 @dataclass(frozen=True)
@@ -69,42 +75,52 @@ class Layout:
     @property
     def size(self) -> int:
         """Number of elements of a message."""
-        return _HEADER + len(self.names) + len(self._acts_in_order) + self.ranks
+        return self._words.number
 
-    def live(self, rank: GroupRank, begins: int | None, act: Act | None, iterations: int = 1) -> list[float]:
+    @cached_property
+    def _words(self) -> Words:
+        count = self.ranks.bit_length()
+        slots = self._first_rank_slot - _HEADER
+        return Words((count, _ITERATIONS_BITS, *[count] * slots, *[1] * self.ranks))
+
+    def live(self, rank: GroupRank, begins: int | None, act: Act | None, iterations: int = 1) -> list[int]:
         """What a live rank adds. It has something to say: an iteration begins, or an act follows, or both."""
         if begins is None and act is None:
             raise ValueError("a live rank sends a message only where an iteration begins or an act follows")
-        values = self.joined(begins=begins, iterations=iterations)
-        values[_ACTIVE] = 1.0
-        values[self._first_rank_slot + rank] = 1.0
+        counts = self._counts(begins, iterations)
+        counts[self._first_rank_slot + rank] = 1
         if act is not None:
-            values[self._first_act_slot + self._acts_in_order.index(act)] = 1.0
-        return values
+            counts[self._first_act_slot + self._acts_in_order.index(act)] = 1
+        return self._words.pack(counts)
 
-    def joined(self, exhausted: bool = False, begins: int | None = None, iterations: int = 0) -> list[float]:
+    def joined(self, exhausted: bool = False, begins: int | None = None, iterations: int = 1) -> list[int]:
         """What a rank adds that has run out of inputs; ``exhausted`` if that ends the context for everybody.
 
         ``begins`` and ``iterations``: what it went through alone and has not told of.
         """
-        values = [0.0] * self.size
-        values[_EXHAUSTED] = float(exhausted)
-        if begins is not None:
-            values[_HEADER + begins] = float(iterations)
-        return values
+        counts = self._counts(begins, iterations)
+        counts[_EXHAUSTED] = int(exhausted)
+        return self._words.pack(counts)
 
-    def read(self, sums: Sequence[float]) -> Reading:
+    def _counts(self, begins: int | None, iterations: int) -> list[int]:
+        counts = [0] * (self._first_rank_slot + self.ranks)
+        if begins is not None:
+            counts[_HEADER + begins] = 1
+            counts[_ITERATIONS] = iterations - 1  # more than one is told of where nobody else adds to it
+        return counts
+
+    def read(self, sums: Sequence[int]) -> Reading:
         """What a message says, from the sum over all ranks; ``RanksDisagree`` if live ranks are at different places."""
-        active = int(sums[_ACTIVE])
-        slots = sums[_HEADER : self._first_rank_slot]
-        if (active > 1 and any(slot not in (0.0, active) for slot in slots)) or (active and not any(slots)):
-            raise RanksDisagree(self._complaint(active, sums))
-        ranks = tuple(GroupRank(r) for r in range(self.ranks) if sums[self._first_rank_slot + r])
+        counts = self._words.unpack(sums)
+        slots = counts[_HEADER : self._first_rank_slot]
+        ranks = tuple(GroupRank(r) for r in range(self.ranks) if counts[self._first_rank_slot + r])
+        active = len(ranks)
+        if active and (not any(slots) or any(slot not in (0, active) for slot in slots)):
+            raise RanksDisagree(self._complaint(active, slots))
         begins = [j for j in range(len(self.names)) if slots[j]]
         acts = [act for act, slot in zip(self._acts_in_order, slots[len(self.names) :], strict=True) if slot]
-        iterations = int(slots[begins[0]]) if begins and active <= 1 else 1
         return Reading(
-            ranks, int(sums[_EXHAUSTED]), begins[0] if begins else None, acts[0] if acts else None, iterations
+            ranks, counts[_EXHAUSTED], begins[0] if begins else None, acts[0] if acts else None, 1 + counts[_ITERATIONS]
         )
 
     def name_of(self, act: Act) -> str:
@@ -119,11 +135,10 @@ class Layout:
     def _first_rank_slot(self) -> int:
         return self._first_act_slot + len(self._acts_in_order)
 
-    def _complaint(self, active: int, sums: Sequence[float]) -> str:
+    def _complaint(self, active: int, counts: Sequence[int]) -> str:
         said = [f"an iteration of {name} begins" for name in self.names]
         said += [f"{self.name_of(act)} follows" for act in self._acts_in_order]
-        counts = sums[_HEADER : self._first_rank_slot]
-        told = [f"{what} on {int(count)}" for what, count in zip(said, counts, strict=True) if count]
+        told = [f"{what} on {count}" for what, count in zip(said, counts, strict=True) if count]
         return (
             f"Join: the {active} ranks that still have inputs disagree about what comes next: {'; '.join(told)}. "
             "Their collectives would not match. Usual cause: a branch of the training loop that not all ranks take, "

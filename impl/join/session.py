@@ -12,9 +12,12 @@ sent is one roll call where an iteration begins:
     from then on     forward ----- roll call and announcement in one, as backward begins ---- buckets
                                    empty message, shadow of buckets
 
-Where somebody is known to have joined, a roll call that nothing follows at once waits for the first announcement, and
-an act may be *foretold*: announced without waiting, so that joined ranks are under way before the live ones need them.
-An act that was foretold and does not come is owed: before the next message the live ranks shadow it too.
+Where somebody is known to have joined, a roll call that nothing follows at once waits for the first announcement.
+
+An act may be *foretold*: announced without waiting, so that no live rank waits for an answer before it begins and joined
+ranks are under way before they are needed; while everybody seems to be live it is the roll call that foretells. An act
+that was foretold and does not come is owed: before the next message the live ranks shadow it, if there was anybody who
+believed them.
 
 The last rank that is left knows that it is *alone*: nobody adds anything to what it reduces. Its iterations need no
 message, but for a sign of life now and then, so that no wait of the others runs into the group's timeout.
@@ -65,9 +68,10 @@ class Session(Passage):
             ranks=team.size,
         )
         self._ready: dict[tuple[int | None, Act | None], torch.Tensor] = {}  # messages of this rank, to be cloned
-        self._understood: dict[tuple[float, ...], Reading] = {}  # the messages read so far; few differ
+        self._understood: dict[tuple[int, ...], Reading] = {}  # the messages read so far; few differ
         self._roll: Pending | None = None  # the message of a live rank not yet read; at most one
         self._last = Reading(tuple(GroupRank(rank) for rank in team.members))  # the last message with active ranks
+        self._before = self._last  # the message before that
         self._callers = set(self._leaders)  # the followers that call the roll; begin adds one that comes before them
         self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included
         self._unsaid: int | None = None  # whose iteration has begun with somebody absent and is not yet told of
@@ -78,8 +82,10 @@ class Session(Passage):
 
     # what followers call on live ranks
 
-    def begin(self, joinable: Joinable, act: int | None = None) -> None:
+    def begin(self, joinable: Joinable, act: int | None = None, *, likely: int | None = None) -> None:
         """Say that an iteration of ``joinable`` begins, and that ``act`` follows at once if one is given.
+
+        Without one, ``likely`` may name an act to be foretold with the roll call (see ``foretell``).
 
         A joinable that leads calls the roll: without blocking, except in throwing mode, where ``InputsExhausted`` may
         be raised. It does so each time it begins, since between any two of its iterations another rank may have run
@@ -93,7 +99,7 @@ class Session(Passage):
         if not self._begun:
             self._callers.add(place)
         if place in self._callers or place in self._begun:
-            self._begin_iteration(place, following)
+            self._begin_iteration(place, following, None if likely is None or following else Act(place, likely))
             return
         if following is not None:
             self._tell(following)
@@ -103,6 +109,10 @@ class Session(Passage):
         """Say, before its first collective, that ``act`` follows. Sends nothing while everybody is live."""
         if self._phase is Phase.LIVE:
             self._tell(Act(self._place_of(joinable), act))
+
+    def confirm(self) -> None:
+        """Read what is in flight: whether the ranks agree must be known before anything that they made is handed out."""
+        self._settle()
 
     def foretell(self, joinable: Joinable, act: int) -> None:
         """Say, without waiting, that ``act`` will be announced; not said while everybody seems to be live.
@@ -130,6 +140,11 @@ class Session(Passage):
     def source(self) -> GroupRank:
         """The highest active rank: whose buffers and parameters count."""
         return self._current().ranks[-1]
+
+    @property
+    def likely_source(self) -> GroupRank:
+        """The source as told by the message before the last one, whether that one has been read by now or not."""
+        return (self._last if self._roll is not None else self._before).ranks[-1]
 
     @property
     def everyone_active(self) -> bool:
@@ -175,7 +190,7 @@ class Session(Passage):
                 self._raise_exhausted_here()
             if self._phase is Phase.LIVE:
                 self._move(Phase.SHADOWING)
-            self._last = reading
+            self._before, self._last = self._last, reading
             self._count(reading, iterations)
             if reading.act is not None:
                 self._follow(reading.act)
@@ -191,7 +206,7 @@ class Session(Passage):
 
     # messages
 
-    def _begin_iteration(self, place: int, act: Act | None) -> None:
+    def _begin_iteration(self, place: int, act: Act | None, likely: Act | None) -> None:
         """Call the roll, or leave it to the first announcement if joined ranks have nothing to do before that."""
         self._pay()
         self._settle()
@@ -205,7 +220,8 @@ class Session(Passage):
             self._unsaid_iterations += 1
             self._begun = {place}
         else:
-            self._call_roll(place, act)
+            self._call_roll(place, act or likely)
+            self._owed = likely
 
     def _run_out(self) -> Reading:
         """The first empty message of this rank."""
@@ -223,9 +239,14 @@ class Session(Passage):
         return roll
 
     def _tell(self, act: Act) -> None:
-        """Announce an act if some rank shadows. The answer is awaited: a mismatch must show before the act begins."""
+        """Announce an act if some rank shadows. The answer is awaited: a mismatch must show before the act begins.
+
+        Not if the roll call has foretold it: whoever does so confirms before the act's results are used.
+        """
         if self._owed == act:
             self._owed = None
+            if not self._absence:
+                return
         else:
             self._pay()
             if self._unsaid is None and self.everyone_active:
@@ -241,7 +262,8 @@ class Session(Passage):
         if self._owed is not None:
             act, self._owed = self._owed, None
             self._settle()
-            self._follow(act)
+            if self._last.active < self.team.size:
+                self._follow(act)
 
     def _catch_up(self) -> None:
         """Nothing that is owed, unread or unsaid is left."""
@@ -258,8 +280,8 @@ class Session(Passage):
     def _post_roll(self, place: int, act: Act | None) -> Pending:
         return self._post(self._message(place, act), f"Join: roll call of {self._layout.names[place]}")
 
-    def _exchange(self, values: Sequence[float]) -> Reading:
-        return self._read(self._post(self._tensor(values), "Join: message of a joined rank"))
+    def _exchange(self, words: Sequence[int]) -> Reading:
+        return self._read(self._post(self._tensor(words), "Join: message of a joined rank"))
 
     def _post(self, message: torch.Tensor, label: str) -> Pending:
         self._last_word_s = time.monotonic()
@@ -283,8 +305,8 @@ class Session(Passage):
             ready = self._ready[begins, act] = self._tensor(self._layout.live(self.team.rank, begins, act))
         return ready.clone()
 
-    def _tensor(self, values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self.device)
+    def _tensor(self, words: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(words, dtype=torch.int64, device=self.device)
 
     def _settle(self) -> None:
         """Read the message that is in flight, if one is."""
@@ -294,7 +316,7 @@ class Session(Passage):
         reading = self._read(roll)
         if self.throw and reading.exhausted:
             self._raise_exhausted_elsewhere(reading.exhausted)
-        self._last = reading
+        self._before, self._last = self._last, reading
 
     def _current(self) -> Reading:
         if not self.alone:  # else nothing will change

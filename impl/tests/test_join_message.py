@@ -83,8 +83,8 @@ def test_a_live_rank_with_nothing_to_say_is_refused():
 
 
 def test_a_sum_in_which_active_ranks_said_nothing_is_refused():
-    sums = THREE.joined()
-    sums[0] = 2.0
+    said = THREE.joined(begins=0)
+    sums = [one - other for one, other in zip(total([THREE.live(0, 0, None)]), said, strict=True)]
     with pytest.raises(RanksDisagree):
         THREE.read(sums)
 
