@@ -114,8 +114,9 @@ def accumulates_now(
 ) -> bool:
     """Whether the backward pass now running (in one of whose hooks we are) may add to some ``.grad``.
 
-    ``known`` are accumulating nodes of some of the parameters: finding one costs more than all the rest. False for ``torch.autograd.grad`` (DDP-065), for ``backward(inputs=...)`` that names none of the parameters, and
-    where all parameters are frozen for the moment.
+    False for ``torch.autograd.grad`` (DDP-065), for ``backward(inputs=...)`` that names none of the parameters, and
+    where all parameters are frozen for the moment. ``known`` are the accumulating nodes of some of the parameters, for
+    whoever has them: finding one costs more than all the rest (12 of 16 µs).
     """
     nodes = (node for each, node in known.items() if each.requires_grad)
     further = (accumulator(each) for each in parameters if each.requires_grad and each not in known)

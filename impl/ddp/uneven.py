@@ -139,7 +139,7 @@ class UnevenInputs(Parts, Joinable):
             session.foretell(self, Stage.BUCKETS)
 
     def _foretells(self) -> bool:
-        """Whether the reduction may be announced before it begins: nothing comes between, and all ranks may shadow it."""
+        """Whether the reduction may be announced before it begins: nothing comes between, and all may shadow it."""
         session = self._join_session
         between = session is None or session.several_followers or self._delayed is not None
         return not between and self._buffer_hook is None and self._only_sums()
@@ -182,7 +182,7 @@ class UnevenInputs(Parts, Joinable):
         return GroupRank(0) if self._join_session is None else self._join_session.source
 
     def _likely_source(self) -> GroupRank:
-        """The same as far as it is known without waiting: right but for the iteration in which that rank has run out."""
+        """The same as far as is known without waiting: right but for the iteration in which that rank has run out."""
         return GroupRank(0) if self._join_session is None else self._join_session.likely_source
 
     def _watch(self) -> Watch | None:

@@ -7,17 +7,17 @@ sent is one roll call where an iteration begins:
 
     rank 0 (live)    roll call ----- forward ----- backward: buckets --------- roll call -- ...
     rank 1 (live)    roll call ----- forward ----- backward: buckets --------- leaves the block: empty message
-    afterwards       roll call ----- forward ----- announce, buckets
-                     empty message                 empty message, shadow of buckets
+    afterwards       roll call, foretells buckets ----- forward ----- buckets
+                     empty message, shadow of buckets; announced once more where they could not be foretold
     from then on     forward ----- roll call and announcement in one, as backward begins ---- buckets
                                    empty message, shadow of buckets
 
 Where somebody is known to have joined, a roll call that nothing follows at once waits for the first announcement.
 
-An act may be *foretold*: announced without waiting, so that no live rank waits for an answer before it begins and joined
-ranks are under way before they are needed; while everybody seems to be live it is the roll call that foretells. An act
-that was foretold and does not come is owed: before the next message the live ranks shadow it, if there was anybody who
-believed them.
+An act may be *foretold*: announced without waiting, so that no live rank waits for an answer before it begins, and
+joined ranks are under way before they are needed. While everybody seems to be live it is the roll call that foretells.
+An act that was foretold and does not come is owed: before the next message the live ranks shadow it, too, if somebody
+had joined and believed them.
 
 The last rank that is left knows that it is *alone*: nobody adds anything to what it reduces. Its iterations need no
 message, but for a sign of life now and then, so that no wait of the others runs into the group's timeout.
@@ -111,7 +111,7 @@ class Session(Passage):
             self._tell(Act(self._place_of(joinable), act))
 
     def confirm(self) -> None:
-        """Read what is in flight: whether the ranks agree must be known before anything that they made is handed out."""
+        """Read what is in flight: that the ranks agree must be known before anything that they made is handed out."""
         self._settle()
 
     def foretell(self, joinable: Joinable, act: int) -> None:
