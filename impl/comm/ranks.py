@@ -25,14 +25,22 @@ class Team:
 
     @staticmethod
     def of(group: dist.ProcessGroup | None = None) -> Team:
-        """The team of ``group``; the default group when it is None. ValueError if torch.distributed is not set up."""
+        """The team of ``group``; the default group when it is None.
+
+        ValueError if torch.distributed is not set up or this rank is not in the group; TypeError if it is no group.
+        """
         if group is None:
             group = dist.group.WORLD
             if group is None:
                 raise ValueError("There is no default process group yet: call init_process_group first.")
-        if isinstance(group, dist.ProcessGroup):  # asked itself: torch.distributed need not have been told of it
-            return Team(group, GroupRank(group.rank()), group.size())
-        return Team(group, GroupRank(dist.get_rank(group)), dist.get_world_size(group))
+        if not isinstance(group, dist.ProcessGroup):
+            if group == dist.GroupMember.NON_GROUP_MEMBER:
+                raise ValueError(
+                    "This rank is not a member of the process group that it was given, which is what new_group() "
+                    "returns on ranks that it leaves out: let only the group's members use it."
+                )
+            raise TypeError(f"process_group must be a process group as new_group() returns it, or None, not {group!r}.")
+        return Team(group, GroupRank(group.rank()), group.size())  # asked itself: torch may not have been told of it
 
     def global_rank(self, rank: GroupRank) -> GlobalRank:
         """The global rank of the member with this group rank.

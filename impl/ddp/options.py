@@ -94,6 +94,10 @@ def place(
             f"There is nothing to average: {type(module).__name__} has no managed parameters that require a gradient. "
             "Usual cause: a frozen model, or all names ignored. Use the module without DistributedDataParallel."
         )
+    if isinstance(device_ids, int | str | torch.device):
+        raise TypeError(
+            f"device_ids must be a list of the one device of this process, not that device itself: [{device_ids!r}]."
+        )
     if device_ids is not None and len(device_ids) > 1:
         raise ValueError(
             f"device_ids can only be None or contain a single element. It is {list(device_ids)}: start one process for "

@@ -20,8 +20,10 @@ def ignored_names(module: nn.Module) -> set[str]:
     """Names that the user excluded, as ``named_parameters`` spells them.
 
     A root-level name may be listed as "weight" or ".weight"; both mean the same tensor here (DDP-151). A tensor that is
-    ignored under one of its names is ignored under all of them (DDP-154).
+    ignored under one of its names is ignored under all of them (DDP-154). TypeError if this is no module.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"DistributedDataParallel wraps an object of torch.nn.Module, and {module!r} is none.")
     listed = {name.removeprefix(".") for name in getattr(module, _IGNORE_LIST, ())}
     tensors = {id(tensor) for name, tensor in _all_names(module) if name in listed}
     return listed | {name for name, tensor in _all_names(module) if id(tensor) in tensors}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from numbers import Real
 
 import torch
 
@@ -38,10 +40,13 @@ class BucketCaps:
 
     @staticmethod
     def of(cap_mib: float | None = None, caps_mib: Sequence[float] | None = None) -> BucketCaps:
-        """The caps that the constructor arguments ask for; a size given by the user holds for the first bucket too."""
+        """The caps that the constructor arguments ask for; a size given by the user holds for the first bucket too.
+
+        ValueError for what is not a finite number.
+        """
         if caps_mib:
-            return BucketCaps(tuple(int(cap * MIB) for cap in caps_mib))
-        return BucketCaps() if cap_mib is None else BucketCaps((int(cap_mib * MIB),))
+            return BucketCaps(tuple(_bytes_of(cap) for cap in caps_mib))
+        return BucketCaps() if cap_mib is None else BucketCaps((_bytes_of(cap_mib),))
 
     def of_bucket(self, position: int) -> int:
         return self.sizes_bytes[min(position, len(self.sizes_bytes) - 1)]
@@ -50,6 +55,12 @@ class BucketCaps:
     def steady_bytes(self) -> int:
         """The size that all buckets but the first few aim at."""
         return self.sizes_bytes[-1]
+
+
+def _bytes_of(cap_mib: float) -> int:
+    if not isinstance(cap_mib, Real) or not math.isfinite(cap_mib):
+        raise ValueError(f"A bucket's size (bucket_cap_mb, bucket_cap_mb_list) is a number of MiB, not {cap_mib!r}.")
+    return int(cap_mib * MIB)
 
 
 UNLIMITED = BucketCaps((2**62,))

@@ -1,0 +1,56 @@
+"""Arguments of the constructors that cannot be meant: each is refused with a sentence that names it."""
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch.optim import SGD
+
+from impl import DistributedDataParallel, ZeroRedundancyOptimizer
+from impl.tests.comm_hook_ranks import run_on_ranks
+
+
+def wrap(module=None, **arguments):
+    return lambda: DistributedDataParallel(nn.Linear(2, 2) if module is None else module, **arguments)
+
+
+def shard(**arguments):
+    return lambda: ZeroRedundancyOptimizer(nn.Linear(2, 2).parameters(), SGD, lr=1.0, **arguments)
+
+
+STRANGER = dist.GroupMember.NON_GROUP_MEMBER
+MISTAKES = {
+    "a function": (wrap(abs), "TypeError", "built-in function abs"),
+    "a class of modules": (wrap(nn.Linear), "TypeError", "class 'torch.nn.modules.linear.Linear'"),
+    "a bare device": (wrap(device_ids=1), "TypeError", "[1]"),
+    "a bare device by name": (wrap(device_ids="cuda:0"), "TypeError", "['cuda:0']"),
+    "a size as text": (wrap(bucket_cap_mb="25"), "ValueError", "'25'"),
+    "no number": (wrap(bucket_cap_mb=float("nan")), "ValueError", "nan"),
+    "no end": (wrap(bucket_cap_mb_list=[1, float("inf")]), "ValueError", "inf"),
+    "a group's name": (wrap(process_group="world"), "TypeError", "'world'"),
+    "ranks for a group": (shard(process_group=[0]), "TypeError", "[0]"),
+    "a group of others": (wrap(process_group=STRANGER), "ValueError", "not a member"),
+    "a group of others for ZeRO": (shard(process_group=STRANGER), "ValueError", "not a member"),
+}
+
+
+def complaints(rank, world):
+    heard = {}
+    for name, (mistake, _, _) in MISTAKES.items():
+        try:
+            mistake()
+        except Exception as error:
+            heard[name] = type(error).__name__, str(error)
+    return heard
+
+
+@pytest.fixture(scope="module")
+def heard():
+    (told,) = run_on_ranks(complaints, 1)
+    return told
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_cannot_be_meant_is_refused_and_named(heard, name):
+    _, kind, word = MISTAKES[name]
+    assert heard[name][0] == kind
+    assert word in heard[name][1]
