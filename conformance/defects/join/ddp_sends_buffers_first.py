@@ -10,12 +10,12 @@ CLAUSES = ("JOIN-053",)
 def plant() -> None:
     edit(
         DistributedDataParallel, "_pre_forward",
-        "    if self._join_session is not None:\n        self._join_session.begin(self, due[0] if due else None)\n"
+        "    self._begin_iteration(due, sync=sync)\n"
         "    for place, stage in enumerate(due):\n"
         "        if place > 0:\n            self._announce(stage)\n"
         "        stages.perform(self, stage)\n",
         "    for place, stage in enumerate(due):\n"
         "        if place > 0:\n            self._announce(stage)\n"
         "        stages.perform(self, stage)\n"
-        "    if self._join_session is not None:\n        self._join_session.begin(self, due[0] if due else None)\n",
+        "    self._begin_iteration(due, sync=sync)\n",
     )
