@@ -163,6 +163,34 @@ def test_a_changed_learning_rate_takes_effect_in_the_next_backward(ranks):
             assert gaps == {}, name
 
 
+def schedule_the_learning_rate(ctx, name, schedule):
+    """In a context a scheduler halves the rate after each iteration; the gap at its end."""
+    overlapped = Overlapped(ctx, name)
+    gaps = overlapped.train_many(range(INITIALISED))
+    alone = overlapped.alone
+    alone.schedule = [INITIALISED + count for count in schedule]
+
+    def scheduler_of(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    scheduler = scheduler_of(overlapped.zero)
+    with ctx.subject.Join([overlapped.ddp, overlapped.zero]):
+        for iteration in range(INITIALISED, alone.schedule[ctx.rank]):
+            overlapped.backward(iteration)
+            scheduler.step()
+    scheduler = scheduler_of(alone.optimizer)
+    for iteration in range(INITIALISED, max(alone.schedule)):
+        alone.step(iteration)
+        scheduler.step()
+    return gaps, alone.gap(overlapped.model)
+
+
+@check("ZERO-031", worlds=(2, 3), deadline_s=10)
+def test_a_changed_learning_rate_reaches_ranks_that_have_joined(ranks):
+    for name, schedule in (("SGD", tuple(1 + rank for rank in range(ranks.world))), ("Adam", (3, 1, 2)[: ranks.world])):
+        assert ranks(schedule_the_learning_rate, name, schedule) == [({}, None)] * ranks.world, f"{name}, {schedule}"
+
+
 def checkpoint(ctx, name):
     """Save, compare with the ordinary optimizer, load into it and back, and go on."""
     overlapped = Overlapped(ctx, name)

@@ -1,0 +1,95 @@
+"""Averages where a loop is less plain: ever more rows of a table, functional gradients first, parameters beside."""
+
+import torch
+from torch import nn
+
+from conformance import models, oracle
+from conformance.checking import MANY, check
+from conformance.observing import TINY_MIB
+from conformance.training import ddp, gradients, numbers
+
+# how many rows each rank looks up, by iteration: more than before on all ranks, on one, fewer, none but one
+ROWS = [lambda rank: 2, lambda rank: 5 + rank, lambda rank: 40 if rank == 0 else 1, lambda rank: 3, lambda rank: 60]
+
+
+def rows_of(rank, iteration):
+    generator = torch.Generator().manual_seed(100 * iteration + rank)
+    return torch.randint(0, 64, (ROWS[iteration](rank),), generator=generator)
+
+
+class Table(nn.Module):
+    """A sparse table; the gradient of a row is twelve for each time that it is looked up."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(64, 2, sparse=True)
+
+    def forward(self, rows):
+        return 12 * self.table(rows)
+
+
+def look_up_more_and_fewer(ctx):
+    model = ddp(ctx, Table().to(ctx.device))
+    told = []
+    for iteration in range(len(ROWS)):
+        model.zero_grad(set_to_none=True)
+        model(rows_of(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        told.append(model.module.table.weight.grad.to_dense().flatten().tolist())
+    return told
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_every_row_arrives_however_many_rows_the_ranks_have(ranks):
+    model, expected = Table(), []
+    for iteration in range(len(ROWS)):
+        found = [oracle.local_gradients(model, rows_of(rank, iteration)) for rank in range(ranks.world)]
+        expected.append((sum(each["table.weight"].to_dense() for each in found) / ranks.world).flatten().tolist())
+    for rank, told in enumerate(ranks(look_up_more_and_fewer)):
+        for iteration, seen in enumerate(told):
+            assert seen == expected[iteration], f"rank {rank}, iteration {iteration}"
+
+
+def differentiate_first(ctx, wanted):
+    """Between each forward and its backward the functional interface differentiates the same outputs."""
+    model = ddp(ctx, models.Sum().to(ctx.device), bucket_cap_mb=TINY_MIB)
+    seen = []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        x = models.divisible(ctx.rank, iteration).to(ctx.device).requires_grad_()
+        loss = model(x).sum()
+        torch.autograd.grad(loss, [x] if wanted == "inputs" else list(model.parameters()), retain_graph=True)
+        loss.backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-065", worlds=MANY, beyond=False, scenarios={of: of for of in ("inputs", "parameters")})
+def test_functional_gradients_leave_the_backward_that_follows_synchronised(ranks, scenario):
+    alone = models.Sum()
+    expected = []
+    for iteration in range(3):
+        batches = [models.divisible(rank, iteration) for rank in range(ranks.world)]
+        expected.append(numbers(oracle.averaged_gradients(alone, batches, ranks.world).items()))
+    assert ranks(differentiate_first, scenario) == [expected] * ranks.world
+
+
+def use_beside(ctx):
+    """One parameter is used by the loss alone, so that its gradient comes before those of the forward."""
+    model = ddp(ctx, models.Branches().to(ctx.device), bucket_cap_mb=1e-6)
+    seen = []
+    for iteration in range(4):
+        model.zero_grad(set_to_none=True)
+        x = models.divisible_scalar(ctx.rank, iteration).to(ctx.device)
+        output = model(x)
+        (output.sum() + 2 * model.module.b(x).sum()).backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_a_parameter_that_only_the_loss_uses_is_averaged_too(ranks):
+    expected = []
+    for iteration in range(4):
+        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
+        expected.append({"a.weight": [mean], "b.weight": [2 * mean]})
+    assert ranks(use_beside) == [expected] * ranks.world

@@ -1,0 +1,64 @@
+"""What joined ranks must hear of a sharded optimizer that is alone in its context: closures, and thawed parameters."""
+
+from conformance import scenario
+from conformance.checking import MANY, check
+from conformance.sharding import Twin, give, sharded, some_parameters
+
+
+def step_with_closures(ctx, schedule):
+    """Steps that are given a closure, which sets the gradients; gaps after each step and at the end."""
+    params = some_parameters(ctx)
+    twin, zero = Twin(params, "Adam"), sharded(ctx, params, "Adam")
+    gaps = []
+
+    def step(optimizer, targets, iteration):
+        def closure():
+            give(targets, iteration)
+            return iteration
+
+        return optimizer.step(closure)
+
+    with ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+            gaps.append(None if step(zero, params, iteration) == iteration else "the loss is lost")
+            step(twin.optimizer, twin.parameters, iteration)
+            gaps.append(twin.gap(params))
+    for iteration in range(schedule[ctx.rank], max(schedule)):
+        step(twin.optimizer, twin.parameters, iteration)
+    return [gap for gap in [*gaps, twin.gap(params)] if gap]
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_steps_with_closures_may_be_all_that_a_context_holds(ranks):
+    for schedule in (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0)):
+        assert ranks(step_with_closures, schedule) == [[]] * ranks.world, f"schedule {schedule}"
+
+
+def thaw_later(ctx, schedule, thawed):
+    """From the last iteration but one on some parameters are trained that were frozen; the gap at the end."""
+    params = some_parameters(ctx)
+    for place in thawed:
+        params[place].requires_grad_(False)
+    twin, zero = Twin(params), sharded(ctx, params)
+
+    def go_on(optimizer, targets, iteration):
+        if iteration == max(schedule) - 2:
+            for place in thawed:
+                targets[place].requires_grad_(True)
+        give(targets, iteration)
+        optimizer.step()
+
+    with ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+            go_on(zero, params, iteration)
+    for iteration in range(max(schedule)):
+        go_on(twin.optimizer, twin.parameters, iteration)
+    return twin.gap(params)
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_parameters_that_live_ranks_thaw_are_trained_on_joined_ranks_too(ranks):
+    for schedule in (scenario.one_long(ranks.world, 0, 1), scenario.one_long(ranks.world, ranks.world - 1, 1)):
+        for thawed in ((0, 3), (1, 2, 4)):
+            told = ranks(thaw_later, schedule, thawed)
+            assert told == [None] * ranks.world, f"schedule {schedule}, parameters {thawed}"

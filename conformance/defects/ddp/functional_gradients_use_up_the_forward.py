@@ -1,0 +1,12 @@
+"""After torch.autograd.grad the backward through the same forward stays local."""
+
+from impl.ddp.reducer import Reducer
+
+from ..planting import edit
+
+CLAUSES = ("DDP-065",)
+
+
+def plant() -> None:
+    asked = "if ticket.context is None and not kernels"
+    edit(Reducer, "begin", asked, f"ticket.spent = True\n    {asked}")

@@ -1,0 +1,11 @@
+"""A joined rank does not learn that live ranks train a parameter that was frozen."""
+
+from impl.zero.optimizer import ZeroRedundancyOptimizer
+
+from ..planting import edit
+
+CLAUSES = ("ZERO-020",)
+
+
+def plant() -> None:
+    edit(ZeroRedundancyOptimizer, "_take_news", "self._also_send(sent)", "pass")
