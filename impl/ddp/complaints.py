@@ -11,6 +11,12 @@ from .plan import ParameterSpec
 _NAMES_SHOWN = 20  # unless the debug level asks for all
 
 
+COMPILED_BACKWARD = (
+    "Compiled autograd is not compatible with DistributedDataParallel: gradients are reduced by hooks, which run while "
+    "the backward does. Compile the module or its forward (torch.compile), and let the backward run as it is."
+)
+
+
 def tell_unfinished(
     specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int, started: int, *, static: bool
 ) -> str:

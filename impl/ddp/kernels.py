@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -81,6 +82,12 @@ def unrecorded() -> AbstractContextManager[None]:
 def call_at_end_of_backward(callback: Callable[[], None]) -> None:
     """Have the autograd engine call ``callback`` when the backward pass now running (innermost, if nested) ends."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def backwards_are_compiled() -> bool:
+    """Whether compiled autograd is on (whose module is there once somebody has asked for it)."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return module is not None and bool(module.compiled_autograd_enabled)
 
 
 def backward_id() -> int:

@@ -27,7 +27,7 @@ from . import kernels
 from .arrivals import Arrivals
 from .bucket import Bucket
 from .bucket_queue import BucketQueue
-from .complaints import tell_replaced, tell_unannounced, tell_unfinished
+from .complaints import COMPILED_BACKWARD, tell_replaced, tell_unannounced, tell_unfinished
 from .log import Times
 from .plan import BucketCaps, BucketPlan, ParameterSpec
 from .planner import Planner
@@ -146,6 +146,8 @@ class Reducer:
 
     def admit(self, ticket: Ticket) -> None:
         """Note a grad-enabled forward, whose backward may now come."""
+        if ticket.sync and kernels.backwards_are_compiled():
+            self.traffic.around.fail(RuntimeError, COMPILED_BACKWARD)
         self.forwards.admit(ticket)
         if self.readiness.counted:
             return

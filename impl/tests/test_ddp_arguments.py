@@ -1,6 +1,8 @@
 """Arguments of the constructors that cannot be meant: each is refused with a sentence that names it."""
 
 import pytest
+import torch
+import torch._dynamo.compiled_autograd
 import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD
@@ -54,3 +56,22 @@ def test_what_cannot_be_meant_is_refused_and_named(heard, name):
     _, kind, word = MISTAKES[name]
     assert heard[name][0] == kind
     assert word in heard[name][1]
+
+
+def train_under_compiled_autograd(rank, world):
+    """The complaint, and the gradient of an ordinary iteration after it."""
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    with (
+        torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")),
+        pytest.raises(RuntimeError) as refused,
+    ):
+        model(torch.ones(1, 1)).backward()
+    model(torch.ones(1, 1)).backward()
+    return str(refused.value), model.module.weight.grad.item()
+
+
+def test_compiled_autograd_is_refused_with_a_remedy_and_does_no_harm():
+    ((told, gradient),) = run_on_ranks(train_under_compiled_autograd, 1)
+    assert "Compiled autograd" in told
+    assert "let the backward run as it is" in told
+    assert gradient == 1.0
