@@ -1,6 +1,6 @@
 """The bucket size is taken in units of a million bytes."""
 
-from impl.ddp.plan import BucketCaps
+import impl.ddp.plan
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-004",)
 
 
 def plant() -> None:
-    edit(BucketCaps, "of", "int(cap_mib * MIB)", "int(cap_mib * 1000 * 1000)")
+    edit(impl.ddp.plan, "_bytes_of", "int(cap_mib * MIB)", "int(cap_mib * 1000 * 1000)")

@@ -8,4 +8,4 @@ CLAUSES = ("DDP-004",)
 
 
 def plant() -> None:
-    edit(BucketCaps, "of", "BucketCaps((int(cap_mib * MIB),))", "BucketCaps((MIB, int(cap_mib * MIB)))")
+    edit(BucketCaps, "of", "BucketCaps((_bytes_of(cap_mib),))", "BucketCaps((MIB, _bytes_of(cap_mib)))")

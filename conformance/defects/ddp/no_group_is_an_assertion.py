@@ -8,4 +8,4 @@ CLAUSES = ("DDP-001",)
 
 
 def plant() -> None:
-    edit(Team, "of", "raise ValueError(", "raise AssertionError(")
+    edit(Team, "of", 'ValueError("There is no', 'AssertionError("There is no')

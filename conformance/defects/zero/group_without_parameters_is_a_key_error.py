@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-003",)
 
 
 def plant() -> None:
-    edit(impl.zero.arguments, "_checked_group", 'if "params" not in group:', "if not group:")
+    edit(impl.zero.arguments, "checked_group", 'if "params" not in group:', "if not group:")
