@@ -171,6 +171,26 @@ def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_bac
     assert ranks(zero_before_backward, scenario, expected) == [expected] * ranks.world
 
 
+def evaluate_before_backward(ctx, expected):
+    """Between forward and backward the model is asked without gradients, as for a target or a measure."""
+    model = delaying(ctx, line_of(1.0, 1.0), ["1.weight"], "0.weight")
+    seen = []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        loss = model(mine(ctx, 1 + iteration)).sum()
+        with torch.no_grad():
+            model(mine(ctx))
+        loss.backward()
+        seen.append(settled(ctx, model, expected[iteration], iteration, LATE_S))
+    return seen
+
+
+@check("DDP-122", worlds=MANY, beyond=False)
+def test_an_evaluation_between_forward_and_backward_changes_nothing(ranks):
+    expected = [{name: [mean_of_all(ranks.world, times)] for name in ("0.weight", "1.weight")} for times in (1, 2, 3)]
+    assert ranks(evaluate_before_backward, expected) == [expected] * ranks.world
+
+
 # -- DDP-124: backward waits
 
 

@@ -136,17 +136,18 @@ class Bucket:
 
     def zeros(self) -> torch.Tensor:
         """A contribution of nothing: what a joined rank sends (DDPJ-009)."""
-        return self._sparse_gradient(self.spec.parameters) if self.flat is None else torch.zeros_like(self.flat)
+        return self._no_rows() if self.flat is None else torch.zeros_like(self.flat)
 
     # -- filling
 
     def collect(self, unused: Collection[int], factor: float = 1.0) -> torch.Tensor:
-        """Bring the local gradients, times ``factor``, into the flat buffer and return it; ``unused`` ones are zeros.
+        """Bring the local gradients, times ``factor``, into the flat buffer and return it; absent ones are zeros.
 
-        A sparse bucket returns its gradient as it is, or an empty one.
+        ``unused`` ones contribute what they hold from earlier iterations, so that averages add up (DDP-059). A sparse
+        bucket returns its gradient as it is, or an empty one.
         """
         if self.flat is None:
-            return self._sparse_gradient(unused)
+            return self._sparse_gradient()
         self.factor = factor
         gradients: list[Any] = [parameter.grad for parameter in self.parameters]
         if unused or any(map(is_, gradients, repeat(None))):
@@ -168,25 +169,30 @@ class Bucket:
         targets, sources = [], []
         for place, (index, parameter) in enumerate(zip(self.spec.parameters, self.parameters, strict=True)):
             gradient, view = parameter.grad, self.views[place]
-            if index in unused or gradient is None:
-                if gradient is view:
-                    self._set_aside[place] = view.clone()
+            if gradient is None:
                 view.zero_()
-            elif gradient is not view:  # else autograd has accumulated right here
+            elif gradient is view:  # autograd has accumulated right here, now or in an earlier iteration
+                if index in unused:
+                    self._set_aside[place] = view.clone()
+            else:
                 targets.append(view)
                 sources.append(gradient)
         if sources:
             kernels.copy_all(targets, sources)
 
-    def _sparse_gradient(self, unused: Collection[int]) -> torch.Tensor:
+    def _sparse_gradient(self) -> torch.Tensor:
         parameter = self.parameters[0]
-        if parameter.grad is None or self.spec.slots[0].parameter in unused:
-            return torch.sparse_coo_tensor(
-                torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
-                torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device),
-                parameter.shape,
-            )
+        if parameter.grad is None:
+            return self._no_rows()
         return parameter.grad if parameter.grad.is_sparse else parameter.grad.to_sparse(1)
+
+    def _no_rows(self) -> torch.Tensor:
+        parameter = self.parameters[0]
+        return torch.sparse_coo_tensor(
+            torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
+            torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device),
+            parameter.shape,
+        )
 
     def kept_gradient(self, place: int) -> torch.Tensor | None:
         """The gradient that the parameter at ``place`` keeps if nobody used it; between ``collect`` and ``deliver``."""

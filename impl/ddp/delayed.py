@@ -35,7 +35,7 @@ class DelayedReduction:
         self._flats: list[torch.Tensor] = []
         self._views: dict[nn.Parameter, torch.Tensor] = {}
         self._lay_out()
-        #: whether the last forward asks for a reduction; set at the end of each forward
+        #: whether the last forward with gradients asks for a reduction; set at its end
         self._due = False
         triggered = kernels.weak_call(weakref.WeakMethod(self._triggered))
         self._handle = trigger.register_post_accumulate_grad_hook(triggered)
@@ -88,7 +88,8 @@ class DelayedReduction:
     def after_forward(self) -> None:
         """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123)."""
         ddp = self._ddp()
-        self._due = torch.is_grad_enabled() and ddp is not None and ddp.require_backward_grad_sync
+        if torch.is_grad_enabled():  # an evaluation says nothing about the backward that is still to come
+            self._due = ddp is not None and ddp.require_backward_grad_sync
         for parameter, view in self._views.items():
             if parameter.grad is None:
                 view.zero_()

@@ -101,7 +101,7 @@ class Use:
         return index not in self.unused or bool(self._since_sync[index])
 
     def left_out(self) -> Collection[int]:
-        """Parameters that contribute zeros: not used now nor, with accumulation, since the last synchronisation."""
+        """Parameters that contribute only what they held: not used now nor, accumulating, since the last reduction."""
         if not self.unused or not self.searched:
             return self.unused
         return {index for index in self.unused if not self._since_sync[index]}

@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-009",)
 
 
 def plant() -> None:
-    edit(Bucket, "zeros", "self._sparse_gradient(self.spec.parameters)", "self._sparse_gradient(())")
+    edit(Bucket, "zeros", "self._no_rows()", "self._sparse_gradient()")
