@@ -44,6 +44,18 @@ def syncs_buffers_in_forward(broadcast_buffers: bool | None, forward_sync: bool 
     return True if broadcast_buffers is None else bool(broadcast_buffers)
 
 
+def check_kinds(device_mesh: Any, mixed_precision: Any, trigger: Any) -> None:
+    """TypeError for what would otherwise be noticed late, by somebody who cannot name the argument."""
+    wanted = (
+        ("device_mesh", device_mesh, hasattr(device_mesh, "get_group"), "a DeviceMesh"),
+        ("mixed_precision", mixed_precision, hasattr(mixed_precision, "reduce_dtype"), "a _MixedPrecision"),
+        ("param_to_hook_all_reduce", trigger, isinstance(trigger, torch.Tensor), "one of the module's parameters"),
+    )
+    for name, value, fits, kind in wanted:
+        if value is not None and not fits:
+            raise TypeError(f"{name} must be {kind} or None, not {value!r}.")
+
+
 def check_delay_pair(named: Sequence[Any] | None, trigger: nn.Parameter | None) -> None:
     """ValueError unless the two delay arguments come together (DDP-014)."""
     if (named is None) != (trigger is None):

@@ -101,6 +101,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         super().__init__()  # of Joinable, which passes on to nn.Module
         self.logger = None
         options.warn_of_old_arguments(check_reduction, broadcast_buffers, forward_sync_buffers)
+        options.check_kinds(device_mesh, mixed_precision, param_to_hook_all_reduce)
         options.check_delay_pair(delay_all_reduce_named_params, param_to_hook_all_reduce)
         self.process_group = options.group_of(process_group, device_mesh)
         self.device_mesh = device_mesh

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..comm import collectives
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank, Team
+from .exchange import Exchange
 from .handle import Handle
 from .hooks import FollowingHook
 from .lifecycle import Phase
@@ -67,8 +67,7 @@ class Session(Passage):
             acts=tuple(_acts(hook) for hook in hooks),
             ranks=team.size,
         )
-        self._ready: dict[tuple[int | None, Act | None], torch.Tensor] = {}  # messages of this rank, to be cloned
-        self._understood: dict[tuple[int, ...], Reading] = {}  # the messages read so far; few differ
+        self._exchange = Exchange(team, device, self._layout)
         self._roll: Pending | None = None  # the message of a live rank not yet read; at most one
         self._last = Reading(tuple(GroupRank(rank) for rank in team.members))  # the last message with active ranks
         self._before = self._last  # the message before that
@@ -78,7 +77,6 @@ class Session(Passage):
         self._unsaid_iterations = 0  # how many such iterations; more than one only where this rank is alone
         self._absence = False  # whether somebody was known to be absent when the current iteration began
         self._owed: Act | None = None  # foretold and not yet begun
-        self._last_word_s = 0.0  # when this rank posted its latest message
 
     # what followers call on live ranks
 
@@ -194,7 +192,7 @@ class Session(Passage):
             self._count(reading, iterations)
             if reading.act is not None:
                 self._follow(reading.act)
-            reading = self._exchange(self._layout.joined())
+            reading = self._read(self._exchange.answer(self._layout.joined()))
         if self.shadowing:
             self._count(reading, iterations)
         return self._phase is Phase.LIVE
@@ -210,7 +208,7 @@ class Session(Passage):
         """Call the roll, or leave it to the first announcement if joined ranks have nothing to do before that."""
         self._pay()
         self._settle()
-        silent = self.alone and time.monotonic() - self._last_word_s < _SIGN_OF_LIFE_EVERY_S
+        silent = self.alone and time.monotonic() - self._exchange.last_word_s < _SIGN_OF_LIFE_EVERY_S
         if not silent or self._unsaid != place:
             self._say()
             self._settle()
@@ -228,7 +226,7 @@ class Session(Passage):
         if not self.alone:
             self._catch_up()
         begins, self._unsaid = self._unsaid, None
-        return self._exchange(self._layout.joined(self.throw, begins, self._unsaid_iterations))
+        return self._read(self._exchange.answer(self._layout.joined(self.throw, begins, self._unsaid_iterations)))
 
     def _call_roll(self, place: int, act: Act | None) -> Pending:
         self._catch_up()
@@ -255,7 +253,7 @@ class Session(Passage):
         self._settle()
 
     def _post_act(self, act: Act) -> Pending:
-        return self._post(self._message(self._unsaid, act), f"Join: announcement of {self._layout.name_of(act)}")
+        return self._post(self._unsaid, act, f"Join: announcement of {self._layout.name_of(act)}")
 
     def _pay(self) -> None:
         """Shadow what was foretold and did not come: an iteration was broken off, and joined ranks wait in it."""
@@ -278,35 +276,16 @@ class Session(Passage):
             self._roll = self._post_roll(self._unsaid, None)
 
     def _post_roll(self, place: int, act: Act | None) -> Pending:
-        return self._post(self._message(place, act), f"Join: roll call of {self._layout.names[place]}")
+        return self._post(place, act, f"Join: roll call of {self._layout.names[place]}")
 
-    def _exchange(self, words: Sequence[int]) -> Reading:
-        return self._read(self._post(self._tensor(words), "Join: message of a joined rank"))
-
-    def _post(self, message: torch.Tensor, label: str) -> Pending:
-        self._last_word_s = time.monotonic()
-        return collectives.all_reduce(self.team, message, label)
+    def _post(self, begins: int | None, act: Act | None, label: str) -> Pending:
+        """Post a message of this rank while it is live, which also tells what was unsaid."""
+        iterations, self._unsaid, self._unsaid_iterations = max(self._unsaid_iterations, 1), None, 0
+        return self._exchange.post(begins, act, iterations, label)
 
     def _read(self, pending: Pending) -> Reading:
-        sums = tuple(pending.read(self.watch))
-        reading = self._understood.get(sums)
-        if reading is None:
-            with self._shared():
-                reading = self._understood[sums] = self._layout.read(sums)
-        return reading
-
-    def _message(self, begins: int | None, act: Act | None) -> torch.Tensor:
-        """A message of this rank while it is live, which also tells what was unsaid."""
-        iterations, self._unsaid, self._unsaid_iterations = max(self._unsaid_iterations, 1), None, 0
-        if iterations > 1:
-            return self._tensor(self._layout.live(self.team.rank, begins, act, iterations))
-        ready = self._ready.get((begins, act))
-        if ready is None:  # made from Python numbers only once, as that costs more than a copy
-            ready = self._ready[begins, act] = self._tensor(self._layout.live(self.team.rank, begins, act))
-        return ready.clone()
-
-    def _tensor(self, words: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(words, dtype=torch.int64, device=self.device)
+        with self._shared():
+            return self._exchange.read(pending, self.watch)
 
     def _settle(self) -> None:
         """Read the message that is in flight, if one is."""
