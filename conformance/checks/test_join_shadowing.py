@@ -138,6 +138,28 @@ def test_each_notification_adds_up_to_the_number_of_active_ranks(ranks, schedule
     schedules.examine(examine, drawn=False)
 
 
+def notify_before_a_model(ctx, several):
+    found = []
+    for schedule in several:
+        model, beside, sums = ddp(ctx, scalar()), recorder(ctx), []
+        with ctx.subject.Join([beside, model]):
+            for _ in range(schedule[ctx.rank]):
+                handle = beside.step()
+                model(torch.ones(1, 1)).sum().backward()
+                sums.append((total(handle), handle.result()[0].tolist()))
+        found.append(sums)
+    return found
+
+
+@check("JOIN-031")
+def test_before_a_model_too_notifications_add_up_to_the_number_of_active_ranks(ranks):
+    several = [(2,) * ranks.world, linear(ranks.world), linear(ranks.world)[::-1]]
+    for schedule, seen in by_schedule(ranks, notify_before_a_model, several):
+        for rank, sums in enumerate(seen):
+            actives = [len(active_ranks(schedule, i)) for i in range(schedule[rank])]
+            assert sums == [(active, [active]) for active in actives], schedule
+
+
 def value(rank, iteration):
     """What a rank contributes: small whole numbers, different for every rank and iteration."""
     return float(1 + 3 * rank + 10 * iteration)

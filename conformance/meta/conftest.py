@@ -1,11 +1,19 @@
 """What the tests of impl on real ranks share."""
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from conformance.ranks import Cluster
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """A shell's background job is started deaf to Ctrl-C, and hands that on to the commands which tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

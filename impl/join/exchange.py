@@ -45,6 +45,10 @@ class Exchange:
             reading = self._understood[sums] = self._layout.read(sums)
         return reading
 
+    def active(self, sums: torch.Tensor) -> torch.Tensor:
+        """The number of active ranks that a message told of: one element."""
+        return torch.tensor([float(self._layout.read(sums.tolist()).active)], device=self._device)
+
     def _post(self, message: torch.Tensor, label: str) -> Pending:
         self.last_word_s = time.monotonic()
         return collectives.all_reduce(self._team, message, label)

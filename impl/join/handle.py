@@ -15,15 +15,23 @@ from ..comm.pending import Pending, Watch
 class Handle(dist.Work):
     """A ``torch.distributed.Work`` whose result is one tensor of one element: the number of active ranks (JOIN-031).
 
-    ``wait`` raises as soon as a peer is known to have failed. ``seen`` is told once that the caller waits, so that the
-    context can look at the whole message behind the number; it may raise what the message says.
+    ``wait`` raises as soon as a peer is known to have failed. Where the number comes with a whole message, ``number``
+    finds it in there, and ``seen`` is told that the caller waits, so that the context can look at the rest; both may
+    raise what the message says.
     """
 
-    def __init__(self, pending: Pending, watch: Watch, seen: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        pending: Pending,
+        watch: Watch,
+        seen: Callable[[], None] | None = None,
+        number: Callable[[torch.Tensor], torch.Tensor] = lambda buffer: buffer,
+    ) -> None:
         super().__init__()
         self._pending = pending
         self._watch = watch
         self._seen = seen
+        self._number = number
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the number; a timeout that is given is the backend's to keep."""
@@ -37,7 +45,7 @@ class Handle(dist.Work):
     def result(self) -> list[torch.Tensor]:
         """The number of active ranks as a tensor of one element, in a list as torch's handles give it. Waits."""
         self.wait()
-        return [self._pending.buffer[:1]]
+        return [self._number(self._pending.buffer)]
 
     def is_completed(self) -> bool:
         return bool(self._pending.work.is_completed())
@@ -53,4 +61,5 @@ class Handle(dist.Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future of what ``result`` gives."""
-        return self._pending.future().then(lambda whole: [whole.value()[0][:1]])
+        number = self._number
+        return self._pending.future().then(lambda whole: [number(whole.value()[0])])

@@ -177,7 +177,9 @@ class Session(Passage):
             roll = self._call_roll(place, None)
         else:
             roll = self._call_roll(place, Act(place, 0))
-        return Handle(roll, self.watch, seen=lambda: self._settle_if(roll)) if first else None
+        if not first:
+            return None
+        return Handle(roll, self.watch, seen=lambda: self._settle_if(roll), number=self._exchange.active)
 
     def shadow(self) -> bool:
         """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""
