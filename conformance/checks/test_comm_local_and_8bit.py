@@ -59,8 +59,7 @@ def test_without_a_subgroup_gradients_are_averaged_over_the_machine(ranks):
 
 
 def wide():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 20))
+    return models.drawn(nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 20)))
 
 
 def batch(rank, iteration):

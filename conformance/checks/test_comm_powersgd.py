@@ -9,6 +9,7 @@ from torch import nn
 
 from conformance.checking import MANY, check
 from conformance.hooked import TINY_MIB, alone, gap, hooked, step
+from conformance.models import drawn
 from conformance.ranks import caught
 
 HOOKS = {"by layer": "powerSGD_hook", "by bucket": "batched_powerSGD_hook"}
@@ -27,9 +28,9 @@ class Layers(nn.Module):
 
     def __init__(self):
         super().__init__()
-        torch.manual_seed(0)
         self.layers = nn.ModuleList([nn.Linear(16, 24), nn.Linear(16, 24)])
-        self.register_buffer("mix", torch.randn(24, 24))
+        self.register_buffer("mix", torch.empty(24, 24))
+        drawn(self)
 
     def forward(self, x):
         return (self.layers[0](x) @ self.mix).tanh() + self.layers[1](x).tanh()
@@ -50,8 +51,7 @@ def always_the_same(rank, _iteration):
 
 
 def straight():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 24))
+    return drawn(nn.Sequential(nn.Linear(16, 24)))
 
 
 # -- COMM-025: the start
@@ -165,9 +165,9 @@ class Mixed(nn.Module):
 
     def __init__(self):
         super().__init__()
-        torch.manual_seed(0)
         self.layer = nn.Linear(16, 24)
-        self.register_buffer("mix", torch.randn(24, 24))
+        self.register_buffer("mix", torch.empty(24, 24))
+        drawn(self)
 
     def forward(self, x):
         return (self.layer(x) @ self.mix).tanh()

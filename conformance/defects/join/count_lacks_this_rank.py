@@ -8,4 +8,4 @@ CLAUSES = ("JOIN-031", "JOIN-055")
 
 
 def plant() -> None:
-    edit(Handle, "get_future", "whole.value()[0][:1]", "whole.value()[0][:1] - 1")
+    edit(Handle, "get_future", "number(whole.value()[0])", "number(whole.value()[0]) - 1")

@@ -8,4 +8,4 @@ CLAUSES = ("JOIN-031",)
 
 
 def plant() -> None:
-    edit(Handle, "result", "[self._pending.buffer[:1]]", "[]")
+    edit(Handle, "result", "[self._number(self._pending.buffer)]", "[]")
