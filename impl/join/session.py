@@ -1,4 +1,4 @@
-"""What one rank knows of the others inside a followed context, and how it tells joined ranks what comes next.
+"""How live ranks tell joined ones what comes next, and how a joined rank follows them.
 
 A *follower* is a joinable of this package (DDP, ZeRO). Its joined ranks do not guess the order of an iteration: while
 some rank shadows, the live ranks announce each act (a group of collectives) with one small all-reduce, and a joined
@@ -33,13 +33,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..comm.pending import Pending
-from ..comm.ranks import GroupRank, Team
-from .exchange import Exchange
+from ..comm.ranks import Team
+from .attendance import Attendance
 from .handle import Handle
 from .hooks import FollowingHook
 from .lifecycle import Phase
 from .message import Act, Layout, Reading
-from .passage import Passage
 
 if TYPE_CHECKING:
     from .hooks import Joinable, JoinHook
@@ -48,35 +47,22 @@ _MAIN_HOOK = "main hook"  # the only act of a plain joinable
 _SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's timeout
 
 
-class Session(Passage):
+class Session(Attendance):
     """The passage through a context that holds a follower; ``joinable._join_session`` while it lasts.
 
-    All that it tells comes from the last message read. Every rank reads every message, so the answers are equal on all
-    ranks at equal places of the program. In phases other than LIVE, ``begin`` and ``announce`` do nothing (JOIN-055).
+    In phases other than LIVE, ``begin`` and ``announce`` do nothing (JOIN-055).
     """
 
     def __init__(
         self, team: Team, device: torch.device, throw: bool, joinables: Sequence[Joinable], hooks: Sequence[JoinHook]
     ) -> None:
-        super().__init__(team, device, throw)
+        super().__init__(team, device, throw, _layout(joinables, hooks, team.size))
         self._hooks = tuple(hooks)
         self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
         self._leaders = _leaders(hooks)
-        self._layout = Layout(
-            names=tuple(f"joinable {place} ({type(joinable).__name__})" for place, joinable in enumerate(joinables)),
-            acts=tuple(_acts(hook) for hook in hooks),
-            ranks=team.size,
-        )
-        self._exchange = Exchange(team, device, self._layout)
-        self._roll: Pending | None = None  # the message of a live rank not yet read; at most one
-        self._last = Reading(tuple(GroupRank(rank) for rank in team.members))  # the last message with active ranks
-        self._before = self._last  # the message before that
         self._callers = set(self._leaders)  # the followers that call the roll; begin adds one that comes before them
         self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included
-        self._unsaid: int | None = None  # whose iteration has begun with somebody absent and is not yet told of
-        self._unsaid_iterations = 0  # how many such iterations; more than one only where this rank is alone
         self._absence = False  # whether somebody was known to be absent when the current iteration began
-        self._owed: Act | None = None  # foretold and not yet begun
 
     # what followers call on live ranks
 
@@ -108,10 +94,6 @@ class Session(Passage):
         if self._phase is Phase.LIVE:
             self._tell(Act(self._place_of(joinable), act))
 
-    def confirm(self) -> None:
-        """Read what is in flight: that the ranks agree must be known before anything that they made is handed out."""
-        self._settle()
-
     def foretell(self, joinable: Joinable, act: int) -> None:
         """Say, without waiting, that ``act`` will be announced; not said while everybody seems to be live.
 
@@ -121,39 +103,6 @@ class Session(Passage):
             self._settle()
             self._owed = Act(self._place_of(joinable), act)
             self._roll = self._post_act(self._owed)
-
-    # what everybody may ask; each waits for the roll call
-
-    @property
-    def active(self) -> int:
-        """Number of active ranks in the current iteration."""
-        return self._current().active
-
-    @property
-    def active_ranks(self) -> tuple[GroupRank, ...]:
-        """The active ranks of the current iteration, ascending; after the last one, those that took part in it."""
-        return self._current().ranks
-
-    @property
-    def source(self) -> GroupRank:
-        """The highest active rank: whose buffers and parameters count."""
-        return self._current().ranks[-1]
-
-    @property
-    def likely_source(self) -> GroupRank:
-        """The source as told by the message before the last one, whether that one has been read by now or not."""
-        return (self._last if self._roll is not None else self._before).ranks[-1]
-
-    @property
-    def everyone_active(self) -> bool:
-        """Whether no rank is known to have run out."""
-        return self.active == self.team.size
-
-    @property
-    def alone(self) -> bool:
-        """Whether this rank is the only one that has inputs, for all the rest of the block. Waits for nothing."""
-        known = self._phase is Phase.LIVE and self._roll is None and self._owed is None
-        return known and self._last.active == 1 < self.team.size
 
     @property
     def several_followers(self) -> bool:
@@ -190,7 +139,7 @@ class Session(Passage):
                 self._raise_exhausted_here()
             if self._phase is Phase.LIVE:
                 self._move(Phase.SHADOWING)
-            self._before, self._last = self._last, reading
+            self._keep(reading)
             self._count(reading, iterations)
             if reading.act is not None:
                 self._follow(reading.act)
@@ -204,7 +153,7 @@ class Session(Passage):
             iterations[reading.begins] += reading.iterations
             self._warn_of_skew(max(iterations.values()), deeper=1)
 
-    # messages
+    # what is said, and when
 
     def _begin_iteration(self, place: int, act: Act | None, likely: Act | None) -> None:
         """Call the roll, or leave it to the first announcement if joined ranks have nothing to do before that."""
@@ -254,9 +203,6 @@ class Session(Passage):
             self._roll = self._post_act(act)
         self._settle()
 
-    def _post_act(self, act: Act) -> Pending:
-        return self._post(self._unsaid, act, f"Join: announcement of {self._layout.name_of(act)}")
-
     def _pay(self) -> None:
         """Shadow what was foretold and did not come: an iteration was broken off, and joined ranks wait in it."""
         if self._owed is not None:
@@ -271,44 +217,6 @@ class Session(Passage):
         self._settle()
         self._say()
         self._settle()
-
-    def _say(self) -> None:
-        """Call the roll that was left to an announcement. While there is one nothing is in flight and nothing owed."""
-        if self._unsaid is not None:
-            self._roll = self._post_roll(self._unsaid, None)
-
-    def _post_roll(self, place: int, act: Act | None) -> Pending:
-        return self._post(place, act, f"Join: roll call of {self._layout.names[place]}")
-
-    def _post(self, begins: int | None, act: Act | None, label: str) -> Pending:
-        """Post a message of this rank while it is live, which also tells what was unsaid."""
-        iterations, self._unsaid, self._unsaid_iterations = max(self._unsaid_iterations, 1), None, 0
-        return self._exchange.post(begins, act, iterations, label)
-
-    def _read(self, pending: Pending) -> Reading:
-        with self._shared():
-            return self._exchange.read(pending, self.watch)
-
-    def _settle(self) -> None:
-        """Read the message that is in flight, if one is."""
-        if self._roll is None:
-            return
-        roll, self._roll = self._roll, None
-        reading = self._read(roll)
-        if self.throw and reading.exhausted:
-            self._raise_exhausted_elsewhere(reading.exhausted)
-        self._before, self._last = self._last, reading
-
-    def _current(self) -> Reading:
-        if not self.alone:  # else nothing will change
-            self._say()
-            self._settle()
-        return self._last
-
-    def _settle_if(self, roll: Pending) -> None:
-        """Read this roll call unless a later one has already done so."""
-        if self._roll is roll:
-            self._settle()
 
     def _follow(self, act: Act) -> None:
         hook = self._hooks[act.joinable]
@@ -325,6 +233,11 @@ class Session(Passage):
                 f"{type(joinable).__name__} is not listed in this join context, so its acts cannot be announced. "
                 "Usual cause: a copy of a listed object. List the object that is used in the loop."
             ) from None
+
+
+def _layout(joinables: Sequence[Joinable], hooks: Sequence[JoinHook], ranks: int) -> Layout:
+    names = tuple(f"joinable {place} ({type(joinable).__name__})" for place, joinable in enumerate(joinables))
+    return Layout(names, tuple(_acts(hook) for hook in hooks), ranks)
 
 
 def _acts(hook: JoinHook) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Inside a context buffers come from the group's last rank, joined or not."""
 
-from impl.join.session import Session
+from impl.join.attendance import Attendance
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-024",)
 
 
 def plant() -> None:
-    edit(Session, "source", "return self._current().ranks[-1]", "return GroupRank(self.team.size - 1)")
+    edit(Attendance, "source", "return self._current().ranks[-1]", "return GroupRank(self.team.size - 1)")

@@ -1,6 +1,6 @@
 """Inside a context buffers come from the lowest rank that is still active."""
 
-from impl.join.session import Session
+from impl.join.attendance import Attendance
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-024",)
 
 
 def plant() -> None:
-    edit(Session, "source", "ranks[-1]", "ranks[0]")
+    edit(Attendance, "source", "ranks[-1]", "ranks[0]")

@@ -1,6 +1,6 @@
 """The source of buffers is the highest rank that was active in the iteration before."""
 
-from impl.join.session import Session
+from impl.join.attendance import Attendance
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-024",)
 
 
 def plant() -> None:
-    edit(Session, "source", "self._current().ranks[-1]", "self._last.ranks[-1]")
+    edit(Attendance, "source", "self._current().ranks[-1]", "self._last.ranks[-1]")
