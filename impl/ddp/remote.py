@@ -9,23 +9,35 @@ import torch
 from torch.distributed import autograd as dist_autograd
 
 
-@contextmanager
-def borrowed_gradients(context: int, parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[int]]:
-    """Inside the block the parameters' ``.grad`` is what they have in this context, or None.
+class RemoteBackward:
+    """A backward whose forward ran in a distributed-autograd context.
 
-    Yields the indices of those that have something. Afterwards the context holds what ``.grad`` has become, and
-    ``.grad`` is what it was.
+    What arrives in it is looked at when it ends, for autograd does not say whether a gradient went to ``.grad`` or to
+    the context.
     """
-    found = dist_autograd.get_gradients(context)
-    before = [parameter.grad for parameter in parameters]
-    borrowed = [found.get(parameter) for parameter in parameters]
-    for parameter, gradient in zip(parameters, borrowed, strict=True):
-        parameter.grad = gradient
-    try:
-        yield [index for index, gradient in enumerate(borrowed) if gradient is not None]
+
+    def __init__(self, context: int) -> None:
+        self._context = context
+        #: the parameters that have arrived so far
+        self.postponed: list[int] = []
+
+    @contextmanager
+    def borrowed_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[int]]:
+        """Inside the block the parameters' ``.grad`` is what they have in this context, or None.
+
+        Yields the indices of those that have something. Afterwards the context holds what ``.grad`` has become, and
+        ``.grad`` is what it was.
+        """
+        found = dist_autograd.get_gradients(self._context)
+        before = [parameter.grad for parameter in parameters]
+        borrowed = [found.get(parameter) for parameter in parameters]
         for parameter, gradient in zip(parameters, borrowed, strict=True):
-            if gradient is not None and parameter.grad is not None and parameter.grad is not gradient:
-                gradient.copy_(parameter.grad)
-    finally:
-        for parameter, old in zip(parameters, before, strict=True):
-            parameter.grad = old
+            parameter.grad = gradient
+        try:
+            yield [index for index, gradient in enumerate(borrowed) if gradient is not None]
+            for parameter, gradient in zip(parameters, borrowed, strict=True):
+                if gradient is not None and parameter.grad is not None and parameter.grad is not gradient:
+                    gradient.copy_(parameter.grad)
+        finally:
+            for parameter, old in zip(parameters, before, strict=True):
+                parameter.grad = old

@@ -1,11 +1,11 @@
 """Nobody waits for the futures that a buffer hook returns."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.reduction import Reduction
 
-from ..planting import swap
+from ..planting import edit
 
 CLAUSES = ("DDP-095",)
 
 
 def plant() -> None:
-    swap(Reducer, "_await_others", lambda self: self.other_futures.clear())
+    edit(Reduction, "_results", "future.wait()", "pass")

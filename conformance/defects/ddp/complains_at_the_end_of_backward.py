@@ -1,6 +1,6 @@
 """A backward that leaves gradients out raises at its end, though a further one may complete it."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.backwards import Backwards
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("DDP-062",)
 
 def plant() -> None:
     edit(
-        Reducer,
+        Backwards,
         "_complete",
         "        return  # another backward",
         "        self._armed = False\n        self.check_finished()  # another backward",

@@ -1,6 +1,6 @@
 """After torch.autograd.grad the backward through the same forward stays local."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.backwards import Backwards
 
 from ..planting import edit
 
@@ -9,4 +9,4 @@ CLAUSES = ("DDP-065",)
 
 def plant() -> None:
     asked = "if ticket.context is None and not kernels"
-    edit(Reducer, "begin", asked, f"ticket.spent = True\n    {asked}")
+    edit(Backwards, "begin", asked, f"ticket.spent = True\n    {asked}")

@@ -1,6 +1,6 @@
 """A gradient that comes before those of the outputs, in the same backward, is not counted."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.backwards import Backwards
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-049",)
 
 
 def plant() -> None:
-    edit(Reducer, "begin", "self.forwards.came_early(backward)", "()")
+    edit(Backwards, "begin", "self.forwards.came_early(backward)", "()")

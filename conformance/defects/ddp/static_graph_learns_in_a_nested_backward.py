@@ -1,6 +1,6 @@
 """The first iteration of a static graph is over when the first backward inside of backward is."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.backwards import Backwards
 
 from ..planting import swap
 
@@ -8,9 +8,9 @@ CLAUSES = ("DDP-110", "DDP-111")
 
 
 def plant() -> None:
-    def arrived(self: Reducer, index: int) -> None:
+    def arrived(self: Backwards, index: int) -> None:
         right(self, index)
         if self.use.learning:
             self._arm()
 
-    right = swap(Reducer, "arrived", arrived)
+    right = swap(Backwards, "arrived", arrived)

@@ -1,6 +1,6 @@
 """A joined rank sums its zeros without calling the registered communication hook."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.reduction import Reduction
 
 from ..planting import swap
 
@@ -8,11 +8,11 @@ CLAUSES = ("DDPJ-033",)
 
 
 def plant() -> None:
-    def shadow_bucket(self: Reducer) -> bool:
+    def shadow_bucket(self: Reduction) -> bool:
         hook, self.traffic.hook = self.traffic.hook, None
         try:
             return right(self)
         finally:
             self.traffic.hook = hook
 
-    right = swap(Reducer, "shadow_bucket", shadow_bucket)
+    right = swap(Reduction, "shadow_bucket", shadow_bucket)

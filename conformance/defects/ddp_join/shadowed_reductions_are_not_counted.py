@@ -1,6 +1,6 @@
 """A joined rank does not count the reductions that it has shadowed, so later it disagrees about the rebuild."""
 
-from impl.ddp.reducer import Reducer
+from impl.ddp.reduction import Reduction
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-031", "DDPJ-034")
 
 
 def plant() -> None:
-    edit(Reducer, "shadow_finish", "        self._note_reduction(untouched)\n", "")
+    edit(Reduction, "shadow_finish", "self._note_reduction(self._results(live=False))", "self._results(live=False)")

@@ -1,0 +1,206 @@
+"""The backwards of a live rank: which of them is reduced, what arrives in it, when it is over.
+
+    IDLE ── begin: an output was reached, or ──► FILLING ── arrived, should_be_full: buckets start
+      ▲     something arrived unannounced           │
+      └──── delivered, or given up (abandon) ◄──────┘ a callback of the engine at its end; open until all have arrived
+"""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+
+import torch
+
+from . import kernels
+from .complaints import tell_replaced, tell_unannounced
+from .log import Times
+from .reduction import Reduction
+from .remote import RemoteBackward
+from .ticket import Forwards, Ticket
+
+
+class Phase(Enum):
+    """Where the reducer stands. Legal moves: IDLE → FILLING (begin), FILLING → IDLE (finish, abandon)."""
+
+    IDLE = "no synchronised backward is under way"
+    FILLING = "a synchronised backward has begun and has not delivered"
+
+
+class Backwards(Reduction):
+    """The side of a ``Reducer`` that autograd calls."""
+
+    #: the forwards whose backward may come; supplied by ``Reducer``
+    forwards: Forwards
+    #: when the parts of this iteration began and ended, for the log; supplied by ``Reducer``
+    times: Times
+
+    phase = Phase.IDLE
+    #: whether the engine will call ``_backward_ended`` for a backward now running
+    _armed = False
+    #: what the next forward is to complain about, unless a backward still puts it right
+    _complaint = ""
+    #: while FILLING: set if the backward is one of distributed autograd
+    _remote: RemoteBackward | None = None
+
+    def begin(self, ticket: Ticket) -> None:
+        """A backward through this ticket's forward starts now."""
+        backward = self.forwards.running_backward = kernels.backward_id()
+        if ticket.spent or not self.readiness.watching:
+            return
+        if ticket.context is None and not kernels.accumulates_now(self.parameters, self.readiness.nodes):
+            return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
+        ticket.spent = True
+        self._complaint = ""
+        if not ticket.sync or self.phase is Phase.FILLING:
+            return
+        self._open(ticket)
+        self._arm()
+        for index in self.forwards.came_early(backward):
+            self.arrived(index)
+
+    def _open(self, ticket: Ticket) -> None:
+        self.phase = Phase.FILLING
+        self.times.backward_start = time.time_ns()
+        self._remote = None if ticket.context is None else RemoteBackward(ticket.context)
+        self.readiness.begin(ticket.unused)
+        self.traffic.around.foretell()
+
+    def _arm(self) -> None:
+        self._armed = True
+        kernels.call_at_end_of_backward(self._backward_ended)
+
+    def arrived(self, index: int) -> None:
+        """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114)."""
+        if self._remote is not None and self.phase is Phase.FILLING:
+            self._remote.postponed.append(index)
+            return
+        received = self.use.received(index, self.parameters[index].grad)
+        if self.phase is Phase.IDLE and not self._begins_late(index):
+            return
+        if self.readiness.count(index, received):
+            self._start_full_buckets()
+
+    def should_be_full(self, place: int) -> None:
+        """The parameter that completed bucket ``place`` last time has accumulated."""
+        if self.phase is Phase.IDLE:
+            self._perhaps_unannounced(kernels.backward_id())
+            return
+        full = self.readiness.full(place)
+        if full:
+            self._start_full_buckets()
+        elif full is None:
+            self._count_again()
+
+    def _count_again(self) -> None:
+        for index in self.readiness.count_again(under_way=self.phase is Phase.FILLING):
+            self.arrived(index)
+
+    def _begins_late(self, index: int) -> bool:
+        """An arrival before its backward announced itself: outputs out of sight, or a parameter used outside."""
+        backward = kernels.backward_id()
+        ticket = self.forwards.unannounced(backward, index)
+        if ticket is not None:
+            self.begin(ticket)
+        else:
+            self._perhaps_unannounced(backward)
+        return ticket is not None
+
+    def _perhaps_unannounced(self, backward: int) -> None:
+        """Something arrived while no output has told of a backward: look again when this backward is over."""
+        if self.forwards.waits_for_another(backward):
+            kernels.call_at_end_of_backward(self._unannounced_ended)
+
+    def _unannounced_ended(self) -> None:
+        """Reduce what a backward accumulated that went through no output: a penalty on gradients alone, say.
+
+        It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
+        been one beside the forward's own (a penalty on weights), which will average what both have accumulated.
+        """
+        ticket, backward = self.forwards.latest, self.forwards.unannounced_backward
+        if self.phase is not Phase.IDLE or ticket is None or ticket.spent or backward is None:
+            return
+        came = {*self.forwards.came_early(backward), *self.readiness.noted()}
+        awaited = set(range(len(self.parameters))) - self.use.not_awaited(self.plan.left_out, ticket.unused)
+        missing = sorted(awaited - came)
+        if missing:
+            self._complaint = tell_unannounced(self.specs, missing, self.team.rank)
+            return
+        self._open(ticket)
+        self._armed = True
+        for index in came if self.readiness.counted else ():
+            self.arrived(index)
+        self._complete()
+
+    def _start_full_buckets(self) -> None:
+        if not self._armed:  # a further backward through the same forward completes what the former one left open
+            self._arm()
+        if not self.queue.started:
+            self.times.comm_start = time.time_ns()
+        with kernels.unrecorded():
+            self.queue.start_full(self.use.left_out())
+
+    # -- finishing
+
+    def _backward_ended(self) -> None:
+        """The engine's callback: a backward in which we armed is over."""
+        self._armed = False
+        if self.phase is not Phase.FILLING:
+            return
+        remote, self._remote = self._remote, None
+        if remote is None or not self._ended_remotely(remote):
+            self._complete()
+
+    def _ended_remotely(self, remote: RemoteBackward) -> bool:
+        """Reduce the gradients that a backward of distributed autograd has left in its context, if there are any.
+
+        Such a forward may also be followed by an ordinary backward; what arrived is looked at here in either case.
+        """
+        self._armed = True
+        with torch.no_grad(), remote.borrowed_gradients(self.parameters) as present:
+            for index in present:
+                self.arrived(index)
+            if present:
+                self._complete()
+        self._armed = False
+        for index in [] if present else remote.postponed:
+            self.arrived(index)
+        return bool(present)
+
+    def _complete(self) -> None:
+        """Reduce what has not started yet and deliver, unless a further backward is to complete this one."""
+        if not self.readiness.backward_ended():
+            self._count_again()
+        for index in self.readiness.overlooked():
+            self.arrived(index)
+        if self.readiness.missing():
+            replaced = [] if self.readiness.anything() else self.traffic.around.replaced()
+            if replaced:
+                self._complaint = tell_replaced(self.specs, replaced, self.team.rank)
+            return  # another backward may complete it; otherwise the next forward complains (DDP-062)
+        self._armed = True  # whatever raises from here on has ended this backward
+        with kernels.unrecorded():
+            if not self.queue.all_started:
+                self._start_full_buckets()
+            self._finish()
+        self._armed = False
+
+    def _finish(self) -> None:
+        self.times.backward_end = time.time_ns()
+        self.traffic.around.announce(None)
+        untouched = self._results(live=True)
+        self.times.comm_end = time.time_ns()
+        self.readiness.delivered()
+        self.use.delivered()
+        self.phase = Phase.IDLE
+        self._note_reduction(untouched)
+        self.use.judge_search(self.planner.reductions)
+        self.traffic.around.delivered()
+
+    def abandon(self) -> None:
+        """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
+        if self.queue.forsake():  # buffers in flight are left to their collectives
+            self._lay_out(self.plan)
+        self.phase = Phase.IDLE
+        self._armed = False
+        self.other_futures.clear()
