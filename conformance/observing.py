@@ -54,21 +54,37 @@ def takes(ctx: RankContext, *arguments: str) -> None:
 _ACCELERATOR_WORDS = ("accelerator", "stream", "events")  # how a subject complains that it has none
 
 
+def asks_for_accelerator(error: RuntimeError | Caught) -> bool:
+    """Whether an error on the CPU says that this needs an accelerator.
+
+    A torch that was built for one says so by a class of its own, with the words of a driver that is not there.
+    """
+    if isinstance(error, Caught):
+        text, of_one = error.text, error.is_a(torch.AcceleratorError)
+    else:
+        text, of_one = str(error), isinstance(error, torch.AcceleratorError)
+    return of_one or any(word in text for word in _ACCELERATOR_WORDS)
+
+
 def or_lacks_accelerator(ctx: RankContext, act: Callable[[], Any]) -> Any:
     """What ``act`` returns; *not run* where the subject can do it only with an accelerator and there is none."""
     try:
         return act()
     except RuntimeError as error:
-        if ctx.device.type == "cpu" and any(word in str(error) for word in _ACCELERATOR_WORDS):
+        if ctx.device.type == "cpu" and asks_for_accelerator(error):
             raise NotRun(f"{ctx.subject.name} needs an accelerator for this") from error
         raise
 
 
+def lowered(ctx: RankContext, config: Mapping[str, torch.dtype]) -> Any:
+    """The subject's configuration for mixed precision with these dtypes; ``Unsupported`` if it has none."""
+    takes(ctx, "mixed_precision")
+    return private(ctx.subject.ddp, "_MixedPrecision")(**config)
+
+
 def mixed(ctx: RankContext, model: nn.Module, config: Mapping[str, torch.dtype], **options: Any) -> Any:
     """``model`` under DDP with these dtypes lowered: ``mixed(ctx, model, {"param_dtype": torch.float16})``."""
-    takes(ctx, "mixed_precision")
-    lowered = private(ctx.subject.ddp, "_MixedPrecision")(**config)
-    return wrapped(ctx, model, mixed_precision=lowered, **options)
+    return wrapped(ctx, model, mixed_precision=lowered(ctx, config), **options)
 
 
 # -- errors and warnings

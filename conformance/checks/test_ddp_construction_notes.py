@@ -6,11 +6,10 @@ import os
 import re
 import time
 
-import torch
 import torch.distributed.autograd as dist_autograd
 
 from conformance import models, oracle
-from conformance.checking import NotRun, check
+from conformance.checking import check
 from conformance.observing import TINY_MIB, about, assert_refused, mean_of_all, mine, takes, trained, warned, wrapped
 from conformance.ranks import caught
 from conformance.remote import remote_calls
@@ -44,8 +43,6 @@ def test_check_reduction_warns_when_true_and_changes_nothing(ranks):
 
 
 def use_broadcast_buffers(ctx):
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13):
-        raise NotRun(f"broadcast_buffers is deprecated from torch 2.13 on, and this is {torch.__version__}")
     takes(ctx, "forward_sync_buffers")
     choices = [{}, {"broadcast_buffers": False}, {"broadcast_buffers": True},
                {"broadcast_buffers": True, "forward_sync_buffers": False}, {"forward_sync_buffers": False}]  # fmt: skip

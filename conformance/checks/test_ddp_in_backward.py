@@ -6,7 +6,14 @@ from torch import nn
 from conformance import models, oracle
 from conformance.checking import MANY, WORLDS, NotRun, check
 from conformance.hooked import TINY_MIB, done
-from conformance.observing import assert_refused, mean_of_all, mine, or_lacks_accelerator, wrapped
+from conformance.observing import (
+    asks_for_accelerator,
+    assert_refused,
+    mean_of_all,
+    mine,
+    or_lacks_accelerator,
+    wrapped,
+)
 from conformance.ranks import caught
 from conformance.training import gradients, numbers, parameters, private
 
@@ -99,7 +106,9 @@ def test_attached_optimizers_work_on_the_cpu_or_ask_for_an_accelerator(ranks):
     if all(error is None for error, _ in outcomes):
         assert_stepped_with_averages([told[0] for _, told in outcomes], ALL, ranks.world)
         return
-    assert_refused([error for error, _ in outcomes], RuntimeError, "accelerator")
+    errors = [error for error, _ in outcomes]
+    assert_refused(errors, RuntimeError)
+    assert all(map(asks_for_accelerator, errors)), errors
     ranks.at_limit("optimizers in backward need an accelerator")
 
 

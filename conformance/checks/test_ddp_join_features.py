@@ -9,7 +9,8 @@ from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward
 
 from conformance import models, oracle
-from conformance.checking import MANY, NotRun, check
+from conformance.checking import MANY, check
+from conformance.observing import or_lacks_accelerator
 from conformance.ranks import caught
 from conformance.training import Job, ddp, expected, gradients, private
 
@@ -274,14 +275,13 @@ def train_in_backward(ctx, schedule):
     module = models.scalar().to(ctx.device)
     _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": LR})
     model = ddp(ctx, module)
-    try:
+
+    def train():
         with model.join(divide_by_initial_world_size=False):
             for iteration in range(schedule[ctx.rank]):
                 model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)).sum().backward()
-    except RuntimeError as error:
-        if "accelerator" in str(error) and ctx.device.type == "cpu":
-            raise NotRun(f"{ctx.subject.name} steps optimizers in backward on an accelerator only") from error
-        raise
+
+    or_lacks_accelerator(ctx, train)
     return module.weight.item()
 
 

@@ -1,6 +1,7 @@
 """Anchors: is the phrase that a clause rests on still in the documentation of the installed torch?
 
 Docstrings are read from the source files, without importing torch; an object that has no Python source is imported.
+A clause that is newer than that torch (``since``) has no phrase there yet.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import importlib.util
 import inspect
 from collections.abc import Iterable
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
+
+from packaging.version import Version
 
 from . import Clause
 
 
-def stale(clauses: Iterable[Clause]) -> dict[str, str]:
-    """For each clause whose anchor cannot be found: its id and what is wrong."""
-    problems = ((clause.id, fault(clause)) for clause in clauses if clause.anchor)
+def stale(clauses: Iterable[Clause], torch_version: str = "") -> dict[str, str]:
+    """For each clause of this torch (the installed one if empty) whose anchor cannot be found: its id and why."""
+    there = Version(torch_version or metadata.version("torch"))
+    old_enough = (clause for clause in clauses if not clause.since or Version(clause.since) <= there)
+    problems = ((clause.id, fault(clause)) for clause in old_enough if clause.anchor)
     return {clause_id: problem for clause_id, problem in problems if problem}
 
 

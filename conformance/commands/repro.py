@@ -50,7 +50,9 @@ def _write(case: Case, clause: Clause, deviations: list[Deviation], folder: Path
     """Search, write, and say so; nothing is written of a break that does not show."""
     found = smallest(case, clause.id, lambda line: print(line, flush=True))
     if not found.shown.broken:
-        print(f"{case.name}: does not show here\n{found.shown.output}", end="")
+        versions = sorted({each.torch for each in deviations if case.stands_for(each) and each.torch})
+        listed = f" (it is listed for torch {' and '.join(versions)})" if versions else ""
+        print(f"{case.name}: does not show here{listed}\n{found.shown.output}", end="")
         return False
     script, issue = folder / f"{case.name}.py", folder / f"{case.name}.md"
     script.write_text(found.shown.text, encoding="utf-8")

@@ -104,8 +104,8 @@ def test_a_mistake_in_a_catalogue_is_named(tmp_path, text, words):
         read(tmp_path, text)
 
 
-def anchored(phrase, where):
-    return clauses.Clause("ZED-001", "MUST", "t", "s", "s", "Z", anchor=phrase, anchor_in=where)
+def anchored(phrase, where, since=""):
+    return clauses.Clause("ZED-001", "MUST", "t", "s", "s", "Z", anchor=phrase, anchor_in=where, since=since)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,12 @@ def anchored(phrase, where):
 )
 def test_a_stale_anchor_is_noticed(phrase, where, words):
     assert words in anchors.fault(anchored(phrase, where))
+
+
+@pytest.mark.parametrize(("installed", "missed"), [("2.12.1", []), ("2.13.0+cpu", ["ZED-001"]), ("2.14", ["ZED-001"])])
+def test_an_anchor_is_missed_only_from_the_release_on_that_brought_it(installed, missed):
+    promised = anchored("a phrase nobody wrote", "torch.distributed.algorithms.join.Join", since="2.13")
+    assert list(anchors.stale([promised], installed)) == missed
 
 
 @pytest.mark.parametrize(

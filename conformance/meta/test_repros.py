@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 import impl
 from conformance.__main__ import main
@@ -33,6 +34,12 @@ OURS = {
     f"{HOOKS}.ddp_zero_hook": "impl.overlap",
     **{f"{HOOKS}.{name}": f"impl.ddp.hooks.{name}" for name in LIBRARY},
 }
+
+
+def shows_with_this_torch(case: Case) -> bool:
+    """Whether a deviation that the case stands for is listed for the installed torch."""
+    listed = [each for each in built_in("torch") if each.holds_for(torch.__version__)]
+    return any(case.stands_for(each) for each in listed)
 
 
 def script_of(case: Case) -> str:
@@ -70,7 +77,8 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             text = script_of(EVERY[name])
             script = folder / f"{name}_{whose}.py"
             script.write_text(text if whose == "torch" else with_ours(text))
-            runs[name, whose] = pool.submit(shown_by, script, 3 if whose == "torch" else 1)
+            breaks = whose == "torch" and shows_with_this_torch(EVERY[name])
+            runs[name, whose] = pool.submit(shown_by, script, 3 if breaks else 1)
         try:
             yield runs
         finally:  # after Ctrl-C, too: else it would end only after all that were still to come
@@ -81,7 +89,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("name", CHOSEN)
 def test_the_script_shows_the_break_of_torch_and_finds_our_classes_right(ran, name, whose):
     shown = ran[name, whose].result()
-    assert shown.broken == (whose == "torch"), shown.output
+    assert shown.broken == (whose == "torch" and shows_with_this_torch(EVERY[name])), shown.output
 
 
 def test_every_listed_deviation_has_a_script_and_every_script_a_deviation():
