@@ -14,6 +14,7 @@ from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Joinable, JoinHook
 from . import checkpoint
 from .arguments import Group, check_alike, checked_group, checked_groups, local_constructor
+from .at_once import small_ones_at_once
 from .compat import SENT_FROM_BACKWARD, CompatibleNames
 from .groups import copy_settings, take_settings
 from .joining import Joining
@@ -200,7 +201,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         self._look_at_trainability()
         hidden = self._hide_untouchable()
         try:
-            loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
+            with small_ones_at_once(self.optim):
+                loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
         finally:
             for parameter, gradient in hidden:
                 parameter.grad = gradient

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .at_once import small_ones_at_once
 from .groups import Group, copy_settings, settings_of, take_settings
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ class PartialSteps:
                 shown[self._group_of[id(parameter)]].append(parameter)
             for group, part in zip(self._optim.param_groups, shown, strict=True):
                 group["params"] = part
-            self._optim.step()
+            with small_ones_at_once(self._optim):
+                self._optim.step()
         finally:
             for group, members in zip(self._optim.param_groups, whole, strict=True):
                 group["params"] = members
