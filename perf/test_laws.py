@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from perf.growth.laws import LINEAR, LOG, NONE, POWER, Point, best, departs, said
+from perf.growth.laws import LINEAR, LOG, NONE, POWER, Point, best, departs, fits, said
 
 RANKS, PARAMETERS, BUCKETS = range(1, 9), (25, 50, 100, 200, 400, 800, 1600), (1, 2, 4, 8, 16, 32)
 
@@ -86,3 +86,9 @@ def test_a_series_that_keeps_its_law_departs_nowhere():
 
 def test_where_x_begins_at_nothing_there_is_no_logarithm():
     assert best(points(lambda x: 1 + 0.01 * x, (0, 20, 40, 60, 80, 100))).kind == LINEAR
+
+
+def test_a_constant_is_not_the_law_of_few_points_that_fall_steeply():
+    points = [Point(x, y, 0.04 * y) for x, y in zip([0, 25, 50, 75, 100], [85, 76, 63, 48, 24], strict=True)]
+    assert said(points, NONE) == "falls"
+    assert fits(points)[-1].kind == NONE

@@ -58,19 +58,18 @@ def _panel(axis: Any, mine: list[Series], subjects: list[str]) -> None:
         fit = one.fit
         if fit is None or one.verdict.startswith("cannot tell"):
             few = "sizes" if fit is None else "rounds"
-            told.append((f"no law: too few {few}", look["color"], False))
+            told.append((f"no law: too few {few}", look["color"]))
             continue
         line = np.linspace(xs[0], xs[-1], 100)
         axis.plot(line, fit(line), color=look["color"], linewidth=1.2, linestyle=":" if one.subject == "suite" else "-")
-        told.append((_short(fit), look["color"], one.verdict.startswith("faster")))
+        told.append((_short(fit), look["color"]))
+        if one.verdict.startswith("faster"):
+            told.append(("faster than it should", style.WRONG))
     style.from_zero(axis, room=1.12 + 0.13 * len(told))
     low, _ = axis.get_ylim()
     axis.set_ylim(min(low, 0.0))
-    for place, (words, colour, wrong) in enumerate(told):
+    for place, (words, colour) in enumerate(told):
         axis.text(0.03, 0.97 - 0.1 * place, words, transform=axis.transAxes, fontsize=7, va="top", color=colour)
-        if wrong:
-            axis.text(0.97, 0.97 - 0.1 * place, "faster than it should", transform=axis.transAxes, fontsize=7, va="top",
-                      ha="right", color=style.WRONG)  # fmt: skip
 
 
 def _look(subject: str, subjects: list[str]) -> dict[str, Any]:

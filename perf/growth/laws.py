@@ -1,8 +1,8 @@
 """Fits a law of growth to a few points: none, a + b log x, a + b x, a + b x^k; says where a series departs from one.
 
-The law with the best corrected Akaike score is chosen, which charges for every coefficient, and the more the fewer
-points there are. Residuals below the points' own uncertainty count as that uncertainty, so a law cannot win by
-following noise.
+Of the laws that the points' own errors allow, the one with the best corrected Akaike score is chosen, which charges
+for every coefficient, and the more the fewer points there are. Residuals below those errors count as the
+errors, so a law cannot win by following noise. Where no law is allowed, the one that misses least is named.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _ALONE = 0.02  # every point is from a group of its own, whose processes are by 
 _INDISTINCT = 2.0  # scores nearer than this do not tell laws apart
 _BLUNT = 0.2  # of the measured times: where half of the points are known no better, no law can be told
 _FEWEST = 5  # points: with fewer only "does not grow" could be chosen, whatever they show
+_ALLOWED = 4.0  # errors between points and law, in the quadratic mean: those of few rounds are often understated
 _STRICT = 0.99  # of the prediction that a departing point lies above
 _EXPONENTS = (0.2, 4.0)
 
@@ -63,12 +64,17 @@ _NAMES = ("a", "b", "k")
 
 @dataclass(frozen=True)
 class Fit:
-    """A law with its coefficients (a, b, k), each with a 95 % interval, and its score: the lower, the better."""
+    """A law with its coefficients (a, b, k), each with a 95 % interval.
+
+    ``miss`` is how far the points lie from it, as a share of what their errors allow: at most 1 if it may be the law.
+    Of ``score`` the lower is the better.
+    """
 
     kind: str
     values: tuple[float, ...]
     intervals: tuple[tuple[float, float], ...]
     score: float
+    miss: float
 
     def __call__(self, x: Any) -> Any:
         return _LAWS[self.kind](x, *self.values)
@@ -82,7 +88,7 @@ class Fit:
         said = [f"{value:.3g} [{low:.3g}, {high:.3g}]"
                 for value, (low, high) in zip(self.values, self.intervals, strict=True)]  # fmt: skip
         patterns = {NONE: "{}", LOG: "{} + {} log x", LINEAR: "{} + {} x", POWER: "{} + {} x^{}"}
-        return patterns[self.kind].format(*said)
+        return patterns[self.kind].format(*said).replace("+ -", "- ")
 
 
 def pooled(points: Sequence[Point]) -> list[Point]:
@@ -110,7 +116,7 @@ def fits(points: Sequence[Point]) -> list[Fit]:
     points = pooled(points)
     positive = all(point.x > 0 for point in points)
     found = [_fit(kind, points) for kind in _LAWS if kind != LOG or positive]
-    return sorted((fit for fit in found if fit is not None), key=lambda fit: fit.score)
+    return sorted((fit for fit in found if fit is not None), key=lambda fit: (max(fit.miss, 1.0), fit.score))
 
 
 def best(points: Sequence[Point]) -> Fit | None:
@@ -145,7 +151,8 @@ def _fit(kind: str, points: Sequence[Point]) -> Fit | None:
     all_free = count + 1
     score = len(points) * math.log(max(1.0, chi / len(points))) + 2 * all_free + 2 * all_free * (all_free + 1) / free
     ends = tuple((float(value - by), float(value + by)) for value, by in zip(values, half, strict=True))
-    return Fit(kind, tuple(map(float, values)), ends, score)
+    miss = math.sqrt(chi / (len(points) - count)) / _ALLOWED
+    return Fit(kind, tuple(map(float, values)), ends, score, miss)
 
 
 def _start(kind: str, x: Any, y: Any, sigma: Any) -> tuple[list[float], Any]:
@@ -184,7 +191,7 @@ def said(points: Sequence[Point], expected: str) -> str:
     chosen = found[0]
     wanted = next((fit for fit in found if fit.kind == expected), None)
     ends = float(chosen(points[0].x)), float(chosen(points[-1].x))
-    if chosen.kind == expected or (wanted is not None and wanted.score - chosen.score < _INDISTINCT):
+    if chosen.kind == expected or (wanted is not None and _indistinct(wanted, chosen)):
         return "as expected"
     if chosen.kind == NONE:
         return "does not grow"
@@ -195,6 +202,10 @@ def said(points: Sequence[Point], expected: str) -> str:
         return "slower than expected"
     at = departs(points, expected)
     return "faster than expected" + (f", from {at:g} on" if at is not None else "")
+
+
+def _indistinct(one: Fit, chosen: Fit) -> bool:
+    return one.miss <= 1.0 and one.score - chosen.score < _INDISTINCT
 
 
 def departs(points: Sequence[Point], expected: str) -> float | None:
