@@ -23,9 +23,9 @@ def place_of(backend: str, world: int) -> Callable[[int], Place]:
         raise BadInput(f"WORLD={world} is more than the {MOST_RANKS} ranks that one machine is asked to hold")
     gpus = 0 if backend == "gloo" else _gpus()
     if backend == "nccl" and world > gpus:
-        have = f"{gpus} GPUs" if gpus != 1 else "1 GPU"
+        have = "are no GPUs" if not gpus else "is 1 GPU" if gpus == 1 else f"are {gpus} GPUs"
         raise BadInput(
-            f"NCCL needs one GPU per rank: {world} ranks were asked for and there is {have}; lower WORLD, or let "
+            f"NCCL needs one GPU per rank: WORLD={world} was asked for and there {have} here; lower WORLD, or let "
             "BACKEND=auto measure the larger worlds on the CPU with Gloo"
         )
     return lambda size: Place("nccl", "cuda") if size <= gpus else Place("gloo", "cpu")

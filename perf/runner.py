@@ -98,7 +98,7 @@ class LocalRunner:
         self, function: Callable[..., Any], args: Any, order: Order, deadline_s: float, ledger: bool = False
     ) -> Any:
         backend = order.group.backend  # a budget is meant by the clock, however busy the machine is
-        cluster = self._clusters.setdefault(backend, Cluster(backend, preload=PRELOAD, most_times=1))
+        cluster = self._clusters.setdefault(backend, Cluster(backend, preload=PRELOAD, most_times=1, placing=False))
         subject = next(iter(order.specs.values()))
         try:
             return cluster.run(

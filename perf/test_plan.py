@@ -192,7 +192,7 @@ def test_what_is_no_duration_is_refused(text):
 
 def test_a_backend_that_cannot_be_had_is_refused(monkeypatch):
     monkeypatch.setattr("perf.backends._gpus", lambda: 1)
-    with pytest.raises(BadInput, match="one GPU per rank: 2 ranks were asked for and there is 1 GPU"):
+    with pytest.raises(BadInput, match="one GPU per rank: WORLD=2 was asked for and there is 1 GPU"):
         place_of("nccl", 2)
     with pytest.raises(BadInput, match="did you mean gloo"):
         place_of("glo", 2)

@@ -108,21 +108,32 @@ def _unnamed(ctx: RankContext) -> Any:
     return group_of(ctx)
 
 
-def _marks() -> Any:
+def _marks(device: Any = None) -> Any:
+    """A clock without events: the device's own times come from the profiler.
+
+    On a GPU every iteration begins with the device at rest. Otherwise the host runs ahead, and what the device computes
+    while the host is in an iteration belongs to an earlier one.
+    """
     import torch
 
     from .clock import Clock
 
-    return Clock(torch.device("cpu"))  # no events: the device's own times come from the profiler
+    class Resting(Clock):
+        def mark(self) -> None:
+            if len(self.wall) % 4 == 0:
+                torch.cuda.synchronize()
+            super().mark()
+
+    return (Resting if device is not None and device.type == "cuda" else Clock)(torch.device("cpu"))
 
 
 def _profiled(trainer: Any, batches: Sequence[Any]) -> Traced:
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    on_device = trainer.device.type == "cuda"
+    on_device = trainer.device.type == "cuda"  # then spans of an iteration end before the next one begins
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
-    clock = _marks()
+    clock = _marks(trainer.device)
     with profile(activities=activities, record_shapes=True) as profiled:
         with record_function(MARK):
             moment_us = time.perf_counter_ns() / 1e3

@@ -3,6 +3,10 @@
 A name is one of torch's (``gloo``, ``nccl``, ``mpi``, ``ucc``) or ``package.module:name``: importing the module must
 register the backend ``name`` with ``torch.distributed.Backend.register_backend``. It is imported in the driver, to see
 whether that works, and in every rank.
+
+``gloo+cuda`` is a backend for tensors of a kind of device that it can carry but would not choose. There ranks share
+devices, if there are fewer: right for telling what is correct, on one GPU too, and for no time. Every case and record
+says it in the backend's name.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ class NotRunnable(Exception):
 
 def load(spec: str) -> str:
     """Import the module that registers the backend, if ``spec`` names one; returns the backend's own name."""
+    spec, _, _ = spec.partition("+")
     module, colon, name = spec.rpartition(":")
     if not colon:
         return spec.lower()
@@ -34,10 +39,24 @@ def load(spec: str) -> str:
     return name.lower()
 
 
-def device_of(name: str, rank: int) -> torch.device:
+def device_of(spec: str, rank: int) -> torch.device:
     """Where tensors must lie for this backend: the CPU if it can, else the rank's own accelerator."""
-    can = dist.Backend.backend_capability.get(name, ["cpu"])
+    name, asked = load(spec), _asked_kind(spec)
+    if asked == "cpu":
+        return torch.device("cpu")
+    if asked:
+        return torch.device(asked, rank % max(1, _devices(asked)))
+    can = _carries(name)
     return torch.device("cpu") if "cpu" in can else torch.device(can[0], rank)
+
+
+def _asked_kind(spec: str) -> str:
+    return spec.partition("+")[2].lower()
+
+
+def _carries(name: str) -> list[str]:
+    """The kinds of devices whose tensors a backend takes."""
+    return dist.Backend.backend_capability.get(name, ["cpu"])
 
 
 def ensure_runnable(spec: str, world: int) -> None:
@@ -54,11 +73,16 @@ def ensure_runnable(spec: str, world: int) -> None:
     with contextlib.suppress(AttributeError):  # newer than the oldest torch that may be used
         if name in ("gloo", "nccl", "mpi", "ucc") and not dist.is_backend_available(name):
             raise NotRunnable(f"this build of torch comes without the backend {name!r}")
-    kind = device_of(name, 0).type
+    asked = _asked_kind(spec)
+    if "+" in spec and asked not in _carries(name):
+        raise NotRunnable(f"backend {spec!r}: {name} takes tensors on {' or '.join(_carries(name))}, not on {asked!r}")
+    kind = asked or device_of(spec, 0).type
     have, here = _devices(kind), min(world, _MOST_HERE[-1])
-    if have < here:
+    if asked and not have:
+        raise NotRunnable(f"backend {spec!r} needs a {asked} device, and this machine has none")
+    if have < here and (name == "nccl" or not asked):
         raise NotRunnable(
-            f"backend {name!r} needs one {kind} device per rank: {here} ranks were asked for, this machine has {have}"
+            f"backend {spec!r} needs one {kind} device per rank: {here} ranks were asked for, this machine has {have}"
         )
 
 

@@ -37,8 +37,9 @@ class Cluster:
     patches or imports stays with them; they are replaced after any run in which not every rank finished. ``preload``
     names modules to load once before any rank is made; they must start no thread and touch no accelerator. A cluster
     serves one thread; ``beside`` another, it shares what that one has loaded. ``when_idle`` is told whether the ranks
-    of the run at hand only wait. What ranks print goes to files, whose ends come with ``Died``; with
-    CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
+    of the run at hand only wait. With ``placing``, what a function of the suite creates lies on its rank's device (see
+    ``placing.py``), which on an accelerator slows every call of torch down. What ranks print goes to files, whose ends
+    come with ``Died``; with CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Cluster:
         most_times: float = MOST_TIMES,
         beside: Cluster | None = None,
         when_idle: Callable[[bool], None] = lambda _: None,
+        placing: bool = True,
     ) -> None:
         self.backend = backend
         self.deadline_s = deadline_s
@@ -59,6 +61,7 @@ class Cluster:
         self.most_times = most_times
         self._beside = beside
         self._when_idle = when_idle
+        self._placing = placing
         self._preload = tuple(preload)
         self._numbers = itertools.count()
         self._runnable: set[int] = set()  # world sizes known to be
@@ -104,6 +107,7 @@ class Cluster:
             group_timeout_s=group_timeout_s or limit_s * self.most_times + _GROUP_OUTLASTS_S,
             environ=self._environment({**ONE_THREAD, **(env or {})}),
             main=main_module(payload),
+            placing=self._placing,
             **self._meeting(),
         )
         run = self._carry_out(order, limit_s, silence_s or self.silence_s)

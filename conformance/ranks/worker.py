@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import os
 import pickle
 import resource
@@ -24,6 +25,7 @@ from .lifeline import FREE, REPORTED, Lifeline
 from .nursery import STACKS_SIGNAL
 from .order import Order, import_main
 from .outcomes import Caught, Finished, Outcome, Raised
+from .placing import moved, placed_on
 from .restore import everything_restored
 
 
@@ -70,6 +72,9 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
             stack.callback(ledger.end)
             stack.enter_context(recording.recorded(backends.load(order.backend)))
         context, function, args = _prepared(order, order.first + rank)
+        if order.placing:
+            stack.enter_context(placed_on(context.device))
+            args = moved(args, context.device)
         value = function(context, *args)
         ledger.returned()
         return Finished(value)
@@ -86,7 +91,7 @@ def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...
     store = dist.PrefixStore(f"{order.prefix}run{order.number}", client)
     function, args, subject = pickle.loads(order.payload)
     name = backends.load(order.backend)
-    device = backends.device_of(name, rank if order.device is None else order.device)
+    device = backends.device_of(order.backend, rank if order.device is None else order.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if order.init:
@@ -128,10 +133,21 @@ def _raised(error: BaseException) -> Raised:
     return Raised(Caught(kinds, text), traceback.format_exc(), isinstance(error, Unsupported))
 
 
+class _ToDriver(pickle.Pickler):
+    """Tensors travel on the CPU: the driver has no device of its own, and compares with what it has computed there."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "meta"):
+            return value.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return NotImplemented
+
+
 def _pickled(outcome: Outcome) -> bytes:
     """The outcome as bytes; if it cannot be sent or read back, one that says so."""
     try:
-        whole = pickle.dumps(outcome)
+        file = io.BytesIO()
+        _ToDriver(file).dump(outcome)
+        whole = file.getvalue()
         pickle.loads(whole)
     except Exception as error:
         what = type(outcome.value).__name__ if isinstance(outcome, Finished) else "error"

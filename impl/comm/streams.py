@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -24,3 +25,14 @@ def reading(device: torch.device) -> AbstractContextManager[Any]:
     if device not in _reading:
         _reading[device] = module.Stream(device=device)
     return module.stream(_reading[device])  # type: ignore[no-any-return]
+
+
+def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    """Numbers of the host as a tensor on a device, behind what is queued there; the host does not wait for that.
+
+    ``torch.tensor(values, device=...)`` copies from ordinary memory, for which the host waits until the whole queue has
+    been worked off: in a backward pass that is the end of all overlap.
+    """
+    if not is_accelerated(device):
+        return torch.tensor(values, dtype=dtype, device=device)
+    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)

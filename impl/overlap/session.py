@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ..comm import streams
 from ..comm.collectives import all_reduce
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
@@ -151,7 +152,7 @@ class OverlapSession:
             return None
         live = not _shadowing(ddp)
         keeps = [live and part.bucket.kept_gradient(place) is not None for place in range(len(used))]
-        marks = torch.tensor([used, keeps], dtype=torch.int32, device=part.bucket.spec.device)
+        marks = streams.tensor_on(part.bucket.spec.device, [used, keeps], torch.int32)
         return all_reduce(ddp.reducer.team, marks, f"overlap: who uses bucket {part.bucket.spec.index}")
 
     def _untouched(
@@ -166,7 +167,7 @@ class OverlapSession:
             unused = [place for place, index in enumerate(bucket.spec.parameters) if index in never]
             kept = set() if _shadowing(ddp) else set(unused)
         else:
-            used, keeps = flight.use.wait(watch).tolist()
+            used, keeps = flight.use.read(watch)
             unused = [place for place, count in enumerate(used) if not count]
             kept = {place for place in unused if keeps[place]}
         shadowing = _shadowing(ddp)

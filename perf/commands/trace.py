@@ -88,7 +88,10 @@ def made(
 
 def _traced(cells: Sequence[Cell], specs: dict[str, str], limit_s: float) -> list[Iteration]:
     first = cells[0]
-    with Cluster(first.backend, deadline_s=limit_s, silence_s=_SILENCE_S, preload=(*PRELOAD, "perf.trace")) as cluster:
+    preload = (*PRELOAD, "perf.trace")
+    with Cluster(
+        first.backend, deadline_s=limit_s, silence_s=_SILENCE_S, preload=preload, placing=False
+    ) as cluster:  # fmt: skip
         try:
             found = cluster.run(
                 traced, (cells, specs), world=first.world, subject=next(iter(specs.values()), "torch")
