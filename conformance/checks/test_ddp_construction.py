@@ -112,19 +112,19 @@ def test_the_constructor_defaults_are_the_documented_ones(ranks):
 
 
 class Blocks(nn.Module):
-    """Six parameters of exactly one MiB, all of them in the output."""
+    """Parameters of exactly one MiB, all of them in the output."""
 
-    def __init__(self):
+    def __init__(self, count=6):
         super().__init__()
-        self.blocks = nn.ParameterList([nn.Parameter(torch.zeros(MIB // 4)) for _ in range(6)])
+        self.blocks = nn.ParameterList([nn.Parameter(torch.zeros(MIB // 4)) for _ in range(count)])
 
     def forward(self, x):
         return torch.stack([x * block[:1] for block in self.blocks])
 
 
-def watch_buckets(ctx, cap):
+def watch_buckets(ctx, cap, count=6):
     options = {} if cap is None else {"bucket_cap_mb": cap}
-    model = wrapped(ctx, Blocks(), **options)
+    model = wrapped(ctx, Blocks(count), **options)
     seen = []
 
     def note(_state, bucket):
@@ -148,6 +148,11 @@ def test_buckets_hold_25_mib_and_the_first_one_mib_unless_a_size_is_given(ranks)
     for cap_bytes, buckets in ranks(watch_buckets, 2):
         assert cap_bytes == 2 * MIB
         assert buckets == [2.0, 2.0, 2.0]
+
+
+@check("DDP-004", worlds=(1,))
+def test_all_buckets_but_the_first_hold_25_mib(ranks):
+    assert ranks(watch_buckets, None, 30) == [(25 * MIB, [1.0, 25.0, 4.0])]
 
 
 def read_chunk(ctx):

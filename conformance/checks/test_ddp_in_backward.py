@@ -92,6 +92,29 @@ def test_attached_optimizers_step_once_with_the_average_and_drop_the_gradient(ra
     assert_stepped_with_averages(told, scenario, ranks.world)
 
 
+def attach_two(ctx):
+    """Two optimizers at the same parameters; these after each iteration."""
+    model = models.Sum(2).to(ctx.device)
+    for rate in (0.25, 0.5):
+        attach(torch.optim.SGD, list(model.parameters()), lr=rate)
+    ddp = wrapped(ctx, model, bucket_cap_mb=TINY_MIB)
+    seen = []
+    for iteration in range(ITERATIONS):
+        ddp(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        seen.append(parameters(ddp))
+    return seen
+
+
+def attach_two_or_lack(ctx):
+    return or_lacks_accelerator(ctx, lambda: attach_two(ctx))
+
+
+@check("DDP-129", worlds=WORLDS, beyond=False)
+def test_each_of_two_attached_optimizers_steps(ranks):
+    expected = alone(models.Sum(2), lambda chosen: torch.optim.SGD(chosen, lr=0.75), ranks.world)
+    assert ranks(attach_two_or_lack) == [expected] * ranks.world
+
+
 def train_attached_or_refuse(ctx):
     if ctx.device.type != "cpu":
         raise NotRun("this is about training without an accelerator, and there is one")

@@ -234,7 +234,7 @@ def test_a_model_with_collectives_of_its_own_stops_cleanly_in_throwing_mode(rank
         assert seen == [(mean, float(ranks.world)) for mean in means]
 
 
-def train_delayed(ctx, schedule):
+def train_delayed(ctx, schedule, divide_by_initial):
     module = models.Branches()
     seen = []
 
@@ -243,7 +243,7 @@ def train_delayed(ctx, schedule):
             ctx, module, delay_all_reduce_named_params=[("b.weight", module.b.weight)],
             param_to_hook_all_reduce=module.b.weight,
         )
-        with model.join():
+        with model.join(divide_by_initial_world_size=divide_by_initial):
             for iteration in range(schedule[ctx.rank]):
                 model.zero_grad()
                 model(models.divisible_scalar(ctx.rank, iteration), with_b=True).sum().backward()
@@ -254,20 +254,21 @@ def train_delayed(ctx, schedule):
     return error, seen
 
 
-@check("DDPJ-039", worlds=MANY, beyond=False)
-def test_delayed_parameters_are_followed_or_refused(ranks):
+@check("DDPJ-039", worlds=MANY, beyond=False, scenarios={"divided by all": True, "divided by the active": False})
+def test_delayed_parameters_are_followed_or_refused(ranks, scenario):
     schedule = (1, *[3] * (ranks.world - 1))
-    told = ranks(train_delayed, schedule)
+    told = ranks(train_delayed, schedule, scenario)
     if all(error is not None for error, _ in told):
         assert all("delay" in error.text.lower() for error, _ in told), "a refusal names the delayed all-reduce"
         ranks.at_limit("delayed all-reduce is refused under uneven inputs")
         return
     for rank, (error, seen) in enumerate(told):
         assert error is None, f"rank {rank} raised {error}"
-        means = [
-            sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(schedule, i)) / ranks.world
-            for i in range(schedule[rank])
-        ]
+        means = []
+        for iteration in range(schedule[rank]):
+            active = oracle.active_ranks(schedule, iteration)
+            divisor = ranks.world if scenario else len(active)
+            means.append(sum(models.divisible_scalar(r, iteration).item() for r in active) / divisor)
         assert seen == [(mean, mean) for mean in means], f"rank {rank}"
 
 

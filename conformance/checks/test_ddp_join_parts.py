@@ -1,0 +1,151 @@
+"""What a join context must not forget: frozen parameters, what a joined rank's hook may touch, many models at once."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance import models, oracle
+from conformance.checking import MANY, check
+from conformance.observing import TINY_MIB
+from conformance.subjects import Unsupported
+from conformance.training import ddp, gradients, parameters
+
+
+class Frozen(nn.Module):
+    """A scalar layer beside a frozen parameter that takes part in every forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+        self.still = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x):
+        return self.a(x) + self.still.sum()
+
+
+def leave_with_frozen(ctx, schedule):
+    model = ddp(ctx, Frozen().to(ctx.device))
+    with model.join():
+        for _ in range(schedule[ctx.rank]):
+            model(torch.ones(1, 1, device=ctx.device)).sum().backward()
+        with torch.no_grad():
+            model.module.still.fill_(ctx.rank + 1)
+    return model.module.still.tolist()
+
+
+@check("DDPJ-016", worlds=MANY)
+def test_frozen_parameters_are_the_last_joiners_too(ranks):
+    for last in (0, ranks.world - 1):
+        schedule = tuple(2 if rank == last else 1 for rank in range(ranks.world))
+        assert ranks(leave_with_frozen, schedule) == [[last + 1.0] * 3] * ranks.world, f"schedule {schedule}"
+
+
+def add_one_by_one(ctx, schedule, as_view):
+    """A hook that adds twelve to each of the bucket's gradients before they are summed; what each iteration gives."""
+    model = ddp(ctx, models.Sum(3).to(ctx.device), bucket_cap_mb=TINY_MIB, gradient_as_bucket_view=as_view)
+
+    def hook(_state, bucket):
+        for each in bucket.gradients():
+            each.add_(12.0)
+        work = dist.all_reduce(bucket.buffer().div_(ctx.world), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    model.register_comm_hook(None, hook)
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad(set_to_none=True)
+            model(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            seen.append(gradients(model))
+    return seen, gradients(model)
+
+
+@check("DDPJ-033", worlds=(2, 4), beyond=False, scenarios={"copies": False, "views": True})
+def test_a_joined_ranks_hook_finds_the_gradients_in_the_bucket_of_zeros(ranks, scenario):
+    alone = models.Sum(3)
+    for schedule in ((1, *[4] * (ranks.world - 1)), (*[4] * (ranks.world - 1), 2)):
+        for rank, (seen, last) in enumerate(ranks(add_one_by_one, schedule, scenario)):
+            for iteration, found in enumerate(seen):
+                batches = [models.divisible(each, iteration) for each in oracle.active_ranks(schedule, iteration)]
+                mean = oracle.averaged_gradients(alone, batches, ranks.world)
+                expected = {name: (gradient + 12).flatten().tolist() for name, gradient in mean.items()}
+                assert found == expected, f"rank {rank}, iteration {iteration}, schedule {schedule}"
+            assert last == seen[-1], f"rank {rank} lost its last gradients, schedule {schedule}"
+
+
+def train_many(ctx, schedule, count):
+    """Models that train one after the other in one context: their weights at the end."""
+    several = [ddp(ctx, models.scalar()) for _ in range(count)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=2.0**-6) for model in several]
+    with ctx.subject.Join(several):
+        for iteration in range(schedule[ctx.rank]):
+            for number, (model, optimizer) in enumerate(zip(several, optimizers, strict=True)):
+                optimizer.zero_grad()
+                model((number + 1) * models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                optimizer.step()
+    return [parameters(model)["weight"][0] for model in several]
+
+
+@check("DDPJ-009", worlds=(2, 4), beyond=False, deadline_s=20)
+def test_many_models_of_one_context_train_as_one_process_does(ranks):
+    count = 9  # far more than anybody would expect to tell apart in a word or two
+    for schedule in ((1, *[3] * (ranks.world - 1)), (*[2] * (ranks.world - 1), 4)):
+        total = sum(
+            models.divisible_scalar(rank, iteration).item() / ranks.world
+            for rank, mine in enumerate(schedule) for iteration in range(mine)
+        )  # fmt: skip
+        expected = [1.0 - (number + 1) * total / 64 for number in range(count)]
+        assert ranks(train_many, schedule, count) == [expected] * ranks.world, f"schedule {schedule}"
+
+
+def end_with_forwards(ctx, schedule, buffers):
+    """The last iteration of all is a forward that nobody differentiates; then a context like the first."""
+    model = ddp(ctx, models.Counting(1.0) if buffers else nn.Sequential(models.scalar()))
+    seen = []
+    for _ in range(2):
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad(set_to_none=True)
+                loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+                if iteration < max(schedule) - 1:
+                    loss.backward()
+                    seen.append(next(iter(gradients(model).values()))[0])
+    return seen
+
+
+@check("JOIN-054", worlds=MANY, beyond=False, scenarios={"without buffers": False, "with buffers": True})
+def test_last_forwards_without_a_backward_do_no_harm(ranks, scenario):
+    world = ranks.world
+    for schedule in ((2, *[1] * (world - 1)), (1, *[3] * (world - 1)), (*[2] * (world - 1), 3)):
+        reducing = tuple(min(count, max(schedule) - 1) for count in schedule)
+        means = [
+            sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(reducing, i)) / world
+            for i in range(max(reducing))
+        ]
+        expected = [means[:count] * 2 for count in reducing]
+        assert ranks(end_with_forwards, schedule, scenario) == expected, f"schedule {schedule}"
+
+
+def count_hook_calls(ctx, schedule):
+    """How often a buffer hook before the forward has run on this rank when each of its forwards begins."""
+    model, calls, seen = ddp(ctx, models.Counting(1.0)), [], []
+    places = getattr(ctx.subject.ddp, "_BufferCommHookLocation", None)
+    if places is None:
+        raise Unsupported("no buffer hooks")
+
+    def hook(_state, buffers):
+        calls.append(sorted(buffers))
+
+    model._register_buffer_comm_hook(None, hook, places.PRE_FORWARD)
+    model.module.register_forward_pre_hook(lambda *_: seen.append(len(calls)))
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad(set_to_none=True)
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+    return seen
+
+
+@check("DDPJ-026", worlds=MANY, beyond=False)
+def test_the_last_rank_with_inputs_calls_its_buffer_hook_before_each_forward(ranks):
+    schedule = (*[1] * (ranks.world - 1), 5)
+    assert ranks(count_hook_calls, schedule)[-1] == [1, 2, 3, 4, 5]

@@ -1,0 +1,69 @@
+"""What a parameter has where some rank, or every one, leaves it out: its old gradient, or one laid out like itself."""
+
+import torch
+from torch import nn
+
+from conformance import models
+from conformance.checking import MANY, check
+from conformance.observing import TINY_MIB, wrapped
+
+VIEWS = {"copies": False, "views": True}
+
+
+def scale_then_leave_out(ctx, as_view):
+    """Of a part that is used once, scaled by every rank in its own way and then used by nobody: its gradients."""
+    model = wrapped(
+        ctx, models.Parts("ab"), bucket_cap_mb=TINY_MIB, find_unused_parameters=True, gradient_as_bucket_view=as_view
+    )
+    told = []
+    for iteration, used in enumerate(("ab", "a", "a")):
+        model.module.use = used
+        model(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        if iteration == 0:
+            for parameter in model.module.parts["b"].parameters():
+                parameter.grad.mul_(ctx.rank + 1)  # as clipping by a norm of the rank's own would
+        told.append([parameter.grad.flatten().tolist() for parameter in model.module.parts["b"].parameters()])
+    return told
+
+
+@check("DDP-100", worlds=MANY, scenarios=VIEWS)
+def test_an_old_gradient_that_differs_between_ranks_is_left_as_it_is(ranks, scenario):
+    told = ranks(scale_then_leave_out, scenario)
+    assert told[0][0] != told[1][0], "the ranks must have different gradients to keep"
+    for rank, (first, second, third) in enumerate(told):
+        assert first == second == third, f"rank {rank}"
+
+
+class Layered(nn.Module):
+    """A scalar layer, and parameters in other orders than row by row, which only some forwards use."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+        self.conv = nn.Parameter(torch.ones(3, 2, 2, 2).contiguous(memory_format=torch.channels_last))
+        self.across = nn.Parameter(torch.ones(3, 4).t())
+        self.all = True
+
+    def forward(self, x):
+        scaled = 12 * self.a(x).sum()
+        ramps = [torch.arange(1.0, 1.0 + p.numel()).view(p.shape).to(x.device) for p in (self.conv, self.across)]
+        used = (self.conv * ramps[0]).sum() + (self.across * ramps[1]).sum()
+        return scaled + 12 * used if self.all else scaled
+
+
+def use_on_the_last_rank_only(ctx, as_view):
+    model = wrapped(ctx, Layered(), find_unused_parameters=True, gradient_as_bucket_view=as_view)
+    model.module.all = ctx.rank == ctx.world - 1
+    told = []
+    for _ in range(3):
+        model.zero_grad(set_to_none=True)
+        model(torch.ones(1, 1, device=ctx.device)).backward()
+        held = model.module.conv, model.module.across
+        told.append([(p.grad.flatten().tolist(), p.grad.stride() == p.stride()) for p in held])
+    return told
+
+
+@check("DDP-099", "DDP-030", worlds=MANY, beyond=False, scenarios=VIEWS)
+def test_who_did_not_use_a_parameter_gets_a_gradient_with_its_strides(ranks, scenario):
+    expected = [([12.0 * (1 + place) / ranks.world for place in range(count)], True) for count in (24, 12)]
+    assert ranks(use_on_the_last_rank_only, scenario) == [[expected] * 3] * ranks.world

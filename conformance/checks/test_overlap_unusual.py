@@ -1,0 +1,191 @@
+"""The overlapped step where a loop is less plain: counters of an optimizer's own, failed backwards, sparse tables."""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from conformance import models, oracle, overlapping
+from conformance.checking import MANY, check
+from conformance.overlapping import Overlap, Pair, assert_as_alone, factory_of, group_of, iteration, iterations, pair_of
+from conformance.ranks import caught
+from conformance.subjects import Unsupported
+from conformance.training import ddp, gradients
+
+DEADLINE_S = 5.0
+READY = 4  # by then every implementation steps
+CONTIGUOUS, INTERLEAVED = Overlap(), Overlap(True, hook=overlapping.settled)
+HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
+
+
+# -- HOOK-018: one step is one step for everything that an optimizer counts
+
+
+class Fading(torch.optim.SGD):
+    """Counts its steps in an attribute of its own, and learns less with each of them."""
+
+    def __init__(self, params, lr=0.5):
+        super().__init__(params, lr=lr)
+        self.steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        for group in self.param_groups:
+            group["lr"] = 0.5**self.steps
+        return super().step(closure)
+
+
+def pair_with(ctx, how, kind, model, **settings):
+    group = group_of(ctx)
+    wrapped = ddp(ctx, model.to(ctx.device), bucket_cap_mb=overlapping.CAP_MIB, process_group=group)
+    options = {"process_group": group, "overlap_with_ddp": True, **settings}
+    try:
+        zero = ctx.subject.ZeroRedundancyOptimizer(wrapped.parameters(), kind, **options)
+    except ValueError as error:
+        raise Unsupported(f"{ctx.subject.name} overlaps with optimizers of its own choice only: {error}") from error
+    reduce = how.hook or ctx.subject.default_hooks.allreduce_hook
+    wrapped.register_comm_hook(group, factory_of(ctx, how.interleaved)(reduce, wrapped, zero, how.shard))
+    return Pair(wrapped, zero, group, ctx.rank)
+
+
+def train_fading(ctx, how):
+    pair = pair_with(ctx, how, Fading, models.Sum())
+    return [seen.parameters for seen in iterations(pair)]
+
+
+def fading_alone(world, waited):
+    model = models.Sum()
+    optimizer = Fading(model.parameters())
+    found = []
+    for number in range(overlapping.ITERATIONS):
+        batches = [overlapping.batch(rank, number) for rank in range(world)]
+        average = oracle.averaged_gradients(model, batches, world, overlapping.loss)
+        if number >= waited:
+            for name, parameter in model.named_parameters():
+                parameter.grad = average[name]
+            optimizer.step()
+        found.append(overlapping.parameters(model))
+    return found
+
+
+@check("HOOK-018", worlds=(1, 2, 4), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
+def test_what_an_optimizer_counts_by_itself_counts_iterations(ranks, scenario):
+    before = overlapping.parameters(models.Sum())
+    for shard in (False, True):
+        runs = ranks(train_fading, replace(scenario, shard=shard))
+        waited = sum(seen == before for seen in runs[0][:2])
+        assert runs == [fading_alone(ranks.world, waited)] * ranks.world, f"shard_buckets={shard}"
+
+
+# -- DDPJ-010: a joined rank's own gradients
+
+
+def train_unevenly(ctx, how, schedule, both):
+    """Gradients after this rank's last iteration, and after the block."""
+    pair = pair_of(ctx, how)
+    last = iterations(pair, READY)[-1].gradients
+    with ctx.subject.Join([pair.ddp, pair.zero] if both else [pair.ddp]):
+        for number in range(schedule[ctx.rank]):
+            last = iteration(pair, READY + number).gradients
+    return last, gradients(pair.model)
+
+
+@check("DDPJ-010", worlds=MANY, scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_a_joined_rank_keeps_its_last_gradients_while_it_steps_for_others(ranks, scenario):
+    for schedule in ((0, *[3] * (ranks.world - 1)), tuple(range(ranks.world, 0, -1))):
+        for both in (False, True):
+            for rank, (before, after) in enumerate(ranks(train_unevenly, scenario, schedule, both)):
+                assert after == before, f"rank {rank}, schedule {schedule}, optimizer listed: {both}"
+
+
+# -- HOOK-037: a backward that fails half-way
+
+
+class Failing(models.Sum):
+    """Fails in the backward of its first layer, which comes last, when it is asked to."""
+
+    fails = False
+
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        outputs = [layer(x) for layer in self.layers]
+        if self.fails:
+            outputs[0].register_hook(fail)
+        return torch.stack([(index + 1) * output for index, output in enumerate(outputs)]).sum(dim=0)
+
+
+def fail(_gradient):
+    raise KeyError("the backward of one iteration fails on every rank")
+
+
+def fail_once(ctx, how):
+    """Iterations around one whose backward fails before the last bucket; whether it did."""
+    pair = pair_of(ctx, how)
+    seen = iterations(pair, READY)
+    pair.model.fails = True
+    failed = caught(iteration, pair, READY) is not None
+    pair.model.fails = False
+    try:
+        seen += [iteration(pair, number) for number in range(READY, READY + 3)]
+    except RuntimeError as error:
+        if "finished reduction" in str(error):
+            raise Unsupported("after a backward that failed, the next forward is refused") from error
+        raise
+    return failed, seen
+
+
+@check("HOOK-037", worlds=(1, 2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_after_a_backward_that_failed_training_goes_on_from_where_it_was(ranks):
+    how = replace(CONTIGUOUS, model=Failing)
+    results = ranks(fail_once, how)
+    assert [failed for failed, _ in results] == [True] * ranks.world
+    assert True in assert_as_alone([seen for _, seen in results], how)
+
+
+# -- HOOK-018: sparse gradients
+
+
+class Looking(nn.Module):
+    """A sparse table before two dense layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6, 4, sparse=True)
+        self.layers = models.Sum(2)
+        nn.init.constant_(self.table.weight, 2.0)
+
+    def forward(self, rows):
+        return 12 * self.layers(self.table(rows))
+
+
+def train_tables(ctx, how):
+    pair = pair_with(ctx, how, torch.optim.SGD, Looking(), lr=2.0**-8)
+    told = []
+    for number in range(overlapping.ITERATIONS):
+        pair.ddp.zero_grad(set_to_none=True)
+        pair.ddp(models.rows(ctx.rank, number).to(ctx.device)).sum().backward()
+        told.append([parameter.detach().clone().cpu() for parameter in pair.model.parameters()])
+    return told
+
+
+def tables_alone(world, waited):
+    model, found = Looking(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-8)
+    for number in range(overlapping.ITERATIONS):
+        several = [oracle.local_gradients(model, models.rows(rank, number)) for rank in range(world)]
+        if number >= waited:
+            for name, parameter in model.named_parameters():
+                parameter.grad = sum(each[name].to_dense() for each in several) / world
+            optimizer.step()
+        found.append([parameter.detach().clone() for parameter in model.parameters()])
+    return found
+
+
+@check("HOOK-018", worlds=(1, 2, 3), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
+def test_sparse_tables_are_stepped_too(ranks, scenario):
+    runs = ranks(train_tables, scenario)
+    before = list(Looking().parameters())
+    waited = sum(all(map(torch.equal, seen, before)) for seen in runs[0][:2])
+    for rank, told in enumerate(runs):
+        for number, (seen, right) in enumerate(zip(told, tables_alone(ranks.world, waited), strict=True)):
+            assert all(map(torch.allclose, seen, right)), f"rank {rank}, iteration {number}"

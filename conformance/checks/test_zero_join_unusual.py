@@ -1,0 +1,167 @@
+"""A sharded optimizer on uneven inputs where a loop is less plain: again, with sparse gradients, closures, tensors."""
+
+import copy
+
+import torch
+from torch import nn
+
+from conformance import models, oracle, scenario
+from conformance.checking import MANY, check
+from conformance.sharding import OPTIMIZERS, Alone, Twin, first_gap, give, sharded, some_parameters, whole
+
+
+def step_twice_over(ctx, schedule):
+    """Two contexts; between them everybody trains with a rate that holds for that time only. Gaps after each part."""
+    params = some_parameters(ctx)
+    twin = Twin(params, "SGD with momentum and decay")
+    zero = sharded(ctx, params, "SGD with momentum and decay")
+    gaps = []
+
+    def step(optimizer, targets, iteration):
+        give(targets, iteration)
+        optimizer.step()
+
+    for part, rate in enumerate((0.5, 0.125, 0.5)):
+        together = part == 1
+        if together or schedule[ctx.rank]:  # whoever has no inputs does not get to set the rate
+            zero.param_groups[0]["lr"] = rate
+        twin.optimizer.param_groups[0]["lr"] = rate
+        if together:
+            step(zero, params, part)
+            step(twin.optimizer, twin.parameters, part)
+        else:
+            with ctx.subject.Join([zero]):
+                for iteration in range(schedule[ctx.rank]):
+                    step(zero, params, 10 * part + iteration)
+            for iteration in range(max(schedule)):
+                step(twin.optimizer, twin.parameters, 10 * part + iteration)
+        gaps.append(twin.gap(params))
+    return gaps
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=10)
+def test_in_a_second_context_who_has_no_inputs_hears_of_settings_that_are_back(ranks):
+    for empty in (0, ranks.world - 1):
+        schedule = scenario.without_inputs(ranks.world, empty)
+        assert ranks(step_twice_over, schedule) == [[None] * 3] * ranks.world, f"schedule {schedule}"
+
+
+class Looking(nn.Module):
+    """A sparse table beside a dense layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6, 3, sparse=True)
+        self.a = models.scalar()
+
+    def forward(self, rows):
+        return 12 * (self.table(rows).sum() + self.a(rows.float().view(-1, 1)).sum())
+
+
+def train_tables(ctx, schedule):
+    """Where this rank differs from one process at the end."""
+    model = models.drawn(Looking()).to(ctx.device)
+    alone = copy.deepcopy(model)
+    ddp = ctx.subject.DistributedDataParallel(model)
+    zero, optimizer = sharded(ctx, model.parameters(), lr=0.25), torch.optim.SGD(alone.parameters(), lr=0.25)
+    with ctx.subject.Join([ddp, zero]):
+        for iteration in range(schedule[ctx.rank]):
+            zero.zero_grad()
+            ddp(models.rows(ctx.rank, iteration).to(ctx.device)).backward()
+            zero.step()
+    for iteration in range(max(schedule)):
+        active = oracle.active_ranks(schedule, iteration)
+        found = [oracle.local_gradients(alone, models.rows(rank, iteration).to(ctx.device)) for rank in active]
+        for name, parameter in alone.named_parameters():
+            parameter.grad = sum(each[name].to_dense() for each in found) / ctx.world
+        optimizer.step()
+    distance = max((p - q).abs().max().item() for p, q in zip(model.parameters(), alone.parameters(), strict=True))
+    return distance < 1e-4
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=10, beyond=False)
+def test_sparse_gradients_reach_the_shards_of_ranks_that_have_joined(ranks):
+    upwards = scenario.linear(ranks.world, 1)
+    for schedule in (upwards, upwards[::-1], scenario.one_long(ranks.world, 0)):
+        assert ranks(train_tables, schedule) == [True] * ranks.world, f"schedule {schedule}"
+
+
+def train_with_closure_and_keyword(ctx, schedule):
+    """Steps that are given a closure and a keyword; whether the keyword came back, and the gap at the end."""
+    model = models.Sum(3).to(ctx.device)
+    alone = Alone(ctx, model, "a user's own", schedule)
+    ddp, told = ctx.subject.DistributedDataParallel(model), []
+    zero = sharded(ctx, model.parameters(), "a user's own")
+    with ctx.subject.Join([ddp, zero]):
+        for iteration in range(schedule[ctx.rank]):
+
+            def closure(iteration=iteration):
+                zero.zero_grad()
+                loss = ddp(whole(ctx.rank, iteration).to(ctx.device)).sum()
+                loss.backward()
+                return loss.item()
+
+            told.append(zero.step(closure, scale=0.5)[2])
+    for iteration in range(max(schedule)):
+        alone.take(iteration)
+        alone.optimizer.step(scale=0.5)
+    return set(told) <= {0.5}, alone.gap(model)
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=10)
+def test_a_closure_and_a_keyword_go_together_on_uneven_inputs(ranks):
+    upwards = scenario.linear(ranks.world, 1)
+    for schedule in (upwards, upwards[::-1]):
+        assert ranks(train_with_closure_and_keyword, schedule) == [(True, None)] * ranks.world, f"schedule {schedule}"
+
+
+def keep_hold_of_a_rate(ctx, schedule):
+    """A learning rate in a tensor that the user holds, and changes in place inside a context and after it: the gaps."""
+    params = some_parameters(ctx)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+    rates = [torch.tensor(0.5) for _ in range(2)]
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, torch.optim.SGD, lr=rates[0])
+    ordinary = torch.optim.SGD(copies, lr=rates[1])
+    gaps = []
+    with ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+            rates[0].fill_(0.5 / (iteration + 1))
+            give(params, iteration)
+            zero.step()
+    for iteration in range(max(schedule)):
+        rates[1].fill_(0.5 / (iteration + 1))
+        give(copies, iteration)
+        ordinary.step()
+    gaps.append(first_gap(params, copies))
+    for rate, optimizer, targets in zip(rates, (zero, ordinary), (params, copies), strict=True):
+        rate.fill_(0.0625)
+        give(targets, 20)
+        optimizer.step()
+    return [*gaps, first_gap(params, copies)]
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=10)
+def test_a_rate_in_a_tensor_stays_the_users_on_ranks_that_have_joined(ranks):
+    upwards = scenario.linear(ranks.world, 1)
+    for schedule in (upwards, upwards[::-1]):
+        assert ranks(keep_hold_of_a_rate, schedule) == [[None] * 2] * ranks.world, f"schedule {schedule}"
+
+
+def freeze_later(ctx, name):
+    """Parameters that are frozen in turn and keep the gradients that they have: the gaps, by iteration."""
+    params = some_parameters(ctx)
+    twin, zero, gaps = Twin(params, name), sharded(ctx, params, name), []
+    for iteration in range(6):
+        for targets, optimizer in ((params, zero), (twin.parameters, twin.optimizer)):
+            if iteration == 0:
+                give(targets, iteration)
+            else:
+                targets[iteration - 1].requires_grad_(False)
+            optimizer.step()
+        gaps.append(twin.gap(params))
+    return gaps
+
+
+@check("ZERO-013", worlds=MANY, deadline_s=10, scenarios={name: name for name in OPTIMIZERS})
+def test_what_is_frozen_later_is_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
+    assert ranks(freeze_later, scenario) == [[None] * 6] * ranks.world
