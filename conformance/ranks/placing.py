@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 #: Whose calls are placed: the suite's own and those of the modules that it builds.
-_CALLERS = ("conformance.", "torch.nn.modules.", "torch.nn.init")
+_CALLERS = ("conformance.", "torch.nn.modules.", "torch.nn.init", "torch.nn.parameter")
 _FACTORIES = frozenset(
     {
         torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.logspace, torch.ones, torch.rand,

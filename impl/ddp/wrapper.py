@@ -26,6 +26,7 @@ from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
 from .renewal import Renewal
+from .several_devices import ReducerOfSeveralDevices
 from .stages import Stage
 from .ticket import OutputSink, Ticket, announce_backward
 from .traffic import Surroundings, Traffic
@@ -195,7 +196,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         specs = params.specs_of(trained)
         if self._mixed_precision_run is not None:
             specs = self._mixed_precision_run.reduced_specs(specs)
-        self.reducer = Reducer(
+        kind = ReducerOfSeveralDevices if self.is_multi_device_module else Reducer
+        self.reducer = kind(
             parameters,
             specs,
             Traffic(team, around),
