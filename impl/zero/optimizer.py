@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..comm.collectives import all_gather_object
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Joinable, JoinHook
 from . import checkpoint
 from .arguments import Group, check_alike, checked_group, checked_groups, local_constructor
 from .at_once import small_ones_at_once
-from .compat import SENT_FROM_BACKWARD, CompatibleNames
-from .groups import copy_settings, take_settings
+from .compat import CompatibleNames
+from .groups import copy_settings
 from .joining import Joining
 from .overlapping import OverlapInfo, OverlapState, PartialSteps, counters
 from .partition import ShardPlan
-from .publish import Publisher
+from .sending import Sending
 
 logger = logging.getLogger(__name__)
 
 Closure = Callable[[], Any]
 
 
-class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
+class ZeroRedundancyOptimizer(Sending, Joinable, CompatibleNames):
     """Wraps any optimizer and shards its state over the ranks of a process group.
 
     Every parameter is owned by one rank. ``step`` updates the parameters of this rank with a local optimizer
@@ -77,20 +76,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         self._team = team
         self._constructor = constructor
         self._defaults = defaults
-        self._device: torch.device = self._parameters()[0].device
+        self._device = self._parameters()[0].device
         self._joining = Joining(self, team, self._device)
-        # overlap mode only; None says that this optimizer steps by itself
         self._overlap_info = OverlapInfo() if overlap_with_ddp else None
-        self._partial_steps: PartialSteps | None = None
-        # requires_grad of every parameter at the last look, by global index
-        self._trainable: tuple[bool, ...] = ()
-        # whether each parameter has ever required a gradient, here or (in a join context) on a live rank
-        self._sent: tuple[bool, ...] = ()
-        # the transfers of a step; None when they must be made anew
-        self._publisher: Publisher | None = None
-        # every parameter's state after consolidation on its target, else None; and how many steps ago that was
-        self._consolidated: checkpoint.States | None = None
-        self._steps_since_consolidation = 0
         self._plan = ShardPlan.greedy([p.numel() for p in self._parameters()], team.size)
         if overlap_with_ddp:
             if parameters_as_bucket_view:
@@ -103,36 +91,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
             self._look_at_trainability()
             if self.parameters_as_bucket_view:
                 self._current_publisher()
-
-    # --- the shard
-
-    def _parameters(self) -> list[torch.Tensor]:
-        """All parameters in global order: group after group."""
-        return [parameter for group in self.param_groups for parameter in group["params"]]
-
-    def _shard(self, rank: int) -> list[torch.Tensor]:
-        """The parameters that ``rank`` owns."""
-        parameters = self._parameters()
-        return [parameters[index] for index in self._plan.owned_by(rank)]
-
-    def _local_group(self, group: Group, owners: Sequence[int], rank: int) -> Group:
-        """The part of a group that ``rank`` owns; ``owners`` are those of the group's parameters."""
-        mine = [parameter for parameter, owner in zip(group["params"], owners, strict=True) if owner == rank]
-        return {**group, "params": mine}
-
-    def _local_groups(self, rank: int) -> list[Group]:
-        owners = iter(self._plan.owners)
-        return [self._local_group(group, [next(owners) for _ in group["params"]], rank) for group in self.param_groups]
-
-    def _build_local(self) -> None:
-        self.optim = self._constructor(self._local_groups(self._team.rank), **self._defaults)
-        self._show_settings_of(self.optim)
-        self.state = self.optim.state
-
-    def _show_settings_of(self, local: torch.optim.Optimizer) -> None:
-        """The local optimizer fills in its own defaults; schedulers read them here, in groups and in ``defaults``."""
-        copy_settings(local.param_groups, self.param_groups)
-        self.defaults = {**self._defaults, **local.defaults}
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; call it on every rank. No parameter that is already here changes its owner (ZERO-014).
@@ -210,56 +168,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         self._steps_since_consolidation += 1
         return loss
 
-    def _hide_untouchable(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Take the gradients away from parameters that are not sent: stepping them would set the ranks apart."""
-        if all(self._sent):
-            return []
-        hidden = []
-        for parameter, goes in zip(self._parameters(), self._sent, strict=True):
-            if not goes and parameter.grad is not None:
-                hidden.append((parameter, parameter.grad))
-                parameter.grad = None
-        return hidden
-
-    def _look_at_trainability(self) -> None:
-        """Notice a change of ``requires_grad`` since the last look (ZERO-013)."""
-        now = tuple([parameter.requires_grad for parameter in self._parameters()])
-        if now == self._trainable:
-            return
-        if self._trainable and len(now) == len(self._trainable):
-            changed = _places_that_differ(now, self._trainable)
-            logger.warning("requires_grad of parameter(s) %s has changed; the transfers are made anew.", changed)
-        self._trainable = now
-        self._also_send(now)
-
-    def _also_send(self, more: Sequence[bool]) -> None:
-        before = [*self._sent, *([False] * (len(more) - len(self._sent)))]
-        sent = tuple(old or new for old, new in zip(before, more, strict=True))
-        if sent != self._sent:
-            self._sent = sent
-            self._publisher = None
-
-    def _sent_parameters(self) -> tuple[bool, ...]:
-        return self._sent
-
-    def _take_news(self, settings: Sequence[Group], sent: Sequence[bool]) -> None:
-        """On a joined rank: take over what live ranks have changed."""
-        take_settings(settings, self.param_groups)
-        self._also_send(sent)
-
-    def _current_publisher(self) -> Publisher:
-        if self._publisher is None or self._publisher.stale():
-            self._publisher = Publisher(
-                self._team, self._parameters(), self._plan.owners, self._sent, self.parameters_as_bucket_view
-            )
-        return self._publisher
-
-    def _sync_params(self, watch: Watch | None = None) -> None:
-        """Send every owner's parameters to all ranks."""
-        if self._overlap_info is not None:
-            raise AssertionError(SENT_FROM_BACKWARD)
-        self._current_publisher().publish(watch)
-
     # --- overlap with DDP's backward
 
     def _init_zero_for_overlap(self, plan: ShardPlan) -> PartialSteps:
@@ -298,25 +206,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         self._joining = Joining(self, team, self._device)
         self._partial_steps = PartialSteps(self)
 
-    def _check_trainability_unchanged(self) -> None:
-        """RuntimeError if ``requires_grad`` has changed since the owners were fixed (ZERO-027)."""
-        if self._partial_steps is None:
-            return
-        now = tuple([parameter.requires_grad for parameter in self._parameters()])
-        if now != self._trainable:
-            raise RuntimeError(
-                f"requires_grad of parameter(s) {_places_that_differ(now, self._trainable)} has changed, which "
-                "overlap_with_ddp=True does not allow: DDP's buckets and the owners are fixed. Freeze parameters "
-                "before you construct DDP and the optimizer."
-            )
-
-    def _check_overlap_initialized(self) -> None:
-        if self._overlap_info is not None and self._partial_steps is None:
-            raise RuntimeError(
-                "With overlap_with_ddp=True the optimizer's state does not exist before the first backward pass with "
-                "the overlap hook registered. Run one iteration first."
-            )
-
     # --- checkpoints
 
     def consolidate_state_dict(self, to: int = 0) -> None:
@@ -336,64 +225,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
         else:
             self._consolidate(GroupRank(to))
 
-    def _consolidate(self, to: GroupRank) -> None:
-        copy_settings(self.param_groups, self.optim.param_groups)
-        self._consolidated = None  # frees the last one before the next is gathered
-        self._consolidated = checkpoint.gather_states(self._team, self._own_states(), to, self._device)
-        self._steps_since_consolidation = 0
-
-    def _own_states(self) -> checkpoint.States:
-        """The states that this rank holds, by global index."""
-        index_of = {id(parameter): index for index, parameter in enumerate(self._parameters())}
-        return {index_of[id(key)]: state for key, state in self.optim.state.items() if id(key) in index_of}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of all parameters, in the format of an ordinary optimizer over the same groups.
-
-        RuntimeError on a rank to which the state has not been consolidated.
-        """
-        self._check_overlap_initialized()
-        if self._consolidated is None:
-            raise RuntimeError(
-                f"The optimizer state is sharded and rank {self._team.rank} does not hold all of it: call "
-                f"consolidate_state_dict(to={self._team.rank}) on every rank first."
-            )
-        if self._steps_since_consolidation:
-            logger.warning(
-                "state_dict() returns the state of the last consolidation, which is %d step(s) old: call "
-                "consolidate_state_dict() again to get the present one.",
-                self._steps_since_consolidation,
-            )
-        parameters = self._parameters()
-        shared = {key: state for key, state in self.optim.state.items() if not isinstance(key, torch.Tensor)}
-        whole = {**{parameters[index]: state for index, state in self._consolidated.items()}, **shared}
-        # the base class packs whatever self.state holds, and runs the user's state-dict hooks
-        own, self.state = self.state, whole  # type: ignore[assignment]
-        try:
-            return super().state_dict()
-        finally:
-            self.state = own
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a global state (from ``state_dict`` here, from another world size, or from an ordinary optimizer).
-
-        Each rank takes the states of its own parameters. The argument is neither changed nor kept (ZERO-018).
-        """
-        self._check_overlap_initialized()
-        owned = set(self._plan.owned_by(self._team.rank))
-        super().load_state_dict(checkpoint.own_part(state_dict, owned))
-        self._load_local(self.state)
-        self._consolidated = None
-
-    def _load_local(self, states: Mapping[Any, Any]) -> None:
-        """Let the local optimizer take these states (by parameter) and the exposed settings."""
-        groups = self._local_groups(self._team.rank)
-        place_of = {id(p): place for place, p in enumerate(p for group in groups for p in group["params"])}
-        packed = {place_of[id(key)] if isinstance(key, torch.Tensor) else key: state for key, state in states.items()}
-        packed_groups = [{**group, "params": [place_of[id(p)] for p in group["params"]]} for group in groups]
-        self.optim.load_state_dict({"state": packed, "param_groups": packed_groups})
-        self.state = self.optim.state
-
     # --- joining
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
@@ -411,7 +242,3 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Joinable, CompatibleNames):
     def join_process_group(self) -> Any:
         """The optimizer's own process group."""
         return self.process_group
-
-
-def _places_that_differ(now: Sequence[bool], before: Sequence[bool]) -> list[int]:
-    return [place for place, (new, old) in enumerate(zip(now, before, strict=True)) if new != old]

@@ -1,6 +1,6 @@
 """Once requires_grad has changed, every later step says so again."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sending import Sending
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("ZERO-013",)
 
 def plant() -> None:
     edit(
-        ZeroRedundancyOptimizer, "_look_at_trainability",
+        Sending, "_look_at_trainability",
         "    self._trainable = now\n",
         "    self._trainable = self._trainable or now\n",
     )

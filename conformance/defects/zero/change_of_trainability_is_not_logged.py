@@ -1,6 +1,6 @@
 """A change of requires_grad is noticed, but nobody is told."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sending import Sending
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-013",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_look_at_trainability", "logger.warning(", "logger.debug(")
+    edit(Sending, "_look_at_trainability", "logger.warning(", "logger.debug(")

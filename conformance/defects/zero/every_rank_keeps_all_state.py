@@ -1,6 +1,6 @@
 """The local optimizer is built over all parameters, so every rank keeps the whole state."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sharded import Sharded
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-009",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_local_group", " if owner == rank]", " if owner >= 0]")
+    edit(Sharded, "_local_group", " if owner == rank]", " if owner >= 0]")

@@ -1,6 +1,6 @@
 """The transfers are not made anew when a parameter is thawed, so it is stepped by its owner and sent to nobody."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sending import Sending
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-013",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_also_send", "        self._publisher = None\n", "        pass\n")
+    edit(Sending, "_also_send", "        self._publisher = None\n", "        pass\n")

@@ -1,6 +1,6 @@
 """The groups of a rank that owns nothing are left out, and its local optimizer cannot be built without any."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sharded import Sharded
 
 from ..planting import swap
 
@@ -8,7 +8,7 @@ CLAUSES = ("ZERO-030",)
 
 
 def plant() -> None:
-    def local_groups(self: ZeroRedundancyOptimizer, rank: int) -> list:
+    def local_groups(self: Sharded, rank: int) -> list:
         return [group for group in right(self, rank) if group["params"]]
 
-    right = swap(ZeroRedundancyOptimizer, "_local_groups", local_groups)
+    right = swap(Sharded, "_local_groups", local_groups)

@@ -1,6 +1,6 @@
 """A joined rank does not learn that live ranks train a parameter that was frozen."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sending import Sending
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-020",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_take_news", "self._also_send(sent)", "pass")
+    edit(Sending, "_take_news", "self._also_send(sent)", "pass")

@@ -1,6 +1,6 @@
 """Loading takes the states, but leaves the groups' settings as they are."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sharded import Sharded
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("ZERO-017",)
 
 def plant() -> None:
     edit(
-        ZeroRedundancyOptimizer, "load_state_dict",
+        Sharded, "load_state_dict",
         "    super().load_state_dict(checkpoint.own_part(state_dict, owned))\n",
         "    before = [{key: group[key] for key in group if key != 'params'} for group in self.param_groups]\n"
         "    super().load_state_dict(checkpoint.own_part(state_dict, owned))\n"

@@ -1,6 +1,6 @@
 """Asking for the state without a consolidation raises a ValueError."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sharded import Sharded
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-015",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "state_dict", "raise RuntimeError(", "raise ValueError(")
+    edit(Sharded, "state_dict", "raise RuntimeError(", "raise ValueError(")

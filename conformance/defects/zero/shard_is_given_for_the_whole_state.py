@@ -1,6 +1,6 @@
 """Without a consolidation the state dictionary holds this rank's shard, without an error."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sharded import Sharded
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("ZERO-015",)
 
 def plant() -> None:
     edit(
-        ZeroRedundancyOptimizer, "state_dict",
+        Sharded, "state_dict",
         "    if self._consolidated is None:\n",
         "    if self._consolidated is None:\n        return super().state_dict()\n    if self._consolidated is None:\n",
     )

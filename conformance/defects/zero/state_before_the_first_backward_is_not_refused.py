@@ -1,6 +1,6 @@
 """In overlap mode the state is not refused before the first backward: it fails with an AttributeError."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sharded import Sharded
 
 from ..planting import swap
 
@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-024",)
 
 
 def plant() -> None:
-    swap(ZeroRedundancyOptimizer, "_check_overlap_initialized", lambda self: None)
+    swap(Sharded, "_check_overlap_initialized", lambda self: None)

@@ -1,6 +1,6 @@
 """A rank's states are indexed by their place in its shard, so those of several ranks overwrite each other."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sharded import Sharded
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("ZERO-016",)
 
 def plant() -> None:
     edit(
-        ZeroRedundancyOptimizer, "_own_states",
+        Sharded, "_own_states",
         "enumerate(self._parameters())",
         "enumerate(self._shard(self._team.rank))",
     )

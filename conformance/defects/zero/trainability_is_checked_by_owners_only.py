@@ -1,6 +1,6 @@
 """In overlap mode only ranks that own something notice a change of requires_grad."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sending import Sending
 
 from ..planting import edit
 
@@ -10,7 +10,7 @@ WORLDS = (3,)
 
 def plant() -> None:
     edit(
-        ZeroRedundancyOptimizer, "_check_trainability_unchanged",
+        Sending, "_check_trainability_unchanged",
         "if self._partial_steps is None:",
         "if self._partial_steps is None or not self._plan.owned_by(self._team.rank):",
     )

@@ -1,6 +1,6 @@
 """requires_grad is looked at when the optimizer is built, and never again."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sending import Sending
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-013",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "_look_at_trainability", "if now == self._trainable:", "if self._trainable:")
+    edit(Sending, "_look_at_trainability", "if now == self._trainable:", "if self._trainable:")

@@ -1,6 +1,6 @@
 """The option for bucket views is accepted and ignored."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sending import Sending
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("ZERO-012",)
 
 def plant() -> None:
     edit(
-        ZeroRedundancyOptimizer, "_current_publisher",
+        Sending, "_current_publisher",
         "self._sent, self.parameters_as_bucket_view",
         "self._sent, False",
     )

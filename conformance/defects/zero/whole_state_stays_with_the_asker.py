@@ -1,6 +1,6 @@
 """Whoever asks for the whole state keeps all of it in the place of its own shard's."""
 
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.sharded import Sharded
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-009",)
 
 
 def plant() -> None:
-    edit(ZeroRedundancyOptimizer, "state_dict", "self.state = own\n", "pass\n")
+    edit(Sharded, "state_dict", "self.state = own\n", "pass\n")
