@@ -19,21 +19,21 @@ _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_i
 def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.ReduceOp.SUM) -> Pending:
     """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
     trace.note(label)
-    return Pending(label, buffer, dist.all_reduce(buffer, op=op, group=team.group, async_op=True))
+    return Pending(label, buffer, dist.all_reduce(buffer, op=op, group=team.group, async_op=True), team)
 
 
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` of group rank ``source`` to the whole team, in place."""
     trace.note(label)
     work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
-    return Pending(label, buffer, work)
+    return Pending(label, buffer, work, team)
 
 
 def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) -> Pending:
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
     trace.note(label)
     work = _all_gather(whole, part, group=team.group, async_op=True)
-    return Pending(label, whole, work)
+    return Pending(label, whole, work, team)
 
 
 def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:

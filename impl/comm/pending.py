@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import streams
+from .ranks import Team
 
 #: Called again and again while a wait lasts; raises when waiting on makes no sense any more (a peer has failed).
 Watch = Callable[[], None]
@@ -25,9 +26,10 @@ class Pending:
     Exactly one ``Pending`` owns the reference that keeps ``buffer`` alive while the backend works on it.
     """
 
-    __slots__ = ("buffer", "label", "work")
+    __slots__ = ("_team", "buffer", "label", "work")
 
-    def __init__(self, label: str, buffer: torch.Tensor, work: Any) -> None:
+    def __init__(self, label: str, buffer: torch.Tensor, work: Any, team: Team | None = None) -> None:
+        self._team = team
         self.label = label
         self.buffer = buffer
         self.work = work  # a torch.distributed.Work; None where nobody else takes part and all is done
@@ -36,15 +38,17 @@ class Pending:
         """Wait for the end and return the buffer.
 
         With ``watch`` the wait can be cut short: the watch is called about every 50 ms and may raise. On an
-        accelerator the wait orders the current stream behind the collective, as torch's own handles do; it does not
-        block the host, so there is nothing to watch.
+        accelerator the wait orders the current stream behind the collective, as torch's own handles do; as a rule it
+        does not block the host, so there is nothing to watch.
         """
         if self.work is None:
             return self.buffer
-        if watch is None or streams.is_accelerated(self.buffer.device):
-            self.work.wait()
-        else:
+        if watch is not None and not streams.is_accelerated(self.buffer.device):
             self._wait_on_host(watch)
+            return self.buffer
+        if watch is not None and self._team is not None and self._team.blocks_host:
+            self._poll_on_host(watch)
+        self.work.wait()
         return self.buffer
 
     def read(self, watch: Watch | None = None) -> list[Any]:

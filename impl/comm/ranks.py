@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NewType
 
 import torch.distributed as dist
@@ -48,6 +49,14 @@ class Team:
         ValueError for a group that torch.distributed was never told of (one of a class of the user's own).
         """
         return GlobalRank(dist.get_global_rank(self.group, rank))
+
+    @cached_property
+    def blocks_host(self) -> bool:
+        """Whether a wait for the group's collectives holds up the host for an accelerator's tensors, too: Gloo's do."""
+        try:
+            return bool(dist.get_backend(self.group) == dist.Backend.GLOO)
+        except (ValueError, KeyError):  # a group of the user's own
+            return False
 
     @property
     def members(self) -> range:

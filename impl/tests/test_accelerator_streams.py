@@ -2,9 +2,14 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
+import torch.distributed as dist
 
 from impl.comm import streams
+from impl.comm.pending import Pending
+from impl.comm.ranks import Team
+from impl.errors import PeerFailed
 from impl.overlap.reduction import InFlight
 from impl.overlap.session import OverlapSession
 
@@ -51,3 +56,46 @@ def test_the_host_reads_who_uses_a_bucket_without_waiting_for_the_backward_behin
     found = OverlapSession._untouched(object.__new__(OverlapSession), ddp, flight, "the watch")
     assert found == {1: None, 2: "kept 2"}
     assert use.watches == ["the watch"]
+
+
+class Unending:
+    """A collective that a failed peer has left; a wait for it would only end by the group's timeout."""
+
+    def is_completed(self):
+        return False
+
+    def wait(self):
+        raise AssertionError("the host is held up and looks out for nobody")
+
+
+def failed_peer():
+    raise PeerFailed("rank 1 left")
+
+
+@pytest.fixture
+def gloo():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield Team.of()
+    dist.destroy_process_group()
+
+
+def test_where_a_wait_for_an_accelerators_tensor_holds_up_the_host_it_is_watched(gloo, monkeypatch):
+    monkeypatch.setattr(streams, "is_accelerated", lambda _: True)
+    assert gloo.blocks_host
+    with pytest.raises(PeerFailed):
+        Pending("count", torch.zeros(1), Unending(), gloo).wait(failed_peer)
+
+
+class Queued(Unending):
+    waits = 0
+
+    def wait(self):
+        self.waits += 1
+
+
+def test_where_it_only_orders_the_stream_the_host_goes_on_at_once(gloo, monkeypatch):
+    monkeypatch.setattr(streams, "is_accelerated", lambda _: True)
+    monkeypatch.setattr(dist, "get_backend", lambda _: "nccl")
+    work = Queued()
+    Pending("count", torch.zeros(1), work, Team.of()).wait(failed_peer)
+    assert work.waits == 1
