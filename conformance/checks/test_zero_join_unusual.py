@@ -82,7 +82,7 @@ def train_tables(ctx, schedule):
 @check("ZERO-022", worlds=MANY, deadline_s=10, beyond=False)
 def test_sparse_gradients_reach_the_shards_of_ranks_that_have_joined(ranks):
     upwards = scenario.linear(ranks.world, 1)
-    for schedule in (upwards, upwards[::-1], scenario.one_long(ranks.world, 0)):
+    for schedule in (upwards[::-1], (1, *[4] * (ranks.world - 1))):  # rank 0 owns the table
         assert ranks(train_tables, schedule) == [True] * ranks.world, f"schedule {schedule}"
 
 
