@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..comm import collectives
+from ..comm import collectives, streams
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
 from ..comm.sparse import SparseRooms, SparseRound
@@ -157,7 +157,7 @@ class Traffic:
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device) -> frozenset[int]:
         """Tell all ranks which parameters this one used; returns the indices of those that no rank used."""
-        marks = torch.tensor(used, dtype=torch.int32, device=device)
+        marks = streams.tensor_on(device, used, torch.int32)
         total = collectives.all_reduce(self.team, marks, "used parameters").wait(self.around.watch())
         self.use_counts = total
         if all(used):
