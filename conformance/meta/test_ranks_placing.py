@@ -46,7 +46,7 @@ def test_what_wants_a_gradient_is_a_leaf_on_its_device():
 
 def test_what_the_implementation_under_test_creates_lies_where_it_puts_it():
     with placed_on(META):
-        theirs = eval("torch.zeros(2)", {"torch": torch, "__name__": "careful_ddp.reducer"})
+        theirs = eval("torch.zeros(2)", {"torch": torch, "__name__": "their_ddp.reducer"})
     assert theirs.device.type == "cpu"
 
 
