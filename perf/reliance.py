@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class Broken:
     clause: str
     scenario: str
     witness: str
+    backend: str = ""  # where it does not; empty: wherever
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Judged:
         """Why a cell's time would be no time; empty if nothing speaks against it."""
         wanted = relied_on(cell)
         for each in self.broken:
-            if each.subject == cell.subject and each.clause in wanted and not _elsewhere(each.scenario, cell.hook):
+            here = each.subject == cell.subject and each.backend in ("", cell.backend)
+            if here and each.clause in wanted and not _elsewhere(each.scenario, cell.hook):
                 return f"relies on {each.clause}, which {each.subject} does not keep: {each.witness}"[:500]
         return ""
 
@@ -88,9 +90,20 @@ def relied_on_by(cells: Iterable[Cell]) -> list[str]:
     return sorted({clause for cell in cells for clause in relied_on(cell)})
 
 
-def judged_now(cells: Iterable[Cell], specs: Mapping[str, str], backend: str) -> Judged:
-    """Let the suite judge the clauses that these cells rely on, on as few ranks as can show a breach."""
-    cells = list(cells)
+def judged_now(cells: Iterable[Cell], specs: Mapping[str, str]) -> Judged:
+    """Let the suite judge the clauses that these cells rely on, on as few ranks as can show a breach.
+
+    On each of the cells' backends for itself: on one GPU, world 1 is measured there and the others on the CPU.
+    """
+    backends: dict[str, list[Cell]] = {}
+    for cell in cells:
+        backends.setdefault(cell.backend, []).append(cell)
+    found = [_judged_on(backend, members, specs) for backend, members in backends.items()]
+    broken = tuple(each for one in found for each in one.broken)
+    return Judged(broken, "; ".join(dict.fromkeys(one.source for one in found)))
+
+
+def _judged_on(backend: str, cells: Sequence[Cell], specs: Mapping[str, str]) -> Judged:
     clauses = relied_on_by(cells)
     if not clauses:
         return Judged(source="no cell relies on a clause")
@@ -107,25 +120,28 @@ def judged_now(cells: Iterable[Cell], specs: Mapping[str, str], backend: str) ->
                 f"the suite could not judge the clauses that these cells rely on: {last} ({error}); "
                 f"run `make conformance`, or measure without asking by --judged {NO}"
             ) from error
-        return _from(record, f"the suite at {world} ranks, before measuring")
+        ranks = "1 rank" if world == 1 else f"{world} ranks"
+        return _from(record, f"the suite at {ranks} on {backend}, before measuring")
 
 
-def judged_before(path: Path, backend: str) -> Judged:
-    """What a record of the suite says, which must be of this backend."""
+def judged_before(path: Path, *backends: str) -> Judged:
+    """What a record of the suite says, which must be of one of these backends."""
     try:
         record = read(path)
     except RecordError as error:
         raise BadInput(f"--judged {path}: {error}; give a record of `make conformance`, or {NO}") from error
     if record.header.get("of") != "conformance":
         raise BadInput(f"--judged {path} is no record of the suite; give one of `make conformance`, or {NO}")
-    if not any(row["backend"] == backend for row in record.rows):
-        raise BadInput(f"--judged {path} has no results on {backend}; give a record of that backend, or {NO}")
-    return _from(record, path.name, backend)
+    if not any(row["backend"] in backends for row in record.rows):
+        wanted = " or ".join(backends)
+        raise BadInput(f"--judged {path} has no results on {wanted}; give a record of that backend, or {NO}")
+    return _from(record, path.name, backends)
 
 
-def _from(record: RecordFile, source: str, backend: str = "") -> Judged:
-    rows = (row for row in record.rows if row["outcome"] not in _KEPT and backend in ("", row["backend"]))
-    return Judged(tuple(Broken(row["subject"], row["clause"], row["scenario"], row["witness"]) for row in rows), source)
+def _from(record: RecordFile, source: str, backends: Sequence[str] = ()) -> Judged:
+    rows = (row for row in record.rows if row["outcome"] not in _KEPT and (not backends or row["backend"] in backends))
+    broken = [Broken(row["subject"], row["clause"], row["scenario"], row["witness"], row["backend"]) for row in rows]
+    return Judged(tuple(broken), source)
 
 
 def _suite(command: list[str]) -> str:

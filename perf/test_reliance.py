@@ -1,6 +1,7 @@
 """What cells rely on, and that a subject's broken guarantee leaves its cell without a time."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from perf import reliance, sweep
 from perf.__main__ import main
 from perf.backends import place_of
 from perf.plan import plan
-from perf.reliance import Broken, Judged, judged_before, relied_on
+from perf.reliance import Broken, Judged, judged_before, judged_now, relied_on
 from reports.fakes import conformance_rows, write
 from reports.records import read
 
@@ -55,6 +56,30 @@ def test_only_cells_of_the_subject_and_of_the_hook_that_break_a_clause_are_conce
     assert everywhere.against(interleaved)
 
 
+def test_what_is_broken_on_one_backend_says_nothing_of_another(cells):
+    cell = next(cell for cell in cells if cell.subject == "torch" and cell.hook == "sequential")
+    judged = Judged((Broken("torch", "DDP-049", "", "late", "nccl"),), "a record")
+    assert judged.against(replace(cell, backend="gloo")) == ""
+    assert judged.against(replace(cell, backend="nccl"))
+
+
+def test_on_one_gpu_the_suite_judges_on_it_at_one_rank_and_on_the_cpu_at_two(cells, monkeypatch):
+    asked = []
+
+    def suite(command):
+        asked.append({name: command[command.index(name) + 1] for name in ("--backend", "--worlds")})
+        write(Path(command[command.index("--out") + 1], "conformance.jsonl"), "conformance", [])
+        return ""
+
+    monkeypatch.setattr(reliance, "_suite", suite)
+    planned = [replace(cells[0], hook="none", subject="impl", world=1, backend="nccl", device="cuda")]
+    planned += [replace(planned[0], world=world, backend="gloo", device="cpu") for world in (2, 4)]
+    judged = judged_now(planned, {"impl": "impl"})
+    assert asked == [{"--backend": "nccl", "--worlds": "1"}, {"--backend": "gloo", "--worlds": "2"}]
+    first, second = "the suite at 1 rank on nccl, before measuring", "the suite at 2 ranks on gloo, before measuring"
+    assert judged == Judged((), f"{first}; {second}")
+
+
 def test_a_subject_that_breaks_what_its_cells_rely_on_gets_no_time(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(MINE)
     arguments = ["run", "--sweep", str(tmp_path / "mine.toml"), "--world", "2", "--backend", "gloo"]
@@ -66,11 +91,12 @@ def test_a_subject_that_breaks_what_its_cells_rely_on_gets_no_time(tmp_path, cap
     assert {key: row["status"] for key, row in found.items() if key[2] == 1} == {
         ("impl", "none", 1): "ok", ("unsynced", "none", 1): "void", ("none", "local", 1): "ok",
     }  # fmt: skip
-    assert found["unsynced", "none", 1]["reason"].startswith("relies on DDP-025, which unsynced does not keep: ")
+    reason = found["unsynced", "none", 1]["reason"]
+    clause = next(clause for clause in ("DDP-025", "DDP-049") if f"relies on {clause}, which unsynced does" in reason)
     assert found["unsynced", "none", 1]["wall_ns"] == []
     assert record.footer["judged"]["clauses"] == ["DDP-025", "DDP-049"]
     assert ["unsynced", "DDP-025"] in record.footer["judged"]["broken"]
-    assert "1 cell is void: it relies on DDP-025, which unsynced does not keep" in capsys.readouterr().out
+    assert f"1 cell is void: it relies on {clause}, which unsynced does not keep" in capsys.readouterr().out
 
 
 def test_a_record_of_the_suite_may_have_been_made_before(tmp_path):

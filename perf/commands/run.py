@@ -171,17 +171,17 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
 
 def _judged(asked: Asked, stderr: Console) -> reliance.Judged:
     """What is known of the guarantees that the cells rely on; found out now unless a record says it."""
-    backend = asked.planned.groups[0].backend
     if asked.judged == reliance.NO:
         return reliance.Judged()
     if asked.judged:
-        return reliance.judged_before(Path(asked.judged), backend)
+        backends = dict.fromkeys(group.backend for group in asked.planned.groups)
+        return reliance.judged_before(Path(asked.judged), *backends)
     if launched.spot(os.environ):
         stderr.print("perf: under a launcher no clause is judged; name a record of the suite by --judged")
         return reliance.Judged()
     clauses = reliance.relied_on_by(asked.planned.all_cells())
     stderr.print(f"perf: first the suite judges the {len(clauses)} clauses that these cells rely on")
-    return reliance.judged_now(asked.planned.all_cells(), asked.specs, backend)
+    return reliance.judged_now(asked.planned.all_cells(), asked.specs)
 
 
 def _beside(asked: Asked, stderr: Console) -> beside.Samples:
