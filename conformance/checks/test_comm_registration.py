@@ -358,3 +358,18 @@ def test_an_optimizer_in_the_hook_steps_with_the_averaged_gradients(ranks):
             parameter -= 0.5 * torch.tensor(average)
     for mine in ranks(train_with_optimizer_in_hook):
         assert mine == [values.tolist() for values in expected]
+
+
+def step_some(ctx):
+    library, model = ctx.subject.optimizer_overlap_hooks, models.Sum(3)
+    chosen = list(model.parameters())[1:4]
+    state = private(library, "_OptimizerHookState")(_Stepping(), chosen)
+    hook = private(library, "_hook_then_optimizer")(ctx.subject.default_hooks.allreduce_hook, state)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    steps(ctx, hooked(ctx, ctx.group, hook, model))
+    return [not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+
+
+@check("COMM-030", worlds=(1, 2))
+def test_an_optimizer_in_the_hook_steps_the_parameters_that_it_was_given(ranks):
+    assert ranks(step_some) == [[False, True, True, True, False, False]] * ranks.world

@@ -351,3 +351,29 @@ def test_a_delayed_parameter_of_the_root_module_is_averaged_once(ranks):
     for rank, (seen, elements) in enumerate(ranks(delay_at_the_root, expected, ledger=True)):
         assert seen == expected, f"rank {rank}"
         assert elements == 2, f"rank {rank} reduced {elements} elements for two parameters of one element"
+
+
+# -- DDP-162: another group
+
+
+def delay_in_another_group(ctx, members, everybody, some):
+    """Gradients in the world; then, on members of a new group, those in that one."""
+    model = delaying(ctx, line_of(1.0, 1.0), ["1.weight"], "0.weight")
+    told = []
+    for turn, expected in enumerate((everybody, some)):
+        if turn == 1:
+            private(model, "_update_process_group")(dist.new_group(members))
+        model.zero_grad(set_to_none=True)
+        if turn == 0 or ctx.rank in members:
+            model(mine(ctx)).sum().backward()
+        told.append(settled(ctx, model, expected if turn == 0 or ctx.rank in members else gradients(model), turn))
+    return told
+
+
+@check("DDP-162", worlds=(3, 4), beyond=False)
+def test_delayed_gradients_are_averaged_over_the_new_group_too(ranks):
+    members = list(range(1, ranks.world))
+    means = [sum(12.0 * (rank + 1) for rank in several) / len(several) for several in (range(ranks.world), members)]
+    everybody, some = ({name: [mean] for name in ("0.weight", "1.weight")} for mean in means)
+    for rank, told in enumerate(ranks(delay_in_another_group, members, everybody, some)[1:], start=1):
+        assert told == [everybody, some], f"rank {rank}"

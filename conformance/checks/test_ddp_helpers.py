@@ -86,6 +86,18 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
         assert together == doubled, f"rank {rank}: what accumulated inside and one more gradient were not averaged"
 
 
+def train_by_parameter_in_a_subgroup(ctx, members):
+    group = dist.new_group(members)
+    return trained(by_parameter(ctx, models.scalar(), process_group=group), mine(ctx)) if ctx.rank in members else None
+
+
+@check("DDP-167", worlds=(3, 4), beyond=False)
+def test_the_python_reducer_divides_by_the_size_of_its_group(ranks):
+    members = list(range(1, ranks.world))
+    mean = sum(12.0 * (rank + 1) for rank in members) / len(members)
+    assert ranks(train_by_parameter_in_a_subgroup, members)[1:] == [{"weight": [mean]}] * len(members)
+
+
 def hook_by_parameter(ctx):
     model = by_parameter(ctx, models.Branches())
     calls = []

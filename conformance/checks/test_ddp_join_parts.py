@@ -1,5 +1,7 @@
 """What a join context must not forget: frozen parameters, what a joined rank's hook may touch, many models at once."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 from conformance import models, oracle
 from conformance.checking import MANY, check
 from conformance.observing import TINY_MIB
+from conformance.ranks import caught
 from conformance.subjects import Unsupported
 from conformance.training import ddp, gradients, parameters
 
@@ -149,3 +152,39 @@ def count_hook_calls(ctx, schedule):
 def test_the_last_rank_with_inputs_calls_its_buffer_hook_before_each_forward(ranks):
     schedule = (*[1] * (ranks.world - 1), 5)
     assert ranks(count_hook_calls, schedule)[-1] == [1, 2, 3, 4, 5]
+
+
+def break_off_then_join(ctx, schedule):
+    """A context that everybody leaves by an error, rank 0 first; then one in which rank 0 lets the others wait."""
+    model = ddp(ctx, models.scalar())
+
+    def fail():
+        with model.join():
+            model(models.place(ctx.rank, 0)).sum().backward()
+            if ctx.rank > 0:
+                ctx.store.wait(["rank 0 has left"])
+            raise KeyError("the data ended in the middle of a file")
+
+    failed = caught(fail) is not None
+    ctx.store.set("rank 0 has left", "1")
+    ctx.meet("failed")
+    seen = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            if ctx.rank == 0:
+                time.sleep(0.2)  # longer than anybody waits without looking out for failures
+            model.zero_grad(set_to_none=True)
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(gradients(model)["weight"][0])
+    return failed, seen
+
+
+@check("DDPJ-034", worlds=MANY, beyond=False)
+def test_after_a_context_that_failed_another_one_is_like_the_first(ranks):
+    schedule = tuple(1 + rank for rank in range(ranks.world))
+    means = [
+        sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(schedule, i)) / ranks.world
+        for i in range(max(schedule))
+    ]
+    expected = [(True, means[:count]) for count in schedule]
+    assert ranks(break_off_then_join, schedule) == expected

@@ -163,3 +163,22 @@ def test_mixed_precision_is_announced_and_a_hook_beside_it_is_used_or_refused(ra
         else:
             assert_refused([error], RuntimeError, "register_comm_hook")
             ranks.at_limit("mixed precision takes the only slot for a communication hook")
+
+
+def leave_out_in_low_precision(ctx):
+    """The gradient of a part that is used once, and then twice left out; nothing is zeroed."""
+
+    def run():
+        model = mixed(ctx, models.Branches(), {"param_dtype": LOW}, find_unused_parameters=True)
+        told = []
+        for with_b in (True, False, False):
+            model(mine(ctx), with_b=with_b).sum().backward()
+            told.append((gradients(model)["b.weight"], str(model.module.b.weight.dtype)))
+        return told
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-140", worlds=MANY)
+def test_what_had_accumulated_stays_where_a_low_iteration_leaves_a_parameter_out(ranks):
+    assert ranks(leave_out_in_low_precision) == [[([mean_of_all(ranks.world)], "torch.float32")] * 3] * ranks.world

@@ -67,3 +67,35 @@ def use_on_the_last_rank_only(ctx, as_view):
 def test_who_did_not_use_a_parameter_gets_a_gradient_with_its_strides(ranks, scenario):
     expected = [([12.0 * (1 + place) / ranks.world for place in range(count)], True) for count in (24, 12)]
     assert ranks(use_on_the_last_rank_only, scenario) == [[expected] * 3] * ranks.world
+
+
+class Handing(nn.Module):
+    """A scalar layer, and a parameter that is itself an output."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+        self.handed = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.a(x), self.handed
+
+
+def use_what_is_handed_out(ctx):
+    model, told = wrapped(ctx, Handing(), find_unused_parameters=True), []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        output, handed = model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device))
+        (output.sum() + 12 * (ctx.rank + 1) * handed.sum()).backward()
+        told.append((model.module.a.weight.grad.item(), model.module.handed.grad.item()))
+    return told
+
+
+@check("DDP-099", worlds=MANY, beyond=False)
+def test_a_parameter_that_is_an_output_counts_as_used(ranks):
+    world = ranks.world
+    expected = [
+        (sum(models.divisible_scalar(rank, iteration).item() for rank in range(world)) / world, 6.0 * (world + 1))
+        for iteration in range(3)
+    ]
+    assert ranks(use_what_is_handed_out) == [expected] * world

@@ -1,6 +1,6 @@
 """With find_unused_parameters=True two forwards that use different parameters cannot share one backward."""
 
-# shows: DDP-099 *
+# shows: DDP-099 test_what_any_of_several_forwards_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
