@@ -66,7 +66,7 @@ def averages(schedule, name):
     return found
 
 
-NAMES = ("low rank", "half precision", "half precision around", "eight bits", "eight bits by channel", "a sparse table")
+NAMES = ("low rank", "a sparse table", "half precision", "half precision around", "eight bits", "eight bits by channel")
 
 
 @check("DDPJ-014", worlds=(2, 4), beyond=False, scenarios={name: name for name in NAMES})
