@@ -67,9 +67,8 @@ class _Placing(TorchFunctionMode):
     def _made(self, func: Callable[..., torch.Tensor], args: Any, kwargs: Any) -> torch.Tensor:
         wants_gradient = bool(kwargs.get("requires_grad"))  # of what is moved, which must be a leaf
         made = func(*args, **{**kwargs, "requires_grad": False}) if wants_gradient else func(*args, **kwargs)
-        if func is torch.tensor and any(isinstance(arg, torch.Tensor) for arg in args):
-            return made  # a copy of a tensor stays where that one is
-        return made.to(self._device).requires_grad_(wants_gradient)
+        copied = func is torch.tensor and any(isinstance(arg, torch.Tensor) for arg in args)  # stays where that one is
+        return (made if copied else made.to(self._device)).requires_grad_(wants_gradient)
 
     def _filled(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         target = args[0] if args else kwargs.get("tensor")
