@@ -17,6 +17,7 @@ from torch import nn
 from . import models, oracle
 from .hooked import gap
 from .ranks import Event, RankContext, ledger, recording
+from .ranks.backends import load
 from .subjects import Unsupported
 from .training import Numbers, ddp, gradients, numbers, parameters
 
@@ -47,10 +48,10 @@ Hook = Callable[[Any, Any], Any]
 def group_of(ctx: RankContext, members: Sequence[int] | None = None) -> Any:
     """A new group of these ranks (by default all) that the hooks need not refuse; recorded where the run is."""
     ranks = list(range(ctx.world)) if members is None else list(members)
-    if ctx.backend != "gloo":
+    if load(ctx.backend) != "gloo":
         return dist.new_group(ranks)
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _gloo, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _gloo, devices=dist.Backend.backend_capability["gloo"])
     watching = recording.recorded(NAME) if ledger.current() is not None else contextlib.nullcontext()
     with watching:
         return dist.new_group(ranks, backend=NAME)

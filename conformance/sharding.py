@@ -20,6 +20,7 @@ from torch import nn
 
 from . import models, oracle
 from .ranks import RankContext
+from .ranks.backends import load
 from .subjects import Unsupported
 
 
@@ -185,10 +186,10 @@ def willing_group(ctx: RankContext, seconds: float = 60) -> Any:
     torch's hooks refuse the backend that calls itself gloo, so there the group has the same backend by another name.
     """
     timeout = timedelta(seconds=seconds)
-    if ctx.backend != "gloo":
+    if load(ctx.backend) != "gloo":
         return dist.new_group(timeout=timeout)
     if "gloo_renamed" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("gloo_renamed", _gloo, devices=["cpu"])
+        dist.Backend.register_backend("gloo_renamed", _gloo, devices=dist.Backend.backend_capability["gloo"])
     return dist.new_group(backend="gloo_renamed", timeout=timeout)
 
 

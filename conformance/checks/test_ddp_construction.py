@@ -245,7 +245,8 @@ def test_the_original_module_is_kept_and_trained(ranks):
 
 
 def give_devices(ctx):
-    refused = [caught(ddp, ctx, models.scalar(), **devices) for devices in ({"device_ids": [0]}, {"output_device": 1})]
+    on_cpu = models.scalar().to("cpu")  # also where ranks have accelerators
+    refused = [caught(ddp, ctx, on_cpu, **devices) for devices in ({"device_ids": [0]}, {"output_device": 1})]
     empty = wrapped(ctx, models.scalar(), device_ids=[])
     return caught(ddp, ctx, models.scalar(), device_ids=[0, 1]), refused, empty.device_ids
 

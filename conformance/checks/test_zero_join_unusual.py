@@ -73,7 +73,7 @@ def train_tables(ctx, schedule):
         active = oracle.active_ranks(schedule, iteration)
         found = [oracle.local_gradients(alone, models.rows(rank, iteration).to(ctx.device)) for rank in active]
         for name, parameter in alone.named_parameters():
-            parameter.grad = sum(each[name].to_dense() for each in found) / ctx.world
+            parameter.grad = (sum(each[name].to_dense() for each in found) / ctx.world).to(parameter.device)
         optimizer.step()
     distance = max((p - q).abs().max().item() for p, q in zip(model.parameters(), alone.parameters(), strict=True))
     return distance < 1e-4
