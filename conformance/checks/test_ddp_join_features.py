@@ -248,22 +248,27 @@ def train_delayed(ctx, schedule, divide_by_initial):
                 model.zero_grad()
                 model(models.divisible_scalar(ctx.rank, iteration), with_b=True).sum().backward()
                 seen.append((module.a.weight.grad.item(), module.b.weight.grad.item()))
+            with torch.no_grad():
+                module.a.weight.fill_(10.0 + ctx.rank)
+                module.b.weight.fill_(20.0 + ctx.rank)
 
     error = caught(loop)
     ctx.meet("told")
-    return error, seen
+    return error, seen, (module.a.weight.item(), module.b.weight.item())
 
 
 @check("DDPJ-039", worlds=MANY, beyond=False, scenarios={"divided by all": True, "divided by the active": False})
 def test_delayed_parameters_are_followed_or_refused(ranks, scenario):
     schedule = (1, *[3] * (ranks.world - 1))
     told = ranks(train_delayed, schedule, scenario)
-    if all(error is not None for error, _ in told):
-        assert all("delay" in error.text.lower() for error, _ in told), "a refusal names the delayed all-reduce"
+    if all(error is not None for error, _, _ in told):
+        assert all("delay" in error.text.lower() for error, _, _ in told), "a refusal names the delayed all-reduce"
         ranks.at_limit("delayed all-reduce is refused under uneven inputs")
         return
-    for rank, (error, seen) in enumerate(told):
+    last = ranks.world - 1
+    for rank, (error, seen, model) in enumerate(told):
         assert error is None, f"rank {rank} raised {error}"
+        assert model == (10.0 + last, 20.0 + last), f"rank {rank} leaves with another model than the last joiner's"
         means = []
         for iteration in range(schedule[rank]):
             active = oracle.active_ranks(schedule, iteration)

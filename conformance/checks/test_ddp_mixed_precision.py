@@ -8,6 +8,7 @@ from torch import nn
 from conformance import models
 from conformance.checking import WORLDS, check
 from conformance.observing import mean_of_all, mine, mixed, or_lacks_accelerator, trained
+from conformance.ranks import caught
 from conformance.training import gradients, parameters, private
 
 LOW, FULL = torch.bfloat16, torch.float32
@@ -186,6 +187,36 @@ def test_a_forward_without_a_backward_costs_no_precision(ranks):
     for dtype, held in ranks(forward_twice):
         assert dtype is FULL
         assert held == {"a.weight": [1.0 + FINE]}
+
+
+class BadBatch(KeyError):
+    pass
+
+
+def fail_in_forward(ctx):
+    def run():
+        model = mixed(ctx, Watching(1.0 + FINE), {"param_dtype": LOW})
+
+        def refuse(*_):
+            raise BadBatch
+
+        refusing = model.module.a.register_forward_hook(refuse)
+        error = caught(model, mine(ctx))
+        held = parameters(model), model.module.a.weight.dtype
+        refusing.remove()
+        model(mine(ctx)).sum().backward()
+        return error, held, parameters(model)
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1, 2))
+def test_a_forward_that_fails_leaves_nothing_lowered(ranks):
+    full = {"a.weight": [1.0 + FINE]}
+    for error, held, afterwards in ranks(fail_in_forward):
+        assert error.is_a(KeyError)
+        assert held == (full, FULL)
+        assert afterwards == full
 
 
 # -- DDP-137, DDP-138: what is not cast

@@ -30,7 +30,7 @@ class DelayedReduction:
 
     def __init__(self, ddp: DistributedDataParallel, parameters: Sequence[nn.Parameter], trigger: nn.Parameter) -> None:
         self._ddp = weakref.ref(ddp)
-        self._parameters = list(parameters)
+        self.parameters = list(parameters)
         self._trigger = trigger
         self._flats: list[torch.Tensor] = []
         self._views: dict[nn.Parameter, torch.Tensor] = {}
@@ -57,13 +57,13 @@ class DelayedReduction:
         ddp = self._ddp()
         assert ddp is not None, "the model of a delayed reduction is gone"
         called = {parameter: name for name, parameter in ddp.module.named_parameters(remove_duplicate=False)}
-        if not {*self._parameters, self._trigger} <= called.keys():
+        if not {*self.parameters, self._trigger} <= called.keys():
             ddp._log_and_throw(
                 RuntimeError,
                 "This model cannot be pickled: a delayed parameter, or param_to_hook_all_reduce, is not a parameter of "
                 "the wrapped module. Pickle its state_dict instead.",
             )
-        return [called[parameter] for parameter in self._parameters], called[self._trigger]
+        return [called[parameter] for parameter in self.parameters], called[self._trigger]
 
     @staticmethod
     def found(ddp: DistributedDataParallel, names: tuple[list[str], str] | None) -> DelayedReduction | None:
@@ -75,7 +75,7 @@ class DelayedReduction:
 
     def _lay_out(self) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         for (dtype, device), members in kinds.items():
             flat = torch.zeros(sum(p.numel() for p in members), dtype=dtype, device=device)

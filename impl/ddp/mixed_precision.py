@@ -91,9 +91,9 @@ class MixedPrecisionRun:
     def _lowered(value: Any, low: torch.dtype) -> Any:
         return map_tensors(lambda tensor: tensor.to(low) if tensor.is_floating_point() else tensor, value)
 
-    def after_forward(self) -> None:
-        """A forward without gradients leaves nothing lowered behind."""
-        if not torch.is_grad_enabled():
+    def after_forward(self, *, failed: bool = False) -> None:
+        """A forward without gradients leaves nothing lowered behind, and one that raised does not either."""
+        if failed or not torch.is_grad_enabled():
             self._restore_all()
 
     def _gradient_came(self, parameter: torch.Tensor) -> None:

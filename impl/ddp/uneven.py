@@ -94,6 +94,8 @@ class UnevenInputs(Parts, Joinable):
         self._authoritative_rank = int(source)
         self._assign_modules_buffers()
         state: list[torch.Tensor] = [parameter.detach() for parameter in self._module_parameters]
+        if self._delayed is not None:
+            state += [parameter.detach() for parameter in self._delayed.parameters]
         if self.forward_sync_buffers:
             state += self.modules_buffers
         broadcast_coalesced(team, state, source, "final model", self.broadcast_bucket_size, self._watch())

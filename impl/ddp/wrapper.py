@@ -271,6 +271,10 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         outer, running.ddp = running.ddp, self
         try:
             return self.module(*inputs, **kwargs)
+        except BaseException:
+            if self._mixed_precision_run is not None:
+                self._mixed_precision_run.after_forward(failed=True)
+            raise
         finally:
             running.ddp = outer
 

@@ -1,0 +1,28 @@
+"""Copies of a model made at an awkward moment."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from impl import DistributedDataParallel
+from impl.join.hooks import _JoinConfig
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_copy_made_inside_a_join_context_is_not_in_it(alone):
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    with model.join():
+        model(torch.ones(1, 1)).sum().backward()
+        twin = copy.deepcopy(model)  # for an average of weights, say
+    assert twin._join_config == _JoinConfig.construct_disabled_join_config()
+    twin(torch.ones(1, 1)).sum().backward()
+    assert twin.module.weight.grad.item() == 1.0
