@@ -223,7 +223,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return compiled.forward(self, inputs, kwargs)
         with kernels.profiled("DistributedDataParallel.forward"):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
-            return self._post_forward(self._run_ddp_forward(*inputs, **kwargs))
+            try:
+                output = self._run_ddp_forward(*inputs, **kwargs)
+            except BaseException:
+                if self._mixed_precision_run is not None:
+                    self._mixed_precision_run.after_forward(failed=True)
+                raise
+            return self._post_forward(output)
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._recomputes():
@@ -271,10 +277,6 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         outer, running.ddp = running.ddp, self
         try:
             return self.module(*inputs, **kwargs)
-        except BaseException:
-            if self._mixed_precision_run is not None:
-                self._mixed_precision_run.after_forward(failed=True)
-            raise
         finally:
             running.ddp = outer
 

@@ -4,7 +4,7 @@ from impl.ddp import kernels
 
 from ..planting import edit
 
-CLAUSES = ("DDP-049",)
+CLAUSES = ("DDP-050",)
 
 
 def plant() -> None:

@@ -1,6 +1,6 @@
 """A backward that keeps its graph (create_graph=True) works once; the second one raises."""
 
-# shows: DDP-049 test_a_backward_that_keeps_its_graph_*
+# shows: DDP-050 test_a_backward_that_keeps_its_graph_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
