@@ -54,6 +54,13 @@ class Stop(BaseException):
     """Not an Exception: like KeyboardInterrupt, which must get through as well."""
 
 
+class Unspeakable(Exception):
+    """An error that has no words: whoever asks it for its text gets another error."""
+
+    def __str__(self):
+        raise ValueError("no words")
+
+
 def raise_in_the_body(ctx, kind):
     a, b, mine, at = recorder(ctx), recorder(ctx, "b"), kind("mine"), -1
     try:
@@ -68,7 +75,7 @@ def raise_in_the_body(ctx, kind):
 
 @check("JOIN-023")
 def test_what_the_body_raises_comes_out_as_it_is_without_hooks_or_collectives(ranks):
-    for kind in (KeyError, StopIteration, Stop):
+    for kind in (KeyError, StopIteration, Stop, Unspeakable):
         for seen in ranks(raise_in_the_body, kind, ledger=True):
             assert seen == (True, True, ["a step", "b step"], 1, 1)
 
@@ -141,6 +148,33 @@ def test_a_rank_that_fails_in_the_body_is_reported_to_its_peers_at_once(ranks):
 @check("JOIN-024", worlds=(4,), deadline_s=10)
 def test_a_rank_that_fails_in_the_body_is_reported_in_throwing_mode_too(ranks):
     peers_were_told(ranks, True, "body")
+
+
+def end_in_an_inner_context(ctx, schedule):
+    """All ranks but 0 share an inner context, which throws; rank 0 shares only the outer one with them."""
+    group = dist.new_group(upper_ranks(ctx.world))
+    a, b = recorder(ctx), recorder(ctx, "b", group=group)
+
+    def train():
+        with ctx.subject.Join([a]):
+            for _ in range(4 if ctx.rank == 0 else 1):
+                a.step()
+            if ctx.rank > 0:
+                with ctx.subject.Join([b], throw_on_early_termination=True):
+                    for _ in range(schedule[ctx.rank - 1]):
+                        b.step()
+
+    return caught(train), a.log
+
+
+@check("JOIN-024", worlds=(3,), deadline_s=10, beyond=False)
+def test_a_rank_that_fails_in_the_body_by_an_inner_context_is_reported_to_who_is_not_in_there(ranks):
+    outside, *inside = ranks(end_in_an_inner_context, linear(ranks.world - 1, 1))
+    for error, log in (outside, *inside):
+        assert error is not None
+        assert error.is_a(RuntimeError), error
+        assert not [entry for entry in log if "post" in entry]
+    assert "left the join context" in outside[0].text or "exhausted" in outside[0].text.lower(), outside[0]
 
 
 @check("JOIN-039", worlds=(2, 3), deadline_s=10, beyond=False)

@@ -9,7 +9,7 @@ from torch import nn
 from conformance.checking import check
 from conformance.joinables import recorder, total, upper_ranks
 from conformance.ranks import caught
-from conformance.scenario import linear, one_short
+from conformance.scenario import linear, one_short, promised_log
 
 DISABLED = (False, False, False)
 
@@ -71,6 +71,28 @@ def test_each_joinable_makes_one_hook_which_serves_the_whole_context(ranks):
         assert made == {(1, 1)}
         assert served
         assert calls == [max(schedule) - schedule[rank] + 1] * 2
+
+
+def enter_again_and_again(ctx, epochs):
+    """One context object, entered in each epoch; the log, and how many hooks were made."""
+    log = []
+    joinables = [recorder(ctx, name, log) for name in "ab"]
+    join = ctx.subject.Join(joinables)
+    for schedule in epochs:
+        with join:
+            for _ in range(schedule[ctx.rank]):
+                for each in joinables:
+                    each.step()
+    return log, [len(each.hooks) for each in joinables]
+
+
+@check("JOIN-012", "JOIN-025", deadline_s=8)
+def test_a_context_that_is_entered_again_serves_the_next_epoch_with_the_same_hooks(ranks):
+    upwards = linear(ranks.world, 1)
+    epochs = (upwards, upwards[::-1])
+    for rank, (log, made) in enumerate(ranks(enter_again_and_again, epochs)):
+        assert log == [entry for schedule in epochs for entry in promised_log(schedule, rank, "ab")]
+        assert made == [1, 1]
 
 
 def look_before_entering(ctx, enable, throw):
@@ -228,3 +250,16 @@ def test_something_that_is_no_joinable_is_refused_before_any_joinable_is_touched
             assert kind in error.text
             assert hooks == 0
             assert stamped == DISABLED
+
+
+def build_without_a_device(ctx):
+    """The first joinable's device is a plain method; whether that was refused, and what became of the second one."""
+    plain = type("Called", (type(recorder(ctx)),), {"join_device": lambda self: self.device})
+    a = recorder(ctx)
+    return caught(ctx.subject.Join, [plain(), a]) is not None, len(a.hooks), config(a)
+
+
+@check("JOIN-020", worlds=(1, 2))
+def test_a_device_that_is_none_is_refused_before_any_joinable_is_touched_if_it_is_refused(ranks):
+    for refused, hooks, stamped in ranks(build_without_a_device):
+        assert not refused or (hooks, stamped) == (0, DISABLED)

@@ -1,14 +1,16 @@
 """notify_join_context: who communicates, when it blocks, where it goes, and what it assumes of the training loop."""
 
 import inspect
+from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
 from conformance import oracle
 from conformance.checking import MANY, check
 from conformance.joinables import recorder, total, upper_ranks, walker
 from conformance.ranks import caught
-from conformance.scenario import deficits, linear, shapes
+from conformance.scenario import deficits, linear, promised_log, shapes
 
 
 def notify_all(ctx):
@@ -34,12 +36,33 @@ def read_the_handle(ctx):
     with ctx.subject.Join([each]):
         handle = each.notify()
         handle.wait()
-        return [value.tolist() for value in handle.result()], total(handle)
+        by_future = handle.get_future().wait()
+        return [[value.tolist() for value in found] for found in (handle.result(), by_future)]
 
 
 @check("JOIN-031")
 def test_a_handles_result_and_its_future_hold_the_number_of_active_ranks(ranks):
-    assert ranks(read_the_handle) == [([[ranks.world]], ranks.world)] * ranks.world
+    assert ranks(read_the_handle) == [[[[ranks.world]]] * 2] * ranks.world
+
+
+def wait_for_a_moment(ctx):
+    """All ranks but the last wait a moment for their handles; the last one notifies when they have given that up."""
+    a = recorder(ctx)
+    error = None
+    with ctx.subject.Join([a]):
+        if ctx.rank == ctx.world - 1:
+            ctx.store.wait([f"tired/{rank}" for rank in range(ctx.world - 1)])
+            handle = a.notify()
+        else:
+            handle = a.notify()
+            error = caught(handle.wait, timedelta(seconds=0.1))
+            ctx.store.set(f"tired/{ctx.rank}", "1")
+        return error is not None, total(handle)
+
+
+@check("JOIN-048", worlds=(2, 3), backends=("gloo",), deadline_s=8, beyond=False)
+def test_a_handle_waits_no_longer_than_it_is_told(ranks):
+    assert ranks(wait_for_a_moment) == [(rank < ranks.world - 1, ranks.world) for rank in range(ranks.world)]
 
 
 def notify_without_a_group(ctx):
@@ -172,3 +195,28 @@ def test_a_main_hook_may_call_its_own_step_which_then_notifies_nobody(ranks):
             assert counts == [len(oracle.active_ranks(schedule, i)) for i in range(schedule[rank])]
             assert mains == deficits(schedule)[rank]
             assert places == walked_alone(schedule)
+
+
+def step_in_the_post_hook(ctx, schedule):
+    """A joinable that takes one more step, with its notification, when everybody has run out; what that adds up to."""
+    sums = []
+
+    def once_more(joinable, _last):
+        joinable.notify()
+        mine = torch.tensor([1.0 + ctx.rank], device=ctx.device)
+        dist.all_reduce(mine)
+        sums.append(mine.item())
+
+    a = recorder(ctx, post=once_more)
+    with ctx.subject.Join([a]):
+        for _ in range(schedule[ctx.rank]):
+            a.step()
+    return sums, a.log
+
+
+@check("JOIN-055", deadline_s=8)
+def test_a_post_hook_may_notify_on_ranks_that_ran_out_early_and_on_those_that_did_not(ranks):
+    schedule = linear(ranks.world, 1)
+    for rank, (sums, log) in enumerate(ranks(step_in_the_post_hook, schedule)):
+        assert sums == [sum(range(1, ranks.world + 1))]
+        assert log == promised_log(schedule, rank, ["a"])

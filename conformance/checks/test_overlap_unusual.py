@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as torchs_hooks
 
 from conformance import models, oracle, overlapping
 from conformance.checking import MANY, check
 from conformance.overlapping import Overlap, Pair, assert_as_alone, factory_of, group_of, iteration, iterations, pair_of
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
-from conformance.training import ddp, gradients
+from conformance.training import ddp, gradients, parameters
 
 DEADLINE_S = 5.0
 READY = 4  # by then every implementation steps
@@ -96,6 +97,81 @@ def test_a_joined_rank_keeps_its_last_gradients_while_it_steps_for_others(ranks,
         for both in (False, True):
             for rank, (before, after) in enumerate(ranks(train_unevenly, scenario, schedule, both)):
                 assert after == before, f"rank {rank}, schedule {schedule}, optimizer listed: {both}"
+
+
+# -- DDPJ-014: hooks of torch's own library, which divide by their group's size
+
+
+def train_late_iterations(ctx, how, schedule):
+    """Even iterations until everybody steps, then uneven ones in a context that divides by the active ranks."""
+    pair = pair_of(ctx, how)
+    iterations(pair, READY)
+    before = parameters(pair.model)
+    with ctx.subject.Join([pair.ddp, pair.zero], divide_by_initial_world_size=False):
+        for number in range(schedule[ctx.rank]):
+            iteration(pair, READY + number)
+    return before, parameters(pair.model)
+
+
+def late_alone(how, before, schedule):
+    model = how.model()
+    model.load_state_dict({name: torch.tensor(values).view_as(model.state_dict()[name]) for name, values in before})
+    kind, settings = overlapping.OPTIMIZERS[how.optimizer]
+    optimizer = kind(model.parameters(), **settings)
+    for number in range(max(schedule)):
+        active = oracle.active_ranks(schedule, number)
+        batches = [overlapping.batch(rank, READY + number) for rank in active]
+        average = oracle.averaged_gradients(model, batches, len(active), overlapping.loss)
+        for name, parameter in model.named_parameters():
+            parameter.grad = average.get(name)
+        optimizer.step()
+    return parameters(model)
+
+
+@check("DDPJ-014", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_a_wrapped_hook_of_torchs_own_library_divides_by_the_active_ranks_when_asked(ranks):
+    how = Overlap(optimizer="sgd", hook=torchs_hooks.allreduce_hook)
+    schedule = tuple(range(1, ranks.world + 1))
+    for before, after in ranks(train_late_iterations, how, schedule):
+        assert after == late_alone(how, before.items(), schedule)
+
+
+# -- JOIN-024: a rank whose own step fails
+
+
+class Spilling(torch.optim.SGD):
+    """Fails in the step of one iteration when it is asked to."""
+
+    def __init__(self, params, lr=0.25, fails_at=0):
+        super().__init__(params, lr=lr)
+        self.steps, self.fails_at = 0, fails_at
+
+    def step(self, closure=None):
+        self.steps += 1
+        if self.steps == self.fails_at:
+            raise LookupError("spilled the tea")
+        return super().step(closure)
+
+
+def fail_in_the_step(ctx, how):
+    pair = pair_with(ctx, how, Spilling, models.Sum(), fails_at=0 if ctx.rank else 2)
+
+    def train():
+        with ctx.subject.Join([pair.ddp, pair.zero]):
+            iterations(pair, READY)
+
+    return caught(train)
+
+
+@check("JOIN-024", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_a_rank_that_fails_in_its_part_of_an_overlapped_step_is_reported_to_its_peers(ranks):
+    failed, *peers = ranks(fail_in_the_step, CONTIGUOUS)
+    assert failed is not None
+    assert failed.is_a(LookupError)
+    for error in peers:
+        assert error is not None
+        assert error.is_a(RuntimeError)
+        assert "spilled the tea" in error.text, error
 
 
 # -- HOOK-037: a backward that fails half-way

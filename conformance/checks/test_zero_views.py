@@ -45,6 +45,7 @@ def test_as_views_each_owners_parameters_share_one_flat_tensor_and_results_are_u
             for gaps, places, _, dense in results:
                 assert gaps == [None] * 4
                 assert dense
+                assert places == places[:1] * 4, "a step has moved parameters"
                 for storage_by_parameter in places:
                     shared = {
                         owner: {place for place, own in zip(storage_by_parameter, owned, strict=True) if own == owner}
