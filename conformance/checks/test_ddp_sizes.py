@@ -64,11 +64,11 @@ class Layouts(nn.Module):
         return torch.stack([(x * ramp * parameter).sum() for ramp, parameter in zip(ramps, self.each, strict=True)])
 
 
-def average_layouts(ctx, options):
+def average_ramps(ctx, kind, options, iterations):
     told = []
     for option in options:
-        model = wrapped(ctx, Layouts(), **option)
-        for iteration in range(1, 3):
+        model = wrapped(ctx, kind(), **option)
+        for iteration in range(1, iterations + 1):
             model.zero_grad(set_to_none=True)
             model(12 * iteration * torch.tensor(ctx.rank + 1.0)).sum().backward()
             told.append(gradients(model))
@@ -85,7 +85,35 @@ def test_parameters_of_every_layout_are_averaged_element_by_element(ranks):
         alone = Layouts()
         alone(torch.tensor(iteration * mean)).sum().backward()
         expected.append(gradients(alone))
-    assert ranks(average_layouts, options) == [expected * len(options)] * ranks.world
+    assert ranks(average_ramps, Layouts, options, 2) == [expected * len(options)] * ranks.world
+
+
+class Crowd(nn.Module):
+    """Many small parameters, most beside others of like shape; every element has a gradient of its own."""
+
+    def __init__(self):
+        super().__init__()
+        shapes = [(3,)] * 9 + [()] + [(rows, 2) for rows in range(1, 11)] + [(2, 2, 2)] * 3 + [(0,)] + [(5,)] * 8
+        self.each = nn.ParameterList([nn.Parameter(torch.ones(shape)) for shape in shapes])
+
+    def forward(self, x):
+        firsts = torch.arange(len(self.each)) * 30.0
+        return torch.stack([
+            (x * (first + torch.arange(1.0, 1.0 + one.numel()).view(one.shape)) * one).sum()
+            for first, one in zip(firsts, self.each, strict=True)
+        ])  # fmt: skip
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_many_small_parameters_of_like_shape_keep_their_own_gradients(ranks):
+    mean = 12 * (ranks.world + 1) / 2
+    expected = []
+    for iteration in (1, 2, 3):
+        alone = Crowd()
+        alone(torch.tensor(iteration * mean)).sum().backward()
+        expected.append(gradients(alone))
+    options = [{}, {"gradient_as_bucket_view": True}]
+    assert ranks(average_ramps, Crowd, options, 3) == [expected * len(options)] * ranks.world
 
 
 # -- DDP-005: what does not fit into one broadcast

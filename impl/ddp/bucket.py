@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from . import kernels
+from .filling import Filling
 from .plan import BucketSpec
 
 
@@ -113,6 +114,7 @@ class Bucket:
             self.flat = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
             self.views = self.views_of(self.flat)
             self._large = kernels.are_large(self.flat, self.views)
+            self._filling = Filling(self.flat, self.views)
 
     def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of any flat tensor of this bucket's length, one for each parameter."""
@@ -157,12 +159,12 @@ class Bucket:
             self._collect_what_is_there(unused)
         elif not self.as_view:
             self._held = gradients  # a second look at the same objects costs a quarter of the first
-            kernels.copy_scaled(self.flat, self.views, gradients, factor, large=self._large)
+            self._filling.fill(gradients, factor)
             return self.flat
         elif not all(map(is_, gradients, self.views)):  # else autograd has accumulated right here
             self._all_apart = not any(map(is_, gradients, self.views))
             if self._all_apart:
-                kernels.copy_scaled(self.flat, self.views, gradients, factor, large=self._large)
+                self._filling.fill(gradients, factor)
                 return self.flat
             self._collect_what_is_there(unused)
         if factor != 1.0:

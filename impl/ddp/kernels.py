@@ -28,19 +28,6 @@ def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
 _LARGE_NUMEL = 4096
 
 
-def copy_scaled(
-    flat: torch.Tensor, views: list[torch.Tensor], sources: list[torch.Tensor], factor: float, *, large: bool
-) -> None:
-    """Fill ``flat``, of which ``views`` are the parts, with the sources times ``factor``."""
-    if large and factor != 1.0:
-        for view, source in zip(views, sources, strict=True):
-            torch.mul(source, factor, out=view)
-        return
-    copy_all(views, sources)
-    if factor != 1.0:
-        flat.mul_(factor)
-
-
 def copy_divided(
     targets: list[torch.Tensor], flat: torch.Tensor, views: list[torch.Tensor], divisor: int, *, large: bool
 ) -> None:

@@ -1,6 +1,6 @@
 """Gradients that are large enough to be copied one by one are summed and not averaged."""
 
-from impl.ddp import kernels
+from impl.ddp.filling import Filling
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-049",)
 
 
 def plant() -> None:
-    edit(kernels, "copy_scaled", "torch.mul(source, factor, out=view)", "view.copy_(source)")
+    edit(Filling, "fill", "torch.mul(source, factor, out=view)", "view.copy_(source)")
