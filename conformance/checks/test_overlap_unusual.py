@@ -23,16 +23,17 @@ HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
 
 
 class Fading(torch.optim.SGD):
-    """Counts its steps in an attribute of its own, and learns less with each of them."""
+    """Counts its steps in attributes of its own, and learns less with each of them."""
 
     def __init__(self, params, lr=0.5):
         super().__init__(params, lr=lr)
-        self.steps = 0
+        self.steps, self.scale = 0, 4.0
 
     def step(self, closure=None):
         self.steps += 1
+        self.scale *= 0.5
         for group in self.param_groups:
-            group["lr"] = 0.5**self.steps
+            group["lr"] = 0.5**self.steps * self.scale
         return super().step(closure)
 
 
@@ -49,13 +50,17 @@ def pair_with(ctx, how, kind, model, **settings):
     return Pair(wrapped, zero, group, ctx.rank)
 
 
-def train_fading(ctx, how):
-    pair = pair_with(ctx, how, Fading, models.Sum())
-    return [seen.parameters for seen in iterations(pair)]
+def train_fading(ctx, how, layers):
+    """The parameters after each iteration, and the learning rate that the optimizer shows."""
+    pair = pair_with(ctx, how, Fading, models.Sum(layers))
+    return [
+        (iteration(pair, number).parameters, pair.zero.param_groups[0]["lr"])
+        for number in range(overlapping.ITERATIONS)
+    ]
 
 
-def fading_alone(world, waited):
-    model = models.Sum()
+def fading_alone(world, layers, waited):
+    model = models.Sum(layers)
     optimizer = Fading(model.parameters())
     found = []
     for number in range(overlapping.ITERATIONS):
@@ -65,17 +70,17 @@ def fading_alone(world, waited):
             for name, parameter in model.named_parameters():
                 parameter.grad = average[name]
             optimizer.step()
-        found.append(overlapping.parameters(model))
+        found.append((overlapping.parameters(model), optimizer.param_groups[0]["lr"]))
     return found
 
 
 @check("HOOK-018", worlds=(1, 2, 4), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
 def test_what_an_optimizer_counts_by_itself_counts_iterations(ranks, scenario):
-    before = overlapping.parameters(models.Sum())
-    for shard in (False, True):
-        runs = ranks(train_fading, replace(scenario, shard=shard))
-        waited = sum(seen == before for seen in runs[0][:2])
-        assert runs == [fading_alone(ranks.world, waited)] * ranks.world, f"shard_buckets={shard}"
+    for shard, layers in ((False, 4), (True, 4), (False, 1)):  # with few buckets some ranks own nothing
+        before = overlapping.parameters(models.Sum(layers))
+        runs = ranks(train_fading, replace(scenario, shard=shard), layers)
+        waited = sum(seen == before for seen, _ in runs[0][:2])
+        assert runs == [fading_alone(ranks.world, layers, waited)] * ranks.world, f"shard_buckets={shard}"
 
 
 # -- DDPJ-010: a joined rank's own gradients

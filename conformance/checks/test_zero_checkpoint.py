@@ -17,6 +17,7 @@ from conformance.sharding import (
     first_gap,
     give,
     in_two_groups,
+    logged,
     owners,
     sharded,
     some_parameters,
@@ -66,21 +67,23 @@ def difference(ours, theirs):
 
 def ask_unconsolidated(ctx):
     _, zero, _ = trained(ctx, "Adam", list)
-    never = caught(zero.state_dict)
+    never, by_request = caught(zero.state_dict), []
     zero.consolidate_state_dict()
     by_default = caught(zero.state_dict)
     zero.consolidate_state_dict(to=ctx.world - 1)
-    return never, by_default, caught(zero.state_dict)
+    said = logged(lambda: by_request.append(caught(zero.state_dict))) if ctx.rank == ctx.world - 1 else []
+    return never, by_default, by_request, said
 
 
 @check("ZERO-015", "ZERO-016")
 def test_the_global_state_is_refused_wherever_it_has_not_been_consolidated(ranks):
     results = ranks(ask_unconsolidated)
     last = ranks.world - 1
-    refused = [never for never, _, _ in results] + [by_default for _, by_default, _ in results[1:]]
+    refused = [never for never, *_ in results] + [by_default for _, by_default, *_ in results[1:]]
     assert_refused(refused, RuntimeError, "consolidate_state_dict")
     assert results[0][1] is None, "the default target is rank 0"
-    assert results[last][2] is None
+    assert results[last][2] == [None]
+    assert results[last][3] == [], "a warning about a state that has just been consolidated"
 
 
 def consolidate(ctx, to):

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from conformance import models
 from conformance.checking import MANY, check
 from conformance.joinables import upper_ranks
 from conformance.sharding import (
@@ -93,6 +94,28 @@ def train_in_subgroup(ctx, members):
     if ctx.rank not in members:
         return None
     return train(ctx, "Adam", group=group), train(ctx, "SGD with momentum and decay", group=group)
+
+
+def step_in_low_precision(ctx):
+    """What differs from the ordinary optimizer after a few steps in which much is rounded, for each optimizer."""
+    gaps = []
+    for name in OPTIMIZERS:
+        parameters = [nn.Parameter((parameter.detach() / 3).bfloat16()) for parameter in some_parameters(ctx)]
+        twin = Twin(parameters, name)
+        zero = sharded(ctx, parameters, name)
+        for iteration in range(4):
+            for targets, optimizer in ((parameters, zero), (twin.parameters, twin.optimizer)):
+                for place, target in enumerate(targets):
+                    values = models.integers(*target.shape, seed=300 + 50 * iteration + place) / 7
+                    target.grad = values.to(ctx.device, torch.bfloat16)
+                optimizer.step()
+        gaps.append(twin.gap(parameters))
+    return gaps
+
+
+@check("ZERO-008", worlds=MANY)
+def test_in_low_precision_steps_round_as_those_of_the_ordinary_optimizer_do(ranks):
+    assert ranks(step_in_low_precision) == [[None] * len(OPTIMIZERS)] * ranks.world
 
 
 @check("ZERO-008", "ZERO-001", worlds=(3, 4))

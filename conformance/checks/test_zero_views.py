@@ -5,6 +5,7 @@ from torch import nn
 
 from conformance import models
 from conformance.checking import MANY, check
+from conformance.ranks import caught
 from conformance.sharding import Twin, first_gap, give, in_two_groups, logged, owners, sharded, some_parameters
 
 NAMES = ("SGD with momentum and decay", "Adam")
@@ -190,3 +191,27 @@ def replace_values(ctx, views):
 def test_values_loaded_into_the_parameters_are_what_the_next_step_starts_from(ranks):
     for views in (False, True):
         assert ranks(replace_values, views) == [None] * ranks.world
+
+
+def add_a_finer_group(ctx):
+    """A group of another dtype joins a sharded optimizer: whether that was refused, and what differs after steps."""
+    parameters = some_parameters(ctx)
+    finer = [nn.Parameter(1 + models.integers(3, seed=place).double().to(ctx.device) / 2**40) for place in range(4)]
+    twin = Twin([*parameters, *finer])
+    zero = sharded(ctx, parameters)
+    refused = caught(zero.add_param_group, {"params": finer})
+    for iteration in range(2):
+        for targets in ([*parameters, *finer], twin.parameters):
+            for place, target in enumerate(targets):
+                values = models.integers(*target.shape, seed=80 + 50 * iteration + place) / 2
+                target.grad = values.to(target.device, target.dtype)
+        zero.step()
+        twin.optimizer.step()
+    if refused is not None:
+        return refused.is_a(ValueError), first_gap(parameters, twin.parameters[: len(parameters)])
+    return True, first_gap([*parameters, *finer], twin.parameters)
+
+
+@check("ZERO-014", worlds=MANY)
+def test_an_added_group_of_another_dtype_is_refused_or_loses_no_bit(ranks):
+    assert ranks(add_a_finer_group) == [(True, None)] * ranks.world
