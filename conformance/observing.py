@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -51,7 +52,8 @@ def takes(ctx: RankContext, *arguments: str) -> None:
         raise Unsupported(f"DistributedDataParallel of {ctx.subject.name} has no argument {', '.join(missing)}")
 
 
-_ACCELERATOR_WORDS = ("accelerator", "stream", "events")  # how a subject complains that it has none
+# How a subject complains that it has none; whole words, for other errors speak of "downstream" systems.
+_ACCELERATOR_WORDS = re.compile(r"\b(accelerators?|streams?|events)\b")
 
 
 def asks_for_accelerator(error: RuntimeError | Caught) -> bool:
@@ -63,7 +65,7 @@ def asks_for_accelerator(error: RuntimeError | Caught) -> bool:
         text, of_one = error.text, error.is_a(torch.AcceleratorError)
     else:
         text, of_one = str(error), isinstance(error, torch.AcceleratorError)
-    return of_one or any(word in text for word in _ACCELERATOR_WORDS)
+    return of_one or _ACCELERATOR_WORDS.search(text) is not None
 
 
 def or_lacks_accelerator(ctx: RankContext, act: Callable[[], Any]) -> Any:

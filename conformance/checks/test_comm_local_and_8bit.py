@@ -95,6 +95,23 @@ def test_eight_bit_averages_are_off_by_less_than_a_step_and_equal_on_all_ranks(r
         assert max(errors) > 0, "nothing was quantised"
 
 
+def train_on_one_side(ctx, hook):
+    """Gradients that are all positive, and then all negative."""
+    model = ddp(ctx, nn.Linear(4, 1, bias=False))
+    model.register_comm_hook(ctx.group, getattr(ctx.subject.quantization_hooks, hook))
+    values = (100 + ctx.rank + torch.arange(4.0)).view(1, 4)
+    return [step(model, sign * values)["weight"] for sign in (1, -1)]
+
+
+@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS)
+def test_eight_bits_also_hold_gradients_of_one_sign(ranks, scenario):
+    mean = [100 + (ranks.world - 1) / 2 + place for place in range(4)]
+    for seen in ranks(train_on_one_side, scenario):
+        for sign, found in zip((1, -1), seen, strict=True):
+            errors = [abs(a - sign * b) for a, b in zip(found, mean, strict=True)]
+            assert max(errors) < (103 + ranks.world - 1) / 255
+
+
 def train_with_idle_rank(ctx, hook):
     """The last rank has nothing but zeros to send."""
     model = hooked(ctx, ctx.group, getattr(ctx.subject.quantization_hooks, hook))

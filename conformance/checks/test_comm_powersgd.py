@@ -114,6 +114,18 @@ def test_what_is_not_compressed_is_averaged_exactly(ranks):
             assert gap(biases[:1], biases[1:]) <= 1e-5
 
 
+def square():
+    """A rank of one would make its weight's gradient, which is of full rank, smaller by a factor of eight."""
+    return drawn(nn.Sequential(nn.Linear(16, 16, bias=False), nn.Tanh()))
+
+
+@check("COMM-026")
+def test_a_matrix_that_shrinks_by_no_more_than_the_least_rate_is_averaged_exactly(ranks):
+    exact = alone(range(ranks.world), batch=several_rows, model=square, count=START + 1)
+    for seen in ranks(train, "powerSGD_hook", square, several_rows, START + 1, {"min_compression_rate": 8}):
+        assert gap(seen, exact) <= 1e-5
+
+
 @check("COMM-026")
 def test_a_matrix_of_rank_one_comes_through_unchanged(ranks):
     exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)

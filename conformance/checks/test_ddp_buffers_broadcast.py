@@ -117,6 +117,26 @@ def test_a_forward_sends_nothing_unless_there_are_buffers_to_synchronise(ranks):
         assert told["no buffers"] == told["switched off"] == 0
 
 
+def accumulate_after_evaluating(ctx):
+    model = counting(ctx)
+    trained(model, mine(ctx))
+    with torch.no_grad():
+        model(mine(ctx))
+    with model.no_sync():
+        model(mine(ctx)).sum().backward()
+    for _ in range(2):
+        model(mine(ctx)).sum().backward()
+    return model.module.seen
+
+
+@check("DDP-081", worlds=MANY)
+def test_an_evaluation_before_it_does_not_let_the_forward_after_accumulation_synchronise(ranks):
+    told = ranks(accumulate_after_evaluating)
+    for rank, (_, _, within, after, last) in enumerate(told):
+        assert after == within + step_of(rank), f"rank {rank}: the forward before allowed no synchronisation"
+        assert last == told[0][3] + step_of(0), f"rank {rank}"
+
+
 # -- DDP-082, DDP-083: switching it off
 
 
@@ -156,6 +176,13 @@ def test_the_newer_switch_leaves_the_start_equal_and_silences_the_forwards(ranks
 def test_the_newer_switch_wins_when_it_is_on_too(ranks):
     options = {"forward_sync_buffers": True, "broadcast_buffers": False}
     assert [seen for seen, _ in ranks(count_from_different_starts, options)] == [[100.0, 101.0, 102.0]] * ranks.world
+
+
+@check("DDP-083")
+def test_beside_the_newer_switch_the_old_one_says_nothing_about_the_start(ranks):
+    options = {"forward_sync_buffers": False, "broadcast_buffers": False}
+    seen = [each for each, _ in ranks(count_from_different_starts, options)]
+    assert seen == local_counts(ranks, lambda _rank: 100.0)
 
 
 # -- DDP-084, DDP-085, DDP-087: which buffers

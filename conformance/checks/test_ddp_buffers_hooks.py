@@ -1,5 +1,6 @@
 """Buffer hooks: what they are given, where they run, what they may return, and when they are not called."""
 
+import threading
 import time
 import warnings
 
@@ -9,6 +10,7 @@ from torch import nn
 
 from conformance import models
 from conformance.checking import MANY, check
+from conformance.hooked import done
 from conformance.observing import assert_refused, mean_of_all, mine, trained, wrapped
 from conformance.ranks import caught
 from conformance.training import private
@@ -160,6 +162,31 @@ def test_futures_of_a_hook_are_done_when_backward_returns(ranks):
     assert ranks(return_futures, "POST_FORWARD") == [
         ([first, second], [0.0, first], [mean_of_all(ranks.world)])
     ] * ranks.world
+
+
+def return_futures_of_two_forwards(ctx):
+    model, ended = counting(ctx), []
+    pauses = [0.2, 0.0]  # only what the first forward started is still under way when the reduction has ended
+
+    def start(_state, _buffers):
+        future, pause = torch.futures.Future(), pauses.pop(0)
+
+        def end():
+            time.sleep(pause)
+            ended.append(pause)
+            future.set_result(None)
+
+        threading.Thread(target=end).start()
+        return [done(None), future]
+
+    register(ctx, model, None, start)
+    (model(mine(ctx)) + model(mine(ctx))).sum().backward()
+    return sorted(ended)
+
+
+@check("DDP-095", worlds=MANY)
+def test_futures_of_all_forwards_before_a_backward_are_done_when_it_returns(ranks):
+    assert ranks(return_futures_of_two_forwards) == [[0.0, 0.2]] * ranks.world
 
 
 # -- DDP-096: when hooks are not called

@@ -202,6 +202,29 @@ def test_an_attached_optimizer_uses_the_hooks_result_or_refuses_the_hook(ranks):
         assert found == {"weight": None}
 
 
+def only_the_latter_part():
+    model = models.Parts("ab")
+    model.use = "b"
+    return model
+
+
+def train_attached_in_part(ctx):
+    model = only_the_latter_part().to(ctx.device)
+    attach(torch.optim.SGD, model.parameters(), lr=1.0)
+    ddp = wrapped(ctx, model, find_unused_parameters=True)
+    seen = []
+    for iteration in range(ITERATIONS):
+        or_lacks_accelerator(ctx, ddp(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward)
+        seen.append(parameters(ddp))
+    return seen
+
+
+@check("DDP-129", worlds=MANY)
+def test_parameters_behind_an_unused_one_are_stepped_as_well(ranks):
+    expected = alone(only_the_latter_part(), lambda group: torch.optim.SGD(group, lr=1.0), ranks.world)
+    assert ranks(train_attached_in_part) == [expected] * ranks.world
+
+
 # -- DDP-133: fused optimizers
 
 
@@ -247,19 +270,23 @@ def misuse_fused(ctx):
     sgd = (torch.optim.SGD, 1.0)
     twice, after, before, closure = (wrapped(ctx, models.scalar()) for _ in range(4))
     private(twice, "_register_fused_optim")(*sgd)
+    second = caught(twice._register_fused_optim, torch.optim.SGD, 8.0)
+    twice(mine(ctx)).sum().backward()
     after.register_comm_hook(None, no_hook)
     before._register_fused_optim(*sgd)
     return (
-        [caught(twice._register_fused_optim, *sgd), caught(after._register_fused_optim, *sgd),
+        [second, caught(after._register_fused_optim, *sgd),
          caught(before.register_comm_hook, None, no_hook)],
         caught(closure._register_fused_optim, torch.optim.LBFGS),
         caught(closure._register_fused_optim, int),
+        parameters(twice)["weight"],
     )  # fmt: skip
 
 
 @check("DDP-133", worlds=(1, 2))
 def test_a_fused_optimizer_is_refused_twice_beside_a_hook_and_where_it_cannot_step(ranks):
-    for slot, closure, no_optimizer in ranks(misuse_fused):
+    for slot, closure, no_optimizer, weight in ranks(misuse_fused):
+        assert weight == [1.0 - mean_of_all(ranks.world)], "it is the first one that steps"
         assert_refused(slot, RuntimeError, "register_comm_hook", "once")
         for error, name in ((closure, "LBFGS"), (no_optimizer, "int")):
             assert error is not None, f"{name} was accepted"

@@ -67,12 +67,12 @@ def test_a_full_reduction_keeps_what_low_numbers_cannot_hold(ranks):
         assert value == huge
 
 
-def train_half(ctx):
-    def run():
-        model = mixed(ctx, models.Sum(), {"param_dtype": HALF, "reduce_dtype": FULL}, bucket_cap_mb=TINY_MIB)
+def train_half(ctx, configs):
+    def train(config, options):
+        model = mixed(ctx, models.Sum(), config, bucket_cap_mb=TINY_MIB, **options)
         return [trained(model, models.divisible(ctx.rank, iteration).to(ctx.device)) for iteration in range(3)]
 
-    return or_lacks_accelerator(ctx, run)
+    return or_lacks_accelerator(ctx, lambda: [train(*each) for each in configs])
 
 
 @check("DDP-135", "DDP-136", worlds=WORLDS, beyond=False)
@@ -81,7 +81,9 @@ def test_over_several_buckets_gradients_are_those_of_one_process(ranks):
     for iteration in range(3):
         batches = [models.divisible(rank, iteration) for rank in range(ranks.world)]
         expected.append(numbers(oracle.averaged_gradients(models.Sum(), batches, ranks.world).items()))
-    assert ranks(train_half) == [expected] * ranks.world
+    configs = [({"param_dtype": HALF, "reduce_dtype": FULL}, {}),
+               ({"reduce_dtype": HALF}, {"gradient_as_bucket_view": True})]  # fmt: skip
+    assert ranks(train_half, configs) == [[expected] * len(configs)] * ranks.world
 
 
 # -- DDP-140: accumulation

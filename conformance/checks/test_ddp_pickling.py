@@ -190,12 +190,17 @@ def restore_old_state(ctx):
     restored = type(model).__new__(type(model))
     restored.__setstate__(state)
     flags = restored.require_forward_param_sync, restored.require_backward_grad_sync
+    with model.no_sync():
+        state = model.__getstate__()
+    accumulating = type(model).__new__(type(model))
+    accumulating.__setstate__(state)
+    flags += (accumulating.require_backward_grad_sync,)
     return flags, private(restored, "_get_ddp_logging_data")().get("static_graph"), steps(ctx, restored, range(3))
 
 
 @check("DDP-159", worlds=(1, 2, 3))
 def test_a_state_without_flags_synchronises_and_a_static_graph_stays_one(ranks):
-    assert ranks(restore_old_state) == [((True, True), 1, sums_of(ranks.world, 3))] * ranks.world
+    assert ranks(restore_old_state) == [((True, True, False), 1, sums_of(ranks.world, 3))] * ranks.world
 
 
 # -- DDP-160: what is not restored

@@ -89,6 +89,12 @@ def with_bias_on_0(rank):
     return nn.Linear(2, 1, bias=rank == 0)
 
 
+def frozen_bias_beyond_0(rank):
+    layer = nn.Linear(2, 1)
+    layer.bias.requires_grad_(rank == 0)
+    return layer
+
+
 def wider_by_rank(rank):
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1 + rank))
 
@@ -123,6 +129,13 @@ def says_time_out(error):
 def test_different_numbers_of_parameters_are_refused_on_every_rank(ranks):
     for error in ranks(refused, with_bias_on_0):
         assert is_refusal(error, "rank 0", "param", "2", "1"), error
+        assert not says_time_out(error)
+
+
+@check("DDP-027", worlds=MANY)
+def test_what_is_trained_on_some_ranks_only_is_refused_on_every_rank(ranks):
+    for error in ranks(refused, frozen_bias_beyond_0):
+        assert is_refusal(error, "param"), error
         assert not says_time_out(error)
 
 
@@ -254,3 +267,29 @@ def test_a_replaced_parameter_among_others_is_noticed_at_the_next_forward_at_the
 @check("DDP-034", worlds=MANY, beyond=False)
 def test_a_replaced_only_parameter_is_noticed_at_the_next_forward_at_the_latest(ranks):
     assert_noticed(ranks, bias=False)
+
+
+def cast_after_wrapping(ctx):
+    model = ddp(ctx, nn.Linear(1, 1, bias=False))
+    told = []
+
+    def use(dtype):
+        model(12 * models.place(ctx.rank, 0).to(dtype)).sum().backward()
+
+    for dtype in [torch.float32] * 2 + [torch.float64] * 2:  # the parameters stay the same objects
+        model.to(dtype).zero_grad()
+        error = caught(use, dtype)
+        told.append(gradient(model.module.weight) if error is None else error)
+    ctx.meet("told")
+    return told
+
+
+@check("DDP-034", worlds=MANY, beyond=False)
+def test_a_model_that_was_cast_after_wrapping_is_averaged_or_refused(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    for rank, (*before, third, fourth) in enumerate(ranks(cast_after_wrapping)):
+        assert before == [mean, mean]
+        for found in (third, fourth):
+            local = isinstance(found, float) and found != mean
+            assert not local, f"rank {rank} goes on with local gradients: {found}"
+            assert found == mean or is_refusal(found, "param"), f"rank {rank} got {found}"

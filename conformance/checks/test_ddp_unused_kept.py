@@ -34,6 +34,40 @@ def test_an_old_gradient_that_differs_between_ranks_is_left_as_it_is(ranks, scen
         assert first == second == third, f"rank {rank}"
 
 
+def put_gradients_by(ctx):
+    """Gradients that somebody keeps while training goes on: as they came, and as they are in the end."""
+    model = wrapped(ctx, models.Parts("ab"), find_unused_parameters=True)
+    kept, told = [], []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        model.module.use = "a" if ctx.rank else "ab"
+        model(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        kept.append([parameter.grad for parameter in model.parameters()])
+        told.append([gradient.tolist() for gradient in kept[-1]])
+    return told, [[gradient.tolist() for gradient in gradients] for gradients in kept]
+
+
+@check("DDP-099", worlds=MANY)
+def test_what_was_averaged_for_a_part_that_others_use_is_the_ranks_own_to_keep(ranks):
+    for rank, (as_they_came, in_the_end) in enumerate(ranks(put_gradients_by)):
+        assert as_they_came[0] != as_they_came[1], "the iterations must differ"
+        assert in_the_end == as_they_came, f"rank {rank}"
+
+
+def freeze_and_cast(ctx):
+    model = wrapped(ctx, models.Parts("ab"), find_unused_parameters=True)
+    frozen = list(model.module.parts["b"].requires_grad_(False).parameters())
+    model.float()
+    model(models.divisible(ctx.rank, 0).to(ctx.device)).sum().backward()
+    return [(parameter.requires_grad, parameter.grad) for parameter in frozen]
+
+
+@check("DDP-100", worlds=MANY)
+def test_what_was_frozen_after_wrapping_stays_frozen_when_the_model_is_cast(ranks):
+    for rank, told in enumerate(ranks(freeze_and_cast)):
+        assert told == [(False, None)] * 2, f"rank {rank}"
+
+
 class Layered(nn.Module):
     """A scalar layer, and parameters in other orders than row by row, which only some forwards use."""
 

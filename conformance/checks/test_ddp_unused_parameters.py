@@ -149,6 +149,11 @@ class Answer:
     words: str = ""
 
 
+@dataclass(frozen=True)
+class Sealed:
+    value: object
+
+
 Pair = namedtuple("Pair", "left right")
 
 
@@ -163,6 +168,7 @@ class Opaque:
 CONTAINERS = {
     "dict of lists": (lambda out: {"k": [out["a"]], 3: [[out["b"]], None]}, lambda out: (out["k"][0], out[3][0][0])),
     "dataclasses": (lambda out: Answer(Answer((out["a"], out["b"]))), lambda out: out.value.value),
+    "frozen dataclass": (lambda out: Sealed([out["a"], out["b"]]), lambda out: tuple(out.value)),
     "named tuple": (lambda out: Pair((out["a"],), {"x": out["b"]}), lambda out: (out.left[0], out.right["x"])),
     "list of dataclasses": (
         lambda out: [Answer({"a": out["a"]}), Answer([out["b"]])], lambda out: (out[0].value["a"], out[1].value[0])

@@ -1,6 +1,6 @@
 """A replaced parameter is trained with local gradients, and nothing is said."""
 
-# shows: DDP-034 *
+# shows: DDP-034 test_a_replaced_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
