@@ -321,6 +321,35 @@ def test_a_hook_may_replace_the_buffer_and_the_views_follow(ranks, scenario):
         assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in local]
 
 
+def answer_with_a_part(ctx, replaced, as_view):
+    """A hook whose answer does not begin where its storage does; whether the bucket's gradients are found in it."""
+    told = []
+
+    def hook(_state, bucket):
+        part = torch.cat([bucket.buffer().new_zeros(5), bucket.buffer() * 3])[5:]
+        if replaced:
+            bucket.set_buffer(part)
+            told.append(torch.equal(torch.cat([each.flatten() for each in bucket.gradients()]), part))
+        return done(part)
+
+    return steps(ctx, hooked(ctx, None, hook, gradient_as_bucket_view=as_view)), all(told)
+
+
+PARTS = {
+    f"{told} · {name}": (replaced, as_view)
+    for told, replaced in (("by its future", False), ("in the bucket", True))
+    for name, as_view in VIEWS.items()
+}
+
+
+@check("COMM-001", "COMM-016", worlds=(1, 2), scenarios=PARTS)
+def test_a_hook_may_answer_with_a_part_of_a_larger_tensor(ranks, scenario):
+    for rank, (seen, found) in enumerate(ranks(answer_with_a_part, *scenario)):
+        local = alone([rank])
+        assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in local]
+        assert found, "gradients() are not where buffer() is"
+
+
 # -- a group whose ranks are not those of the world
 
 
