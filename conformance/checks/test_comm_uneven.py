@@ -71,7 +71,7 @@ NAMES = ("low rank", "a sparse table", "half precision", "half precision around"
 
 @check("DDPJ-014", worlds=(2, 4), beyond=False, scenarios={name: name for name in NAMES})
 def test_every_hook_of_the_library_divides_by_the_active_ranks_when_asked(ranks, scenario):
-    schedule = tuple(1 + rank for rank in range(ranks.world))
+    schedule = tuple(2 + rank for rank in range(ranks.world))  # who joins has had gradients in its final buckets
     right = averages(schedule, scenario)
     for rank, seen in enumerate(ranks(train, schedule, scenario)):
         for iteration, found in enumerate(seen):

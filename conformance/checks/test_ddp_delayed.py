@@ -163,7 +163,7 @@ def zero_before_backward(ctx, how, expected):
 
 
 @check("DDP-122", worlds=MANY, beyond=False, scenarios={
-    how: how for how in ("zeroed in place", "cleared to None", "cleared by other tensors")
+    how: how for how in ("cleared to None", "cleared by other tensors", "zeroed in place")
 })  # fmt: skip
 def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_backward(ranks, scenario):
     names = ("0.weight", "1.weight", "2.weight")
