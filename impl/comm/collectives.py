@@ -66,6 +66,17 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
     return Pending(label, whole, work, team)
 
 
+def started(team: Team) -> int | None:
+    """How many collectives this rank has started on the team's group, whoever did; None where the backend counts none.
+
+    torch has no public way to it.
+    """
+    try:
+        return int(team.group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):
+        return None
+
+
 def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:
     """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks."""
     payload = pickle.dumps(value) if team.rank == source else b""

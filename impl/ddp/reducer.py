@@ -124,6 +124,14 @@ class Reducer(Backwards):
 
     # -- for others
 
+    def _get_local_used_map(self) -> torch.Tensor:
+        """How many ranks used each parameter, as last agreed: (parameters,) int32; a name of torch's."""
+        return self.traffic.use_counts
+
+    def _ddp_graph_static(self) -> bool:
+        """Whether all synchronised backwards so far left the same parameters out; a name of torch's."""
+        return self.use.always_the_same
+
     def use_of(self, place: int) -> list[bool] | None:
         """Whether this rank uses each parameter of bucket ``place``, for hooks that step inside backward.
 

@@ -91,7 +91,7 @@ class Join:
         self._stage = moved(self._stage, Stage.OPEN, STAGES)
         self._stamps.open()
         if self._passage is not None:
-            self._passage.enter()
+            self._enter(self._passage)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -141,6 +141,15 @@ class Join:
         if any(isinstance(hook, FollowingHook) for hook in self._join_hooks):
             return Session(self._team, self._device, self._throw, self._joinables, self._join_hooks)
         return PlainPassage(self._team, self._device, self._throw, self._join_hooks)
+
+    def _enter(self, passage: Passage) -> None:
+        try:
+            passage.enter()
+        except BaseException:
+            passage.close()
+            self._stamps.take_off()
+            self._stage = moved(self._stage, Stage.LEFT, STAGES)
+            raise
 
     def _leave(self, passage: Passage, error: BaseException | None) -> None:
         try:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ..comm import store as stores
 from ..comm.ranks import Team
 from ..errors import PeerFailed
+from . import in_step
 
 _LONGEST_TEXT = 500
 
@@ -36,7 +37,7 @@ class Note:
 
     def __str__(self) -> str:
         place = f"rank {self.rank}" + (f" (global rank {self.global_rank})" if self.global_rank != self.rank else "")
-        return f"{place} left the join context with {self.kind}: {self.text}"
+        return f"{place} left the join context with {self.kind}" + (f": {self.text}" if self.text else "")
 
 
 def _text_of(error: BaseException) -> str:
@@ -58,6 +59,14 @@ class FailureNotes:
     def of(team: Team) -> FailureNotes:
         """The notes of the passage that this rank begins now."""
         return FailureNotes(team, next_passage(team), stores.beside_the_group())
+
+    def make_sure_of_step(self) -> None:
+        """RuntimeError, and a note of it, if what an earlier failure has left behind would be mixed with what comes."""
+        try:
+            in_step.make_sure(self._team, self._key, self._store)
+        except RuntimeError as error:
+            self.leave(error)
+            raise
 
     def leave(self, error: BaseException) -> None:
         """Tell whoever looks that this rank left by ``error``. Only the first note of a passage is kept."""
@@ -91,5 +100,5 @@ class FailureNotes:
             raise PeerFailed(
                 f"Join: {note}. It takes part in no further collective, so rank {self._team.rank} stops waiting for "
                 "it. Usual cause: an error in the training loop of that rank alone, such as a bad batch or too little "
-                "memory. Look for the first error in that rank's log; all ranks must start the context anew."
+                f"memory. Look for the first error in that rank's log. {in_step.REMEDY}"
             )

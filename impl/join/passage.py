@@ -12,6 +12,7 @@ import torch
 
 from ..comm.ranks import Team
 from ..errors import InputsExhausted, SharedError
+from . import in_step
 from .failures import FailureNotes
 from .lifecycle import PHASES, Phase, moved
 
@@ -55,8 +56,9 @@ class Passage(ABC):
         """Follow the live ranks until nobody is live. True if this rank was among the last."""
 
     def enter(self) -> None:
-        """The block begins."""
+        """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
         self._notes = FailureNotes.of(self.team)
+        self._notes.make_sure_of_step()
 
     def end(self) -> None:
         """Everybody has run out; the post hooks come next, and notifications are vacuous."""
@@ -74,7 +76,11 @@ class Passage(ABC):
 
     def report(self, error: BaseException) -> None:
         """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
-        if self._notes is None or (isinstance(error, SharedError) and error.passage is self):
+        if self._notes is None:
+            return
+        if not isinstance(error, InputsExhausted):
+            in_step.doubt(self.team)
+        if isinstance(error, SharedError) and error.passage is self:
             return
         first = self._notes.first()
         if first is None:

@@ -113,3 +113,19 @@ def look_through(rank, world):
 
 def test_others_look_through_it_as_they_do_through_torchs():
     assert run_on_ranks(look_through, 1) == [(True, ["bias", "weight"])]
+
+
+def leave_a_part_out(rank, _world):
+    """Rank 0 never uses the second layer; what the reducer says of use under the names that torch's has."""
+    layers = nn.ModuleList([linear(), linear()])
+    model = DistributedDataParallel(layers, find_unused_parameters=True)
+    layers.forward = lambda x, used: sum(layer(x).sum() for layer in layers[:used])
+    for _ in range(2):
+        model(torch.ones(1, 2), 1 + rank).backward()
+    before = model.reducer._ddp_graph_static()
+    model(torch.ones(1, 2), 2).backward()
+    return model.reducer._get_local_used_map().tolist(), before, model.reducer._ddp_graph_static()
+
+
+def test_the_reducer_says_what_is_used_and_whether_that_stays_the_same():
+    assert run_on_ranks(leave_a_part_out, 2) == [([2, 2, 2, 2], True, False), ([2, 2, 2, 2], True, True)]
