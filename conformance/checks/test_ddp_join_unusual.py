@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from conformance import models, oracle
 from conformance.checking import MANY, check
+from conformance.ranks import caught
 from conformance.training import ddp, gradient
 
 BUFFERED = {"without buffers": False, "with buffers": True}
@@ -209,6 +210,44 @@ def test_neither_the_order_of_the_list_nor_that_of_the_passes_matters(ranks):
             for mine in means(schedule)
         ]
         assert ranks(train_two_in_turn, schedule, listed) == rows, f"schedule {schedule}, list order {listed}"
+
+
+def cross_over(ctx):
+    """Ranks that run two models of the same size in different orders; the error on this rank."""
+    pair = [ddp(ctx, models.scalar()) for _ in range(2)]
+
+    def train():
+        with ctx.subject.Join(pair):
+            for model in pair if ctx.rank else reversed(pair):
+                model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+
+    return caught(train)
+
+
+@check("JOIN-040", worlds=MANY, beyond=False)
+def test_ranks_that_run_two_models_in_different_orders_are_told_so(ranks):
+    for error in ranks(cross_over):
+        assert error is not None, "gradients of one model have been added to those of the other"
+        assert error.is_a(RuntimeError)
+
+
+def be_alone_then_idle(ctx, epochs):
+    """A context for each epoch; the averaged gradients that this rank saw."""
+    model, seen = ddp(ctx, models.scalar()), []
+    for schedule in epochs:
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                seen.append(gradient(model.module.weight))
+    return seen
+
+
+@check("DDPJ-034", worlds=MANY, beyond=False)
+def test_who_was_alone_in_one_context_may_be_without_inputs_in_the_next(ranks):
+    epochs = (*[1] * (ranks.world - 1), 4), (*[3] * (ranks.world - 1), 0)
+    rows = [first + second for first, second in zip(*map(means, epochs), strict=True)]
+    assert ranks(be_alone_then_idle, epochs) == rows
 
 
 def fail_on_one(ctx, schedule, failing):

@@ -158,25 +158,30 @@ class Spilling(torch.optim.SGD):
         return super().step(closure)
 
 
-def fail_in_the_step(ctx, how):
-    pair = pair_with(ctx, how, Spilling, models.Sum(), fails_at=0 if ctx.rank else 2)
+def fail_half_way(ctx, how, in_step):
+    """Rank 0 fails in its second iteration: in its step, or when the others have begun their backward already."""
+    pair = pair_with(ctx, how, Spilling, models.Sum(), fails_at=0 if ctx.rank or not in_step else 2)
 
     def train():
         with ctx.subject.Join([pair.ddp, pair.zero]):
-            iterations(pair, READY)
+            iteration(pair, 0)
+            output = pair.ddp(pair.batch(1))
+            if ctx.rank == 0 and not in_step:
+                ctx.store.wait([f"reducing/{rank}" for rank in range(1, ctx.world)])
+                raise LookupError("spilled the tea")
+            ctx.store.set(f"reducing/{ctx.rank}", "1")
+            overlapping.loss(output).backward()
 
     return caught(train)
 
 
 @check("JOIN-024", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
 def test_a_rank_that_fails_in_its_part_of_an_overlapped_step_is_reported_to_its_peers(ranks):
-    failed, *peers = ranks(fail_in_the_step, CONTIGUOUS)
-    assert failed is not None
-    assert failed.is_a(LookupError)
-    for error in peers:
-        assert error is not None
-        assert error.is_a(RuntimeError)
-        assert "spilled the tea" in error.text, error
+    for in_step in (True, False):
+        for rank, error in enumerate(ranks(fail_half_way, CONTIGUOUS, in_step)):
+            assert error is not None
+            assert error.is_a(RuntimeError if rank else LookupError), error
+            assert "spilled the tea" in error.text, error
 
 
 # -- HOOK-037: a backward that fails half-way

@@ -7,6 +7,7 @@ from torch import nn
 
 from conformance import models, oracle, scenario
 from conformance.checking import MANY, check
+from conformance.ranks import caught
 from conformance.sharding import OPTIMIZERS, Alone, Twin, first_gap, give, sharded, some_parameters, whole
 
 
@@ -165,3 +166,40 @@ def freeze_later(ctx, name):
 @check("ZERO-013", worlds=MANY, deadline_s=10, scenarios={name: name for name in OPTIMIZERS})
 def test_what_is_frozen_later_is_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
     assert ranks(freeze_later, scenario) == [[None] * 6] * ranks.world
+
+
+class Spilling(torch.optim.SGD):
+    """Fails in one of its steps when it is asked to."""
+
+    def __init__(self, params, lr=0.25, fails_at=0):
+        super().__init__(params, lr=lr)
+        self.steps, self.fails_at = 0, fails_at
+
+    def step(self, closure=None):
+        self.steps += 1
+        if self.steps == self.fails_at:
+            raise LookupError("spilled the tea")
+        return super().step(closure)
+
+
+def fail_at_a_step(ctx, schedule):
+    """Rank 1 fails in its third step; the error on this rank."""
+    params = some_parameters(ctx)
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, Spilling, fails_at=3 if ctx.rank == 1 else 0)
+
+    def train():
+        with ctx.subject.Join([zero]):
+            for iteration in range(schedule[ctx.rank]):
+                give(params, iteration)
+                zero.step()
+
+    return caught(train)
+
+
+@check("JOIN-024", worlds=(3,), deadline_s=10, beyond=False)
+def test_a_rank_that_fails_in_the_body_at_its_own_step_is_reported_to_live_and_joined_ranks(ranks):
+    for schedule in ((4, 4, 4), (1, 4, 4)):
+        for rank, error in enumerate(ranks(fail_at_a_step, schedule)):
+            assert error is not None
+            assert error.is_a(LookupError if rank == 1 else RuntimeError), error
+            assert "spilled the tea" in error.text, error

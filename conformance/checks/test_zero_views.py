@@ -128,7 +128,15 @@ def test_freezing_and_thawing_is_logged_at_the_next_step_and_only_then(ranks):
 
 
 def added_parameters(ctx):
-    return [nn.Parameter(models.integers(*shape, seed=9).to(ctx.device)) for shape in ((4, 5), (3,), (2, 2))]
+    return [nn.Parameter(models.integers(*shape, seed=9).to(ctx.device)) for shape in ((4, 5), (2, 2), (3,))]
+
+
+SIZES, ADDED = (12, 5, 12, 1, 12), (20, 4, 3)  # elements of what ``add_group`` begins with and of what it adds
+
+
+def loads_of(sizes, owned, world):
+    """Elements that each rank owns."""
+    return [sum(size for size, owner in zip(sizes, owned, strict=True) if owner == rank) for rank in range(world)]
 
 
 def add_group(ctx, views):
@@ -168,6 +176,10 @@ def test_an_added_group_moves_no_earlier_parameter_and_trains_with_its_own_setti
         assert after[: len(before)] == before
         assert set(after) <= set(range(ranks.world))
         assert gaps == [None] * 10
+        loads = loads_of(SIZES, before, ranks.world)
+        for size in ADDED:
+            loads[loads.index(min(loads))] += size
+        assert sorted(loads_of(SIZES + ADDED, after, ranks.world)) == sorted(loads), f"owners {before}, then {after}"
 
 
 def replace_values(ctx, views):
