@@ -26,6 +26,7 @@ class UnevenInputs(Parts, Joinable):
 
     if TYPE_CHECKING:
         _assign_modules_buffers: Callable[[], None]
+        _check_sync_bufs_post_fwd: Callable[[], bool]
 
     def join(
         self,
@@ -116,7 +117,7 @@ class UnevenInputs(Parts, Joinable):
             return
         if due:
             session.begin(self, due[0])
-        else:
+        elif torch.is_grad_enabled() or self._check_sync_bufs_post_fwd():  # else an evaluation, which needs nobody
             session.begin(self, likely=Stage.BUCKETS if sync and self._foretells() else None)
 
     def _announce_bucket(self, bucket: int | None) -> None:

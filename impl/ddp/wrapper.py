@@ -243,8 +243,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             self.reducer.times.forward_start = time.time_ns()
             self.reducer.check_finished()
         due = stages.due_before_forward(self, sync=sync)
-        if due or torch.is_grad_enabled() or self._check_sync_bufs_post_fwd():  # else nobody is needed: an evaluation
-            self._begin_iteration(due, sync=sync)
+        self._begin_iteration(due, sync=sync)
         for place, stage in enumerate(due):
             if place > 0:
                 self._announce(stage)
