@@ -8,6 +8,7 @@ from torch import nn
 from impl import DistributedDataParallel, Join
 from impl.comm import collectives
 from impl.comm.ranks import Team
+from impl.join import in_step
 from impl.tests.comm_hook_ranks import run_on_ranks
 
 
@@ -97,6 +98,21 @@ def evaluate_alone(rank, _world):
 
 def test_one_rank_may_evaluate_inside_a_context():
     assert run_on_ranks(evaluate_alone, 2) == ["left", "left"]
+
+
+class Lost(dist.HashStore):
+    """A store whose host has gone."""
+
+    def set(self, *_):
+        raise dist.DistStoreError("Broken pipe")
+
+
+def test_a_lost_store_keeps_nobody_from_training():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        in_step.make_sure(Team.of(), "join/g/1", Lost())
+    finally:
+        dist.destroy_process_group()
 
 
 def test_the_backend_counts_what_was_started():
