@@ -1,6 +1,7 @@
 """Graphs under uneven inputs: unused parameters, the one rebuild of the buckets, static graphs."""
 
 import itertools
+from contextlib import nullcontext
 from functools import partial
 
 from torch import nn
@@ -105,3 +106,48 @@ def test_a_static_graph_that_looks_for_unused_parameters_can_be_joined(ranks):
 @check("DDPJ-032", worlds=MANY, beyond=False)
 def test_a_static_graph_can_be_joined_by_a_rank_without_inputs(ranks):
     assert_static(ranks, (0, *[3] * (ranks.world - 1)), unused=False)
+
+
+def train_beside(ctx, epochs, join_last):
+    """A static graph and another model share every backward; a context for each epoch, the last one perhaps without."""
+    static = ddp(ctx, models.Branches(), static_graph=True)
+    other = ddp(ctx, models.Branches(), find_unused_parameters=True)
+    seen = []
+    for number, schedule in enumerate(epochs):
+        last = number == len(epochs) - 1
+        with nullcontext() if last and not join_last else ctx.subject.Join([static, other]):
+            for iteration in range(schedule[ctx.rank]):
+                static.zero_grad(set_to_none=True)
+                other.zero_grad(set_to_none=True)
+                x = models.divisible_scalar(ctx.rank, iteration)
+                (10 * other(x, with_b=True).sum() + static(x, with_b=ctx.rank == 0).sum()).backward()
+                seen.append((gradients(static), gradients(other)))
+    return seen
+
+
+def beside_alone(epochs, world):
+    """What one process makes of it; b of the static graph counts from rank 0's first iteration on."""
+    rows, b_is_known = [[] for _ in range(world)], False
+    for schedule, iteration in ((each, i) for each in epochs for i in range(max(each))):
+        data = {r: models.divisible_scalar(r, iteration).item() for r in oracle.active_ranks(schedule, iteration)}
+        b_is_known |= 0 in data
+        mean, of_b = sum(data.values()) / world, data.get(0, 0.0) / world
+        row = (
+            {"a.weight": [mean], "b.weight": [of_b] if b_is_known else None},
+            {"a.weight": [10 * mean], "b.weight": [10 * mean]},
+        )
+        for rank in data:
+            rows[rank].append(row)
+    return rows
+
+
+@check("DDPJ-032", worlds=MANY, beyond=False, scenarios={"in a context": True, "outside": False})
+def test_a_static_graph_can_be_trained_beside_another_model_by_a_rank_that_only_shadowed_it(ranks, scenario):
+    # which rank begins late, and which parameters it uses, must change neither the order nor what counts as unused
+    rest = ranks.world - 1
+    for epochs in (
+        ((0, *[3] * rest), (3,) * ranks.world),
+        ((3, *[0] * rest), (3,) * ranks.world),
+        ((2, *[0] * rest), (0, *[3] * rest), (2,) * ranks.world),
+    ):
+        assert ranks(train_beside, epochs, scenario) == beside_alone(epochs, ranks.world), f"schedules {epochs}"

@@ -250,6 +250,39 @@ def test_who_was_alone_in_one_context_may_be_without_inputs_in_the_next(ranks):
     assert ranks(be_alone_then_idle, epochs) == rows
 
 
+def forward_twice_in_each_epoch(ctx, epochs, extra, together):
+    """A context for each epoch, one of them perhaps with a second model; the gradients that this rank saw."""
+    model, beside, seen = ddp(ctx, models.scalar()), ddp(ctx, models.scalar()), []
+    for number, schedule in enumerate(epochs):
+        with ctx.subject.Join([model, beside] if together and number else [model]):
+            for iteration in range(schedule[ctx.rank]):
+                x = models.divisible_scalar(ctx.rank, iteration)
+                model.zero_grad()
+                extra(model, x)
+                loss = model(x).sum()
+                if together and number:
+                    loss = loss + beside(x).sum()
+                loss.backward()
+                seen.append(gradient(model.module.weight))
+    return seen
+
+
+@check(
+    "JOIN-054", worlds=MANY, beyond=False,
+    scenarios={"forwards": (forward_only, False), "evaluations": (evaluate, False), "two models": (forward_only, True)},
+)
+def test_two_forwards_before_one_backward_are_right_after_a_context_in_which_a_rank_was_alone(ranks, scenario):
+    extra, together = scenario
+    rest = ranks.world - 1
+    for epochs in (
+        ((*[0] * rest, 2), (*[0] * rest, 1)),
+        ((*[1] * rest, 3), (*[0] * rest, 1), (2, *[1] * rest)),
+        ((3, *[1] * rest), (*[1] * rest, 2), (1,) * ranks.world),
+    ):
+        rows = [list(itertools.chain(*each)) for each in zip(*map(means, epochs), strict=True)]
+        assert ranks(forward_twice_in_each_epoch, epochs, extra, together) == rows, f"schedules {epochs}"
+
+
 def fail_on_one(ctx, schedule, failing):
     model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
     with model.join():

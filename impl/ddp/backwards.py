@@ -79,7 +79,7 @@ class Backwards(Reduction):
         if self.phase is Phase.IDLE and not self._begins_late(index):
             return
         if self.readiness.count(index, received):
-            self._start_full_buckets()
+            self._bucket_filled()
 
     def should_be_full(self, place: int) -> None:
         """The parameter that completed bucket ``place`` last time has accumulated."""
@@ -88,7 +88,7 @@ class Backwards(Reduction):
             return
         full = self.readiness.full(place)
         if full:
-            self._start_full_buckets()
+            self._bucket_filled()
         elif full is None:
             self._count_again()
 
@@ -132,9 +132,13 @@ class Backwards(Reduction):
             self.arrived(index)
         self._complete()
 
-    def _start_full_buckets(self) -> None:
+    def _bucket_filled(self) -> None:
         if not self._armed:  # a further backward through the same forward completes what the former one left open
             self._arm()
+        if not self.facts.holds_back:
+            self._start_full_buckets()
+
+    def _start_full_buckets(self) -> None:
         if not self.queue.started:
             self.times.comm_start = time.time_ns()
         with kernels.unrecorded():
@@ -187,14 +191,16 @@ class Backwards(Reduction):
 
     def _finish(self) -> None:
         self.times.backward_end = time.time_ns()
+        alone = self.queue.alone
         self.traffic.around.announce(None)
-        untouched = self._results(live=True)
+        agreement = self._results(live=True)
         self.times.comm_end = time.time_ns()
         self.readiness.delivered()
         self.use.delivered()
         self.phase = Phase.IDLE
-        self._note_reduction(untouched)
-        self.use.judge_search(self.planner.reductions)
+        if not alone:
+            self._note_reduction(agreement)
+        self.use.judge_search(self.facts.reductions)
         self.traffic.around.delivered()
 
     def abandon(self) -> None:

@@ -24,7 +24,9 @@ class BucketQueue:
         self._bucket_of: dict[int, Bucket] = {}
         #: reductions of this backward that have started, by bucket
         self._flights: list[Flight] = []
-        #: the same of the reduction that a joined rank shadows
+        #: whether nobody else takes part in the reduction of this backward; decided where its first bucket starts
+        self.alone = False
+        #: the same as ``_flights`` of the reduction that a joined rank shadows, which is never alone
         self._shadow_flights: list[Flight] = []
 
     def lay_out(self, plan: BucketPlan) -> None:
@@ -43,7 +45,7 @@ class BucketQueue:
 
     def reset(self) -> None:
         """A synchronised backward begins."""
-        self._flights = []
+        self._flights, self.alone = [], False
         for bucket in self.buckets:
             bucket.reset()
 
@@ -77,9 +79,12 @@ class BucketQueue:
         """Start every full bucket that has none before it which is not; parameters ``left_out`` contribute zeros."""
         while self.started < len(self.buckets) and not self.buckets[self.started].missing:
             bucket = self.buckets[self.started]
-            self._traffic.around.announce(bucket.spec.index)
+            if not self.started:
+                self.alone = self._traffic.around.alone()
+            if not self.alone:
+                self._traffic.around.announce(bucket.spec.index)
             flat = bucket.collect(left_out, self._traffic.factor_before())
-            self._flights.append(self._traffic.start(bucket, flat, last=self.is_last(bucket)))
+            self._flights.append(self._traffic.start(bucket, flat, last=self.is_last(bucket), alone=self.alone))
 
     def deliver(self, untouched: Collection[int]) -> None:
         """Wait for the results and hand the gradients out, except to parameters that nobody used."""

@@ -84,7 +84,6 @@ class Parts:
     _lazy_init_ran: bool
     _in_backward: OptimizersInBackward | None  # valid after the first forward
     _fused_optimizer: torch.optim.Optimizer | None
-    _reduces_alone: bool  # set where a reduction begins inside a join: whether it is left to this rank (see ``_alone``)
     _authoritative_rank: int | None  # whose model all ranks took over at the end of the last join; group rank
 
     def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:

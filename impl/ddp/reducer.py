@@ -68,7 +68,8 @@ class Reducer(Backwards):
     def start_over(self, *, static_graph: bool = False) -> None:
         """Forget everything learned from backwards; optionally become a static-graph reducer (DDP-109)."""
         self.abandon()
-        self.use.forget(turn_static=static_graph)
+        self.facts.start_over(turn_static=static_graph)
+        self.use.forget()
         self.readiness.forget()
         self._lay_out(self.planner.first())
 
@@ -138,7 +139,6 @@ class Reducer(Backwards):
         None where this reduction does not agree on use: then all are used but those in ``never_used``. On a joined
         rank nothing is used.
         """
-        if not self.use.agreement_due:
+        if not self.facts.agreement_due:
             return None
-        live = self.phase is Phase.FILLING
-        return [live and self.use.here(index) for index in self.buckets[place].spec.parameters]
+        return self.use.told(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)

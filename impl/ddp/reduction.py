@@ -6,7 +6,7 @@ shadowed. What only a live rank knows, because its own backward tells it, is the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from .bucket_queue import BucketQueue
 from .plan import BucketCaps, BucketPlan, ParameterSpec
 from .planner import Planner
 from .readiness import Readiness
+from .shared import Agreement, SharedFacts
 from .traffic import Traffic
 from .use import Use
 
@@ -43,9 +44,11 @@ class Reduction:
         self.specs = list(specs)
         self.traffic = traffic
         self.caps = caps
-        self.use = Use(self.specs, traffic, find_unused=find_unused, static=static_graph)
+        #: equal on every rank; changed here only
+        self.facts = SharedFacts(find_unused=find_unused, static=static_graph, skip_unused=skip_unused)
+        self.use = Use(self.specs, traffic, self.facts)
         self.queue = BucketQueue(self.parameters, traffic, as_view=as_view)
-        self.planner = Planner(self.specs, caps, self.use, skip_unused=skip_unused)
+        self.planner = Planner(self.specs, caps, self.use, self.facts)
         #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
         self.other_futures: list[torch.futures.Future[Any]] = []
         self.sparse_metadata: dict[str, torch.Tensor] = {}
@@ -77,6 +80,7 @@ class Reduction:
 
     def rebuild(self, order: Sequence[int]) -> None:
         """Lay the buckets out anew, in the order that all ranks agreed on."""
+        self.facts.plan_rebuilt()
         self._lay_out(self.planner.following(order))
         if self.planner.may_be_noted:
             self.readiness.settle()
@@ -87,23 +91,26 @@ class Reduction:
 
     # -- the end, on live and on joined ranks
 
-    def _results(self, *, live: bool) -> frozenset[int]:
-        """Agree on use if that is due, and wait for the results, which only a live rank hands out.
-
-        Returns the parameters that no rank used.
-        """
-        untouched = self.use.used_by_nobody(live=live)
+    def _results(self, *, live: bool) -> Agreement | None:
+        """Agree on use if that is due, and wait for the results, which only a live rank hands out."""
+        agreement = self.use.agree(live=live) if self.facts.agreement_due else None
         if live:
-            self.queue.deliver(untouched)
+            self.queue.deliver(self._untouched(agreement))
         else:
             self.queue.shadow_results()
         futures, self.other_futures = self.other_futures, []
         for future in futures:
             future.wait()
-        return untouched
+        return agreement
 
-    def _note_reduction(self, untouched: Collection[int]) -> None:
-        plan = self.planner.after_reduction(self.plan, untouched)
+    def _untouched(self, agreement: Agreement | None) -> frozenset[int]:
+        """The parameters that no rank used in this reduction, as far as that matters."""
+        return self.facts.never_used if agreement is None else agreement.unused
+
+    def _note_reduction(self, agreement: Agreement | None) -> None:
+        """A reduction is over that every rank has lived or shadowed."""
+        self.facts.reduction_ended(agreement)
+        plan = self.planner.after_reduction(self.plan, self._untouched(agreement))
         if plan is not None:
             self._lay_out(plan)
 
@@ -124,7 +131,7 @@ class Reduction:
     @property
     def never_used(self) -> frozenset[int]:
         """Static graph: the parameters that no rank uses, once the ranks have agreed on them."""
-        return self.use.never
+        return self.facts.never_used
 
     def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
         """Keep the global ids of sparse rows, for hooks that ask (DDP-169)."""

@@ -43,7 +43,7 @@ class Stage(IntEnum):
 def due_before_forward(ddp: DistributedDataParallel, *, sync: bool) -> list[Stage]:
     """The stages that this forward begins with; the same on all live ranks."""
     stages = []
-    if sync and ddp.reducer.planner.due():
+    if sync and ddp.reducer.facts.rebuild_due:
         stages.append(Stage.REPLAN)
     if ddp._check_sync_bufs_pre_fwd() and not ddp._keeps_buffers():
         stages.append(Stage.BUFFERS)

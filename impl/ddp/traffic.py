@@ -14,6 +14,7 @@ from ..comm.ranks import Team
 from ..comm.sparse import SparseRooms, SparseRound
 from . import kernels
 from .bucket import Bucket, GradBucket
+from .shared import Agreement
 
 CommHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
 
@@ -49,7 +50,7 @@ class Surroundings:
     delivered: Callable[[], None]
     #: records an error in the log and raises it
     fail: Callable[[type[Exception], str], None]
-    #: whether nobody else takes part in this reduction; the same from its first bucket to its end
+    #: whether nobody else takes part in the reduction that begins now
     alone: Callable[[], bool] = lambda: False
     #: when a synchronised backward begins
     foretell: Callable[[], None] = lambda: None
@@ -86,13 +87,16 @@ class Traffic:
             return 1.0
         return 1.0 / divisor
 
-    def start(self, bucket: Bucket, flat: torch.Tensor, *, last: bool) -> Flight:
-        """Start reducing ``flat``, this rank's contribution to ``bucket``: (numel,), or a sparse gradient."""
+    def start(self, bucket: Bucket, flat: torch.Tensor, *, last: bool, alone: bool = False) -> Flight:
+        """Start reducing ``flat``, this rank's contribution to ``bucket``: (numel,), or a sparse gradient.
+
+        ``alone``: nobody else takes part, so the sum is what this rank contributes.
+        """
         if self.hook is not None:
             return self._start_hook(self.hook, bucket, flat, last)
         if bucket.spec.index == 0:
             self._sparse = {}  # perhaps of an iteration that was given up
-        flight = self._add_sparse(bucket, flat) if bucket.spec.sparse else self._start_dense(bucket, flat)
+        flight = self._add_sparse(bucket, flat) if bucket.spec.sparse else self._start_dense(bucket, flat, alone)
         if last:
             for together in self._sparse.values():
                 together.send(self.team, "sparse gradients", self.around.watch())
@@ -104,11 +108,11 @@ class Traffic:
         together = self._sparse.setdefault(gradient.device, SparseRound(rooms))
         return SparsePart(together, together.add(gradient))
 
-    def _start_dense(self, bucket: Bucket, flat: torch.Tensor) -> Pending:
+    def _start_dense(self, bucket: Bucket, flat: torch.Tensor, alone: bool) -> Pending:
         if flat.dtype is torch.float16 and bucket.factor == 1.0:  # such sums overflow early: divide first
             kernels.divide(flat, self.around.divisor())
         label = f"bucket {bucket.spec.index}"
-        return Pending(label, flat, None) if self.around.alone() else collectives.all_reduce(self.team, flat, label)
+        return Pending(label, flat, None) if alone else collectives.all_reduce(self.team, flat, label)
 
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
         if bucket.spec.sparse:
@@ -155,11 +159,17 @@ class Traffic:
     def _hook_divides_by_size(self) -> bool:
         return self.hook is not None and str(getattr(self.hook[1], "__module__", "")).startswith(_TORCH_HOOKS)
 
-    def agree_on_use(self, used: Sequence[bool], device: torch.device) -> frozenset[int]:
-        """Tell all ranks which parameters this one used; returns the indices of those that no rank used."""
-        marks = streams.tensor_on(device, used, torch.int32)
+    def agree_on_use(self, used: Sequence[bool], device: torch.device, *, learned: bool | None = None) -> Agreement:
+        """Tell all ranks which parameters this one uses; what no rank uses.
+
+        ``learned``: of a static graph, whether this rank has learned how it uses the parameters; else None.
+        """
+        said = [*used] if learned is None else [*used, learned]
+        marks = streams.tensor_on(device, said, torch.int32)
         total = collectives.all_reduce(self.team, marks, "used parameters").wait(self.around.watch())
-        self.use_counts = total
-        if all(used):
-            return frozenset()  # nothing to learn, so nothing is read back from the device
-        return frozenset(index for index, count in enumerate(total.tolist()) if not count)
+        self.use_counts = total[: len(used)]
+        if learned is None and all(used):
+            return Agreement(frozenset())  # nothing to learn, so nothing is read back from the device
+        counts = total.tolist()
+        unused = frozenset(index for index in range(len(used)) if not counts[index])
+        return Agreement(unused, learned_by_all=learned is not None and counts[-1] == self.team.size)

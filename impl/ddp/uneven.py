@@ -129,11 +129,7 @@ class UnevenInputs(Parts, Joinable):
         elif bucket is None:
             session.confirm()
         elif bucket == 0:
-            alone = session.alone and self._has_rebuilt_buckets and self._only_sums()
-            if alone is not self._reduces_alone:
-                self._reduces_alone = alone
-            if not alone:
-                session.announce(self, Stage.BUCKETS)
+            session.announce(self, Stage.BUCKETS)
 
     def _foretell_reduction(self) -> None:
         """A synchronised backward begins: let joined ranks start its reduction while this one still computes."""
@@ -157,10 +153,12 @@ class UnevenInputs(Parts, Joinable):
         hooked = self.reducer.traffic.hook is not None
         return not (agrees or hooked or any(bucket.spec.sparse for bucket in self.reducer.buckets))
 
-    def _alone(self) -> bool:
-        """Whether the reduction under way is this rank's own affair: only it has inputs."""
+    def _reduces_alone(self) -> bool:
+        """Whether the reduction that begins now is this rank's own affair: only it has inputs."""
         session = self._join_session
-        return session is not None and self._reduces_alone and not session.shadowing
+        if session is None or session.several_followers or not session.alone:
+            return False
+        return self.reducer.facts.rebuilt and self._only_sums()
 
     def _keeps_buffers(self) -> bool:
         """Whether a broadcast of the buffers would change nothing: this rank is their source and nobody trains beside.

@@ -8,26 +8,18 @@ import torch
 
 from .complaints import tell_second_arrival
 from .plan import ParameterSpec
+from .shared import Agreement, SharedFacts
 from .traffic import Traffic
 from .unused import tell_needless
 
 
 class Use:
-    """Knows which parameters a backward leaves out. One for each reducer."""
+    """Knows which parameters a backward leaves out: this rank's own knowledge. One for each reducer."""
 
-    def __init__(self, specs: Sequence[ParameterSpec], traffic: Traffic, *, find_unused: bool, static: bool) -> None:
+    def __init__(self, specs: Sequence[ParameterSpec], traffic: Traffic, facts: SharedFacts) -> None:
         self._specs = specs
         self._traffic = traffic
-        self.static = static  # every iteration uses the same parameters in the same way, so the user promises
-        self.searched = find_unused and not static  # a static graph finds out by itself
-
-        # -- the same on every rank, because each reduction is either lived or shadowed by each rank
-        #: static graph: whether the ranks have agreed, once, on what nobody uses
-        self._agreed = False
-        #: static graph: parameters that no rank uses; empty until agreed
-        self.never: frozenset[int] = frozenset()
-
-        # -- this rank's own knowledge
+        self._facts = facts
         #: arrivals that make each parameter ready, learned in the first live backward of a static graph
         self.expected: list[int] | None = None
         #: static graph: the parameters that this rank does not use; empty until it has learned that
@@ -42,16 +34,23 @@ class Use:
         self.always_the_same = True
         self._former: set[int] | None = None
 
-    def forget(self, *, turn_static: bool = False) -> None:
-        """Forget what was learned from backwards; optionally take the graph for static from now on."""
-        if turn_static:
-            self.static, self.searched = True, False
-        self._agreed, self.never = False, frozenset()
+    def forget(self) -> None:
+        """Forget what was learned from backwards."""
         self.expected, self.never_here = None, frozenset()
 
     @property
+    def static(self) -> bool:
+        """See ``SharedFacts``."""
+        return self._facts.static
+
+    @property
+    def searched(self) -> bool:
+        """See ``SharedFacts``."""
+        return self._facts.searched
+
+    @property
     def learning(self) -> bool:
-        """First live backward of a static graph: arrivals are counted, nothing starts before its end (DDP-110)."""
+        """First live backward of a static graph: its arrivals are counted, and none makes a parameter ready."""
         return self.static and self.expected is None
 
     @property
@@ -131,20 +130,16 @@ class Use:
 
     # -- agreement
 
-    @property
-    def agreement_due(self) -> bool:
-        """Whether this reduction ends with an agreement on who used what. The same on every rank."""
-        return self.searched or (self.static and not self._agreed)
+    def told(self, indices: Iterable[int], *, live: bool) -> list[bool]:
+        """Whether this rank uses each of these parameters, as it tells the others.
 
-    def used_by_nobody(self, *, live: bool) -> frozenset[int]:
-        """The parameters that no rank used in this reduction, as far as that matters. A collective where it is due.
-
-        A joined rank (``live`` is False) has used nothing.
+        A joined rank (``live`` is False) has used nothing; but of a static graph it tells what it uses at other times,
+        if it has learned that, since the agreement is to last.
         """
-        if self.agreement_due:
-            used = [live and self.here(index) for index in range(len(self._specs))]
-            untouched = self._traffic.agree_on_use(used, self._specs[0].device)
-            if not self.static:
-                return untouched
-            self.never, self._agreed = untouched, True
-        return self.never
+        tells = not self.learning if self.static else live
+        return [tells and self.here(index) for index in indices]
+
+    def agree(self, *, live: bool) -> Agreement:
+        """Tell all ranks what this one uses, and hear what nobody does. A collective."""
+        used, device = self.told(range(len(self._specs)), live=live), self._specs[0].device
+        return self._traffic.agree_on_use(used, device, learned=not self.learning if self.static else None)

@@ -148,7 +148,6 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
     def _reset_runtime_state(self) -> None:
         """State that is never pickled with a meaning of its own: as on a fresh object."""
         self._divide_by_initial_world_size = True
-        self._reduces_alone = False
         self._has_rebuilt_buckets = False
         self._ddp_sink_clone = True
         self._lazy_init_ran = False
@@ -189,7 +188,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             watch=self._watch,
             delivered=self._on_delivered,
             fail=self._log_and_throw,
-            alone=self._alone,
+            alone=self._reduces_alone,
             foretell=self._foretell_reduction,
             replaced=lambda: params.replaced(self.module, parameters),
         )
@@ -306,7 +305,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         found = find_tensors(output)
         if ticket.sync:  # also where a sink follows: a container may keep the tensors that it was made with
             announce_backward(found, ticket, self.reducer.begin)
-        if not (self.reducer.use.searched or self.reducer.use.learning):
+        if not (self.reducer.use.searched or self.reducer.facts.holds_back):
             return output
         if ticket.sync and self.reducer.use.searched:
             reached = reachable_parameters(found, self.reducer.readiness.index_of)

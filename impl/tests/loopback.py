@@ -7,6 +7,7 @@ import torch
 from impl.ddp import params
 from impl.ddp.plan import BucketCaps
 from impl.ddp.reducer import Reducer
+from impl.ddp.shared import Agreement
 from impl.ddp.ticket import Ticket, announce_backward
 from impl.ddp.traffic import Surroundings
 
@@ -35,7 +36,7 @@ class Loopback:
     def _fail(self, kind, text):
         raise kind(text)
 
-    def start(self, bucket, flat, *, last):
+    def start(self, bucket, flat, *, last, alone):
         self.started.append((bucket.spec.index, last))
         return flat
 
@@ -45,8 +46,8 @@ class Loopback:
     def result(self, bucket, flight):
         return flight, 1
 
-    def agree_on_use(self, used, device):
-        return frozenset(i for i, one in enumerate(used) if not one)
+    def agree_on_use(self, used, device, *, learned=None):
+        return Agreement(frozenset(i for i, one in enumerate(used) if not one), bool(learned))
 
 
 def build(model, *, find_unused=False, static_graph=False, as_view=False, cap=1):

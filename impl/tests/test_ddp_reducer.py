@@ -19,7 +19,7 @@ def model():
 def test_one_backward_delivers_once_and_ends_idle(model):
     reducer, traffic = build(model)
     forward(model, reducer).backward()
-    assert (traffic.done, reducer.phase, reducer.planner.reductions) == (1, Phase.IDLE, 1)
+    assert (traffic.done, reducer.phase, reducer.facts.reductions) == (1, Phase.IDLE, 1)
 
 
 def test_buckets_start_in_plan_order_and_only_the_final_one_says_last(model):
@@ -30,12 +30,12 @@ def test_buckets_start_in_plan_order_and_only_the_final_one_says_last(model):
 
 def test_a_rebuild_is_due_after_the_first_reduction_and_only_then(model):
     reducer, _ = build(model)
-    assert not reducer.planner.due()
+    assert not reducer.facts.rebuild_due
     forward(model, reducer).backward()
-    assert reducer.planner.due()
+    assert reducer.facts.rebuild_due
     seen = reducer.readiness.order()
     reducer.rebuild(reducer.proposed_order())
-    assert not reducer.planner.due()
+    assert not reducer.facts.rebuild_due
     assert [bucket.spec.parameters for bucket in reducer.buckets] == [(i,) for i in seen]
     assert len(seen) == 4
 
@@ -43,9 +43,9 @@ def test_a_rebuild_is_due_after_the_first_reduction_and_only_then(model):
 def test_a_static_graph_is_rebuilt_one_reduction_later(model):
     reducer, _ = build(model, static_graph=True)
     forward(model, reducer).backward()
-    assert not reducer.planner.due()
+    assert not reducer.facts.rebuild_due
     forward(model, reducer).backward()
-    assert reducer.planner.due()
+    assert reducer.facts.rebuild_due
 
 
 def test_a_ticket_without_sync_leaves_everything_local(model):
@@ -95,7 +95,7 @@ def test_a_missing_gradient_is_reported_by_name_and_then_forgotten(model):
         reducer.check_finished()
     reducer.check_finished()
     forward(model, reducer).backward()
-    assert reducer.planner.reductions == 1
+    assert reducer.facts.reductions == 1
 
 
 def test_an_exception_in_the_middle_of_backward_leaves_the_reducer_usable(model):

@@ -11,6 +11,6 @@ def plant() -> None:
     edit(
         DistributedDataParallel,
         "_prepare_backward",
-        "if not (self.reducer.use.searched or self.reducer.use.learning):",
+        "if not (self.reducer.use.searched or self.reducer.facts.holds_back):",
         "if not ticket.sync:",
     )

@@ -1,6 +1,6 @@
 """Buckets are never laid out in the order of arrival."""
 
-from impl.ddp.planner import Planner
+from impl.ddp.shared import SharedFacts
 
 from ..planting import swap
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-054",)
 
 
 def plant() -> None:
-    swap(Planner, "due", lambda self: False)
+    swap(SharedFacts, "rebuild_due", lambda self: False)

@@ -1,6 +1,6 @@
 """Buckets are laid out anew before every forward."""
 
-from impl.ddp.planner import Planner
+from impl.ddp.shared import SharedFacts
 
 from ..planting import swap
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-054",)
 
 
 def plant() -> None:
-    swap(Planner, "due", lambda self: not self._use.searched and self.reductions >= 1)
+    swap(SharedFacts, "rebuild_due", lambda self: not self.searched and self.reductions >= 1)

@@ -1,6 +1,6 @@
 """A new group's first forward finds that enough reductions have been made to rebuild the buckets."""
 
-from impl.ddp.planner import Planner
+from impl.ddp.shared import SharedFacts
 
 from ..planting import edit
 
@@ -8,4 +8,8 @@ CLAUSES = ("DDP-164",)
 
 
 def plant() -> None:
-    edit(Planner, "first", "self.reductions, self.rebuilt = 0, False", "self.rebuilt = False")
+    edit(
+        SharedFacts, "start_over",
+        "self._reductions, self._rebuilt = 0, False",
+        "self._reductions, self._rebuilt = getattr(self, '_reductions', 0), False",
+    )

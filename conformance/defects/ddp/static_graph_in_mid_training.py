@@ -9,5 +9,5 @@ CLAUSES = ("DDP-109",)
 
 def plant() -> None:
     edit(
-        options, "check_static_graph", "if ddp.reducer.forwards.latest is not None:", "if ddp.reducer.planner.rebuilt:"
+        options, "check_static_graph", "if ddp.reducer.forwards.latest is not None:", "if ddp.reducer.facts.rebuilt:"
     )

@@ -1,6 +1,6 @@
 """skip_all_reduce_unused_params is accepted and has no effect."""
 
-from impl.ddp.planner import Planner
+from impl.ddp.shared import SharedFacts
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDP-116",)
 
 
 def plant() -> None:
-    edit(Planner, "__init__", "self._skip_unused = skip_unused", "self._skip_unused = False")
+    edit(SharedFacts, "__init__", "self._skip_unused = skip_unused", "self._skip_unused = False")

@@ -9,7 +9,7 @@ CLAUSES = ("DDPJ-030",)
 
 def plant() -> None:
     edit(
-        Use, "used_by_nobody",
-        "live and self.here(index)",
+        Use, "told",
+        "tells and self.here(index)",
         "self.here(index)",
     )

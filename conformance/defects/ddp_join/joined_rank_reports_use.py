@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-030",)
 
 
 def plant() -> None:
-    edit(Use, "used_by_nobody", "live and self.here(index)", "not live or self.here(index)")
+    edit(Use, "told", "tells and self.here(index)", "not live or self.here(index)")

@@ -1,6 +1,6 @@
 """A joined rank forgets the one agreement of a static graph on what nobody uses, and waits for another."""
 
-from impl.ddp.use import Use
+from impl.ddp.reduction import Reduction
 
 from ..planting import edit
 
@@ -9,7 +9,7 @@ CLAUSES = ("DDPJ-032",)
 
 def plant() -> None:
     edit(
-        Use, "used_by_nobody",
-        "if not self.static:",
-        "if not (self.static and live):",
+        Reduction, "shadow_finish",
+        "self._note_reduction(self._results(live=False))",
+        "self._results(live=False), self._note_reduction(None)",
     )

@@ -1,6 +1,6 @@
 """A joined rank shadows an agreement on use only where unused parameters are searched for."""
 
-from impl.ddp.use import Use
+from impl.ddp.reduction import Reduction
 
 from ..planting import edit
 
@@ -8,4 +8,8 @@ CLAUSES = ("DDPJ-032",)
 
 
 def plant() -> None:
-    edit(Use, "used_by_nobody", "if self.agreement_due:", "if self.searched or (live and self.agreement_due):")
+    edit(
+        Reduction, "_results",
+        "if self.facts.agreement_due else",
+        "if self.facts.searched or (live and self.facts.agreement_due) else",
+    )

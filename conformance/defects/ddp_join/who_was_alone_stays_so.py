@@ -1,6 +1,6 @@
 """A rank that was alone with its inputs in one context reduces alone, too, what it shadows in the next."""
 
-from impl.ddp.uneven import UnevenInputs
+from impl.ddp.bucket_queue import BucketQueue
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-034",)
 
 
 def plant() -> None:
-    edit(UnevenInputs, "_alone", " and not session.shadowing", "")
+    edit(BucketQueue, "shadow_next", "last=self.is_last(bucket))", "last=self.is_last(bucket), alone=self.alone)")

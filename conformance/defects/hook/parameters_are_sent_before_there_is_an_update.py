@@ -9,5 +9,5 @@ CLAUSES = ("HOOK-010",)
 
 def plant() -> None:
     edit(
-        OverlapSession, "_step_and_send", "if flight.gradients:", "if flight.gradients and ddp.reducer.planner.rebuilt:"
+        OverlapSession, "_step_and_send", "if flight.gradients:", "if flight.gradients and ddp.reducer.facts.rebuilt:"
     )

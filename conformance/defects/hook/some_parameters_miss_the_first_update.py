@@ -11,5 +11,5 @@ def plant() -> None:
     edit(
         OverlapSession, "_step_and_send",
         "if flight.gradients:",
-        "if flight.gradients and (ddp.reducer.planner.reductions > 1 or flight is self._flights[-1]):",
+        "if flight.gradients and (ddp.reducer.facts.reductions > 1 or flight is self._flights[-1]):",
     )
