@@ -41,6 +41,24 @@ def test_every_forward_begins_with_the_buffers_of_rank_0(ranks, scenario):
     assert ranks(count, scenario, 4) == [[0.0, 1.0, 2.0, 3.0]] * ranks.world
 
 
+def count_until_evaluated(ctx, mode):
+    model = counting(ctx)
+    for _ in range(2):
+        trained(model, mine(ctx))
+    model.eval()
+    with mode():
+        model(mine(ctx))
+    model.train()
+    trained(model, mine(ctx))
+    return model.module.seen
+
+
+@check("DDP-088", worlds=MANY, scenarios={"no_grad": torch.no_grad, "inference": torch.inference_mode})
+def test_an_evaluation_on_all_ranks_begins_with_the_buffers_of_rank_0(ranks, scenario):
+    for rank, seen in enumerate(ranks(count_until_evaluated, scenario)):
+        assert seen[:3] == [0.0, 1.0, 2.0], f"rank {rank} evaluated with buffers of its own: {seen}"
+
+
 def disturb_between_forwards(ctx):
     model = counting(ctx)
     for _ in range(3):

@@ -182,10 +182,12 @@ def evaluate_with_buffers_alone(ctx):
     model(torch.cat([mine(ctx), mine(ctx, 2)])).sum().backward()
     model.eval()
     if ctx.rank == 0:
-        with torch.no_grad():
+        with model.no_sync(), torch.no_grad():  # so it says that it evaluates alone
             for _ in range(2):
                 model(mine(ctx))
     ctx.meet("rank 0 has evaluated")
+    with torch.no_grad():
+        model(mine(ctx))  # and now all of them
     model.train()
     model(torch.cat([mine(ctx), mine(ctx, 2)])).sum().backward()
     return model.module[1].num_batches_tracked.item()

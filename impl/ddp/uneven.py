@@ -101,7 +101,7 @@ class UnevenInputs(Parts, Joinable):
             state += self.modules_buffers
         broadcast_coalesced(team, state, source, "final model", self.broadcast_bucket_size, self._watch())
         # ranks that joined early have missed the last forwards' word on this; all start alike
-        self.require_forward_param_sync = True
+        self.require_forward_param_sync, self._sync_due_after_evaluation = True, False
 
     # -- what an iteration asks
 

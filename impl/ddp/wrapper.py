@@ -43,8 +43,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
     and buffers start equal to those of group rank 0 (DDP-025); after a backward every managed parameter's ``.grad`` is
     the mean over the group (DDP-049). Data-loader workers should be started by forkserver or spawn where the backend is
     not fork-safe (NCCL, Gloo over Infiniband; DDP-021). Inside ``Join`` or ``ddp.join()`` ranks may have different
-    numbers of inputs. Evaluating (``eval()`` and ``no_grad``) makes no collective: each rank uses its own buffers, and
-    one rank may evaluate alone.
+    numbers of inputs.
+
+    Evaluating (``eval()`` and ``no_grad``) counts as a forward: the first one after a synchronised forward takes over
+    the buffers of rank 0, if the model has any, so that all ranks evaluate the same model; each of them has to come
+    (DDP-088). One rank that evaluates alone says so: it calls the wrapped module (``ddp.module(x)``, as with torch's
+    DDP), or evaluates under ``no_sync()``; then it uses its own buffers and needs nobody. Inside a join context no
+    evaluation needs anybody, since ranks may have unequally many.
 
     Args:
         module: the module to train; kept as it is in ``.module``. All parameters must be registered by now.
@@ -235,8 +240,6 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return self._to_module(inputs, kwargs)
         if not self._lazy_init_ran:
             self._lazy_init()
-        if torch.is_grad_enabled() and self._sync_due_after_evaluation:
-            self.require_forward_param_sync, self._sync_due_after_evaluation = True, False
         sync = torch.is_grad_enabled() and self.require_backward_grad_sync
         if sync:
             self.reducer.times.forward_start = time.time_ns()
@@ -290,9 +293,12 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             self._announce(Stage.BUFFERS_AFTER)
             stages.perform(self, Stage.BUFFERS_AFTER)
         if not torch.is_grad_enabled():
-            self._sync_due_after_evaluation |= self.require_forward_param_sync
-            self.require_forward_param_sync = False  # a row of evaluations synchronises buffers once
+            if not self._evaluates_alone():  # else the others know nothing of it
+                self._sync_due_after_evaluation |= self.require_forward_param_sync
+                self.require_forward_param_sync = False  # a row of evaluations synchronises buffers once
             return output
+        if self._sync_due_after_evaluation:
+            self._sync_due_after_evaluation = False
         ticket = Ticket(sync=self.require_backward_grad_sync)
         if self.require_forward_param_sync is not ticket.sync:  # for a module, setting an attribute is dear
             self.require_forward_param_sync = ticket.sync
@@ -408,13 +414,17 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self.modules_buffers = list(self.named_module_buffers.values())
 
     def will_sync_module_buffers(self) -> bool:
-        """Whether this forward synchronises buffers (DDP-081).
-
-        An evaluation (eval mode without gradients) does not, so that one rank may evaluate alone (exceeds DDP-048).
-        """
-        evaluating = not self.training and not torch.is_grad_enabled()
-        wanted = self.require_forward_param_sync and self.forward_sync_buffers and not evaluating
+        """Whether this forward synchronises buffers (DDP-081, DDP-088)."""
+        made_up_for = torch.is_grad_enabled() and self._sync_due_after_evaluation
+        allowed = self.require_forward_param_sync or made_up_for
+        wanted = allowed and self.forward_sync_buffers and not self._evaluates_alone()
         return wanted and len(self.modules_buffers) > 0
+
+    def _evaluates_alone(self) -> bool:
+        """Whether this forward is an evaluation that needs nobody, so that any rank may run it (exceeds DDP-048)."""
+        if self.training or torch.is_grad_enabled():
+            return False
+        return self._join_session is not None or not self.require_backward_grad_sync
 
     def _check_sync_bufs_pre_fwd(self) -> bool:
         """Whether that happens before the wrapped forward."""

@@ -8,4 +8,4 @@ CLAUSES = ("DDP-081", "DDP-096")
 
 
 def plant() -> None:
-    edit(DistributedDataParallel, "will_sync_module_buffers", "self.require_forward_param_sync and self", "self")
+    edit(DistributedDataParallel, "will_sync_module_buffers", "allowed and self", "self")

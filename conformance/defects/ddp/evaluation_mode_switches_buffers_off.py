@@ -11,6 +11,6 @@ def plant() -> None:
     edit(
         DistributedDataParallel,
         "will_sync_module_buffers",
-        "evaluating = not self.training and not torch.is_grad_enabled()",
-        "evaluating = not self.training",
+        "and not self._evaluates_alone()",
+        "and self.training",
     )

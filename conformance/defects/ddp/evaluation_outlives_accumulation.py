@@ -10,7 +10,7 @@ CLAUSES = ("DDP-081",)
 def plant() -> None:
     edit(
         DistributedDataParallel,
-        "_pre_forward",
-        "if torch.is_grad_enabled() and self._sync_due_after_evaluation:",
-        "if torch.is_grad_enabled() and self.require_backward_grad_sync and self._sync_due_after_evaluation:",
+        "_post_forward",
+        "if self._sync_due_after_evaluation:",
+        "if self._sync_due_after_evaluation and self.require_backward_grad_sync:",
     )

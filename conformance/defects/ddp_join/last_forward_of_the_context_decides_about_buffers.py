@@ -8,4 +8,8 @@ CLAUSES = ("DDPJ-034",)
 
 
 def plant() -> None:
-    edit(UnevenInputs, "_sync_final_model", "self.require_forward_param_sync = True", "pass")
+    edit(
+        UnevenInputs, "_sync_final_model",
+        "self.require_forward_param_sync, self._sync_due_after_evaluation = True, False",
+        "pass",
+    )

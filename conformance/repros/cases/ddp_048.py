@@ -13,7 +13,7 @@ def train(rank):
     model(torch.ones(2, 1)).sum().backward()
     model.eval()
     if rank == 0:
-        with torch.no_grad():
+        with model.no_sync(), torch.no_grad():
             for _ in range(2):
                 model(torch.ones(1, 1))
     return "ended"
