@@ -302,3 +302,39 @@ def test_a_rank_that_fails_under_ddp_is_named_to_its_peers(ranks):
         assert peer.error.is_a(RuntimeError)
         assert f"rank {ranks.world - 1}" in peer.error.text
         assert "KeyError" in peer.error.text
+
+
+def skip_a_batch_that_fails(ctx, schedule, at, where):
+    """The highest rank's batch ``at`` fails in its forward or backward, and the error is caught inside the block."""
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+
+    def fail(*_):
+        raise KeyError("a label that nobody knows")
+
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            bad = ctx.rank == ctx.world - 1 and iteration == at
+            try:
+                if bad and where == "forward":
+                    with model.module.layers[1].register_forward_pre_hook(fail):
+                        model(models.divisible(ctx.rank, iteration))
+                loss = model(models.divisible(ctx.rank, iteration)).sum()
+                if bad and where == "backward":
+                    with model.module.layers[0].weight.register_hook(fail):
+                        loss.backward()
+                loss.backward()
+            except KeyError:
+                continue
+
+
+@check("JOIN-024", worlds=(2, 3, 4), beyond=False, scenarios={"in forward": "forward", "in backward": "backward"})
+def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on_every_rank(ranks, scenario):
+    everybody, one_joined = (3,) * ranks.world, (1, *[4] * (ranks.world - 1))
+    some = [(everybody, 1), (everybody, 2)] + [(one_joined, 2)] * (ranks.world > 2)
+    for schedule, at in some:  # 2 is the last batch of everybody: then it shows where the block ends
+        run = ranks.run(skip_a_batch_that_fails, schedule, at, scenario)
+        for rank, outcome in enumerate(run.outcomes):
+            assert type(outcome).__name__ == "Raised", f"rank {rank}, schedule {schedule}, batch {at}: {run.story()}"
+            assert outcome.error.is_a(RuntimeError), run.story()
+            assert f"rank {ranks.world - 1} " in outcome.error.text
+            assert scenario in outcome.error.text

@@ -203,6 +203,21 @@ class Backwards(Reduction):
         self.use.judge_search(self.facts.reductions)
         self.traffic.around.delivered()
 
+    @property
+    def raised(self) -> bool:
+        """Whether the last synchronised backward has ended by an exception, and nobody has asked for it yet."""
+        return self.phase is Phase.FILLING and self._armed and kernels.backward_id() < 0
+
+    @property
+    def reducing_with_others(self) -> bool:
+        """Whether buckets are under way that other ranks reduce, too."""
+        return self.queue.started > 0 and not self.queue.alone
+
+    def give_up_what_raised(self) -> None:
+        """Nothing follows any more from a backward that has raised."""
+        if self.raised:
+            self.abandon()
+
     def abandon(self) -> None:
         """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
         if self.queue.forsake():  # buffers in flight are left to their collectives

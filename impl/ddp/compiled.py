@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 def forward(ddp: DistributedDataParallel, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As ``ddp.forward`` does it; only what the wrapped module does is left to the compiler."""
     inputs, kwargs = _before(ddp, inputs, kwargs)
-    return _after(ddp, ddp._run_ddp_forward(*inputs, **kwargs))
+    try:
+        output = ddp._run_ddp_forward(*inputs, **kwargs)
+    except BaseException as error:
+        ddp._note_failed_forward(error)
+        raise
+    return _after(ddp, output)
 
 
 @torch.compiler.disable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..join.hooks import FollowingHook
+from ..join.hooks import BrokenOff, FollowingHook
 from . import stages
 from .stages import Stage
 
@@ -37,6 +37,14 @@ class _DDPJoinHook(FollowingHook):
     def follow(self, act: int) -> None:
         """Joined rank: go through the announced stage with nothing to contribute."""
         stages.shadow(self.ddp, Stage(act))
+
+    def entered(self) -> None:
+        """RuntimeError where gradients are averaged parameter by parameter, which nobody can shadow."""
+        self.ddp._enter_uneven_inputs()
+
+    def broken_off(self) -> BrokenOff | None:
+        """What of this model's last iteration here an exception has ended."""
+        return self.ddp._broken_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All ranks take over the model of the highest rank among the last joiners (DDPJ-016 … DDPJ-020)."""

@@ -77,6 +77,7 @@ class Parts:
     _divide_by_initial_world_size: bool  # set by the most recent join hook (DDPJ-012)
 
     # -- state that forwards and backwards change
+    _failed_forward: str | None  # how the last forward in this join block failed, if one did; for people
     require_forward_param_sync: bool  # each forward says whether the next one synchronises buffers (DDP-081)
     modules_buffers: list[torch.Tensor]  # the managed buffers as of the last synchronisation
     named_module_buffers: dict[str, torch.Tensor]

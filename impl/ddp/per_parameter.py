@@ -28,9 +28,23 @@ class PerParameterReduction:
         """Take over from the bucket reducer."""
         ddp = self._ddp()
         assert ddp is not None, "the model is gone"
+        if ddp._join_session is not None:
+            self.refuse_uneven_inputs()
         ddp.reducer.remove_hooks()
         for parameter in ddp.reducer.parameters:
             self._handles.append(parameter.register_post_accumulate_grad_hook(kernels.weak_call(weakref.WeakMethod(self.reduce))))
+
+    def refuse_uneven_inputs(self, *, entered: bool = False) -> None:
+        """RuntimeError inside a join block; where one is entered, only if gradients are averaged this way."""
+        ddp = self._ddp()
+        if ddp is None or (entered and not self._handles):
+            return
+        ddp._log_and_throw(
+            RuntimeError,
+            "This DDP averages its gradients parameter by parameter (_register_accum_grad_hook), which a rank that has "
+            "run out of inputs cannot follow: it would wait for buckets that never come. Train on uneven inputs "
+            "without it, or give every rank equally many inputs and leave the join context out (enable=False).",
+        )
 
     def reduce(self, parameter: torch.Tensor) -> None:
         """Average this parameter's gradient over the group, in place."""

@@ -13,6 +13,7 @@ from ..comm.coalesce import broadcast_coalesced
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
 from ..join import Join, Joinable, JoinHook
+from ..join.hooks import BrokenOff
 from .join_hook import _DDPJoinHook
 from .parts import Parts
 from .stages import Stage
@@ -102,6 +103,27 @@ class UnevenInputs(Parts, Joinable):
         broadcast_coalesced(team, state, source, "final model", self.broadcast_bucket_size, self._watch())
         # ranks that joined early have missed the last forwards' word on this; all start alike
         self.require_forward_param_sync, self._sync_due_after_evaluation = True, False
+
+    # -- iterations that an exception ends
+
+    def _enter_uneven_inputs(self) -> None:
+        """A join block begins: what failed before it was over by then."""
+        self._per_parameter.refuse_uneven_inputs(entered=True)
+        self._failed_forward = None
+        self.reducer.give_up_what_raised()
+
+    def _note_failed_forward(self, error: BaseException) -> None:
+        """The wrapped forward has raised: inside a join its peers may go on to the reduction that follows."""
+        if self._join_session is not None and torch.is_grad_enabled() and self.require_backward_grad_sync:
+            self._failed_forward = f"forward ended with {type(error).__name__}: {error}"
+
+    def _broken_iteration(self) -> BrokenOff | None:
+        """What an exception has ended of this model's last synchronised iteration, inside the present join block."""
+        if self._failed_forward is not None:
+            return BrokenOff(self._failed_forward, shadowed=False)
+        if self.reducer.raised:
+            return BrokenOff("backward ended with an exception", shadowed=self.reducer.reducing_with_others)
+        return None
 
     # -- what an iteration asks
 

@@ -154,6 +154,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """State that is never pickled with a meaning of its own: as on a fresh object."""
         self._divide_by_initial_world_size = True
         self._has_rebuilt_buckets = False
+        self._failed_forward = None
         self._ddp_sink_clone = True
         self._lazy_init_ran = False
         #: gradient-free forwards have run since training last allowed a buffer synchronisation (exceeds DDP-089)
@@ -229,7 +230,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             try:
                 output = self._run_ddp_forward(*inputs, **kwargs)
-            except BaseException:
+            except BaseException as error:
+                self._note_failed_forward(error)
                 if self._mixed_precision_run is not None:
                     self._mixed_precision_run.after_forward(failed=True)
                 raise
@@ -240,6 +242,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return self._to_module(inputs, kwargs)
         if not self._lazy_init_ran:
             self._lazy_init()
+        if self._join_session is not None:
+            self._join_session.refuse_to_go_on()  # before the reducer forgets what has raised
         sync = torch.is_grad_enabled() and self.require_backward_grad_sync
         if sync:
             self.reducer.times.forward_start = time.time_ns()

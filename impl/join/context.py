@@ -34,7 +34,9 @@ class Join:
 
     If the block is left by an exception, no hook runs and no collective starts on that rank (JOIN-023). The other
     ranks raise ``RuntimeError`` naming it, at their next wait inside the context. A rank that blocks in a collective
-    of the user's own meets the process group's timeout instead.
+    of the user's own meets the process group's timeout instead. The same happens where the forward or backward of a
+    synchronised iteration fails on one rank and the error is caught inside the block: its peers go on with that
+    iteration, so this rank's next one raises. Leave bad batches out before their forward, on all ranks alike.
 
     Everything that the context changes on the joinables is put back when the block is left. The same object can be
     entered again, and contexts over the same joinables can be nested.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,6 +31,16 @@ class JoinHook:
         """
 
 
+@dataclass(frozen=True)
+class BrokenOff:
+    """An iteration that this rank began and that an exception ended, while its peers go on with it."""
+
+    #: what was broken off and by what, for people: "forward ended with KeyError: ..."
+    what: str
+    #: whether this rank had started collectives of it, so that joined ranks are in it, too
+    shadowed: bool
+
+
 class FollowingHook(JoinHook):
     """The hook of a *follower*: a joinable of this package whose joined ranks are told each act before it begins.
 
@@ -45,6 +56,13 @@ class FollowingHook(JoinHook):
     def follow(self, act: int) -> None:
         """On a joined rank: perform the shadow of this act, the same collectives as on a live rank."""
         raise NotImplementedError(f"{type(self).__name__} is a FollowingHook and must define follow(act)")
+
+    def entered(self) -> None:
+        """The block begins. Raises where the follower, as it is now, cannot take part in it."""
+
+    def broken_off(self) -> BrokenOff | None:
+        """On a live rank, between iterations: what an exception has broken off since the block began, if anything."""
+        return None
 
 
 class _JoinConfig(NamedTuple):

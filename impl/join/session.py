@@ -78,6 +78,7 @@ class Session(Attendance):
         """
         if self._phase is not Phase.LIVE:
             return
+        self.refuse_to_go_on()
         place = self._place_of(joinable)
         following = None if act is None else Act(place, act)
         if not self._begun:
@@ -111,6 +112,17 @@ class Session(Attendance):
 
     # what the context calls
 
+    def enter(self) -> None:
+        """The block begins. RuntimeError if the group or one of the followers is unfit for it."""
+        super().enter()
+        try:
+            for hook in self._hooks:
+                if isinstance(hook, FollowingHook):
+                    hook.entered()
+        except BaseException as error:
+            self.report(error)
+            raise
+
     def notify(self, joinable: Joinable) -> Handle | None:
         """A plain joinable is about to communicate: joined ranks run its main hook here.
 
@@ -118,6 +130,7 @@ class Session(Attendance):
         """
         if self._phase is not Phase.LIVE:
             return None
+        self.refuse_to_go_on()
         place = self._place_of(joinable)
         first = joinable._join_config.is_first_joinable
         if isinstance(self._hooks[place], FollowingHook):
@@ -132,6 +145,7 @@ class Session(Attendance):
 
     def shadow(self) -> bool:
         """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""
+        self.refuse_to_go_on()
         iterations: Counter[int] = Counter()
         reading = self._run_out()
         while reading.active:
@@ -152,6 +166,31 @@ class Session(Attendance):
         if reading.begins is not None:
             iterations[reading.begins] += reading.iterations
             self._warn_of_skew(max(iterations.values()), deeper=1)
+
+    def refuse_to_go_on(self) -> None:
+        """RuntimeError, and a note of it, if an exception that was caught inside the block has broken off an iteration.
+
+        Peers that have inputs go on with it and wait there: whatever this rank sent next would meet their reductions.
+        """
+        if self._phase is not Phase.LIVE:
+            return
+        for place, hook in enumerate(self._hooks):
+            broken = hook.broken_off() if isinstance(hook, FollowingHook) else None
+            if broken is None:
+                continue
+            self._settle()  # it may tell that nobody else has inputs
+            if self._last.active == 1 and not broken.shadowed:
+                continue
+            self.watch()  # a peer that has failed before is the cause
+            error = RuntimeError(
+                f"Join: rank {self.team.rank} cannot go on in this block. Its last {broken.what} "
+                f"(in {self._layout.names[place]}), which was caught inside the block; but the ranks whose batch did "
+                "not fail go on with that iteration, and what came next here would be mixed with its reductions. "
+                "Usual cause: try/except around an iteration, for bad batches. Let the error leave the block, or let "
+                "all ranks decide alike, before the forward, which batches are skipped."
+            )
+            self.report(error)
+            raise error
 
     # what is said, and when
 
