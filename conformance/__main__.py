@@ -13,7 +13,9 @@ STATUSES = """exit status:
   0   every clause is kept, or its break is a listed deviation, and no listed deviation is stale
   1   a clause is broken that is not listed, or a listed deviation did not show
   2   what was asked for cannot be had, or a check cannot be read; nothing was judged
-  3   the suite itself failed in the middle (a full disk, say); standard error says how
+  3   the suite itself failed: in the middle (a full disk, say; standard error says how), or in some check, which the
+      report calls a suite error; then the other clauses were judged all the same
+  4   nothing was decided: every case was unsupported or not run, and the report says why
   130 interrupted; what was finished is recorded, marked as interrupted"""
 
 

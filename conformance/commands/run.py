@@ -166,7 +166,8 @@ def _conclude(frame: Frame, status: int, out: Path, stdout: TextIO, stderr: Text
     for text in frame.suite_errors:
         print(f"conformance: the suite itself failed: {text}", file=stderr)
     judged = frame.judgement
-    if judged is None or status == INTERNAL or not (frame.results or judged.interrupted):
+    cut_short = status == INTERNAL and judged is not None and judged.exit_status != INTERNAL  # a full disk, say
+    if judged is None or cut_short or not (frame.results or judged.interrupted):
         return _nothing(frame, status, stderr)
     tty = stdout.isatty()
     console = Console(file=stdout, width=None if tty else 120, highlight=False)
