@@ -51,6 +51,7 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--deadline", metavar="SECONDS", help="for one run of ranks, where a check does not say its own")
     run.add_argument("--tier", default="", metavar="NAME", help="quick or full (default: every case of what is asked)")
     run.add_argument("--schedule", metavar="COUNTS", help="inputs of each rank, as 0,1: checks of schedules, this one")
+    run.add_argument("--poison", action="store_true", help="NaN in the buffers of collectives from start to wait")
     run.add_argument(
         "--resume", nargs="?", const="required", choices=("required", "possible"), metavar="possible",
         help="go on with the unfinished record in --out; 'possible': start anew, and say why, if there is none",

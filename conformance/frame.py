@@ -91,7 +91,8 @@ class Frame:
         listed = {subject: self._listed(subject) for subject in self.asked.subjects}
         chosen = choose(self.asked.tier, offers, listed)
         self.left_out = [offer for offer in offers if offer.case not in chosen]
-        self.extent = _extent(self.asked.tier, len(chosen), len(offers))
+        poisoned = ", buffers in flight poisoned" if self.asked.poison else ""
+        self.extent = _extent(self.asked.tier, len(chosen), len(offers)) + poisoned
         return chosen
 
     def unsettled(self) -> Iterator[Case]:
@@ -119,6 +120,7 @@ class Frame:
     def _cluster(self) -> Cluster:
         if not hasattr(self._mine, "cluster"):
             options: dict[str, Any] = {"deadline_s": self.asked.deadline_s} if self.asked.deadline_s else {}
+            options |= {"poison": True} if self.asked.poison else {}
             if self.asked.jobs > 1:
                 options |= {"when_idle": self.turns.lend, "beside": self._clusters[0] if self._clusters else None}
             self._mine.cluster = self.clusters(self.asked.backend, preload=self._preload, **options)

@@ -95,6 +95,7 @@ def _asked(given: Namespace, catalogue: Catalogue, checks: Path, cited: list[str
         ask.deviations(given.deviations, specs),
         "" if given.checks is None else str(checks),
         tier,
+        given.poison,
         schedule,
     )
 
@@ -107,6 +108,7 @@ def _header(asked: ask.Asked, catalogue: Catalogue) -> dict[str, Any]:
     question = {
         "backend": asked.backend, "worlds": list(asked.worlds), "select": list(asked.select), "tier": asked.tier,
         "check": asked.check, "deadline": asked.deadline_s, "schedule": asked.schedule and list(asked.schedule),
+        **({"poison": True} if asked.poison else {}),
     }  # fmt: skip
     about_suite = about(catalogue, asked.deviations, asked.checks)
     fingerprint = resume.source(asked.subjects, asked.checks)

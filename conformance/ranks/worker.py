@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ..subjects import Unsupported, resolve
-from . import backends, ledger, recording
+from . import backends, ledger, poison, recording
 from .context import RankContext
 from .files import Folder, write_whole
 from .lifeline import FREE, REPORTED, Lifeline
@@ -72,12 +72,16 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
         if order.ledger:
             ledger.begin(run.ledger(rank))
             stack.callback(ledger.end)
+        if order.ledger or order.poison:
             stack.enter_context(recording.recorded(backends.load(order.backend)))
+        if order.poison:
+            stack.enter_context(poison.poisoning())
         context, function, args, sides = _prepared(order, order.first + rank)
         if order.placing:
             stack.enter_context(placed_on(context.device))
             args = moved(args, context.device)
         value = function(context, *args)
+        poison.ensure_untouched()
         ledger.returned()
         return Finished(value)
     except SystemExit as leaving:
