@@ -11,6 +11,7 @@ SELECT  ?=
 OUT     ?= out/conformance
 JOBS    ?= 2
 RESUME  ?=
+POISON  ?=
 ARGS    ?=
 
 WORLD     ?= 2
@@ -41,6 +42,7 @@ endif
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
 	@echo "                   the quick tier; every case of a part by WORLDS=2,3 or SELECT='JOIN-*'; RESUME=1 goes on"
+	@echo "                   POISON=1 keeps NaN in the buffers of collectives in flight, to see who reads or writes too early"
 	@echo "make conformance-full   every case, at 1, 2, 3, 4 and 8 ranks; goes on where an earlier run stopped"
 	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
 	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(PERF_OUT)"
@@ -75,7 +77,7 @@ JUDGE = $(RUN) -m conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' 
 
 # Without WORLDS and SELECT the quick tier; with them every case of that part.
 conformance: $(READY)
-	$(JUDGE) $(if $(WORLDS)$(SELECT),,--tier quick) $(if $(WORLDS),--worlds '$(WORLDS)') $(if $(RESUME),--resume) $(ARGS)
+	$(JUDGE) $(if $(WORLDS)$(SELECT),,--tier quick) $(if $(WORLDS),--worlds '$(WORLDS)') $(if $(RESUME),--resume) $(if $(POISON),--poison) $(ARGS)
 
 # Goes on by itself with what an earlier run of the same question left unfinished in OUT.
 conformance-full: $(READY)

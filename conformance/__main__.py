@@ -13,7 +13,9 @@ STATUSES = """exit status:
   0   every clause is kept, or its break is a listed deviation, and no listed deviation is stale
   1   a clause is broken that is not listed, or a listed deviation did not show
   2   what was asked for cannot be had, or a check cannot be read; nothing was judged
-  3   the suite itself failed in the middle (a full disk, say); standard error says how
+  3   the suite itself failed: in the middle (a full disk, say; standard error says how), or in some check, which the
+      report calls a suite error; then the other clauses were judged all the same
+  4   nothing was decided: every case was unsupported or not run, and the report says why
   130 interrupted; what was finished is recorded, marked as interrupted"""
 
 
@@ -49,6 +51,7 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--deadline", metavar="SECONDS", help="for one run of ranks, where a check does not say its own")
     run.add_argument("--tier", default="", metavar="NAME", help="quick or full (default: every case of what is asked)")
     run.add_argument("--schedule", metavar="COUNTS", help="inputs of each rank, as 0,1: checks of schedules, this one")
+    run.add_argument("--poison", action="store_true", help="NaN in the buffers of collectives from start to wait")
     run.add_argument(
         "--resume", nargs="?", const="required", choices=("required", "possible"), metavar="possible",
         help="go on with the unfinished record in --out; 'possible': start anew, and say why, if there is none",

@@ -33,6 +33,7 @@ class Asked:
     deviations: dict[str, tuple[Deviation, ...]] = field(default_factory=dict)  # by name of the subject
     checks: str = ""  # folder or file of checks instead of the suite's own
     tier: str = ""  # see tiers.py; empty: every case of what was asked for
+    poison: bool = False  # whether buffers of collectives in flight hold NaN: see ranks/poison.py
     schedule: tuple[int, ...] | None = None  # inputs per rank, instead of the schedules that checks try by themselves
 
     def again(self, subject: str, worlds: Iterable[int], clause: str, check: str, schedule: str = "") -> str:
@@ -40,6 +41,7 @@ class Asked:
         words = ["run", "--subject", self.subjects[subject], "--backend", self.backend]
         words += ["--worlds", ",".join(map(str, worlds)), "--select", clause, "--check", check]
         words += ["--schedule", schedule] if schedule else []
+        words += ["--poison"] if self.poison else []
         return shlex.join(["python", "-m", "conformance", *words, *(["--checks", self.checks] if self.checks else [])])
 
 

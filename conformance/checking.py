@@ -19,7 +19,9 @@ some schedules, and is given the usual ones, drawn ones, or a single one that so
 
 How a check ends: returning is *passed*; an AssertionError is *failed*; a rank that hung or died, met by
 ``ranks(...)`` or ``run.values()``, is *hung* or *crashed*; ``Unsupported`` (on a rank or in the check) is
-*unsupported*; ``NotRun`` and ``NotRunnable`` are *not run*, with their text as the reason.
+*unsupported*; ``NotRun`` and ``NotRunnable`` are *not run*, with their text as the reason. An error of a check's own
+lines (``ranks.origin`` says how that is told) is a *suite error*, which says nothing about the subject. So assert what
+a subject hands over before you reach into it: ``None[0]`` is the check's own fall.
 """
 
 from __future__ import annotations
@@ -131,14 +133,15 @@ class Ranks:
         is for ranks that do nothing for longer than the cluster's silence (3 s) on purpose; ``group_timeout_s`` is the
         default group's own timeout (longer than the deadline unless given); ``explain`` repeats a run that went wrong
         with a ledger, for its witness.
-        A rank that raises ``Unsupported`` or ``NotRun`` ends the check: there is nothing left to judge.
+        A rank that raises ``Unsupported`` or ``NotRun``, or on which the check itself fell over, ends the check: there
+        is nothing left to judge.
         """
         self.last_run = run = self.cluster.run(
             function, args, world=world or self.world, subject=self.subject_spec, init=init,
             ledger=ledger or self.always_ledger, deadline_s=deadline_s or self.deadline_s, env=env,
             silence_s=silence_s, group_timeout_s=group_timeout_s, explain=explain,
         )
-        if any(isinstance(end, Raised) and (end.unsupported or end.error.kinds[0] == "NotRun") for end in run.outcomes):
+        if any(isinstance(end, Raised) and (end.no_answer or end.fell_over) for end in run.outcomes):
             raise RunFailed(run)
         return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from .asked import Asked
 from .checking import Check, Ranks
 from .clauses import Catalogue, matches
 from .deviations import Deviation, excuse
-from .deviations.stale import Scope, stale
+from .deviations.stale import Scope, next_case, stale
 from .judgement import Judgement
 from .parallel import Turns
 from .ranks import Cluster
@@ -67,6 +67,7 @@ class Frame:
     left_out: list[Offer] = field(default_factory=list)  # cases that the tier did not choose
     earlier: Earlier = field(default_factory=Earlier)  # what an unfinished run had finished: not run again
     suite_errors: list[str] = field(default_factory=list)  # checks that could not be read, or did not clean up
+    settled: int = 0  # cases that were run besides, for listed deviations that had not shown
     extent: str = ""  # how much of what could be run the tier chose, in words
     judgement: Judgement | None = None  # set once, at the end
     clusters: Callable[..., Cluster] = Cluster  # makes one; under a launcher another kind
@@ -90,8 +91,21 @@ class Frame:
         listed = {subject: self._listed(subject) for subject in self.asked.subjects}
         chosen = choose(self.asked.tier, offers, listed)
         self.left_out = [offer for offer in offers if offer.case not in chosen]
-        self.extent = _extent(self.asked.tier, len(chosen), len(offers))
+        poisoned = ", buffers in flight poisoned" if self.asked.poison else ""
+        self.extent = _extent(self.asked.tier, len(chosen), len(offers)) + poisoned
         return chosen
+
+    def unsettled(self) -> Iterator[Case]:
+        """One by one, and to be run as they come: cases that the tier left out and that may yet show a deviation.
+
+        For a listed deviation that has not shown; once it has, or nothing is left that it speaks of, the next one.
+        """
+        for subject, listed in self.asked.deviations.items() if self.whole else ():
+            for deviation in listed:
+                while (case := next_case(deviation, self._of(subject), self._scope(subject))) is not None:
+                    self.left_out = [offer for offer in self.left_out if offer.case != case]
+                    self.settled += 1
+                    yield case
 
     def ended(self, case: Case, check: Check) -> Ended | None:
         """How an earlier, unfinished run of the same question saw this case end; None if it did not."""
@@ -106,6 +120,7 @@ class Frame:
     def _cluster(self) -> Cluster:
         if not hasattr(self._mine, "cluster"):
             options: dict[str, Any] = {"deadline_s": self.asked.deadline_s} if self.asked.deadline_s else {}
+            options |= {"poison": True} if self.asked.poison else {}
             if self.asked.jobs > 1:
                 options |= {"when_idle": self.turns.lend, "beside": self._clusters[0] if self._clusters else None}
             self._mine.cluster = self.clusters(self.asked.backend, preload=self._preload, **options)
@@ -162,7 +177,7 @@ class Frame:
         """Judge, write the footer, end the clusters."""
         judged = Judgement(
             tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results), self._again,
-            () if interrupted or not self.whole else tuple(self._stale()), interrupted, self.extent,
+            () if interrupted or not self.whole else tuple(self._stale()), interrupted, self._told_extent(),
         )  # fmt: skip
         self.judgement = judged
         if self.writer is not None:
@@ -213,8 +228,15 @@ class Frame:
         return [
             f"{name}: {sentence}"
             for name, listed in self.asked.deviations.items()
-            for sentence in stale(listed, [r for r in self.results if r.case.subject == name], self._scope(name))
+            for sentence in stale(listed, self._of(name), self._scope(name))
         ]
+
+    def _of(self, subject: str) -> list[Result]:
+        return [result for result in self.results if result.case.subject == subject]
+
+    def _told_extent(self) -> str:
+        more = f", and {self.settled} more for listed deviations that had not shown" if self.settled else ""
+        return self.extent + more
 
     def _scope(self, subject: str) -> Scope:
         known = self.known()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .results import Outcome, Result
+from .results import DECIDED, Outcome, Result
 
-OK, BROKEN, BAD_INPUT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130  # exit statuses
+OK, BROKEN, BAD_INPUT, INTERNAL, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 4, 130  # exit statuses
 
 
 class Standing(StrEnum):
@@ -18,17 +18,20 @@ class Standing(StrEnum):
     KEPT = "kept"
     LISTED = "broken (listed)"
     UNLISTED = "broken (not listed)"
+    SUITE_ERROR = "suite error"
     UNSUPPORTED = "unsupported"
     NOT_RUN = "not run"
 
 
 def standing(results: Sequence[Result]) -> Standing:
-    """Any break outweighs any pass; a clause is kept only if something passed and nothing was refused."""
+    """Any break outweighs any pass; a clause is kept only if something passed, and nothing was refused or fell over."""
+    outcomes = {result.outcome for result in results}
     if any(result.unlisted for result in results):
         return Standing.UNLISTED
+    if Outcome.SUITE_ERROR in outcomes:
+        return Standing.SUITE_ERROR
     if any(result.listed for result in results):
         return Standing.LISTED
-    outcomes = {result.outcome for result in results}
     if Outcome.UNSUPPORTED in outcomes:
         return Standing.UNSUPPORTED
     return Standing.KEPT if Outcome.PASSED in outcomes else Standing.NOT_RUN
@@ -71,10 +74,25 @@ class Judgement:
         return [result for result in self.results if result.listed]
 
     @property
+    def fallen(self) -> list[Result]:
+        """Checks that fell over by themselves."""
+        return [result for result in self.results if result.outcome is Outcome.SUITE_ERROR]
+
+    @property
+    def decided(self) -> bool:
+        """Whether any clause got an answer; unsupported and not run are none."""
+        return any(result.outcome in DECIDED for result in self.results)
+
+    @property
     def exit_status(self) -> int:
+        """What outweighs what: of a run that was cut short, or of checks that fell over, the rest is not the answer."""
         if self.interrupted:
             return INTERRUPTED
-        return BROKEN if self.unlisted or self.stale else OK
+        if self.fallen:
+            return INTERNAL
+        if self.unlisted or self.stale:
+            return BROKEN
+        return OK if self.decided else UNDECIDED
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
         """For each subject: its results by outcome, and its clauses by standing."""

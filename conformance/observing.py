@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .checking import NotRun
-from .ranks import Caught, Event, RankContext
+from .ranks import Caught, Event, RankContext, caught
 from .subjects import Unsupported
 from .training import Numbers, ddp, gradients, private
 
@@ -57,15 +57,22 @@ _ACCELERATOR_WORDS = re.compile(r"\b(accelerators?|streams?|events)\b")
 
 
 def asks_for_accelerator(error: RuntimeError | Caught) -> bool:
-    """Whether an error on the CPU says that this needs an accelerator.
+    """Whether an error on the CPU says that this needs an accelerator, however the installed torch was built.
 
-    A torch that was built for one says so by a class of its own, with the words of a driver that is not there.
+    A torch that was built for one, on a machine without, says so by a class of its own or with the words of a driver
+    that is not there: the same as it says when it is asked for a stream.
     """
     if isinstance(error, Caught):
         text, of_one = error.text, error.is_a(torch.AcceleratorError)
     else:
         text, of_one = str(error), isinstance(error, torch.AcceleratorError)
-    return of_one or _ACCELERATOR_WORDS.search(text) is not None
+    return of_one or _ACCELERATOR_WORDS.search(text) is not None or text in _refusals()
+
+
+def _refusals() -> list[str]:
+    """What the installed torch says here when it is asked for an accelerator that is not there."""
+    asked = (torch.Stream, torch.accelerator.current_stream, torch.cuda.Stream, torch.cuda.current_stream)
+    return [error.text for ask in asked if (error := caught(ask)) is not None and error.text]
 
 
 def or_lacks_accelerator(ctx: RankContext, act: Callable[[], Any]) -> Any:

@@ -24,13 +24,15 @@ from .clauses import load
 from .frame import WAITING, Frame
 from .items import Detached, Place, Scenario, case_of, check_of, is_in, is_simple, name_of, offer_of
 from .parallel import Ahead, Ending, timed
+from .ranks.origin import Sides
 from .report import render
-from .results import BROKEN, Outcome, Result
+from .results import BROKEN, Case, Outcome, Result
 from .search import Schedules, Smallest
 from .verdict import Verdict, judge
 
 FRAME = pytest.StashKey[Frame]()
 AHEAD = pytest.StashKey["Ahead[Detached]"]()
+LEFT_OUT = pytest.StashKey[dict[Case, pytest.Function]]()
 ENDING = pytest.StashKey[tuple[Ending, Ranks, Sequence[tuple[int, ...]]]]()
 DRIVER = "conformance-driver"  # name under which ``run`` registers itself with pytest: see Driver
 
@@ -138,6 +140,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     offered = [item for item in functions if is_in(frame, item)]
     chosen = frame.choose([offer_of(frame, item) for item in offered])
     kept: list[pytest.Item] = [item for item in offered if case_of(item) in chosen]
+    config.stash[LEFT_OUT] = {case_of(item): item for item in offered if case_of(item) not in chosen}
     staying = set(kept)
     dropped = [item for item in items if item not in staying]
     items[:] = kept
@@ -179,13 +182,24 @@ def schedules(request: pytest.FixtureRequest, ranks: Ranks) -> Schedules:
     return Schedules(ranks.world, request.config.stash[FRAME].asked.schedule)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> None:
-    """Before pytest's own loop: open the records, and let threads run ahead if more than one job was asked for."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Before pytest's own loop what it needs; after it the cases that a deviation needs which has not shown."""
+    works = not (session.testsfailed or session.config.option.collectonly or not session.items)
+    if works:
+        _begin(session)
+    result = yield
+    if works:
+        for case in session.config.stash[FRAME].unsettled():
+            item = session.config.stash[LEFT_OUT][case]
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+    return result
+
+
+def _begin(session: pytest.Session) -> None:
+    """Open the records, and let threads run ahead if more than one job was asked for."""
     config = session.config
     driver = config.pluginmanager.get_plugin(DRIVER)
-    if session.testsfailed or config.option.collectonly or not session.items:
-        return
     frame = config.stash[FRAME]
     if isinstance(driver, Driver):
         driver.before_first()
@@ -209,7 +223,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
     assert isinstance(used, Ranks)
     earlier = pyfuncitem.config.stash[FRAME].ended(case_of(pyfuncitem), check_of(pyfuncitem))
     if earlier is not None:
-        if earlier.verdict.outcome in BROKEN:
+        if earlier.verdict.outcome in BROKEN | {Outcome.SUITE_ERROR}:
             raise TakenOver(earlier.verdict.witness)
         return True
     ahead: Ahead[Detached] | None = pyfuncitem.config.stash.get(AHEAD, None)
@@ -254,7 +268,7 @@ def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -
         return frame.add(case, check, earlier.verdict, earlier.seconds, earlier.notes)
     if ENDING in item.stash:
         ending, used, suspects = item.stash[ENDING]
-        verdict = judge(ending.error, used.last_run)
+        verdict = judge(ending.error, used.last_run, _sides(item, used))
         if verdict.outcome in BROKEN and not frame.expects(case, check, verdict):
             verdict = _looked_at_again(frame, item, used, suspects, verdict)
         return frame.add(case, check, verdict, ending.seconds, used.notes)
@@ -262,16 +276,23 @@ def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -
     return frame.add(case, check, judge(error), call.duration, ())
 
 
+def _sides(item: pytest.Function, used: Ranks) -> Sides:
+    """Whose code is whose, for an error that the check raised in this process."""
+    return Sides.of(item.function, used.subject, used.subject_spec)
+
+
 def _looked_at_again(
     frame: Frame, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
 ) -> Verdict:
     """A break that is news is worth a second look: at which smallest schedule, or where the ranks parted."""
     if suspects and frame.asked.schedule is None:
-        return _smallest(frame, item, suspects, verdict)
+        return _smallest(frame, item, used, suspects, verdict)
     return verdict if verdict.outcome is Outcome.FAILED else _with_ledger(frame, item, used, verdict)
 
 
-def _smallest(frame: Frame, item: pytest.Function, suspects: Sequence[tuple[int, ...]], verdict: Verdict) -> Verdict:
+def _smallest(
+    frame: Frame, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
+) -> Verdict:
     """The verdict on the smallest schedule that breaks the check; the given one if none was found in time."""
     if not is_simple(item) or not frame.may_look_again():
         return verdict
@@ -279,7 +300,7 @@ def _smallest(frame: Frame, item: pytest.Function, suspects: Sequence[tuple[int,
     error = timed(call).error
     if not isinstance(error, Smallest):
         return verdict
-    found = judge(error.error, call.ranks.last_run if call.ranks is not None else None)
+    found = judge(error.error, call.ranks.last_run if call.ranks is not None else None, _sides(item, used))
     return found.at_schedule(error.schedule)
 
 
@@ -290,7 +311,7 @@ def _with_ledger(frame: Frame, item: pytest.Function, used: Ranks, verdict: Verd
         return verdict
     call = Detached(frame, item, always_ledger=True)
     ending = timed(call)
-    again = judge(ending.error, call.ranks.last_run if call.ranks is not None else None)
+    again = judge(ending.error, call.ranks.last_run if call.ranks is not None else None, _sides(item, used))
     return again if again.outcome is verdict.outcome else verdict
 
 

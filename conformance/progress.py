@@ -10,7 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .results import Case, Result
+from .results import Case, Outcome, Result
 
 LINE_EVERY_S = 15.0
 
@@ -33,8 +33,8 @@ class _Counts:
 
 
 def news(case: Case, results: Sequence[Result]) -> str | None:
-    """A line for a break that nobody expected; None for everything else."""
-    unlisted = [result for result in results if result.unlisted]
+    """A line for a break, or a fall of a check, that nobody expected; None for everything else."""
+    unlisted = [result for result in results if result.unlisted or result.outcome is Outcome.SUITE_ERROR]
     if not unlisted:
         return None
     clauses = ", ".join(result.clause for result in unlisted)
@@ -85,7 +85,7 @@ class Lines:
         if line:
             self._say(line)
         if time.monotonic() >= self._next or self.counts.cases == self.counts.total:
-            self._say(f"{self.counts.cases} of {self.counts.total}: {self.counts.told()}")
+            self._say(f"{self.counts.cases} of {max(self.counts.total, self.counts.cases)}: {self.counts.told()}")
             self._next = time.monotonic() + LINE_EVERY_S
 
     def end(self) -> None:

@@ -23,12 +23,14 @@ _SIGNS = {
     Outcome.CRASHED: ("CRASHED", "bold red"),
     Outcome.UNSUPPORTED: ("unsupported", "yellow"),
     Outcome.NOT_RUN: ("not run", "dim"),
+    Outcome.SUITE_ERROR: ("SUITE ERROR", "bold yellow"),
 }
 _LISTED = ("deviation", "magenta")
 _STYLES = {
     Standing.KEPT: "green", Standing.LISTED: "magenta", Standing.UNLISTED: "bold red",
-    Standing.UNSUPPORTED: "yellow", Standing.NOT_RUN: "dim",
+    Standing.SUITE_ERROR: "bold yellow", Standing.UNSUPPORTED: "yellow", Standing.NOT_RUN: "dim",
 }  # fmt: skip
+_FALLEN = "[bold yellow]Suite errors: checks that fell over by themselves, which says nothing about a subject[/]"
 DETAIL_LINES = 6  # behind a witness
 GAP = 2  # blanks between columns
 MIN_TITLE, MOST_CELL = 10, 36  # widths of columns
@@ -45,7 +47,8 @@ def render(judgement: Judgement, catalogue: Catalogue, width: int = 120, colour:
 def write(console: Console, judgement: Judgement, catalogue: Catalogue) -> None:
     """Print the whole report."""
     console.print(_matrix(judgement, catalogue, console.width))
-    _witnesses(console, judgement)
+    _witnesses(console, judgement, "[bold red]Broken, and not listed as a deviation[/]", judgement.unlisted)
+    _witnesses(console, judgement, _FALLEN, judgement.fallen)
     _listed(console, judgement)
     _reasons(console, judgement)
     _stale(console, judgement)
@@ -99,11 +102,11 @@ def _cell(results: Sequence[Result]) -> Text:
 # --- what broke -------------------------------------------------------------------------------------------------------
 
 
-def _witnesses(console: Console, judgement: Judgement) -> None:
-    """Every break that nobody expected: what was seen, and the command that runs just this again."""
-    groups = _grouped(judgement.unlisted)
+def _witnesses(console: Console, judgement: Judgement, title: str, told: Sequence[Result]) -> None:
+    """Every break, or fall of a check, that nobody expected: what was seen, and the command that runs it again."""
+    groups = _grouped(told)
     if groups:
-        console.print("\n[bold red]Broken, and not listed as a deviation[/]")
+        console.print(f"\n{title}")
     for results in groups:
         console.print(Text(_headline(results), style="bold"), soft_wrap=True)
         for result in _first_of_each_witness(results):
@@ -208,11 +211,17 @@ def _summary(console: Console, judgement: Judgement) -> None:
         console.print(judgement.extent)
     for subject in judgement.subjects:
         counts = Counter(judgement.standings(subject).values())
-        parts = [Text(f"{counts[each]} {each}", style=_STYLES[each] if counts[each] else "") for each in Standing]
+        shown = [each for each in Standing if counts[each] or each is not Standing.SUITE_ERROR]
+        parts = [Text(f"{counts[each]} {each}", style=_STYLES[each] if counts[each] else "") for each in shown]
         limit = judgement.at_limit(subject)
         if limit:
             parts[0] += Text(f" ({limit} at a limit)")
         console.print(Text(f"{subject}: {sum(counts.values())} clauses: ", style="bold") + Text(", ").join(parts))
+    if not judgement.decided and not judgement.interrupted:
+        console.print(
+            "[bold red]Nothing was decided:[/] every case is unsupported or not run, for the reasons above, and no "
+            "answer is no success. Ask where the checks can run: other worlds, another backend or machine."
+        )
     if judgement.interrupted:
         console.print("[bold red]Interrupted: what was finished before is recorded.[/]")
 

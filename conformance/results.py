@@ -16,10 +16,12 @@ class Outcome(StrEnum):
     CRASHED = "crashed"
     UNSUPPORTED = "unsupported"
     NOT_RUN = "not run"
+    SUITE_ERROR = "suite error"  # the check fell over by itself: says nothing about the subject
 
 
 BEHIND = "    | "  # before each line of a stack or a log in a detail: records keep them, terminals do not show them
 BROKEN = frozenset({Outcome.FAILED, Outcome.HUNG, Outcome.CRASHED})
+DECIDED = BROKEN | {Outcome.PASSED}
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@
 2. of every file of checks, which is a feature, one case for each other kind of world: one rank alone, and more than a
    pair, the least in which some rank is neither first nor last and a group can be larger than one and smaller than
    the world. Which check and scenario that is, is spread over them by the names, and so the same in every run;
-3. for every listed deviation one case that it speaks of.
+3. for every listed deviation one case that it speaks of; if that does not show it, the others, until one does.
 
 What is left out is what only the full tier shows: the same check in further worlds, and further scenarios. A deviation
-is proven stale only by a run of every case that it speaks of.
+is proven stale only by a run of every case that it speaks of, which 3 gives it in this tier, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From what a check raised, or did not raise, to one of the six outcomes with a witness."""
+"""From what a check raised, or did not raise, to one of the seven outcomes with a witness."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ import pytest
 from .checking import NotRun
 from .ranks import Died, Finished, Hung, NotRunnable, Raised, Run, RunFailed
 from .ranks import Outcome as RankOutcome
+from .ranks.origin import Sides, fell_over
 from .results import BEHIND, Outcome
 from .subjects import Unsupported
 
 WITNESS_CHARS = 300  # a witness is one line that fits a report
 PHRASE_CHARS = 140  # what one rank raised, within it; the detail has the rest
 DETAIL_CHARS = 8000
-_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')  # as faulthandler writes it
+_FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')  # as faulthandler writes it, and as traceback does
+FELL_OVER = "the check itself fell over: "
 # A group of errors is judged by its worst; what cannot be judged comes last.
 _WORST_FIRST = [
-    Outcome.CRASHED, Outcome.HUNG, Outcome.FAILED, Outcome.UNSUPPORTED, Outcome.NOT_RUN, Outcome.PASSED,
+    Outcome.CRASHED, Outcome.HUNG, Outcome.FAILED, Outcome.SUITE_ERROR, Outcome.UNSUPPORTED, Outcome.NOT_RUN,
+    Outcome.PASSED,
 ]  # fmt: skip
 
 
@@ -43,8 +46,12 @@ class Verdict:
         )  # fmt: skip
 
 
-def judge(error: BaseException | None, last_run: Run | None = None) -> Verdict:
-    """What a check's ending means. ``last_run`` is the last run that it made, for the detail."""
+def judge(error: BaseException | None, last_run: Run | None = None, sides: Sides | None = None) -> Verdict:
+    """What a check's ending means. ``last_run`` is the last run that it made, for the detail.
+
+    ``sides`` tell whose an error is that is no assertion; without them it is the suite's.
+    """
+    outcome = Outcome.FAILED
     match error:
         case None:
             return Verdict(Outcome.PASSED)
@@ -55,13 +62,17 @@ def judge(error: BaseException | None, last_run: Run | None = None) -> Verdict:
         case RunFailed(run=run):
             return of_run(run)
         case BaseExceptionGroup(exceptions=errors):
-            verdicts = [judge(each, last_run) for each in errors]
+            verdicts = [judge(each, last_run, sides) for each in errors]
             return min(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.outcome))
         case AssertionError() | pytest.fail.Exception():
             text = str(error) or "an assertion without a text"
         case _:
-            text = f"the check itself raised {type(error).__name__}: {error}"
-    return Verdict(Outcome.FAILED, _line(text), _clip(_detail(error, text, last_run)))
+            text = f"{type(error).__name__}: {error}"
+            if fell_over(error, sides or Sides(), on_rank=False):
+                outcome, text = Outcome.SUITE_ERROR, f"{FELL_OVER}{text}"
+            else:
+                text = f"raised {text}"
+    return Verdict(outcome, _line(text), _clip(_detail(error, text, last_run)))
 
 
 def of_run(run: Run) -> Verdict:
@@ -70,7 +81,9 @@ def of_run(run: Run) -> Verdict:
     if outcome in (Outcome.UNSUPPORTED, Outcome.NOT_RUN):
         reasons = [end.error.text for end in run.outcomes if isinstance(end, Raised) and _no_answer(end)]
         return Verdict(outcome, _line(reasons[0]))
-    ends = "; ".join(_grouped(run.outcomes))
+    if outcome is Outcome.SUITE_ERROR:
+        return Verdict(outcome, _line(FELL_OVER + _grouped(map(_fall, run.outcomes))), _clip("\n".join(_story(run))))
+    ends = _grouped(map(_phrase, run.outcomes))
     first = _first_line(run.witness) if any(end.ledger for end in run.outcomes) else ""
     witness = f"{first.rstrip('.')} ({ends})" if first else ends
     return Verdict(outcome, _line(witness), _clip("\n".join(_story(run))))
@@ -81,6 +94,8 @@ def _run_outcome(ends: Iterable[RankOutcome]) -> Outcome:
     no_answers = [answer for end in ends if isinstance(end, Raised) and (answer := _no_answer(end))]
     if no_answers:  # its peers may well have waited for it in vain: that says nothing about the subject
         return no_answers[0]
+    if any(isinstance(end, Raised) and end.fell_over for end in ends):
+        return Outcome.SUITE_ERROR
     if any(isinstance(end, Died) for end in ends):
         return Outcome.CRASHED
     return Outcome.HUNG if any(isinstance(end, Hung) for end in ends) else Outcome.FAILED
@@ -89,17 +104,32 @@ def _run_outcome(ends: Iterable[RankOutcome]) -> Outcome:
 def _no_answer(end: Raised) -> Outcome | None:
     if end.unsupported:
         return Outcome.UNSUPPORTED
-    return Outcome.NOT_RUN if end.error.kinds[0] in ("NotRun", "NotRunnable") else None
+    return Outcome.NOT_RUN if end.no_answer else None
 
 
-def _grouped(ends: Iterable[RankOutcome]) -> list[str]:
-    """One phrase for each way of ending, with the ranks that ended so."""
+def _grouped(phrases: Iterable[str]) -> str:
+    """Each way of ending once, with the ranks that ended so; ``phrases`` come by rank."""
     ranks: dict[str, list[int]] = {}
-    for rank, end in enumerate(ends):
-        ranks.setdefault(_phrase(end), []).append(rank)
-    return [
-        f"{'rank' if len(who) == 1 else 'ranks'} {', '.join(map(str, who))} {phrase}" for phrase, who in ranks.items()
-    ]
+    for rank, phrase in enumerate(phrases):
+        ranks.setdefault(phrase, []).append(rank)
+    return "; ".join(
+        f"{'rank' if len(who) == 1 else 'ranks'} {', '.join(map(str, who))} {phrase}"
+        for phrase, who in ranks.items()
+        if phrase
+    )
+
+
+def _fall(end: RankOutcome) -> str:
+    """How the suite's own code fell over on a rank, and where; empty for its peers, whose ends say nothing."""
+    if not isinstance(end, Raised) or not end.fell_over:
+        return ""
+    return f"{_phrase(end)} ({_last_place(end.traceback)})"
+
+
+def _last_place(text: str) -> str:
+    """The innermost frame of a printed traceback."""
+    frames = _FRAME.findall(text)
+    return f"{Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]}" if frames else "at an unknown place"
 
 
 def _phrase(end: RankOutcome) -> str:

@@ -25,7 +25,7 @@ NO = "no"  # for --judged: measure without asking
 _LIMIT_S = 900.0  # of judging, however busy the machine is
 _ENDING_S = 30.0  # for the suite to take its ranks along when it is stopped
 _BUFFERED = frozenset({"convnet", "normed"})
-_KEPT = ("passed", "unsupported", "not run")  # the other outcomes break a clause
+_KEPT = ("passed", "unsupported", "not run", "suite error")  # the other outcomes break a clause
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,6 @@ def train_after_the_context(ctx, schedule):
 def test_one_rank_may_go_on_alone_after_the_context_and_the_joinable_serves_again(ranks):
     schedule = linear(ranks.world, 1)
     for silent, notified, mains in ranks(train_after_the_context, schedule):
-        assert silent
-        assert notified
+        assert silent, "after the context a rank that goes on alone notifies"
+        assert notified, "in the later context the joinable does not notify"
         assert mains == ranks.world - 1  # its deficits in the two contexts together

@@ -95,6 +95,7 @@ def _asked(given: Namespace, catalogue: Catalogue, checks: Path, cited: list[str
         ask.deviations(given.deviations, specs),
         "" if given.checks is None else str(checks),
         tier,
+        given.poison,
         schedule,
     )
 
@@ -107,6 +108,7 @@ def _header(asked: ask.Asked, catalogue: Catalogue) -> dict[str, Any]:
     question = {
         "backend": asked.backend, "worlds": list(asked.worlds), "select": list(asked.select), "tier": asked.tier,
         "check": asked.check, "deadline": asked.deadline_s, "schedule": asked.schedule and list(asked.schedule),
+        **({"poison": True} if asked.poison else {}),
     }  # fmt: skip
     about_suite = about(catalogue, asked.deviations, asked.checks)
     fingerprint = resume.source(asked.subjects, asked.checks)
@@ -166,7 +168,8 @@ def _conclude(frame: Frame, status: int, out: Path, stdout: TextIO, stderr: Text
     for text in frame.suite_errors:
         print(f"conformance: the suite itself failed: {text}", file=stderr)
     judged = frame.judgement
-    if judged is None or status == INTERNAL or not (frame.results or judged.interrupted):
+    cut_short = status == INTERNAL and judged is not None and judged.exit_status != INTERNAL  # a full disk, say
+    if judged is None or cut_short or not (frame.results or judged.interrupted):
         return _nothing(frame, status, stderr)
     tty = stdout.isatty()
     console = Console(file=stdout, width=None if tty else 120, highlight=False)

@@ -21,8 +21,7 @@ from ..verdict import Verdict
 from .hunted import Answer, Hunted
 from .sins import Sin
 
-# A check that fell over itself decides nothing, and planted code must not be wrong in a way that no program is.
-_FELL_OVER = "the check itself raised "
+# Planted code must not be wrong in a way that no program is.
 _NOT_THE_SIN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|PlantError|Unpicklable)\b")
 
 
@@ -45,7 +44,7 @@ class Hunt(Frame):
         """Note which clauses a check has now broken."""
         made = super().add(case, check, verdict, seconds, notes)
         for result in made:
-            if result.broken and not _beside_the_point(result):
+            if _is_caught(result):
                 self.caught.setdefault(result.clause, result)
         return made
 
@@ -62,12 +61,20 @@ class Hunt(Frame):
         return Answer(clause, False, _where(worst.case), str(worst.outcome), worst.witness)
 
 
-def _beside_the_point(result: Result) -> bool:
-    if result.outcome is not Outcome.FAILED:
-        return False
-    text = f"{result.witness}\n{result.detail}"
-    by_a_check = "\nat test_" in result.detail or result.detail.startswith("rank ")
-    return not by_a_check or result.witness.startswith(_FELL_OVER) or bool(_NOT_THE_SIN.search(text))
+def _is_caught(result: Result) -> bool:
+    """Whether this shows the defect.
+
+    A check that falls over on a rank of the planted implementation, and not on the sound one, fell over the defect; one
+    that falls over in this process decides nothing.
+    """
+    if result.outcome in (Outcome.HUNG, Outcome.CRASHED):
+        return True
+    on_a_rank = result.detail.startswith("rank ")
+    if result.outcome is Outcome.FAILED:
+        by_a_check = on_a_rank or "\nat test_" in result.detail
+    else:
+        by_a_check = on_a_rank and result.outcome is Outcome.SUITE_ERROR
+    return by_a_check and not _NOT_THE_SIN.search(f"{result.witness}\n{result.detail}")
 
 
 def _where(case: Case) -> str:

@@ -1,4 +1,4 @@
-"""Known deviations: which broken clauses of a subject are no news, under which conditions, and why.
+r"""Known deviations: which broken clauses of a subject are no news, under which conditions, and why.
 
 A file is TOML with ``[[deviation]]`` tables::
 
@@ -10,8 +10,13 @@ A file is TOML with ``[[deviation]]`` tables::
     torch   = ">=2.13,<2.14"          # optional: only under these versions of torch
     backend = "gloo"                  # optional: only on this backend
     outcome = "hung"                  # failed, hung, crashed or any (default): "any" where it differs from run to run
+    witness = 'ranks \d+ hung'        # a regular expression that the witness, one line, must hold: see below
     reason  = "one sentence"
     link    = "https://…"             # optional
+
+The witness is what tells the known break from another one in the same check. Take the check's own words, or the class
+of an error and a few words of it; leave out what differs from run to run (addresses, which rank fails first) and from
+release to release (line numbers). It is optional in a file of one's own, and demanded of the suite's own lists.
 
 The file ``<name>.toml`` beside this one belongs to the built-in subject of that name. A file of one's own may say
 ``subject = "name"`` at its top. A deviation that no longer shows is an error of the list: see ``stale``.
@@ -19,6 +24,7 @@ The file ``<name>.toml`` beside this one belongs to the built-in subject of that
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +40,7 @@ from ..results import Case, Result
 
 HERE = Path(__file__).parent
 OUTCOMES = ("failed", "hung", "crashed", "any")
-_TEXTS = ("clause", "check", "scenario", "torch", "backend", "outcome", "reason", "link")
+_TEXTS = ("clause", "check", "scenario", "torch", "backend", "outcome", "witness", "reason", "link")
 
 
 class DeviationError(BadInput):
@@ -53,6 +59,7 @@ class Deviation:
     torch: str = ""  # version condition; empty: any
     backend: str = ""  # empty: any
     outcome: str = "any"
+    witness: str = ""  # regular expression; empty: any
     link: str = ""
     place: str = ""  # file and number in it, for messages
 
@@ -77,7 +84,12 @@ class Deviation:
 
     def explains(self, result: Result) -> bool:
         """Whether the result is broken in exactly the way that this says."""
-        return result.broken and self.covers(result) and self.outcome in ("any", str(result.outcome))
+        return (
+            result.broken
+            and self.covers(result)
+            and self.outcome in ("any", str(result.outcome))
+            and re.search(self.witness, result.witness) is not None
+        )
 
     def __str__(self) -> str:
         limits = [f"check {self.check}"] if self.check != "*" else []
@@ -134,6 +146,10 @@ def _read(table: dict[str, Any], path: Path, number: int) -> Deviation:
     except InvalidSpecifier as error:
         condition = f"torch = {table['torch']!r} is no version condition such as '>=2.11,<3'"
         raise DeviationError(f"{where}: {condition}") from error
+    try:
+        re.compile(table.get("witness", ""))
+    except re.error as error:
+        raise DeviationError(f"{where}: witness = {table['witness']!r} is no regular expression: {error}") from error
     texts = {key: table[key] for key in _TEXTS if key in table}
     return Deviation(**texts, worlds=_worlds(table, where), place=f"{path.name}, deviation {number}")
 

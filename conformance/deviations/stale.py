@@ -32,28 +32,51 @@ def stale(deviations: Sequence[Deviation], results: Sequence[Result], scope: Sco
     return [f"{deviation.place} ({deviation}): {fault}" for deviation, fault in faults if fault]
 
 
+def next_case(deviation: Deviation, results: Sequence[Result], scope: Scope) -> Case | None:
+    """A case that was left out, and that has to be run before a deviation which has not shown can be called stale."""
+    if not _in_scope(deviation, scope) or any(deviation.explains(result) for result in results):
+        return None
+    about = (case for clause, case in scope.left_out if deviation.concerns(clause, case))
+    return min(about, key=lambda case: (case.world < 2, case.world), default=None)
+
+
 def _fault(deviation: Deviation, results: Sequence[Result], scope: Scope) -> str | None:
-    ids = [clause for clause in scope.clauses if fnmatchcase(clause, deviation.clause)]
-    if not ids:
+    if not _ids(deviation, scope):
         return "there is no such clause; correct the id or take the entry out"
-    if not deviation.holds_for(scope.torch_version) or not set(ids) <= set(scope.selected):
-        return None
-    if deviation.backend not in ("", scope.backend):
-        return None
-    if not _worlds(deviation, scope) <= set(scope.worlds):
+    if not _in_scope(deviation, scope):
         return None
     covered = [result for result in results if deviation.covers(result)]
     if any(deviation.explains(result) for result in covered):
         return None
     if any(deviation.concerns(clause, case) for clause, case in scope.left_out):
-        return None  # it may show in what this tier leaves out
+        return None  # it may show in what was left out
     if not covered:
         return "matches no check that was run; correct it or take it out"
-    if any(result.outcome is Outcome.NOT_RUN for result in covered):
-        return None  # what was not run may still break
-    ends = Counter(str(result.outcome) for result in covered)
-    seen = ", ".join(f"{count} {outcome}" for outcome, count in ends.items())
+    if any(result.outcome in (Outcome.NOT_RUN, Outcome.SUITE_ERROR) for result in covered):
+        return None  # what was not run, or not to its end, may still break
+    ends = Counter(_seen(deviation, result) for result in covered)
+    seen = ", ".join(f"{count} {end}" for end, count in ends.items())
     return f"did not show: {seen}; take it out, or narrow it to where it still shows"
+
+
+def _ids(deviation: Deviation, scope: Scope) -> set[str]:
+    return {clause for clause in scope.clauses if fnmatchcase(clause, deviation.clause)}
+
+
+def _in_scope(deviation: Deviation, scope: Scope) -> bool:
+    """Whether the run asked for all that the deviation speaks of, where it is to show."""
+    return (
+        deviation.holds_for(scope.torch_version)
+        and _ids(deviation, scope) <= set(scope.selected)
+        and deviation.backend in ("", scope.backend)
+        and _worlds(deviation, scope) <= set(scope.worlds)
+    )
+
+
+def _seen(deviation: Deviation, result: Result) -> str:
+    """How a case ended that does not show the deviation."""
+    alike = result.broken and deviation.outcome in ("any", str(result.outcome))
+    return f"{result.outcome} with another witness" if alike else str(result.outcome)
 
 
 def _worlds(deviation: Deviation, scope: Scope) -> set[int]:

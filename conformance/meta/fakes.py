@@ -117,7 +117,7 @@ EXPECTED = {
     ("FAKE-009", ""): Outcome.PASSED,
     ("FAKE-010", "small"): Outcome.PASSED,
     ("FAKE-010", "large"): Outcome.FAILED,
-    ("FAKE-011", ""): Outcome.FAILED,
+    ("FAKE-011", ""): Outcome.SUITE_ERROR,
     ("FAKE-012", ""): Outcome.PASSED,
 }
 

@@ -51,7 +51,7 @@ def test_a_run_that_did_not_finish_has_one_outcome(ends, outcome):
         (None, Outcome.PASSED, ""),
         (AssertionError("assert 3 == 4\n  +  where 3 = f()"), Outcome.FAILED, "assert 3 == 4"),
         (AssertionError(), Outcome.FAILED, "an assertion without a text"),
-        (KeyError("lost"), Outcome.FAILED, "the check itself raised KeyError: 'lost'"),
+        (KeyError("lost"), Outcome.SUITE_ERROR, "the check itself fell over: KeyError: 'lost'"),
         (Unsupported("lacks hooks"), Outcome.UNSUPPORTED, "lacks hooks"),
         (NotRun("no GPU"), Outcome.NOT_RUN, "no GPU"),
         (NotRunnable("one GPU only"), Outcome.NOT_RUN, "one GPU only"),
@@ -115,6 +115,8 @@ def result(clause="JOIN-038", outcome=Outcome.FAILED, test="test_a", world=2, no
         (Deviation("JOIN-038", "r", scenario="some *"), False),
         (Deviation("JOIN-038", "r", outcome="failed"), True),
         (Deviation("JOIN-038", "r", outcome="hung"), False),
+        (Deviation("JOIN-038", "r", witness="^se+n$"), True),
+        (Deviation("JOIN-038", "r", witness="heard"), False),
     ],
 )
 def test_a_deviation_explains_only_what_it_describes(deviation, explains):
@@ -152,6 +154,8 @@ PASSED = [result(outcome=Outcome.PASSED, world=world) for world in (2, 3)]
         (Deviation("JOIN-038", "r"), [PASSED[0], result(world=3)], scope(), None),  # it need not show everywhere
         (Deviation("JOIN-038", "r", worlds=(2,)), [PASSED[0], result(world=3)], scope(), "did not show: 1 passed"),
         (Deviation("JOIN-038", "r", outcome="hung"), [result()], scope(), "did not show: 1 failed"),
+        (Deviation("JOIN-038", "r", witness="heard"), [result()], scope(), "1 failed with another witness"),
+        (Deviation("JOIN-038", "r"), [*PASSED, result(outcome=Outcome.SUITE_ERROR)], scope(), None),
         (Deviation("JOIN-038", "r", check="test_gone"), PASSED, scope(), "matches no check"),
         (Deviation("JOIN-999", "r"), PASSED, scope(), "no such clause"),
         (Deviation("JOIN-038", "r"), [result(outcome=Outcome.UNSUPPORTED)], scope(), "1 unsupported"),
@@ -203,6 +207,7 @@ def test_a_file_of_deviations_is_read_as_written(tmp_path):
         (ENTRY + 'colour = "red"\n', "unknown key 'colour'"),
         (ENTRY + 'outcome = "passed"\n', "outcome 'passed' is none of"),
         (ENTRY + 'torch = "2.13"\n', "is no version condition"),
+        (ENTRY + 'witness = "("\n', "is no regular expression"),
         (ENTRY + "worlds = 2\n", "worlds must be a list"),
         (ENTRY + "worlds = [0]\n", "worlds must be a list"),
         (ENTRY + "worlds = []\n", "worlds must be a list"),
@@ -217,8 +222,10 @@ def test_a_mistake_in_a_file_of_deviations_is_named(tmp_path, text, words):
 
 
 @pytest.mark.parametrize("name", ["torch", "impl"])
-def test_the_lists_of_the_built_in_subjects_can_be_read(name):
-    assert isinstance(deviations.built_in(name), tuple)
+def test_every_deviation_of_a_built_in_subject_says_what_its_witness_holds(name):
+    for deviation in deviations.built_in(name):
+        assert deviation.witness, deviation.place
+        assert "the check itself fell over" not in deviation.witness, deviation.place
 
 
 MORE = (Deviation("JOIN-001", "r"),)
@@ -254,6 +261,7 @@ def test_a_file_of_deviations_without_a_subject_to_belong_to_is_refused(tmp_path
 
 KEPT, NEWS = result(outcome=Outcome.PASSED), result()
 KNOWN = excuse(result(), [Deviation("*", "r")])
+FALLEN = result(outcome=Outcome.SUITE_ERROR)
 LACKING, ABSENT = result(outcome=Outcome.UNSUPPORTED), result(outcome=Outcome.NOT_RUN)
 
 
@@ -284,6 +292,9 @@ def judged(*results, stale=(), interrupted=False):
         (judged(KEPT, NEWS), 1),
         (judged(KEPT, stale=("an entry",)), 1),
         (judged(KEPT, NEWS, interrupted=True), 130),
+        (judged(LACKING, ABSENT), 4),
+        (judged(KEPT, NEWS, FALLEN), 3),
+        (judged(ABSENT, interrupted=True), 130),
     ],
 )
 def test_the_exit_status_says_whether_there_is_news(judgement, status):

@@ -63,7 +63,7 @@ def test_rows_say_everything_needed_to_find_the_case_again(whole):
     assert "it has no wings" in rows["FAKE-005"]["witness"]
     assert rows["FAKE-006"]["witness"] == "this machine has no such device"
     assert rows["FAKE-007"]["notes"] == ["it stops at 42"]
-    assert rows["FAKE-011"]["witness"] == "the check itself raised KeyError: 'gone'"
+    assert rows["FAKE-011"]["witness"] == "the check itself fell over: KeyError: 'gone'"
 
 
 def test_the_header_names_the_subjects_and_the_footer_the_judgement(whole):
@@ -76,15 +76,17 @@ def test_the_header_names_the_subjects_and_the_footer_the_judgement(whole):
         "schedule": None,
     }  # fmt: skip
     assert record.header["extent"] == "all 26 cases"
-    assert record.footer["exit_status"] == status == 1
-    assert record.footer["counts"]["fake"]["failed"] == 3
+    assert record.footer["exit_status"] == status == 3
+    assert record.footer["counts"]["fake"]["failed"] == 2
+    assert record.footer["counts"]["fake"]["suite error"] == 1
 
 
 def test_the_report_shows_the_breaks_with_witness_and_command(whole):
     _, out, _, _, folder = whole
     for words in (
         "FAKE-004", "CRASHED 1", "HUNG 1", "unsupported 1", "ok 1 (at its limit)", "ok 1, FAILED 1",
-        "world 2: assert [42, 42] == [42, 43]", "fake: it stops at 42 (FAKE-007)", "5 broken (not listed)",
+        "world 2: assert [42, 42] == [42, 43]", "fake: it stops at 42 (FAKE-007)",
+        "4 broken (not listed), 1 suite error",
         f"--subject {FAKE} --backend gloo --worlds 2 --select FAKE-002 --check test_fails --checks {folder}",
     ):  # fmt: skip
         assert words in out, words

@@ -102,8 +102,8 @@ def _change(before: Result | None, after: Result | None) -> Change | None:
 
 
 def _silent(was: Standing) -> Change | None:
-    """From unsupported to not run, or back, nothing is lost."""
-    return None if was in (Standing.UNSUPPORTED, Standing.NOT_RUN) else Change.SILENT
+    """Between ways of having no answer nothing is lost."""
+    return None if was in (Standing.UNSUPPORTED, Standing.NOT_RUN, Standing.SUITE_ERROR) else Change.SILENT
 
 
 def _told(result: Result | None) -> str:

@@ -9,7 +9,7 @@ from html import escape
 from ..clauses import LEVELS
 from . import view
 from .book import Book
-from .rows import BROKEN, LISTED, NOT_RUN, UNSUPPORTED, Break, Cell, Row
+from .rows import BROKEN, FALLEN, LISTED, NOT_RUN, UNSUPPORTED, Break, Cell, Row
 from .view import Card
 
 MOST = 40  # breaks that are told in full: job pages have a limit
@@ -51,8 +51,8 @@ def summary(book: Book, shown: Sequence[Row]) -> str:
 
 def _standings(stand: Sequence[Card]) -> list[str]:
     head = ["subject", "", "clauses", "kept", "at a limit", "broken, listed", "broken, not listed", "unsupported",
-            "not run"]  # fmt: skip
-    states = (LISTED, BROKEN, UNSUPPORTED, NOT_RUN)
+            "not run", "suite error"]  # fmt: skip
+    states = (LISTED, BROKEN, UNSUPPORTED, NOT_RUN, FALLEN)
     return table(head, (
         [f"**{text(card.name)}**", text(card.about), str(card.total), f"**{card.kept}**", str(card.limit),
          *(str(card.counts[state]) for state in states)]

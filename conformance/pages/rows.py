@@ -19,15 +19,17 @@ Item = TypeVar("Item")
 Key = TypeVar("Key")
 
 KEPT, LIMIT, LISTED, BROKEN, UNSUPPORTED, NOT_RUN = "kept", "limit", "listed", "broken", "unsupported", "not-run"
+FALLEN = "fallen"
 MOST_NAMED = 6  # scenarios that are named where many saw the same
 #: Every state with its sign and its name.
 STATES = {
     KEPT: ("✓", "kept"), LIMIT: ("◐", "kept, at its limit"), LISTED: ("▲", "broken, listed"),
     BROKEN: ("✗", "broken, not listed"), UNSUPPORTED: ("∅", "unsupported"), NOT_RUN: ("–", "not run"),
+    FALLEN: ("‼", "suite error"),
 }  # fmt: skip
 _STATE = {
     Standing.KEPT: KEPT, Standing.LISTED: LISTED, Standing.UNLISTED: BROKEN,
-    Standing.UNSUPPORTED: UNSUPPORTED, Standing.NOT_RUN: NOT_RUN,
+    Standing.UNSUPPORTED: UNSUPPORTED, Standing.NOT_RUN: NOT_RUN, Standing.SUITE_ERROR: FALLEN,
 }  # fmt: skip
 
 
@@ -182,7 +184,7 @@ def _seen(broken: Sequence[Result]) -> Iterable[tuple[str, str, str]]:
 def _said(found: Sequence[Result]) -> Iterable[Said]:
     """The notes of what is at its limit, and the reasons of what has no answer."""
     notes = [("at its limit", note, each) for each in found for note in each.notes]
-    silent = (Outcome.UNSUPPORTED, Outcome.NOT_RUN)
+    silent = (Outcome.UNSUPPORTED, Outcome.NOT_RUN, Outcome.SUITE_ERROR)
     notes += [(str(each.outcome), each.witness, each) for each in found if each.outcome in silent]
     for (word, text), mine in _grouped(notes, lambda each: (each[0], each[1])).items():
         yield Said(word, text, worlds([result for _, _, result in mine]))
@@ -214,7 +216,7 @@ class Cover:
     state: str = NOT_RUN  # the worst that occurs
 
 
-_WORST_FIRST = (BROKEN, LISTED, NOT_RUN, UNSUPPORTED, LIMIT, KEPT)
+_WORST_FIRST = (BROKEN, FALLEN, LISTED, NOT_RUN, UNSUPPORTED, LIMIT, KEPT)
 
 
 def coverage(book: Book, table: Sequence[Row], column: Column) -> dict[str, dict[str, Cover]]:

@@ -11,7 +11,7 @@ from typing import Any
 from reports.records.identity import spoken
 
 from .book import Book, Column, Source
-from .rows import BROKEN, KEPT, LIMIT, LISTED, NOT_RUN, STATES, UNSUPPORTED, Cover, Row, coverage
+from .rows import BROKEN, FALLEN, KEPT, LIMIT, LISTED, NOT_RUN, STATES, UNSUPPORTED, Cover, Row, coverage
 
 _BAR = 1000  # width of a bar in its own units
 
@@ -61,7 +61,7 @@ class Card:
     @property
     def parts(self) -> list[Part]:
         made: list[Part] = []
-        for state in (KEPT, LIMIT, LISTED, BROKEN, UNSUPPORTED, NOT_RUN):
+        for state in (KEPT, LIMIT, LISTED, BROKEN, FALLEN, UNSUPPORTED, NOT_RUN):
             start = made[-1].start + made[-1].width if made else 0.0
             if self.counts[state]:
                 made.append(Part(state, self.counts[state], start, round(_BAR * self.counts[state] / self.total, 2)))
@@ -119,6 +119,9 @@ def headline(stand: Sequence[Card], table: Sequence[Row], stale: Sequence[str]) 
     news = sum(any(cell.state == BROKEN for cell in row.cells) for row in table)
     if news:
         return f"{_many(news, 'clause')} broken that no list expects"
+    fallen = sum(card.counts[FALLEN] for card in stand)
+    if fallen:
+        return f"{_many(fallen, 'clause')} left undecided by errors of the suite itself"
     if stale:
         return f"{_many(len(stale), 'listed deviation')} did not show"
     if not any(card.answered for card in stand):

@@ -81,7 +81,7 @@ def _read(path: Path) -> Outcome:
         outcome: Outcome = pickle.loads(path.read_bytes())
     except Exception as error:
         text = f"the rank's result cannot be read by the driver: {type(error).__name__}: {error}"
-        return Raised(Caught(("Unpicklable", "TypeError", "Exception"), text), "")
+        return Raised(Caught(("Unpicklable", "TypeError", "Exception"), text), "", fell_over=True)
     return outcome
 
 

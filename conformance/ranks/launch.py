@@ -38,7 +38,8 @@ class Cluster:
     names modules to load once before any rank is made; they must start no thread and touch no accelerator. A cluster
     serves one thread; ``beside`` another, it shares what that one has loaded. ``when_idle`` is told whether the ranks
     of the run at hand only wait. With ``placing``, what a function of the suite creates lies on its rank's device (see
-    ``placing.py``), which on an accelerator slows every call of torch down. What ranks print goes to files, whose ends
+    ``placing.py``), which on an accelerator slows every call of torch down; with ``poison``, buffers of collectives in
+    flight hold NaN (see ``poison.py``). What ranks print goes to files, whose ends
     come with ``Died``; with CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
     """
 
@@ -53,6 +54,7 @@ class Cluster:
         beside: Cluster | None = None,
         when_idle: Callable[[bool], None] = lambda _: None,
         placing: bool = True,
+        poison: bool = False,
     ) -> None:
         self.backend = backend
         self.deadline_s = deadline_s
@@ -62,6 +64,7 @@ class Cluster:
         self._beside = beside
         self._when_idle = when_idle
         self._placing = placing
+        self._poison = poison
         self._preload = tuple(preload)
         self._numbers = itertools.count()
         self._runnable: set[int] = set()  # world sizes known to be
@@ -108,6 +111,7 @@ class Cluster:
             environ=self._environment({**ONE_THREAD, **(env or {})}),
             main=main_module(payload),
             placing=self._placing,
+            poison=self._poison,
             **self._meeting(),
         )
         run = self._carry_out(order, limit_s, silence_s or self.silence_s)

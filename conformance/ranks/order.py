@@ -31,6 +31,7 @@ class Order:
     first: int = 0  # rank of the crew's first member: a crew on one of several machines begins above 0
     device: int | None = None  # number of the member's accelerator, where that is not its rank
     placing: bool = True  # whether what the function creates is to lie on the rank's device
+    poison: bool = False  # whether buffers in flight are poisoned: see poison.py
     one_machine: bool = True  # whether all ranks see the same files and reach each other by the loopback
     main: dict[str, Any] | None = None  # how to import the driver's main module, where the payload refers to it
 

@@ -67,7 +67,13 @@ class Raised:
     error: Caught
     traceback: str
     unsupported: bool = False  # the subject declared that it lacks a feature
+    fell_over: bool = False  # the suite's own code raised it: see ``origin``
     ledger: tuple[Event, ...] = ()
+
+    @property
+    def no_answer(self) -> bool:
+        """The rank said on purpose that there is nothing to judge: a feature, or a device, is lacking."""
+        return self.unsupported or self.error.kinds[0] in ("NotRun", "NotRunnable")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,10 @@ RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must all be there; LOCAL_RANK, if 
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -48,13 +51,41 @@ class Place:
         keeps = self.rank == 0 and not self.store_is_there
         limit = timedelta(seconds=MEET_LIMIT_S)
         try:
-            found = dist.TCPStore(self.address, self.port, is_master=keeps, timeout=limit, wait_for_workers=False)
-        except (RuntimeError, ValueError) as error:
+            door = listening(self.address, self.port).detach() if keeps else None
+            found = dist.TCPStore(
+                self.address, self.port, is_master=keeps, timeout=limit, wait_for_workers=False, master_listen_fd=door
+            )
+        except (RuntimeError, ValueError, OSError) as error:
             raise BadInput(
                 f"rank {self.rank} cannot meet the others at MASTER_ADDR={self.address}, MASTER_PORT={self.port}: "
                 f"{_first_line(error)}. {REMEDY}"
             ) from error
         return dist.PrefixStore(self.prefix, found)
+
+
+def listening(address: str, port: int, backlog: int = 128) -> socket.socket:
+    """A socket that listens at the launcher's address, and at no other.
+
+    Where that name is no address of this machine (a forwarded one, say), it is our end of the way to it. A launcher
+    that names all addresses, 0.0.0.0, means this machine.
+    """
+    for family, _, _, _, (host, *_) in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM):
+        found = ipaddress.ip_address(str(host).partition("%")[0])
+        ours = "localhost" if found.is_unspecified else str(host)
+        for own in (ours, _our_end(family, ours, port)):
+            try:
+                return socket.create_server((own, port), family=family, backlog=backlog)
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+    raise OSError(errno.EADDRNOTAVAIL, f"{address} is no address of this machine, and no way leads to it")
+
+
+def _our_end(family: int, host: str, port: int) -> str:
+    """The address from which this machine would speak to a host; nothing is sent to find that out."""
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect((host, port or 1))
+        return str(way.getsockname()[0])
 
 
 REMEDY = "Without a launcher, unset RANK and WORLD_SIZE"

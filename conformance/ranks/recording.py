@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from . import ledger
+from . import ledger, poison
+from .outcomes import Event
 
 # method of ProcessGroup -> (public name, which argument is described, what a lone integer argument means)
 _METHODS: dict[str, tuple[str, int, str]] = {
@@ -78,18 +79,24 @@ class RecordingGroup(dist.ProcessGroup):
 def _recorded(method: str, op: str, subject: int, number_means: str) -> Callable[..., Any]:
     def call(self: RecordingGroup, *args: Any, **kwargs: Any) -> Any:
         kept = ledger.current()
+        facts = _facts(op, subject, number_means, args, kwargs)
+        number = kept.start(self, facts) if kept is not None else -1
+        work = poison.start(self.inner, method, _label(facts), max(facts[4:]), args, kwargs)
         if kept is None:
-            return getattr(self.inner, method)(*args, **kwargs)
-        number = kept.start(self, _facts(op, subject, number_means, args, kwargs))
-        work = getattr(self.inner, method)(*args, **kwargs)
+            return work
         if work is None:  # this one blocks
             kept.done(number)
-        else:
-            kept.running(number, work)
+        else:  # a look must not end the poison
+            kept.running(number, work.real if isinstance(work, poison.PoisonedWork) else work)
         return work
 
     call.__name__ = method
     return call
+
+
+def _label(facts: ledger.Facts) -> str:
+    op, reduce_op, dtype, shape, source, target = facts
+    return str(Event(op, reduce_op, dtype, shape, source, "", "", target=target))
 
 
 def _passed_on(method: str) -> Callable[..., Any]:

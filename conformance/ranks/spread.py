@@ -23,9 +23,9 @@ class SpreadCluster(Cluster):
 
     def __init__(
         self, troop: Troop, backend: str = "gloo", deadline_s: float = 30.0, silence_s: float = 3.0,
-        preload: Sequence[str] = (),
+        preload: Sequence[str] = (), poison: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(backend, deadline_s, silence_s, preload=preload)
+        super().__init__(backend, deadline_s, silence_s, preload=preload, poison=poison)
         self._troop = troop
         # between machines neither the loopback nor a switched-off name service would do
         defaults = {**LOOPBACK, **NO_DNS} if troop.one_machine else {}

@@ -27,7 +27,7 @@ from ..bad_input import BadInput
 from .agent import DONE, HEARTBEAT_S, SILENT, Agent, DriverGone, Preparation, hear, tell
 from .order import Order
 from .outcomes import Outcome
-from .place import MEET_LIMIT_S, REMEDY, Place
+from .place import MEET_LIMIT_S, REMEDY, Place, listening
 
 _READY_LIMIT_S = 240.0  # more than a zygote may take to load everything
 _LOST_S = 60.0  # without a sign of life; agents give one every few seconds
@@ -199,7 +199,8 @@ def _arrivals(place: Place, store: dist.Store) -> list[Member]:
     token = secrets.token_bytes(_TOKEN_BYTES)
     deadline = time.monotonic() + MEET_LIMIT_S
     found: dict[int, Member] = {}
-    with _door(place) as door:
+    with _door(place) as door, contextlib.ExitStack() as afterwards:
+        afterwards.callback(store.delete_key, "door")  # whoever reads the store later finds no token
         store.set("door", json.dumps({"port": door.getsockname()[1], "token": token.hex()}))
         while len(found) < place.world - 1:
             door.settimeout(max(0.01, deadline - time.monotonic()))
@@ -217,10 +218,14 @@ def _arrivals(place: Place, store: dist.Store) -> list[Member]:
 
 
 def _door(place: Place) -> socket.socket:
-    """A listening socket at the address that all know, or, where that is not ours by name, at every address."""
-    with contextlib.suppress(OSError):
-        return socket.create_server((place.address, 0), backlog=place.world)
-    return socket.create_server(("", 0), backlog=place.world)
+    """A listening socket where all have their way to, and nowhere else."""
+    try:
+        return listening(place.address, 0, place.world)
+    except OSError as error:
+        raise BadInput(
+            f"rank 0 cannot listen at MASTER_ADDR={place.address}: {error}. Give the address by which other machines "
+            f"reach this one. {REMEDY}"
+        ) from error
 
 
 def _admit(sock: socket.socket, token: bytes) -> Member | None:

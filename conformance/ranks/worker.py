@@ -18,12 +18,13 @@ import torch
 import torch.distributed as dist
 
 from ..subjects import Unsupported, resolve
-from . import backends, ledger, recording
+from . import backends, ledger, poison, recording
 from .context import RankContext
 from .files import Folder, write_whole
 from .lifeline import FREE, REPORTED, Lifeline
 from .nursery import STACKS_SIGNAL
 from .order import Order, import_main
+from .origin import Sides, fell_over
 from .outcomes import Caught, Finished, Outcome, Raised
 from .placing import moved, placed_on
 from .restore import everything_restored
@@ -65,27 +66,32 @@ def _open_files(folder: Folder, rank: int) -> None:
 
 def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) -> Outcome:
     """Do what is ordered. ``sys.exit`` ends the process, as it would anywhere else."""
+    sides = Sides()
     try:
         _take_surroundings(order)
         if order.ledger:
             ledger.begin(run.ledger(rank))
             stack.callback(ledger.end)
+        if order.ledger or order.poison:
             stack.enter_context(recording.recorded(backends.load(order.backend)))
-        context, function, args = _prepared(order, order.first + rank)
+        if order.poison:
+            stack.enter_context(poison.poisoning())
+        context, function, args, sides = _prepared(order, order.first + rank)
         if order.placing:
             stack.enter_context(placed_on(context.device))
             args = moved(args, context.device)
         value = function(context, *args)
+        poison.ensure_untouched()
         ledger.returned()
         return Finished(value)
     except SystemExit as leaving:
         _exit(leaving.code)
         raise
     except BaseException as error:
-        return _raised(error)
+        return _raised(error, sides)
 
 
-def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...]]:
+def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...], Sides]:
     limit = timedelta(seconds=order.group_timeout_s)
     client = dist.TCPStore(order.host, order.port, is_master=False, timeout=limit)
     store = dist.PrefixStore(f"{order.prefix}run{order.number}", client)
@@ -98,10 +104,12 @@ def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...
         dist.init_process_group(
             name, store=dist.PrefixStore("group", store), rank=rank, world_size=order.world, timeout=limit
         )
-    if isinstance(subject, str):
-        subject = resolve(subject)
-    beside = dist.PrefixStore("check", store)
-    return RankContext(rank, order.world, subject, order.backend, device, beside, order.one_machine), function, args
+    spec = subject if isinstance(subject, str) else ""
+    subject = resolve(spec) if spec else subject
+    context = RankContext(
+        rank, order.world, subject, order.backend, device, dist.PrefixStore("check", store), order.one_machine
+    )
+    return context, function, args, Sides.of(function, subject, spec)
 
 
 def _take_surroundings(order: Order) -> None:
@@ -124,13 +132,14 @@ def _exit(code: Any) -> None:
     os._exit((code or 0) & 0xFF)
 
 
-def _raised(error: BaseException) -> Raised:
+def _raised(error: BaseException, sides: Sides) -> Raised:
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
     try:
         text = str(error)
     except Exception as broken:
         text = f"(its text cannot be had: {type(broken).__name__})"
-    return Raised(Caught(kinds, text), traceback.format_exc(), isinstance(error, Unsupported))
+    ours = fell_over(error, sides, on_rank=True)
+    return Raised(Caught(kinds, text), traceback.format_exc(), isinstance(error, Unsupported), ours)
 
 
 class _ToDriver(pickle.Pickler):
@@ -156,5 +165,6 @@ def _pickled(outcome: Outcome) -> bytes:
             f"{type(error).__name__}: {error}. Usual cause: it holds a module, a group, a lock or a local class. "
             "Return plain data: numbers, strings, tensors, lists, dicts."
         )
-        return pickle.dumps(Raised(Caught(("Unpicklable", "TypeError", "Exception"), text), traceback.format_exc()))
+        kinds = ("Unpicklable", "TypeError", "Exception")
+        return pickle.dumps(Raised(Caught(kinds, text), traceback.format_exc(), fell_over=True))
     return whole

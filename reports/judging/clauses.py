@@ -77,6 +77,8 @@ def _finding(rows: Sequence[Mapping[str, Any]]) -> Finding:
     for row in rows:
         if row["outcome"] in _BROKEN and not row["deviation"]:
             return Finding(ClauseState.BROKEN, row["check"], row["outcome"], row["witness"])
+    if "suite error" in outcomes:  # a check fell over by itself: whatever the others say, the clause is open
+        return Finding(ClauseState.NOT_RUN)
     if outcomes & set(_BROKEN):
         return Finding(ClauseState.LISTED)
     if "passed" in outcomes:
