@@ -21,7 +21,7 @@ def draw(made: Board) -> Any:
         raise Undrawable("no group has three bucket caps or more (sweeps default and buckets have)")
     rows = [row for group in panels for row in group.rows]
     caption = made.caption(
-        "Median time of a step (slowest rank) with 95 % BCa interval. default: no cap given, 25 MiB and 1 MiB for the "
+        "Median time of a step (slowest rank) with 95 % interval. default: no cap given, 25 MiB and 1 MiB for the "
         "first bucket. Dotted: the same step without any communication.", rows,
     )  # fmt: skip
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=3.0 if len(panels) < 4 else 2.5, legend_lines=2)

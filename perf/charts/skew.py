@@ -30,7 +30,7 @@ def draw(made: Board) -> Any:
     shown = dict(list(panels.items())[:_MOST_PANELS])
     rows = [row for groups in shown.values() for group in groups for row in group.rows]
     caption = made.caption(
-        "Time of a whole run until the last rank is done, slowest rank, median and 95 % BCa interval. Join trains all "
+        "Time of a whole run until the last rank is done, slowest rank, median and 95 % interval. Join trains all "
         "inputs; flag and drop_last leave out what the shortest rank lacks, which is why they end sooner. Bound: the "
         "sum over iterations of the slowest active rank's own time, measured beside without communication.", rows,
     )  # fmt: skip
