@@ -16,11 +16,12 @@ from .cells import Cell
 from .ratio import Ratio, by_round, median_ns, ratio
 from .rows import NOT_RUN, OK, Row
 from .signs import correlation
+from .words import counted
 
 _LEAST_WIDTH = 160  # columns squeezed into a narrow window, or into the 80 of a pipe, cannot be read
 _CAPTION = (
     "Intervals by order statistics; lag 1: how rounds correlate with the one before (from 12 rounds on; above 0 "
-    "intervals are wider for it). Verdicts: corrected for {} comparisons by Benjamini and Hochberg."
+    "intervals are wider for it). Verdicts: corrected for {} by Benjamini and Hochberg."
 )
 
 
@@ -106,7 +107,8 @@ def main_table(rows: Sequence[Row]) -> Table:
     compared = [line for mine in told.values() for line in mine if line.found]
     found = noise.verdicts([(line.found, line.noise) for line in compared if line.found])
     said = {id(line): word for line, word in zip(compared, found, strict=True)}
-    table = Table(box=None, pad_edge=False, show_edge=False, caption=_CAPTION.format(len(compared)))
+    caption = _CAPTION.format(counted(len(compared), "comparison")) if compared else None
+    table = Table(box=None, pad_edge=False, show_edge=False, caption=caption)
     for heading in ("cell", "time, ms", "cpu, ms"):
         table.add_column(heading, justify="left" if heading == "cell" else "right", no_wrap=True)
     table.add_column("median ratio of rounds, 95 %", overflow="fold")

@@ -66,6 +66,9 @@ def test_three_nights_with_a_slow_down_planted_in_the_code_of_the_third(tmp_path
     assert {row["axes"]["workload"] for row in read(third.files["perf"][1]).rows} == {"mlp"}
     assert read(third.files["before"][0]).header["commit"] == read(first.files["perf"][0]).header["commit"]
     (reason,) = [line for line in done.stdout.splitlines() if "slower since" in line]
+    assert done.stdout.startswith("box: REGRESSED tonight (series: 7 learning, 1 confirmed)")
+    assert len(done.stdout.splitlines()) == 4  # healthy or not, what since when, how to reproduce it, the page
+    assert "stopped after" not in done.stderr
     assert "mlp" in reason
     assert "impl / torch" in reason
     assert f"since {third.name}" in reason

@@ -7,6 +7,7 @@ from typing import Any
 from ..cells import Cell
 from ..intervals import of_row
 from ..rows import OK, Row
+from ..words import counted
 from . import style
 from .board import Board, Measured
 from .undrawable import Undrawable
@@ -27,7 +28,7 @@ def draw(made: Board) -> Any:
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=3.0 if len(panels) < 4 else 2.5, legend_lines=2)
     for axis, group in zip(axes, panels, strict=True):
         _panel(axis, group, made.subjects)
-        axis.set_title(f"{group.axes['workload']}, {group.axes['world']} ranks")
+        axis.set_title(f"{group.axes['workload']}, {counted(group.axes['world'], 'rank')}")
     axes[0].set_ylabel("time of a step, ms")
     style.legend(figure, axes, columns=3)
     return figure

@@ -10,6 +10,7 @@ from ..intervals import NOTHING, Interval, Rounds, of_difference
 from ..ratio import by_round
 from ..rows import OK, Row
 from ..signs import less_p, more_p, standing
+from ..words import counted
 from . import style
 from .board import Board
 from .undrawable import Undrawable
@@ -72,7 +73,7 @@ def _difference(sequential: Row, interleaved: Row) -> Difference:
     cell = Cell(**sequential["axes"])
     words = [cell.workload, cell.optimizer, f"cap {cell.cap_mib:g}" if cell.cap_mib else ""]
     words.append("sharded" if cell.shard_buckets else "")
-    words += ["reduce-scatter" if cell.hook == "reduce_scatter" else "", f"{cell.world} ranks"]
+    words += ["reduce-scatter" if cell.hook == "reduce_scatter" else "", f"{counted(cell.world, 'rank')}"]
     name = " · ".join(word for word in words if word)
     wrong = next((row for row in (interleaved, sequential) if row["status"] != OK), None)
     if wrong is not None:

@@ -9,6 +9,7 @@ from ..cells import Cell
 from ..noise import DIFFERENT, of_group, verdicts
 from ..ratio import Ratio, ratio
 from ..rows import OK, Row
+from ..words import counted
 from . import style
 from .board import Board, Measured, label
 from .undrawable import Undrawable
@@ -30,7 +31,7 @@ def draw(made: Board) -> Any:
         f"Median of the rounds' ratios, time of {first} over {last}, measured interleaved in the same processes, with "
         "its 95 % interval by order statistics (none: too few rounds; filled: not 1, corrected for the number of lines "
         "by Benjamini and Hochberg). Grey: how far from 1 the same "
-        f"cell comes out against itself here. {_usual_world(shown)} ranks where nothing else is said."
+        f"cell comes out against itself here. {counted(_usual_world(shown), 'rank')} where nothing else is said."
         + (f" {more} more pairs are in the record." if more else ""),
         [row for _, *both in shown for row in both],
     )  # fmt: skip
@@ -130,5 +131,5 @@ def _name(pair: Pair, shown: list[Pair]) -> str:
     if cell.unit == "epoch":
         words.append(f"{cell.skew.replace('_', ' ')} {cell.skew_fraction:g}")
     if cell.world != _usual_world(shown):
-        words.append(f"{cell.world} rank{'s' * (cell.world > 1)}")
+        words.append(counted(cell.world, "rank"))
     return " · ".join(word for word in words if word)
