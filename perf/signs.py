@@ -152,5 +152,5 @@ def standing(p_values: Sequence[float]) -> list[bool]:
 
 
 def correlation(data: Sample) -> str:
-    """The lag-1 correlation in words, for a table."""
-    return f"{data.correlation:.1f}".replace("-", "−") if data.correlation == data.correlation else ""
+    """The lag-1 correlation as a table tells it; empty where it is not known."""
+    return f"{round(data.correlation, 1) + 0.0:.1f}".replace("-", "−") if data.correlation == data.correlation else ""

@@ -31,6 +31,7 @@ _TOLD = 200  # series of the nightly job whose false alarms are told in words
 
 TARGET_FALSE, TARGET_FOUND, TARGET_WITHIN = 1e-4, 0.90, 3
 QUIET, UNLIKE, MEASURED = "nothing changes", "another generator: nothing changes", "recorded noise: nothing changes"
+TAILS, CORRELATED, DRIFT = (f"{UNLIKE}, only {part}" for part in ("its tails", "its correlated nights", "its drift"))
 
 Rule = Callable[[Year], Replay]
 
@@ -65,6 +66,9 @@ def scenarios(series: int) -> list[Scenario]:
         Scenario("step of 3 %", replace(usual, step=0.03)),
         Scenario("step of 3 % at 1 % noise", replace(usual, step=0.03, noise=0.01)),
         Scenario("drift of 10 % over 60 nights", replace(usual, step=0.10, drift=60.0)),
+        Scenario(TAILS, replace(unlike, wander=0.0, common=0.0, slow=0.0)),
+        Scenario(CORRELATED, World(series=series, noise=0.02, wander=0.4, common=0.3)),
+        Scenario(DRIFT, World(series=series, noise=0.02, slow=0.7)),
         Scenario(UNLIKE, unlike),
         Scenario("another generator: step of 10 %", replace(unlike, step=0.10)),
     ]
@@ -214,7 +218,10 @@ def words(told: Figures) -> str:
 
 def _plain_words(done: Sequence[Figures]) -> None:
     """False alarms as somebody meets them who runs the nightly job."""
-    names = {QUIET: "the noise that it was tuned on", UNLIKE: "another generator", MEASURED: "noise as recorded"}
+    names = {
+        QUIET: "the noise that it was tuned on", MEASURED: "noise as recorded", TAILS: "heavy tails, unequal series",
+        CORRELATED: "correlated nights", DRIFT: "levels that drift by 1.4 % over weeks", UNLIKE: "all three together",
+    }  # fmt: skip
     mine = {told.scenario: told for told in done if told.rule == "joinery"}
     print(f"\nIn plain words: false alarms to be expected in a year of {_TOLD} series for which nothing changes:")
     for scenario, words_ in names.items():
@@ -258,6 +265,9 @@ def _target(done: list[Figures], young: dict[str, youth.Told]) -> bool:
     print(
         f"target: at most {TARGET_FALSE:g} false alarms a verdict and {TARGET_FOUND:.0%} of 10 % steps within "
         f"{TARGET_WITHIN} nights; reached: {quiet.rate:.1e} and {found:.1%}; with few nights "
-        f"{few[0]} false of {few[1]}: {'met' if met else 'NOT met'}"
+        f"{few[0]} false of {few[1]}: {'met' if met else 'NOT met'} on the generator that it was tuned on"
     )
+    elsewhere = [name for name in (MEASURED, TAILS, CORRELATED, DRIFT, UNLIKE) if name in mine]
+    beyond = [name for name in elsewhere if mine[name].rate > TARGET_FALSE]
+    print(f"more false alarms than that: {'; '.join(beyond) or 'none'} (of {len(elsewhere)} other kinds of year)")
     return met
