@@ -16,12 +16,13 @@ STATUSES = """exit status:
   3   the harness itself failed in the middle (a full disk, say); finished cells are kept
   130 interrupted; finished cells are kept, and the same command goes on from there"""
 
-COMPARES = """The times of B over those of A, series by series: ratios of medians with 95 % BCa intervals. Subjects of
-one record are paired round by round; two runs are not, and more runs of each side tell more."""
+COMPARES = """The times of B over those of A, series by series, with 95 % intervals. Subjects of one record are paired
+round by round. Runs are not: each counts as one number (Welch's test of their logarithms), and four of each side are
+the fewest that tell anything. Verdicts are corrected for the number of series (Benjamini and Hochberg)."""
 SLOWER = """exit status:
   0   nothing in B is clearly slower
-  1   a slow-down: its interval is clear of 1, and it is more than the noise of the machine
-  2   what was asked for cannot be had"""
+  1   a slow-down: its interval is clear of 1, more than chance does among so many series
+  2   what was asked for cannot be had; or there are too few runs to tell anything"""
 TABLES = "Every target for ours against torch's, from records of the sweep impl-vs-torch."
 LAWS = "How costs grow with ranks, parameters, buckets and skew: laws fitted and expected, from the sweep growth."
 TRACES = "Trace one iteration of up to four variants, of a RECORD or of those that the options name."

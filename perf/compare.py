@@ -1,8 +1,8 @@
-"""Compares records, commits or subjects: the ratio of medians of every series that both sides have, with intervals.
+"""Compares records, commits or subjects: how every series that both sides have differs, with intervals.
 
-The second side stands against the first: above 1 the second is slower. Subjects of one record were measured
-interleaved and are paired round by round. Two runs were not: what the machine did between them is part of their ratio,
-so only what is clear of 1 *and* of what a cell shows against itself within these runs is called a difference.
+The second side stands against the first: above 1 the second is slower. Subjects of one record were measured interleaved
+and are paired round by round. Two runs were not: what the machine did between them is in every round of a run alike, so
+a run counts as one number for each series, whatever its rounds, and how far the runs of a side lie apart is the noise.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from reports.records import RecordError, RecordFile, read
 
 from . import noise
 from .cells import Cell
-from .intervals import apart
-from .ratio import Ratio, by_round, median_ns, ratio
+from .ratio import SAME, UNCLEAR, Ratio, by_round, median_ns, ratio
 from .rows import OK, Row
+from .signs import LEVEL, correlation, standing
 from .table import by_group
+
+LEAST_RUNS = 4  # of a side: with fewer their scatter is hardly known, and nothing can be told
+FEW = "cannot tell: too few runs"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,11 @@ class Line:
     first_ns: float
     second_ns: float
     found: Ratio  # second over first
-    said: str
+    said: str  # corrected for how many series are compared
+
+    @property
+    def lag_1(self) -> str:
+        return correlation(self.found.sample)
 
 
 @dataclass(frozen=True)
@@ -52,13 +59,19 @@ class Comparison:
     def faster(self) -> list[Line]:
         return [line for line in self.lines if line.said == "faster"]
 
+    @property
+    def undecidable(self) -> bool:
+        """Whether there are too few runs to tell anything of any series."""
+        return all(line.said == FEW for line in self.lines)
+
 
 # -- subjects of one record
 
 
 def subjects(records: Sequence[RecordFile], first: str, second: str) -> Comparison:
     """Two subjects that were measured side by side. The same twice: its cell against the cell's copy."""
-    lines, wrong = [], 0
+    pairs: list[tuple[Row, Row, Ratio | None]] = []
+    wrong = 0
     for rows in _groups(records):
         machine = noise.of_group(rows) if first != second else None
         for row in rows:
@@ -71,12 +84,22 @@ def subjects(records: Sequence[RecordFile], first: str, second: str) -> Comparis
             if OK not in (row["status"], twin["status"]) or row["status"] != twin["status"]:
                 wrong += 1
                 continue
-            found = ratio(twin, row)
-            cell = Cell(**row["axes"])
-            name = f"{cell.shared} | {' · '.join(cell.variant.split(' · ')[1:]) or 'DDP'}"
-            lines.append(Line(name, median_ns(row), median_ns(twin), found, noise.judged(found, machine)))
-    notes = [f"{wrong} pairs have a side that came to nothing (void, failed, hung or not run)"] if wrong else []
+            pairs.append((row, twin, machine))
+    found = [ratio(twin, row) for row, twin, _ in pairs]
+    said = noise.verdicts([(one, machine) for one, (_, _, machine) in zip(found, pairs, strict=True)])
+    lines = [
+        Line(_name(row), median_ns(row), median_ns(twin), one, word)
+        for (row, twin, _), one, word in zip(pairs, found, said, strict=True)
+    ]
+    came = "1 pair has" if wrong == 1 else f"{wrong} pairs have"
+    notes = [f"{came} a side that came to nothing (void, failed, hung or not run)"] if wrong else []
     return Comparison(first, f"{second} again" if first == second else second, lines, notes)
+
+
+def _name(row: Row) -> str:
+    """What both sides share, and the variant without its subject."""
+    cell = Cell(**row["axes"])
+    return f"{cell.shared} | {' · '.join(cell.variant.split(' · ')[1:]) or 'DDP'}"
 
 
 def _groups(records: Sequence[RecordFile]) -> list[list[Row]]:
@@ -86,42 +109,36 @@ def _groups(records: Sequence[RecordFile]) -> list[list[Row]]:
 # -- runs
 
 
-@dataclass
-class _Side:
-    """What one side measured of a series, over all its records."""
-
-    rounds: list[float] = field(default_factory=list)
-    noises: list[Ratio] = field(default_factory=list)
-
-
 def runs(
     first: Sequence[RecordFile], second: Sequence[RecordFile], names: tuple[str, str], beside: str = ""
 ) -> Comparison:
     """Two sets of records. With ``beside``, times count as shares of that subject's, measured in the same rounds."""
     one, other = _sides(first, beside), _sides(second, beside)
     both = [key for key in one if key in other]
-    lines = [_line(key[0], one[key], other[key], bool(beside)) for key in both]
+    lines = over_runs([(key[0], one[key], other[key]) for key in both], bool(beside))
     notes = _differences(first[-1].header, second[-1].header)
     for side, lacking in ((names[0], len(other) - len(both)), (names[1], len(one) - len(both))):
         if lacking:
-            notes.append(f"{lacking} series are not in {side}, or came to nothing there")
-    if min(len(first), len(second)) == 1:
-        notes.append("one run on a side: what the machine did between the runs cannot be told from what the code did")
+            notes.append(f"{lacking} series {'is' if lacking == 1 else 'are'} not in {side}, or came to nothing there")
+    if any(line.said == FEW for line in lines):
+        notes.append(
+            f"{LEAST_RUNS} runs of each side are needed, and there are {len(first)} and {len(second)}: with fewer, "
+            "what the machine did between the runs cannot be told from what the code did"
+        )
     return Comparison(*names, lines, notes)
 
 
-def _sides(records: Sequence[RecordFile], beside: str) -> dict[tuple[str, str], _Side]:
-    """By series and the workload's fingerprint: another workload of the same name is another series."""
-    found: dict[tuple[str, str], _Side] = {}
-    for rows in _groups(records):
-        machine = noise.of_group(rows)
-        for row in rows:
-            times = _times(row, rows, beside)
-            if times:
-                side = found.setdefault((row["series"], row["workload_hash"]), _Side())
-                side.rounds += times
-                side.noises += [machine] if machine is not None else []
-    return found
+def _sides(records: Sequence[RecordFile], beside: str) -> dict[tuple[str, str], list[float]]:
+    """A number for each run, by series and the workload's fingerprint: another workload of the same name is another."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        of_run: dict[tuple[str, str], list[float]] = {}
+        for rows in by_group(record.rows).values():
+            for row in rows:
+                of_run.setdefault((row["series"], row["workload_hash"]), []).extend(_times(row, rows, beside))
+        for key, times in of_run.items():
+            found.setdefault(key, []).extend([median(times)] if times else [])
+    return {key: figures for key, figures in found.items() if figures}
 
 
 def _times(row: Row, rows: Sequence[Row], beside: str) -> list[float]:
@@ -138,14 +155,50 @@ def _times(row: Row, rows: Sequence[Row], beside: str) -> list[float]:
     return [mine[number] / theirs[number] for number in sorted(mine.keys() & theirs.keys())]
 
 
-def _line(series: str, first: _Side, second: _Side, relative: bool) -> Line:
-    found = apart(second.rounds, first.rounds)
-    shares = [share for one in (*first.noises, *second.noises) if (share := noise.figure(one)) is not None]
-    said = found.said
-    if said in ("faster", "slower") and shares and max(found.point, 1 / found.point) <= 1 + median(shares):
-        said = "within the noise"
-    times = (math.nan, math.nan) if relative else (median(first.rounds), median(second.rounds))
-    return Line(series, *times, found, said)
+def over_runs(sides: Sequence[tuple[str, Sequence[float], Sequence[float]]], relative: bool = False) -> list[Line]:
+    """Series, each with a number for every run of both sides; ``relative``: they are no times.
+
+    Welch's test of the logarithms decides; verdicts are corrected for the number of series.
+    """
+    tested = [_welch(first, second) for _, first, second in sides]
+    enough = [place for place, one in enumerate(tested) if one.found.known]
+    differs = dict(zip(enough, standing([tested[place].differs for place in enough]), strict=True))
+    same = dict(zip(enough, standing([tested[place].same for place in enough]), strict=True))
+    made = []
+    for place, (series, first, second) in enumerate(sides):
+        found = tested[place].found
+        said = UNCLEAR if found.known else FEW
+        if differs.get(place) or same.get(place):
+            said = ("faster" if found.point < 1 else "slower") if differs[place] else "same"
+        times = (math.nan, math.nan) if relative else (median(first), median(second))
+        made.append(Line(series, *times, found, said))
+    return made
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """The geometric mean of the second side's runs over that of the first, and p of what may be said of it."""
+
+    found: Ratio
+    differs: float = 1.0
+    same: float = 1.0  # that it is nearer to 1 than ``SAME``
+
+
+def _welch(first: Sequence[float], second: Sequence[float]) -> _Tested:
+    import numpy as np
+    from scipy.stats import ttest_ind
+
+    above, below = np.log(second), np.log(first)
+    point, fewest = math.exp(above.mean() - below.mean()), min(len(above), len(below))
+    if fewest < LEAST_RUNS:
+        return _Tested(Ratio(point, math.nan, math.nan, fewest))
+    if not above.std() and not below.std():  # made by hand: measured runs differ
+        return _Tested(Ratio(point, point, point, fewest), float(point == 1), float(abs(point - 1) > SAME))
+    test = ttest_ind(above, below, equal_var=False)
+    low, high = (math.exp(end) for end in test.confidence_interval(LEVEL))
+    under = ttest_ind(above - math.log(1 + SAME), below, equal_var=False, alternative="less").pvalue
+    over = ttest_ind(above - math.log(1 - SAME), below, equal_var=False, alternative="greater").pvalue
+    return _Tested(Ratio(point, low, high, fewest), float(test.pvalue), 2 * float(max(under, over)))
 
 
 def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
@@ -196,19 +249,21 @@ def commits(records: Sequence[RecordFile]) -> list[str]:
 
 def verdict(made: Comparison) -> str:
     """The whole in a sentence."""
-    unclear = sum(line.said == "not enough runs to tell" for line in made.lines)
-    counts = f"{len(made.slower)} slower, {len(made.faster)} faster"
-    return f"{made.second} against {made.first}: {len(made.lines)} series, {counts}, {unclear} not enough runs to tell"
+    unclear = sum(line.said in (UNCLEAR, FEW) for line in made.lines)
+    counts = f"{len(made.slower)} slower, {len(made.faster)} faster, of {unclear} nobody can tell"
+    corrected = "; corrected for their number by Benjamini and Hochberg" if len(made.lines) > 1 else ""
+    return f"{made.second} against {made.first}: {len(made.lines)} series, {counts}{corrected}"
 
 
 def markdown(made: Comparison) -> str:
     """As a Markdown table, those that differ first."""
     lines = [
-        f"**{verdict(made)}**", "", f"| series | {made.first}, ms | {made.second}, ms | ratio of medians, 95 % | |",
-        "| --- | ---: | ---: | --- | --- |",
+        f"**{verdict(made)}**", "", f"| series | {made.first}, ms | {made.second}, ms | ratio, 95 % | lag 1 | |",
+        "| --- | ---: | ---: | --- | ---: | --- |",
     ]  # fmt: skip
     for line in ordered(made):
-        words = [line.series.replace("|", "—"), ms(line.first_ns), ms(line.second_ns), str(line.found), line.said]
+        words = [line.series.replace("|", "—"), ms(line.first_ns), ms(line.second_ns), str(line.found), line.lag_1,
+                 line.said]  # fmt: skip
         lines.append(f"| {' | '.join(words)} |")
     notes = [f"- {note}" for note in made.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"

@@ -143,6 +143,8 @@ def _figures(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
         found["exposed_ns"] = outside.point
         if outside.known:
             found["exposed_interval_ns"] = [outside.low, outside.high]
+        if outside.sample.correlation == outside.sample.correlation:  # not NaN
+            found["exposed_lag_1"] = outside.sample.correlation
     if floor is not None and floor is not row and row["axes"]["hook"] != "no_sync":
         found["bound_ns"] = statistics.median(bound(row, floor).values())
         found["wait_ns"] = waits_ns(row, floor)

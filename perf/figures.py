@@ -19,6 +19,7 @@ _COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "moves, MiB": lambda one: _number(one.get("bus_bytes"), _MIB),
     "MiB/s": lambda one: _number(one.get("bus_bytes_per_s"), _MIB, 0),
     "exposed, ms": lambda one: _interval(one.get("exposed_ns"), one.get("exposed_interval_ns")),
+    "its lag 1": lambda one: _number(one.get("exposed_lag_1"), 1, 1).replace("-", "−"),
     "bound, ms": lambda one: _number(one.get("bound_ns"), 1e6),
     "wait of ranks, ms": lambda one: _list(one.get("wait_ns"), 1e6),
     "host, µs/parameter": lambda one: _number(one.get("host_ns_per_parameter"), 1e3),

@@ -1,15 +1,14 @@
-"""Intervals besides the paired ratio: of one cell's median, of a paired difference, of two runs against each other."""
+"""Intervals besides the paired ratio: of a cell's median, of a paired difference, of two series that are not paired."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from .ratio import LEAST_ROUNDS, LEVEL, Ratio, Row, by_round
+from .ratio import Ratio, Row, by_round
+from .signs import Sample, interval, sample
 
 Rounds = Mapping[int, float]  # a number for each round
 
@@ -22,6 +21,7 @@ class Interval:
     low: float
     high: float
     rounds: int
+    sample: Sample = field(default=sample(()), repr=False, compare=False)  # empty where it is not made of rounds
 
     @property
     def known(self) -> bool:
@@ -29,7 +29,9 @@ class Interval:
         return self.low <= self.high
 
     def scaled(self, factor: float) -> Interval:
-        return Interval(self.point * factor, self.low * factor, self.high * factor, self.rounds)
+        """In another unit."""
+        data = replace(self.sample, above=tuple(factor * each for each in self.sample.above))
+        return Interval(self.point * factor, self.low * factor, self.high * factor, self.rounds, data)
 
 
 NOTHING = Interval(math.nan, math.nan, math.nan, 0)
@@ -37,11 +39,10 @@ NOTHING = Interval(math.nan, math.nan, math.nan, 0)
 
 def of_median(rounds: Rounds) -> Interval:
     """The median over rounds."""
-    values = list(rounds.values())
-    if not values:
+    if not rounds:
         return NOTHING
-    low, high = _bootstrapped((values,), _median)
-    return Interval(statistics.median(values), low, high, len(values))
+    data = sample([rounds[number] for number in sorted(rounds)])
+    return Interval(statistics.median(rounds.values()), *interval(data), len(rounds), data)
 
 
 def of_row(row: Row) -> Interval:
@@ -55,37 +56,14 @@ def of_difference(first: Rounds, second: Rounds) -> Interval:
 
 
 def apart(first: Sequence[float], second: Sequence[float]) -> Ratio:
-    """The ratio of the medians of two series that were not measured together: nothing is paired, so less is known."""
+    """The ratio of the medians of two series that were not measured together: nothing is paired, so less is known.
+
+    The distances of the ends of both intervals from their medians are added in quadrature (MOVER), in logarithms.
+    """
     if not first or not second or not statistics.median(second):
         return Ratio(math.nan, math.nan, math.nan, 0)
-    point = statistics.median(first) / statistics.median(second)
-    low, high = _bootstrapped((list(first), list(second)), _quotient)
-    return Ratio(point, low, high, min(len(first), len(second)))
-
-
-def _median(values: Any, axis: int = -1) -> Any:
-    import numpy as np
-
-    return np.median(values, axis=axis)
-
-
-def _quotient(above: Any, below: Any, axis: int = -1) -> Any:
-    return _median(above, axis) / _median(below, axis)
-
-
-def _bootstrapped(samples: tuple[list[float], ...], statistic: Callable[..., Any]) -> tuple[float, float]:
-    import numpy as np
-    from scipy.stats import bootstrap
-
-    if min(map(len, samples)) < LEAST_ROUNDS:
-        return math.nan, math.nan
-    if all(len(set(values)) == 1 for values in samples):
-        exact = float(statistic(*samples))
-        return exact, exact
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where resamples do not differ, there is no interval: NaN says so
-        found = bootstrap(
-            samples, statistic, vectorized=True, confidence_level=LEVEL, method="BCa", n_resamples=2000,
-            random_state=np.random.default_rng(7),
-        )  # fmt: skip
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    over, under = (of_median(dict(enumerate(map(math.log, one)))) for one in (first, second))
+    point = over.point - under.point
+    low = point - math.hypot(over.point - over.low, under.high - under.point)
+    high = point + math.hypot(over.high - over.point, under.point - under.low)
+    return Ratio(math.exp(point), math.exp(low), math.exp(high), min(len(first), len(second)))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from .ratio import Ratio, ratio
+from .ratio import verdicts as ratio_verdicts
 from .rows import OK, Row
+
+DIFFERENT = ("faster", "slower")
+WITHIN = "within the noise"
 
 
 def of_group(rows: Sequence[Row]) -> Ratio | None:
@@ -30,13 +33,23 @@ def figure(noise: Ratio | None) -> float | None:
     return max(max(end, 1 / end) for end in ends) - 1 if ends else None
 
 
-def judged(found: Ratio, noise: Ratio | None) -> str:
-    """What a ratio says, where the machine is known to see differences between a cell and itself."""
+def verdicts(found: Sequence[tuple[Ratio, Ratio | None]]) -> list[str]:
+    """What ratios say that are told together, each beside the noise of its group, as far as that is known.
+
+    Nothing is called a difference that a cell shows against itself, too.
+    """
+    said = ratio_verdicts([one for one, _ in found])
+    return [
+        WITHIN if word in DIFFERENT and _covers(noise, one) else word
+        for word, (one, noise) in zip(said, found, strict=True)
+    ]
+
+
+def _covers(noise: Ratio | None, found: Ratio) -> bool:
+    """Whether the machine is known to see differences between a cell and itself, and as large ones."""
     share = figure(noise)
-    restless = noise is not None and noise.said in ("faster", "slower")
-    if restless and share is not None and max(found.point, 1 / found.point) <= 1 + share:
-        return "within the noise"
-    return found.said
+    restless = noise is not None and noise.said in DIFFERENT
+    return restless and share is not None and max(found.point, 1 / found.point) <= 1 + share
 
 
 def noted(rows: Sequence[Row]) -> list[Row]:
@@ -45,5 +58,7 @@ def noted(rows: Sequence[Row]) -> list[Row]:
     share = figure(noise)
     if noise is None or share is None:
         return list(rows)
-    told: dict[str, Any] = {name: value for name, value in asdict(noise).items() if value == value}
+    told: dict[str, Any] = {name: getattr(noise, name) for name in ("point", "low", "high", "rounds")}
+    told["lag_1"] = noise.sample.correlation
+    told = {name: value for name, value in told.items() if value == value}
     return [{**row, "derived": {**row["derived"], "noise": share, "noise_ratio": told}} for row in rows]

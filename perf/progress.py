@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from .cells import Group
 from .rows import NOT_RUN, OK, Row
+from .words import counted
 
 
 def spoken(seconds: float) -> str:
@@ -44,7 +45,7 @@ class Watch:
         if self._bar:
             self._bar.update(self._task, description=f"{words} {self._told()}")
         else:
-            self._say(f"{words} ({len(group.cells)} cells)")
+            self._say(f"{words} ({counted(len(group.cells), 'cell')})")
 
     def row(self, row: Row) -> None:
         self._counts[row["status"]] += 1

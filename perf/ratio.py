@@ -1,21 +1,22 @@
-"""Compares two cells that were measured interleaved: the ratio of their medians, with an interval, turn by turn.
+"""Compares two cells that were measured interleaved: the median of their rounds' ratios, with an interval.
 
-The turns of one round stand side by side in time and are resampled as pairs, so what disturbs the machine for a while
-disturbs both and cancels.
+The turns of one round stand side by side in time and are divided one by the other, so what disturbs the machine for a
+while disturbs both and cancels.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-LEAST_ROUNDS = 6  # below these an interval promises more than it knows
-LEVEL = 0.95
+from .signs import Sample, interval, less_p, more_p, sample, standing
+
 SAME = 0.05  # an interval within this distance of 1 shows that there is no difference worth the name
+
+UNCLEAR = "not enough runs to tell"
 
 Row = Mapping[str, Any]
 
@@ -28,22 +29,41 @@ class Ratio:
     low: float
     high: float
     rounds: int
+    sample: Sample = field(default=sample(()), repr=False, compare=False)  # empty where it is not made of rounds
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval."""
+        return self.low <= self.high
 
     @property
     def said(self) -> str:
-        """What the interval allows to say."""
-        if not self.low <= self.high:  # NaN
-            return "not enough runs to tell"
+        """What the interval allows to say, if this is the only ratio that is asked about; see ``verdicts``."""
+        if not self.known:
+            return UNCLEAR
         if self.high < 1:
             return "faster"
         if self.low > 1:
             return "slower"
-        return "same" if self.low >= 1 - SAME and self.high <= 1 + SAME else "not enough runs to tell"
+        return "same" if self.low >= 1 - SAME and self.high <= 1 + SAME else UNCLEAR
 
     def __str__(self) -> str:
-        if not self.low <= self.high:
+        if not self.known:
             return f"{self.point:.2f}"
         return f"{self.point:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def verdicts(found: Sequence[Ratio]) -> list[str]:
+    """What ratios of rounds allow to say that are told together: corrected for how many they are."""
+    known = [place for place, one in enumerate(found) if one.known]
+    samples = [found[place].sample for place in known]
+    differs = standing([2 * min(less_p(one, 1.0), more_p(one, 1.0)) for one in samples])
+    same = standing([2 * max(less_p(one, 1 + SAME), more_p(one, 1 - SAME)) for one in samples])
+    said = [UNCLEAR] * len(found)
+    for place, apart, alike in zip(known, differs, same, strict=True):
+        if apart or alike:
+            said[place] = ("faster" if found[place].point < 1 else "slower") if apart else "same"
+    return said
 
 
 def time_of(row: Row) -> str:
@@ -77,29 +97,10 @@ def ratio(first: Row, second: Row) -> Ratio:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Ratio:
-    """The ratio of the medians of two series of rounds, over the rounds that both have."""
+    """The median of the ratios of two series of rounds, over the rounds that both have."""
     both = sorted(first.keys() & second.keys())
-    above, below = [first[number] for number in both], [second[number] for number in both]
-    if not both or not statistics.median(below):
+    if not both or not all(second[number] > 0 for number in both):
         return Ratio(math.nan, math.nan, math.nan, len(both))
-    point = statistics.median(above) / statistics.median(below)
-    low, high = _interval(above, below) if len(both) >= LEAST_ROUNDS else (math.nan, math.nan)
-    return Ratio(point, low, high, len(both))
-
-
-def _interval(above: list[float], below: list[float]) -> tuple[float, float]:
-    import numpy as np
-    from scipy.stats import bootstrap
-
-    def ratio_of_medians(above: Any, below: Any, axis: int = -1) -> Any:
-        return np.median(above, axis=axis) / np.median(below, axis=axis)
-
-    if above == below:
-        return 1.0, 1.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where resamples do not differ, there is no interval: NaN says so
-        found = bootstrap(
-            (above, below), ratio_of_medians, paired=True, vectorized=True, confidence_level=LEVEL, method="BCa",
-            n_resamples=2000, random_state=np.random.default_rng(7),
-        )  # fmt: skip
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    data = sample([first[number] for number in both], [second[number] for number in both])
+    point = statistics.median(first[number] / second[number] for number in both)
+    return Ratio(point, *interval(data), len(both), data)

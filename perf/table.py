@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +15,14 @@ from . import noise
 from .cells import Cell
 from .ratio import Ratio, by_round, median_ns, ratio
 from .rows import NOT_RUN, OK, Row
+from .signs import correlation
+from .words import counted
 
 _LEAST_WIDTH = 160  # columns squeezed into a narrow window, or into the 80 of a pipe, cannot be read
+_CAPTION = (
+    "Intervals by order statistics; lag 1: how rounds correlate with the one before (from 12 rounds on; above 0 "
+    "intervals are wider for it). Verdicts: corrected for {} by Benjamini and Hochberg."
+)
 
 
 def wide_console() -> Console:
@@ -58,36 +65,63 @@ def against(row: Row, rows: Sequence[Row]) -> Row | None:
     return None if first is row else first
 
 
-def lines(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Cell, median time, main-thread time, ratio, what the ratio says; for one group."""
+@dataclass(frozen=True)
+class _Line:
+    """A row of the table: words, and what its cell is compared with."""
+
+    name: str
+    time: str = ""
+    cpu: str = ""
+    found: Ratio | None = None
+    noise: Ratio | None = None
+    beside: str = ""  # the cell that it is compared with
+    reason: str = ""
+
+    @property
+    def ratio(self) -> str:
+        return f"{self.found} × {self.beside}" if self.found else ""
+
+
+def lines(rows: Sequence[Row]) -> Iterator[_Line]:
+    """Of one group."""
     if all(row["status"] == NOT_RUN and row["reason"] == rows[0]["reason"] for row in rows):
-        yield f"all {len(rows)} cells", NOT_RUN, "", "", rows[0]["reason"]
+        cells = f"all {len(rows)} cells" if len(rows) > 1 else "its only cell"
+        yield _Line(cells, NOT_RUN, reason=rows[0]["reason"])
         return
     machine = noise.of_group(rows)
     for row in rows:
         name = Cell(**row["axes"]).variant
         if row["status"] != OK:
-            yield name, row["status"], "", "", row["reason"]
+            yield _Line(name, row["status"], reason=row["reason"])
             continue
         other = against(row, rows)
-        compared: Ratio | None = ratio(row, other) if other is not None else None
-        beside = f"{compared} × {Cell(**other['axes']).variant}" if compared and other is not None else ""
-        yield name, _ms(median_ns(row)), _ms(_cpu_ns(row)), beside, noise.judged(compared, machine) if compared else ""
+        beside = Cell(**other["axes"]).variant if other is not None else ""
+        found = ratio(row, other) if other is not None else None
+        yield _Line(name, _ms(median_ns(row)), _ms(_cpu_ns(row)), found, machine, beside)
 
 
 def main_table(rows: Sequence[Row]) -> Table:
-    """All groups, one under the other."""
-    table = Table(box=None, pad_edge=False, show_edge=False)
+    """All groups, one under the other; verdicts are corrected for how many there are in all of them."""
+    groups = by_group(rows)
+    told = {name: list(lines(mine)) for name, mine in groups.items()}
+    compared = [line for mine in told.values() for line in mine if line.found]
+    found = noise.verdicts([(line.found, line.noise) for line in compared if line.found])
+    said = {id(line): word for line, word in zip(compared, found, strict=True)}
+    caption = _CAPTION.format(counted(len(compared), "comparison")) if compared else None
+    table = Table(box=None, pad_edge=False, show_edge=False, caption=caption)
     for heading in ("cell", "time, ms", "cpu, ms"):
         table.add_column(heading, justify="left" if heading == "cell" else "right", no_wrap=True)
-    table.add_column("ratio of medians, 95 %", overflow="fold")
+    table.add_column("median ratio of rounds, 95 %", overflow="fold")
+    table.add_column("lag 1", justify="right", no_wrap=True)
     table.add_column("which is", overflow="fold")
-    for name, mine in by_group(rows).items():
-        share = noise.figure(noise.of_group(mine))
-        told = "" if share is None else f"noise ±{100 * share:.0f} %"
-        table.add_row(f"[bold]{name}[/bold]", "", "", f"[dim]{told}[/dim]", "")
-        for line in lines(mine):
-            table.add_row(*(_plain(word) for word in ("  " + line[0], *line[1:])))
+    for name, mine in told.items():
+        share = noise.figure(noise.of_group(groups[name]))
+        restless = "" if share is None else f"[dim]noise ±{100 * share:.0f} %[/dim]"
+        table.add_row(f"[bold]{name}[/bold]", "", "", restless, "", "")
+        for line in mine:
+            lag = correlation(line.found.sample) if line.found else ""
+            words = (f"  {line.name}", line.time, line.cpu, line.ratio, lag, said.get(id(line), line.reason))
+            table.add_row(*map(_plain, words))
     return table
 
 

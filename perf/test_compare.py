@@ -1,11 +1,13 @@
 """Comparing: a planted slow-down is found with its interval clear of 1, the same against itself is not."""
 
+import numpy
 import pytest
 
 from perf import compare
 from perf.__main__ import main
 from perf.made_up import record, rows
 
+DRAWS = 800
 CELLS = [{"workload": ["mlp", "tiny"], "strategy": ["plain", "join"]}]
 
 
@@ -22,15 +24,57 @@ def of(folder, name, factor, seed, commit, **more):
     return record(folder / f"{name}.jsonl", rows(CELLS, slowed(factor, **more), seed=seed), commit)
 
 
-def test_a_slow_down_of_a_tenth_between_two_records_is_found_where_it_is(tmp_path):
-    before = of(tmp_path, "before", 1.0, 1, "a" * 40)
-    after = of(tmp_path, "after", 1.1, 2, "b" * 40, only="join")
-    made = compare.runs([before], [after], ("before", "after"))
+def side(folder, name, factor, commit, runs=4, **more):
+    return [of(folder, f"{name}{seed}", factor, seed + ord(name[0]), commit, **more) for seed in range(runs)]
+
+
+def test_a_slow_down_of_a_tenth_between_runs_is_found_where_it_is(tmp_path):
+    before = side(tmp_path, "before", 1.0, "a" * 40)
+    after = side(tmp_path, "later", 1.1, "b" * 40, only="join")
+    made = compare.runs(before, after, ("before", "after"))
     assert len(made.lines) == 8
     assert sorted(line.series.split(" | ")[1] for line in made.slower) == ["impl · join"] * 2
     assert all(line.found.low > 1.05 for line in made.slower)
     assert not made.faster
-    assert [line.said for line in compare.runs([after], [before], ("after", "before")).faster] == ["faster"] * 2
+    assert [line.said for line in compare.runs(after, before, ("after", "before")).faster] == ["faster"] * 2
+
+
+def drawn(generator, level, between, within=0.02, rounds=20, runs=4):
+    """A number for each run: the median of rounds that share what the machine does to that run."""
+    of_run = generator.normal(0, between, (runs, 1))
+    return numpy.median(level * numpy.exp(of_run + generator.normal(0, within, (runs, rounds))), axis=1).tolist()
+
+
+@pytest.mark.parametrize("runs", [4, 10])
+def test_runs_that_differ_as_runs_do_are_not_called_faster_or_slower(runs):
+    """Their rounds thrown together, as if they were independent, were called different in a third of cases."""
+    generator = numpy.random.default_rng(runs)
+    pairs = [[drawn(generator, 1.0, 0.03, runs=runs) for _ in range(2)] for _ in range(DRAWS)]
+    alone = [compare.over_runs([("x", *pair)])[0].said in ("faster", "slower") for pair in pairs]
+    assert sum(alone) <= 0.06 * DRAWS
+    lists = [compare.over_runs([("x", *pair) for pair in pairs[start : start + 40]]) for start in range(0, DRAWS, 40)]
+    assert sum(any(line.said in ("faster", "slower") for line in told) for told in lists) <= 3  # of 20: 1 by right
+
+
+def test_a_slow_down_beyond_what_runs_differ_by_is_found_among_many_series():
+    generator = numpy.random.default_rng(1)
+    levels = [1.2] * 10 + [1.0] * 30
+    told = [
+        compare.over_runs([("x", drawn(generator, 1.0, 0.03), drawn(generator, level, 0.03)) for level in levels])
+        for _ in range(25)
+    ]
+    assert sum(line.said == "slower" for lines in told for line in lines[:10]) >= 225
+    assert sum(line.said in ("faster", "slower") for lines in told for line in lines[10:]) <= 25
+
+
+def test_below_four_runs_a_side_nobody_can_tell(tmp_path, capsys):
+    before, after = (of(tmp_path, name, factor, factor, "a" * 40) for name, factor in (("before", 1), ("after", 3)))
+    made = compare.runs([before], [after], ("before", "after"))
+    assert {line.said for line in made.lines} == {"cannot tell: too few runs"}
+    assert made.undecidable
+    assert all(not line.found.known for line in made.lines)
+    assert main(["compare", str(before.path), str(after.path)]) == 2
+    assert "4 runs of each side are needed, and there are 1 and 1" in capsys.readouterr().out
 
 
 def test_the_same_against_itself_shows_nothing(tmp_path):
@@ -51,14 +95,14 @@ def test_subjects_of_one_record_are_paired(tmp_path):
 
 
 def test_a_machine_that_was_slower_on_the_whole_cancels_beside_another_subject(tmp_path):
-    before = of(tmp_path, "before", 1.0, 1, "a" * 40)
-    slow_night = [
-        {**row, "wall_ns": [[2 * time for time in sample] for sample in row["wall_ns"]]}
-        for row in rows(CELLS, slowed(1.1), seed=2)
-    ]
-    after = record(tmp_path / "after.jsonl", slow_night, "b" * 40)
-    assert len(compare.runs([before], [after], ("before", "after")).slower) == 8
-    beside = compare.runs([before], [after], ("before", "after"), beside="torch")
+    def slow_night(seed):
+        made = rows(CELLS, slowed(1.1), seed=seed)
+        twice = [{**row, "wall_ns": [[2 * time for time in sample] for sample in row["wall_ns"]]} for row in made]
+        return record(tmp_path / f"after{seed}.jsonl", twice, "b" * 40)
+
+    before, after = side(tmp_path, "before", 1.0, "a" * 40), [slow_night(seed) for seed in range(4)]
+    assert len(compare.runs(before, after, ("before", "after")).slower) == 8
+    beside = compare.runs(before, after, ("before", "after"), beside="torch")
     assert [line.series.split(" | ")[1].split(" · ")[0] for line in beside.slower] == ["impl"] * 4
     assert all(line.found.point == pytest.approx(1.1, rel=0.02) for line in beside.slower)
 
@@ -74,28 +118,23 @@ def test_void_cells_and_other_workloads_of_the_same_name_are_not_compared(tmp_pa
     assert any("2 series are not in after" in note for note in made.notes)
 
 
-def test_too_few_rounds_are_said_to_be_too_few(tmp_path):
-    few = [record(tmp_path / f"{seed}.jsonl", rows(CELLS, slowed(1 + seed), seed=seed, rounds=4)) for seed in (1, 2)]
-    made = compare.runs(few[:1], few[1:], ("one", "other"))
-    assert {line.said for line in made.lines} == {"not enough runs to tell"}
-
-
 def test_the_command_finds_commits_names_what_is_damaged_and_ends_with_1_at_a_slow_down(tmp_path, capsys):
-    of(tmp_path, "before", 1.0, 1, "a" * 40)
-    of(tmp_path, "after", 1.1, 2, "b" * 40)
-    (tmp_path / "cut.jsonl").write_bytes((tmp_path / "after.jsonl").read_bytes()[:-300])
+    side(tmp_path, "before", 1.0, "a" * 40)
+    side(tmp_path, "later", 1.1, "b" * 40)
+    (tmp_path / "cut.jsonl").write_bytes((tmp_path / "later0.jsonl").read_bytes()[:-300])
     table = tmp_path / "made" / "table.md"
     arguments = ["compare", "aaaa", "bbbb", "--records", str(tmp_path), "--markdown", str(table)]
     assert main(arguments) == 1
     said = capsys.readouterr()
     assert "4 slower" in said.out
+    assert "Benjamini" in said.out
     assert "cut.jsonl: has no footer" in said.err
-    assert "1 of 3 records passed over" in said.err
+    assert "1 of 9 records passed over" in said.err
     assert table.read_text().count("| slower |") == 4
     assert main(["compare", "bbbb", "aaaa", "--by", "commit", "--records", str(tmp_path)]) == 0
-    paths = [str(tmp_path / f"{name}.jsonl") for name in ("before", "after")]
-    assert main(["compare", *paths]) == 1
-    assert main(["compare", "impl", "torch", "--records", paths[0]]) == 0
+    one = str(tmp_path / "before0.jsonl")
+    assert main(["compare", one, one]) == 2
+    assert main(["compare", "impl", "torch", "--records", one]) == 0
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_what_does_not_grow_is_seen_not_to(found):
 
 
 def test_what_grows_faster_than_it_should_is_named_with_the_place(found):
-    assert found["ZeRO step", RANKS, "torch"].verdict.startswith("faster than expected, from ")
+    assert found["ZeRO step", RANKS, "torch"].verdict.startswith("grows faster than expected, from ")
     assert found["ZeRO step", RANKS, "impl"].verdict == "as expected"
 
 
@@ -84,7 +84,7 @@ def test_with_a_core_for_each_rank_a_step_should_grow_by_the_logarithm(made):
     (one,) = [one for one in series([type(made)(made.path, roomy, made.rows, made.footer)])
               if (one.cost, one.against, one.subject) == ("DDP step", RANKS, "impl")]  # fmt: skip
     assert one.expected == LOG
-    assert one.verdict.startswith("faster than expected")
+    assert one.verdict.startswith("grows faster than expected")
 
 
 def test_cells_that_came_to_nothing_are_kept_as_lost(made):
@@ -97,7 +97,7 @@ def test_cells_that_came_to_nothing_are_kept_as_lost(made):
 def test_laws_are_printed_as_text_and_as_markdown(made, tmp_path, capsys):
     assert main(["laws", str(made.path), "--markdown", str(tmp_path / "laws.md")]) == 0
     printed, told = capsys.readouterr().out, (tmp_path / "laws.md").read_text()
-    for words in ("conformance check", "faster than expected", "take turns"):
+    for words in ("conformance check", "grows faster than expected", "take turns"):
         assert words in printed
         assert words in told
 

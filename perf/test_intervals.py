@@ -2,7 +2,12 @@
 
 import random
 
+import numpy
+import pytest
+
 from perf.intervals import apart, of_difference, of_median
+
+DRAWS = 2000
 
 
 def around(mean, count, seed):
@@ -35,3 +40,12 @@ def test_two_runs_apart_by_a_tenth_are_told_apart_and_two_alike_are_not():
     assert all(apart(around(11, 20, seed), around(10, 20, seed + 50)).said == "slower" for seed in range(5))
     alike = [apart(around(10, 20, seed), around(10, 20, seed + 50)).said for seed in range(20)]
     assert sum(said in ("slower", "faster") for said in alike) <= 4  # 1 in 20 by construction
+
+
+@pytest.mark.parametrize("rounds", [6, 8, 12, 20, 30])
+def test_intervals_of_a_median_and_of_two_series_hold_the_truth_as_often_as_they_say(rounds):
+    one, other = (numpy.exp(numpy.random.default_rng(seed).normal(0, 0.1, (DRAWS, rounds))) for seed in (1, 2))
+    medians = [of_median(dict(enumerate(values))) for values in one]
+    assert sum(not each.low <= 1 <= each.high for each in medians if each.known) <= 0.055 * DRAWS
+    two = [apart(first.tolist(), second.tolist()) for first, second in zip(one[::4], other[::4], strict=True)]
+    assert sum(not each.low <= 1 <= each.high for each in two if each.known) <= 0.06 * len(two)

@@ -69,11 +69,11 @@ def test_two_points_decide_no_law():
         (lambda x: 1 + 0.5 * x, LINEAR, "as expected"),
         (lambda x: 3.0, NONE, "as expected"),
         (lambda x: 3.0, LINEAR, "does not grow"),
-        (lambda x: 1 + 2 * math.log(x), LINEAR, "slower than expected"),
+        (lambda x: 1 + 2 * math.log(x), LINEAR, "grows slower than expected"),
         (lambda x: 9 - x, NONE, "falls"),
-        (lambda x: 1 + 0.1 * x**2, LINEAR, "faster than expected, from 4 on"),
-        (lambda x: 1 + 0.5 * x, NONE, "faster than expected, from 3 on"),
-        (lambda x: 5.0 if x < 6 else 5.0 + 3 * (x - 5), NONE, "faster than expected, from 6 on"),
+        (lambda x: 1 + 0.1 * x**2, LINEAR, "grows faster than expected, from 4 on"),
+        (lambda x: 1 + 0.5 * x, NONE, "grows faster than expected, from 3 on"),
+        (lambda x: 5.0 if x < 6 else 5.0 + 3 * (x - 5), NONE, "grows faster than expected, from 6 on"),
     ],
 )
 def test_growth_is_held_against_what_it_should_be(law, expected, words):

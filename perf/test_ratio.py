@@ -2,10 +2,12 @@
 
 import random
 
+import numpy
 import pytest
+from scipy.signal import lfilter
 
-from perf import noise
-from perf.ratio import Ratio, by_round, median_ns, paired, ratio
+from perf import noise, signs
+from perf.ratio import UNCLEAR, Ratio, by_round, median_ns, paired, ratio, verdicts
 
 
 def row(times, copy=1, per_round=2):
@@ -68,9 +70,9 @@ def test_rounds_that_only_one_has_do_not_count():
 def test_a_difference_that_a_cell_shows_to_itself_too_is_noise():
     restless, calm = Ratio(0.8, 0.7, 0.9, 20), Ratio(1.0, 0.97, 1.02, 20)
     assert noise.figure(restless) == pytest.approx(1 / 0.7 - 1)
-    assert noise.judged(Ratio(1.3, 1.2, 1.4, 20), restless) == "within the noise"
-    assert noise.judged(Ratio(1.6, 1.5, 1.7, 20), restless) == "slower"
-    assert noise.judged(Ratio(1.3, 1.2, 1.4, 20), calm) == noise.judged(Ratio(1.3, 1.2, 1.4, 20), None) == "slower"
+    little, much = (ratio(noisy(10 * factor, 20, 1), noisy(10, 20, 2)) for factor in (1.3, 1.6))
+    beside = [(little, restless), (much, restless), (little, calm), (little, None)]
+    assert noise.verdicts(beside) == ["within the noise", "slower", "slower", "slower"]
 
 
 def test_a_cell_against_itself_is_the_noise():
@@ -80,3 +82,67 @@ def test_a_cell_against_itself_is_the_noise():
     assert 0.01 < told[0]["derived"]["noise"] < 0.1
     assert told[0]["derived"]["noise_ratio"]["rounds"] == 20
     assert noise.figure(noise.of_group([first])) is None
+
+
+# -- coverage, simulated
+
+DRAWS = 2000
+ROUNDS = (6, 8, 12, 20, 30)
+
+
+def takes_after(rounds, correlation):
+    """(draws, rounds) logarithms of ratios around 0, each correlated with the one before."""
+    fresh = numpy.random.default_rng(rounds).normal(0, 0.05, (DRAWS, rounds + 30))
+    return lfilter([numpy.sqrt(1 - correlation**2)], [1, -correlation], fresh, axis=1)[:, 30:]
+
+
+def missed(rounds, correlation):
+    """How often the interval does not hold the truth, as a share of those that there are."""
+    storms = numpy.exp(numpy.random.default_rng(1).normal(0, 0.5, rounds))
+    first = storms * numpy.exp(takes_after(rounds, correlation))
+    second = dict(enumerate(storms))
+    found = [paired(dict(enumerate(one)), second) for one in first]
+    known = [one for one in found if one.known]
+    return sum(not one.low <= 1 <= one.high for one in known) / DRAWS, len(known) / DRAWS
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_an_interval_holds_the_truth_as_often_as_it_says(rounds):
+    share, known = missed(rounds, 0.0)
+    assert share <= 0.055  # 5 %, and what 2,000 draws may add
+    assert known >= 0.96
+
+
+@pytest.mark.parametrize(("correlation", "at_most"), [(0.3, 0.06), (0.5, 0.08)])
+@pytest.mark.parametrize("rounds", [rounds for rounds in ROUNDS if rounds >= signs.LEAST_CORRELATED])
+def test_an_interval_of_correlated_rounds_is_wider(rounds, correlation, at_most):
+    share, _ = missed(rounds, correlation)
+    assert share <= at_most  # 11 and 19 % as if they were independent
+
+
+def test_the_correlation_of_rounds_is_found_and_that_of_few_is_not_guessed():
+    for correlation in (0.0, 0.3, 0.6):
+        seen = [signs.sample(numpy.exp(one)).correlation for one in takes_after(30, correlation)[:500]]
+        assert numpy.mean(seen) == pytest.approx(correlation, abs=0.05)
+    assert all(numpy.isnan(signs.sample(one).correlation) for one in takes_after(8, 0.6)[:20])
+
+
+def test_five_rounds_have_no_interval_and_six_reach_from_the_least_to_the_largest():
+    values = [1.0, 1.1, 0.9, 1.2, 0.8, 1.3]
+    assert numpy.isnan(signs.interval(signs.sample(values[:5]))).all()
+    assert signs.interval(signs.sample(values)) == (0.8, 1.3)
+    assert signs.less_p(signs.sample(values), 1.5) == 1 / 64
+
+
+def test_verdicts_that_are_told_together_are_corrected_for_how_many_they_are():
+    generator = numpy.random.default_rng(5)
+
+    def of(level):
+        return paired(dict(enumerate(level * numpy.exp(generator.normal(0, 0.1, 20)))), dict.fromkeys(range(20), 1.0))
+
+    years = [[of(1.0) for _ in range(40)] for _ in range(100)]
+    false = sum(any(word in noise.DIFFERENT for word in verdicts(year)) for year in years)
+    alone = sum(any(one.said in noise.DIFFERENT for one in year) for year in years)
+    assert false <= 10 < 60 <= alone
+    told = verdicts([of(2.0), of(0.5), of(1.0), paired({0: 1.0}, {0: 1.0})])
+    assert told == ["slower", "faster", UNCLEAR, UNCLEAR]

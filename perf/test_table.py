@@ -65,6 +65,7 @@ def test_void_cells_show_their_reason_and_no_time():
     (line,) = [line for line in text.splitlines() if line.strip().startswith("torch ") and "join" not in line]
     assert line.split() == ["torch", "void", "weights", "are", "off"]
     assert "1.00" in text
+    assert "corrected for 3 comparisons by Benjamini and Hochberg" in " ".join(text.split())
 
 
 def test_a_cell_that_went_wrong_first_changes_nothing_in_what_is_compared():

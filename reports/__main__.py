@@ -154,11 +154,12 @@ def _existing(folder: str) -> Path:
 
 def _judge(history: Path) -> int:
     from .judging import judge
-    from .nightly.verdict import told
+    from .nightly.verdict import explained, told
 
     judged = judge(history)
     for machine in judged.machines:
         print(told(judged, machine))
+        print(explained(judged, machine))
     if not judged.machines:
         print(f"reports: {history} holds no night that can be read", file=sys.stderr)
     return judged.health.exit_status

@@ -73,7 +73,7 @@ def few_nights(judged: JudgedHistory, machines: Iterable[Machine]) -> str:
     if not young:
         return ""
     p = judged.parameters
-    told = f"{len(young)} series have fewer than {p.least} nights: "
+    told = f"{len(young)} series {'has' if len(young) == 1 else 'have'} fewer than {p.least} nights: "
     if not sizes:
         return told + f"from the third night on, ratios to {p.reference} can alarm."
     half, most = sizes[len(sizes) // 2], sizes[int(0.9 * (len(sizes) - 1))]

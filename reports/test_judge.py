@@ -4,13 +4,14 @@ import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
 
+import numpy
 import pytest
 
 from reports import fakes
 from reports.history import HistoryError, add_file, add_night, add_note, opened
 from reports.judging import Basis, ClauseState, Health, Parameters, State, judge
-from reports.judging.judge import interval
-from reports.nightly.verdict import told
+from reports.judging.judge import clustered
+from reports.nightly.verdict import explained
 from reports.states import acknowledge
 
 START = datetime(2026, 1, 1, 2, tzinfo=UTC)
@@ -223,7 +224,7 @@ def test_what_could_have_been_told_with_few_nights_is_said(build):
     assert all(one.young for one in judged.series)
     ratio = series(judged, "impl", Basis.RATIO)
     assert 0.03 < ratio.detectable < 0.12
-    words = told(judged, judged.machines[0])
+    words = explained(judged, judged.machines[0])
     assert "8 series have fewer than 10 nights: of 2 ratios to torch, one night tells" in words
     assert series(judged, "impl", Basis.TIME).detectable is None
 
@@ -370,8 +371,19 @@ def test_an_empty_history_cannot_be_judged(tmp_path):
     assert judge(opened(tmp_path / "h"), now=START).health is Health.UNJUDGED
 
 
-def test_the_interval_of_a_rate_is_exact():
-    assert interval(0, 0) == (0.0, 1.0)
-    assert interval(0, 100) == (0.0, pytest.approx(0.0362, abs=1e-4))
-    assert interval(5, 100) == (pytest.approx(0.0164, abs=1e-4), pytest.approx(0.1128, abs=1e-4))
-    assert interval(4, 4)[1] == 1.0
+def test_the_interval_of_a_rate_counts_groups_and_not_what_hangs_together_in_them():
+    assert clustered([], []) == (0.0, 1.0)
+    assert clustered([0] * 10, [10] * 10) == (0.0, pytest.approx(0.0369, abs=1e-4))
+    apart, together = clustered([1] * 5 + [0] * 5, [100] * 10), clustered([5] + [0] * 9, [100] * 10)
+    assert together[0] < apart[0] < 0.005 < apart[1] < together[1]
+    assert clustered([4], [4])[1] == 1.0
+
+
+def test_the_interval_of_a_rate_holds_the_truth_where_groups_differ():
+    generator = numpy.random.default_rng(4)
+    rates = generator.gamma(0.5, 2e-3 / 0.5, (500, 20))  # of each group; they differ much
+    counts = generator.poisson(1000 * rates)
+    found = [clustered(one.tolist(), [1000] * 20) for one in counts]
+    assert sum(low <= 2e-3 <= high for low, high in found) >= 460
+    alone = [clustered([int(one.sum())], [20_000]) for one in counts]  # as if all were independent
+    assert sum(low <= 2e-3 <= high for low, high in alone) <= 430

@@ -13,6 +13,7 @@ import pytest
 
 from reports.history import HistoryError, scan
 from reports.nightly.child import run
+from reports.nightly.earlier import checked_out
 from reports.nightly.lock import locked
 from reports.nightly.plan import checked, seconds
 from reports.records import read
@@ -65,6 +66,9 @@ def test_three_nights_with_a_slow_down_planted_in_the_code_of_the_third(tmp_path
     assert {row["axes"]["workload"] for row in read(third.files["perf"][1]).rows} == {"mlp"}
     assert read(third.files["before"][0]).header["commit"] == read(first.files["perf"][0]).header["commit"]
     (reason,) = [line for line in done.stdout.splitlines() if "slower since" in line]
+    assert done.stdout.startswith("box: REGRESSED tonight (series: 7 learning, 1 confirmed)")
+    assert len(done.stdout.splitlines()) == 4  # healthy or not, what since when, how to reproduce it, the page
+    assert "stopped after" not in done.stderr
     assert "mlp" in reason
     assert "impl / torch" in reason
     assert f"since {third.name}" in reason
@@ -246,6 +250,67 @@ def test_a_child_that_ignores_a_polite_request_is_killed_with_its_children(tmp_p
     assert ended.status == -signal.SIGKILL
     pid = int(log.read_text())
     waits_for(lambda: not running(pid))
+
+
+def git(folder, *words):
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    done = subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def two_branches(tmp_path, monkeypatch):
+    """A repository, as the folder to work in, whose branch ``aside`` HEAD does not descend from."""
+    code = committed(tmp_path / "code", 1.0)
+    git(code, "branch", "main-line")
+    git(code, "checkout", "-q", "-b", "aside")
+    committed(code, 3.0)
+    git(code, "checkout", "-q", "main-line")
+    committed(code, 2.0)
+    git(code, "tag", "-a", "v1", "-m", "v1", "HEAD~1")
+    monkeypatch.chdir(code)
+    return code
+
+
+def test_the_code_of_an_ancestor_is_checked_out_and_removed_again(two_branches, tmp_path):
+    with checked_out(git(two_branches, "rev-parse", "HEAD~1"), tmp_path / "there") as code:
+        assert (code / "pace").read_text() == "1.0"
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("HEAD", "no full hash"),
+        ("aside", "no full hash"),
+        ("--detach", "no full hash"),
+        ("-b", "no full hash"),
+        ("../../../etc", "no full hash"),
+        ("\x1b[2J\nnightly: HEALTHY", "no full hash"),
+        ("HEAD@{1}", "no full hash"),
+        ("a\0b", "no full hash"),
+        ("a" * 39, "no full hash"),
+        ("short", "no full hash"),
+        ("upper", "no full hash"),
+        ("a" * 40 + "\n", "no full hash"),
+        ("a" * 40, "no ancestor of HEAD"),
+        ("b" * 64, "no ancestor of HEAD"),
+        ("foreign", "no ancestor of HEAD"),
+        ("blob", "no ancestor of HEAD"),
+        ("tag", "the hash of a tag"),
+    ],
+)
+def test_a_history_cannot_name_code_that_is_not_behind_tonights(two_branches, tmp_path, capsys, named, words):
+    head, foreign, blob, tag = git(two_branches, "rev-parse", "HEAD~1", "aside", "HEAD:pace", "v1").split()
+    real = {"short": head[:12], "upper": head.upper(), "foreign": foreign, "blob": blob, "tag": tag}
+    with checked_out(real.get(named, named), tmp_path / "there") as code:
+        assert code is None
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+    assert not (tmp_path / "there").exists()
+    assert git(two_branches, "worktree", "list").count("\n") == 0
 
 
 def test_the_manifest_says_what_and_where(tmp_path):

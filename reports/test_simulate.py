@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from reports.judging import DEFAULT
-from reports.simulate.power import figures
+from reports.simulate import recorded
+from reports.simulate.power import QUIET as NOTHING
+from reports.simulate.power import Figures, _plain_words, figures
 from reports.simulate.replay import change_points, replay, threshold
 from reports.simulate.year import World, year
 
@@ -56,3 +58,40 @@ def test_the_rivals_are_judged_by_the_same_truth():
 
     told = figures("x", "y", change_points(stepped, knows))
     assert (told.found[1], told.false) == (1.0, 0)
+
+
+def test_other_generators_differ_from_the_tuned_one_as_they_say():
+    quiet = {"outliers": 0.0, "noisy": 0.0, "missed": 0.0, "earliest": 10, "latest": 10}
+    alike = year(World(series=60, nights=300, common=0.5, **quiet), 1, 1)
+    between = np.corrcoef(alike.first)
+    assert between[np.triu_indices(60, 1)].mean() == pytest.approx(0.5 * 0.5, abs=0.05)
+    drifting = year(World(series=60, nights=300, slow=2.0, **quiet), 1, 1).first
+    halves = drifting[:, :150].mean(axis=1) - drifting[:, 150:].mean(axis=1)
+    assert halves.std() > 5 * 0.03 * np.sqrt(2 / 150)
+    unequal = year(World(series=400, nights=50, unequal=0.5, **quiet), 1, 1).first.std(axis=1)
+    assert np.log(unequal).std() == pytest.approx(0.5, abs=0.1)
+    lasting = year(World(series=60, nights=300, noise=1e-6, outliers=0.02, burst=3.0, noisy=0.0, missed=0.0), 1, 1)
+    off = np.abs(lasting.first) > 0.05
+    assert off.mean() == pytest.approx(0.06, abs=0.01)
+    assert (off[:, 1:] & off[:, :-1]).sum() > 0.5 * off.sum()
+
+
+def test_recorded_noise_is_that_of_the_published_rounds():
+    noises = recorded.noises()
+    assert len(noises) > 20
+    assert all(len(one) >= 20 and np.std(one) == pytest.approx(1) for one in noises)
+    world = World(**{**vars(QUIET), "lasting": 0.0, "recorded": noises})
+    drawn = year(world, 1, 1).first
+    known = np.unique(np.concatenate([np.asarray(one) for one in noises]))
+    assert all(np.abs(known - value / 0.03).min() < 1e-9 for value in drawn.ravel()[:100])
+    assert recorded.noises(recorded.PUBLISHED / "nothing") == ()
+
+
+def test_false_alarms_are_counted_by_history_and_told_in_plain_words(capsys):
+    judged = [threshold(year(World(series=10, nights=80), seed, 1)) for seed in range(4)]
+    together, each = figures("x", "y", *judged), [figures("x", "y", one) for one in judged]
+    assert (together.verdicts, together.false) == (sum(one.verdicts for one in each), sum(one.false for one in each))
+    assert together.low < together.rate < together.high
+    told = {**vars(together), "rule": "joinery", "scenario": NOTHING, "rate": 1e-5, "low": 0.0, "high": 1e-4}
+    _plain_words([Figures(**told)])
+    assert "tuned on: 0.7 (95 %: 0.0 to 7.3;" in capsys.readouterr().out

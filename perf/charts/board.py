@@ -12,6 +12,7 @@ from ..cells import Cell
 from ..noise import figure, of_group
 from ..rows import NOT_RUN, OK, Row
 from ..table import by_group
+from ..words import counted
 
 _SHORT = {"oversubscribed": "ranks share cores", "other work": "other work on the machine"}
 
@@ -71,7 +72,7 @@ class Board:
         place = f"{machine['processor']}, {machine['cores']} cores" + (f", {len(gpus)} × {gpus[0]}" if gpus else "")
         turns = [len(set(row["block"])) for row in (self.rows if rows is None else rows) if row["status"] == OK]
         counts = f"{min(turns)} to {max(turns)} rounds" if turns and min(turns) != max(turns) else ""
-        counts = counts or (f"{turns[0]} round{'s' * (turns[0] > 1)}" if turns else "")
+        counts = counts or (counted(turns[0], "round") if turns else "")
         parts = [
             place, self._backends(), f"torch {versions['torch']}, Python {versions['python']}",
             f"commit {', '.join(commits)}", self.headers[-1]["time"][:10], counts, *self._warnings(),

@@ -7,6 +7,7 @@ from typing import Any
 from ..cells import Cell
 from ..intervals import of_row
 from ..rows import OK, Row
+from ..words import counted
 from . import style
 from .board import Board, Measured
 from .undrawable import Undrawable
@@ -21,13 +22,13 @@ def draw(made: Board) -> Any:
         raise Undrawable("no group has three bucket caps or more (sweeps default and buckets have)")
     rows = [row for group in panels for row in group.rows]
     caption = made.caption(
-        "Median time of a step (slowest rank) with 95 % BCa interval. default: no cap given, 25 MiB and 1 MiB for the "
+        "Median time of a step (slowest rank) with 95 % interval. default: no cap given, 25 MiB and 1 MiB for the "
         "first bucket. Dotted: the same step without any communication.", rows,
     )  # fmt: skip
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=3.0 if len(panels) < 4 else 2.5, legend_lines=2)
     for axis, group in zip(axes, panels, strict=True):
         _panel(axis, group, made.subjects)
-        axis.set_title(f"{group.axes['workload']}, {group.axes['world']} ranks")
+        axis.set_title(f"{group.axes['workload']}, {counted(group.axes['world'], 'rank')}")
     axes[0].set_ylabel("time of a step, ms")
     style.legend(figure, axes, columns=3)
     return figure

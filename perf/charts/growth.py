@@ -40,7 +40,7 @@ def _said(made: Board, found: list[Series]) -> str:
     return (
         "Medians with 95 % intervals; lines: the fitted law, chosen by the corrected Akaike score. 400 tiny parameters "
         f"and 2 ranks where that does not vary; 100 against ranks. {crowd if most > cores else ''}"
-        "Red: faster than it should."
+        "Red: the cost grows faster than it should."
     )
 
 
@@ -63,8 +63,8 @@ def _panel(axis: Any, mine: list[Series], subjects: list[str]) -> None:
         line = np.linspace(xs[0], xs[-1], 100)
         axis.plot(line, fit(line), color=look["color"], linewidth=1.2, linestyle=":" if one.subject == "suite" else "-")
         told.append((_short(fit), look["color"]))
-        if one.verdict.startswith("faster"):
-            told.append(("faster than it should", style.WRONG))
+        if one.verdict.startswith("grows faster"):
+            told.append(("grows too fast", style.WRONG))
     style.from_zero(axis, room=1.12 + 0.13 * len(told))
     low, _ = axis.get_ylim()
     axis.set_ylim(min(low, 0.0))

@@ -9,6 +9,8 @@ from ..cells import Cell
 from ..intervals import NOTHING, Interval, Rounds, of_difference
 from ..ratio import by_round
 from ..rows import OK, Row
+from ..signs import less_p, more_p, standing
+from ..words import counted
 from . import style
 from .board import Board
 from .undrawable import Undrawable
@@ -37,12 +39,13 @@ def draw(made: Board) -> Any:
     shown = found[:_MOST_LINES]
     caption = made.caption(
         "Differences of the times of a step, interleaved minus sequential, in the same round and the same processes: "
-        "small dots are rounds, the large mark is their median with its 95 % BCa interval (filled: clear of 0).",
+        "small dots are rounds, the large mark is their median with its 95 % interval by order statistics (filled: not "
+        "0, corrected for the number of lines by Benjamini and Hochberg).",
         [row for one in shown for row in one.rows],
     )
     figure, (axis,) = style.sheet(TITLE, caption, 1, height_in=0.75 + 0.36 * len(shown))
-    for place, one in enumerate(shown):
-        _drawn(axis, place, one, made.subjects)
+    for place, (one, clear) in enumerate(zip(shown, _clear(shown), strict=True)):
+        _drawn(axis, place, one, made.subjects, clear)
     axis.axvline(0, color=style.INK, linewidth=1)
     axis.set_yticks(range(len(shown)), [f"{one.subject} · {one.name}" for one in shown])
     axis.set_ylim(len(shown) - 0.4, -0.6)
@@ -70,7 +73,7 @@ def _difference(sequential: Row, interleaved: Row) -> Difference:
     cell = Cell(**sequential["axes"])
     words = [cell.workload, cell.optimizer, f"cap {cell.cap_mib:g}" if cell.cap_mib else ""]
     words.append("sharded" if cell.shard_buckets else "")
-    words += ["reduce-scatter" if cell.hook == "reduce_scatter" else "", f"{cell.world} ranks"]
+    words += ["reduce-scatter" if cell.hook == "reduce_scatter" else "", f"{counted(cell.world, 'rank')}"]
     name = " · ".join(word for word in words if word)
     wrong = next((row for row in (interleaved, sequential) if row["status"] != OK), None)
     if wrong is not None:
@@ -82,7 +85,15 @@ def _difference(sequential: Row, interleaved: Row) -> Difference:
     return Difference(name, cell.subject, both, whole, "", (sequential, interleaved))
 
 
-def _drawn(axis: Any, place: int, one: Difference, subjects: list[str]) -> None:
+def _clear(shown: list[Difference]) -> list[bool]:
+    """Which are not 0, told together."""
+    known = [place for place, one in enumerate(shown) if one.whole.known]
+    samples = [shown[place].whole.sample for place in known]
+    stands = standing([2 * min(less_p(one, 0.0), more_p(one, 0.0)) for one in samples])
+    return [dict(zip(known, stands, strict=True)).get(place, False) for place in range(len(shown))]
+
+
+def _drawn(axis: Any, place: int, one: Difference, subjects: list[str], clear: bool) -> None:
     if one.trouble:
         axis.plot([0], [place], marker="x", color=style.WRONG, zorder=5)
         axis.annotate(one.trouble, (0, place), (8, 0), textcoords="offset points", va="center", fontsize=7.5,
@@ -93,6 +104,5 @@ def _drawn(axis: Any, place: int, one: Difference, subjects: list[str]) -> None:
     axis.scatter(list(one.rounds.values()), spread, s=9, color=look["color"], alpha=0.35, linewidths=0)
     if one.whole.known:
         axis.plot([one.whole.low, one.whole.high], [place, place], color=look["color"], linewidth=2.4)
-    clear = one.whole.known and (one.whole.high < 0 or one.whole.low > 0)
     axis.plot([one.whole.point], [place], markersize=7.5, markerfacecolor=look["color"] if clear else "white",
               linestyle="", zorder=4, **look)  # fmt: skip

@@ -6,9 +6,10 @@ import statistics
 from typing import Any
 
 from ..cells import Cell
-from ..noise import judged, of_group
+from ..noise import DIFFERENT, of_group, verdicts
 from ..ratio import Ratio, ratio
 from ..rows import OK, Row
+from ..words import counted
 from . import style
 from .board import Board, Measured, label
 from .undrawable import Undrawable
@@ -27,14 +28,18 @@ def draw(made: Board) -> Any:
     shown, more = pairs[:_MOST_LINES], max(0, len(pairs) - _MOST_LINES)
     first, last = shown[0][1]["subject"], shown[0][2]["subject"]
     caption = made.caption(
-        f"Ratio of the medians of the times, {first} over {last}, measured interleaved in the same processes, with its "
-        "95 % BCa interval (none: too few rounds; filled: it is clear of 1). Grey: how far from 1 the same "
-        f"cell comes out against itself here. {_usual_world(shown)} ranks where nothing else is said."
+        f"Median of the rounds' ratios, time of {first} over {last}, measured interleaved in the same processes, with "
+        "its 95 % interval by order statistics (none: too few rounds; filled: not 1, corrected for the number of lines "
+        "by Benjamini and Hochberg). Grey: how far from 1 the same "
+        f"cell comes out against itself here. {counted(_usual_world(shown), 'rank')} where nothing else is said."
         + (f" {more} more pairs are in the record." if more else ""),
         [row for _, *both in shown for row in both],
     )  # fmt: skip
     figure, (axis,) = style.sheet(f"Is {first} faster than {last}?", caption, 1, height_in=0.6 + 0.235 * len(shown))
-    found = [_drawn(axis, place, *pair) for place, pair in enumerate(shown)]
+    found = [_ratio(*pair) for pair in shown]
+    clear = _clear(shown, found)
+    for place, pair in enumerate(shown):
+        _drawn(axis, place, *pair, found[place], clear[place])
     axis.axvline(1, color=style.INK, linewidth=1)
     axis.set_yticks(range(len(shown)), [_name(pair, shown) for pair in shown])
     axis.set_ylim(len(shown) - 0.4, -0.6)
@@ -80,24 +85,32 @@ def _twin(row: Row, rows: list[Row], last: str) -> Row | None:
     return next((other for other in rows if other["axes"] == wanted), None)
 
 
-def _drawn(axis: Any, place: int, group: Measured, row: Row, twin: Row) -> Ratio | None:
+def _ratio(_: Measured, row: Row, twin: Row) -> Ratio | None:
+    return ratio(row, twin) if row["status"] == twin["status"] == OK else None
+
+
+def _clear(shown: list[Pair], found: list[Ratio | None]) -> list[bool]:
+    """Which differ, told together."""
+    beside = [(one, of_group(group.rows)) for one, (group, *_) in zip(found, shown, strict=True) if one]
+    said = iter(verdicts(beside))
+    return [one is not None and next(said) in DIFFERENT for one in found]
+
+
+def _drawn(axis: Any, place: int, group: Measured, row: Row, twin: Row, found: Ratio | None, clear: bool) -> None:
     noise = group.noise
     if noise is not None:
         axis.fill_betweenx([place - 0.5, place + 0.5], 1 / (1 + noise), 1 + noise, color=style.BAND, linewidth=0)
-    wrong = next((each for each in (row, twin) if each["status"] != OK), None)
-    if wrong is not None:
+    if found is None:
+        wrong = next(each for each in (row, twin) if each["status"] != OK)
         axis.plot([1], [place], marker="x", color=style.WRONG, zorder=5)
         axis.annotate(f"{wrong['subject']}: {wrong['status']}", (1, place), (8, 0), textcoords="offset points",
                       va="center", fontsize=7.5, color=style.WRONG)  # fmt: skip
-        return None
-    found = ratio(row, twin)
-    clear = judged(found, of_group(group.rows)) in ("faster", "slower")
+        return
     colour = style.INK if not clear else style.BLUE if found.point < 1 else style.VERMILION
-    if found.low <= found.high:
+    if found.known:
         axis.plot([found.low, found.high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
     look = {"marker": "o" if found.point < 1 else "s", "markerfacecolor": colour if clear else "white"}
     axis.plot([found.point], [place], color=colour, zorder=4, **look)
-    return found
 
 
 def _ends(found: list[Ratio]) -> tuple[float, float]:
@@ -118,5 +131,5 @@ def _name(pair: Pair, shown: list[Pair]) -> str:
     if cell.unit == "epoch":
         words.append(f"{cell.skew.replace('_', ' ')} {cell.skew_fraction:g}")
     if cell.world != _usual_world(shown):
-        words.append(f"{cell.world} rank{'s' * (cell.world > 1)}")
+        words.append(counted(cell.world, "rank"))
     return " · ".join(word for word in words if word)

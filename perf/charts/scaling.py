@@ -27,7 +27,7 @@ def draw(made: Board) -> Any:
     rows = [row for worlds in panels.values() for by_subject in worlds.values() for row in by_subject.values()]
     caption = made.caption(
         "Every rank has the same batch at every world size, so 1 is perfect. Median time of a step on one rank over "
-        "that on so many, with 95 % BCa interval. Dotted: the same step without any communication, which loses time "
+        "that on so many, with 95 % interval. Dotted: the same step without any communication, which loses time "
         "only because ranks share the machine.", rows,
     )  # fmt: skip
     height_in = 2.9 if len(panels) < 4 else 2.4

@@ -7,6 +7,7 @@ from typing import Any
 from ..derived import bound, floor_of
 from ..intervals import of_median, of_row
 from ..rows import OK, Row
+from ..words import counted
 from . import style
 from .board import Board, Measured
 from .undrawable import Undrawable
@@ -30,14 +31,14 @@ def draw(made: Board) -> Any:
     shown = dict(list(panels.items())[:_MOST_PANELS])
     rows = [row for groups in shown.values() for group in groups for row in group.rows]
     caption = made.caption(
-        "Time of a whole run until the last rank is done, slowest rank, median and 95 % BCa interval. Join trains all "
+        "Time of a whole run until the last rank is done, slowest rank, median and 95 % interval. Join trains all "
         "inputs; flag and drop_last leave out what the shortest rank lacks, which is why they end sooner. Bound: the "
         "sum over iterations of the slowest active rank's own time, measured beside without communication.", rows,
     )  # fmt: skip
     figure, panes = style.sheet(TITLE, caption, len(shown), height_in=3.0 if len(shown) < 4 else 2.5, legend_lines=3)
     for axis, (key, groups) in zip(panes, shown.items(), strict=True):
         _panel(axis, groups, made.subjects)
-        axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}, {key[2]} ranks")
+        axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}, {counted(key[2], 'rank')}")
     panes[0].set_ylabel("time of a run, ms")
     style.legend(figure, panes, columns=len(made.subjects) + 1)
     return figure

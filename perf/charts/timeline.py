@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..trace import PHASES, Iteration, Span, iterations_of, overlap
+from ..words import counted
 from . import style
 from .board import Board, backend
 from .undrawable import Undrawable
@@ -34,7 +35,7 @@ def draw(trace: dict[str, Any]) -> Any:
         "collective of the rank is under way; white: the host's own work, or another process on the core. Overlap: the "
         f"share of the collectives' time during which the rank computes.{more} {backend(first.backend)}.", [],
     )  # fmt: skip
-    title = f"{TITLE} ({first.workload}, {first.world} ranks)"
+    title = f"{TITLE} ({first.workload}, {counted(first.world, 'rank')})"
     figure, axes = style.sheet(
         title, caption, len(iterations), height_in=0.62 + 0.42 * ranks, columns=1, legend_lines=1, sharex=True
     )  # fmt: skip

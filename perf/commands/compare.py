@@ -17,11 +17,11 @@ from .. import compare
 from ..axes import nearest
 from ..table import wide_console
 
-SLOWER = 1
+SLOWER, UNDECIDED = 1, 2
 
 
 def compared(given: Namespace) -> int:
-    """Compare; 1 if anything is clearly slower, 0 if not."""
+    """Compare; 1 if anything is clearly slower, 0 if not, 2 if too few runs can tell nothing."""
     made = _made(given)
     if not made.lines:
         notes = f" ({'; '.join(made.notes)})" if made.notes else ""
@@ -32,6 +32,8 @@ def compared(given: Namespace) -> int:
         _print(made)
         if given.markdown:
             _write(Path(given.markdown), compare.markdown(made))
+    if made.undecidable:
+        return UNDECIDED
     return SLOWER if made.slower else 0
 
 
@@ -102,10 +104,11 @@ def _print(made: compare.Comparison) -> None:
     for heading in ("first, ms", "second, ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("second / first, 95 %", no_wrap=True)
+    table.add_column("lag 1", justify="right", no_wrap=True)
     table.add_column("second is", no_wrap=True)
     styles = {"slower": "red", "faster": "green"}
     for line in compare.ordered(made):
-        words = [line.series, compare.ms(line.first_ns), compare.ms(line.second_ns), str(line.found)]
+        words = [line.series, compare.ms(line.first_ns), compare.ms(line.second_ns), str(line.found), line.lag_1]
         table.add_row(*map(Text, words), Text(line.said, style=styles.get(line.said, "")))
     console.print(f"first: {made.first}\nsecond: {made.second}", markup=False, soft_wrap=True)
     console.print(table)

@@ -29,6 +29,7 @@ from ..progress import Watch, spoken
 from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
 from ..runner import BUDGET_GONE, LocalRunner, Runner
 from ..table import in_order, main_table, wide_console
+from ..words import counted
 from .chart import closing
 from .reported import reported
 
@@ -111,9 +112,10 @@ def _show_plan(asked: Asked) -> None:
             console.print(f"  {cell.variant}" + (f"   (known: {trouble})" if trouble else ""), markup=False)
     for reason, count in planned.left_out.items():
         console.print(f"left out: {count} × {reason}", markup=False)
-    whole = f"{planned.cells} cells in {len(planned.groups)} groups, about {spoken(estimate(planned, cores))}"
+    whole = f"{counted(planned.cells, 'cell')} in {counted(len(planned.groups), 'group')}"
+    whole += f", about {spoken(estimate(planned, cores))}"
     least = spoken(estimate(planned, cores, LEAST_ROUNDS))
-    console.print(f"{whole} for {planned.sweep.rounds} rounds on a quiet machine; {least} at the fewest")
+    console.print(f"{whole} for {counted(planned.sweep.rounds, 'round')} on a quiet machine; {least} at the fewest")
 
 
 def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namespace) -> int:
@@ -180,7 +182,7 @@ def _judged(asked: Asked, stderr: Console) -> reliance.Judged:
         stderr.print("perf: under a launcher no clause is judged; name a record of the suite by --judged")
         return reliance.Judged()
     clauses = reliance.relied_on_by(asked.planned.all_cells())
-    stderr.print(f"perf: first the suite judges the {len(clauses)} clauses that these cells rely on")
+    stderr.print(f"perf: first the suite judges the {counted(len(clauses), 'clause')} that these cells rely on")
     return reliance.judged_now(asked.planned.all_cells(), asked.specs)
 
 

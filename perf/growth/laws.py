@@ -199,9 +199,9 @@ def said(points: Sequence[Point], expected: str) -> str:
         return "falls"
     order = {NONE: 0.0, LOG: 0.1, LINEAR: 1.0}[expected]
     if chosen.order < order:
-        return "slower than expected"
+        return "grows slower than expected"
     at = departs(points, expected)
-    return "faster than expected" + (f", from {at:g} on" if at is not None else "")
+    return "grows faster than expected" + (f", from {at:g} on" if at is not None else "")
 
 
 def _indistinct(one: Fit, chosen: Fit) -> bool:

@@ -10,7 +10,7 @@ from rich.text import Text
 from .costs import Series
 
 _HEADINGS = ("cost, ms", "x", "whose", "points", "fitted law, 95 %", "expected", "which is")
-_FINE = ("as expected", "does not grow", "slower than expected", "falls")
+_FINE = ("as expected", "does not grow", "grows slower than expected", "falls")
 
 
 def as_table(found: Sequence[Series]) -> Table:
@@ -24,7 +24,7 @@ def as_table(found: Sequence[Series]) -> Table:
 
 
 def _style(verdict: str) -> str:
-    return "green" if verdict in _FINE else "red" if verdict.startswith("faster") else "yellow"
+    return "green" if verdict in _FINE else "red" if verdict.startswith("grows faster") else "yellow"
 
 
 def as_markdown(found: Sequence[Series], note: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,8 @@ from reports.records import RecordFile
 from ..charts.board import Board, Measured, board
 from ..intervals import Interval
 from ..rows import OK, Row
-from .verdicts import NOT_MEASURED, Target
+from ..signs import standing
+from .verdicts import CANNOT_TELL, NOT_MEASURED, Target
 
 _PLAIN = {
     "hook": "none", "strategy": "plain", "zero": "off", "cap_mib": 0.0, "bucket_view": False, "shard_buckets": False,
@@ -30,10 +31,23 @@ class Part:
     why: str = ""
     beside: str = ""  # the figure of whom it is compared with, for scale
     noise: float | None = None  # how far from 1 a cell comes out against itself here
+    stands: bool = True  # what the interval says, when all the table's verdicts are told together
 
     @property
     def verdict(self) -> str:
-        return self.target.verdict(self.found)
+        said = self.target.verdict(self.found)
+        return said if self.stands or said == NOT_MEASURED else CANNOT_TELL
+
+
+def corrected(parts: Sequence[Part]) -> list[Part]:
+    """The parts as verdicts that are told together; those that were counted and not measured are certain."""
+    places, p_values = [], []
+    for place, part in enumerate(parts):
+        if part.found is not None and part.found.known and part.found.sample.rounds:
+            places.append(place)
+            p_values.append(part.target.p_value(part.found))
+    stands = dict(zip(places, standing(p_values), strict=True))
+    return [replace(part, stands=stands.get(place, True)) for place, part in enumerate(parts)]
 
 
 class Missing(Exception):

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from ..intervals import Interval, of_difference, of_median
-from ..ratio import LEAST_ROUNDS, LEVEL, Ratio, by_round, paired
+from ..intervals import NOTHING, Interval, of_difference, of_median
+from ..ratio import Ratio, by_round, paired
 from ..rows import Row
+from ..signs import interval, sample
 
 Rounds = Mapping[int, float]
-_RESAMPLES = 4000
 
 
 def exact(value: float) -> Interval:
@@ -24,7 +23,7 @@ def exact(value: float) -> Interval:
 
 
 def ratio(first: Row, second: Row) -> Interval:
-    """The ratio of the medians of the times."""
+    """The median of the rounds' ratios of the times."""
     return _interval(paired(by_round(first), by_round(second)))
 
 
@@ -59,31 +58,19 @@ def added(with_it: Row, without: Row) -> dict[int, float]:
 
 
 def ratio_of_added(mine: Rounds, theirs: Rounds) -> Interval:
-    """The median of what ours adds over that of what theirs adds, with a percentile interval over resampled rounds.
+    """What ours adds over what theirs adds: the medians' quotient, and the numbers that the sign test allows.
 
-    Where theirs adds nothing in a resample, ours is endlessly more; where ours adds nothing either, it may be anything.
+    Where what theirs adds is not clear of nothing, ours may be endlessly more; where ours is not either, anything.
     """
-    import numpy as np
-
     both = sorted(mine.keys() & theirs.keys())
     if not both:
-        return Interval(math.nan, math.nan, math.nan, 0)
-    above, below = (np.array([one[number] for number in both]) for one in (mine, theirs))
-    point = _over(np.median(above), np.median(below))
-    if len(both) < LEAST_ROUNDS:
-        return Interval(float(point), math.nan, math.nan, len(both))
-    picks = np.random.default_rng(7).integers(len(both), size=(_RESAMPLES, len(both)))
-    tops, bottoms = np.median(above[picks], axis=1), np.median(below[picks], axis=1)
-    found, anything = _over(tops, bottoms), (tops <= 0) & (bottoms <= 0)
-    low = np.quantile(np.where(anything, -np.inf, found), (1 - LEVEL) / 2, method="inverted_cdf")
-    high = np.quantile(found, (1 + LEVEL) / 2, method="inverted_cdf")
-    return Interval(float(point), float(low), float(high), len(both))
-
-
-def _over(above: Any, below: Any) -> Any:
-    import numpy as np
-
-    return np.where(below > 0, above / np.where(below > 0, below, 1.0), np.inf)
+        return NOTHING
+    above, below = ([one[number] for number in both] for one in (mine, theirs))
+    data = sample(above, below)
+    low, high = interval(data)
+    under = statistics.median(below)
+    point = statistics.median(above) / under if under > 0 else math.inf
+    return Interval(point, min(low, point), max(high, point), len(both), data)  # NaN stays: it comes first
 
 
 def least(rows: Sequence[Row], phase: str = "") -> Row:
@@ -98,4 +85,4 @@ def of_samples(samples_ns: Sequence[float], unit: float) -> Interval:
 
 
 def _interval(found: Ratio) -> Interval:
-    return Interval(found.point, found.low, found.high, found.rounds)
+    return Interval(found.point, found.low, found.high, found.rounds, found.sample)

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from ..intervals import Interval
-from .evidence import Evidence, Part
+from ..signs import correlation
+from .evidence import Evidence, Part, corrected
 from .lines import LINES, Line
 from .verdicts import CANNOT_TELL, MISSED, NOT_MEASURED, REACHED, worst
 
 _COLOURS = {REACHED: "green", MISSED: "red", CANNOT_TELL: "yellow", NOT_MEASURED: "dim"}
-_HEADINGS = ("what", "target", "ratio of medians, 95 %", "theirs", "noise", "which is")
+_HEADINGS = ("what", "target", "median ratio of rounds, 95 %", "lag 1", "theirs", "noise", "which is")
+_NOTE = (
+    "Ratios are {} / {}. Intervals by order statistics, wider where rounds take after each other (lag 1: their "
+    "correlation, from 12 rounds on). Verdicts are corrected for how many they are (Benjamini and Hochberg)."
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,10 @@ class Judged:
 
 
 def judged(evidence: Evidence) -> list[Judged]:
-    return [Judged(line, list(line.parts(evidence))) for line in LINES]
+    """All lines; their verdicts are told together."""
+    parts = [list(line.parts(evidence)) for line in LINES]
+    every = iter(corrected([part for mine in parts for part in mine]))
+    return [Judged(line, [next(every) for _ in mine]) for line, mine in zip(LINES, parts, strict=True)]
 
 
 def as_text(lines: list[Judged], ours: str, theirs: str) -> Text:
@@ -68,7 +76,7 @@ def as_text(lines: list[Judged], ours: str, theirs: str) -> Text:
     rows = [(f"  {name}", *words) for line in lines for _, (name, *words, _) in line.rows]
     widths = [max([len(heading), *(len(row[at]) for row in rows)]) for at, heading in enumerate(_HEADINGS[:-1])]
     text = Text(f"{_columns(_HEADINGS[:-1], widths)}  {_HEADINGS[-1]}\n", style="dim")
-    text.append(f"Ratios are {ours} / {theirs}.\n")
+    text.append(f"{_NOTE.format(ours, theirs)}\n")
     for line in lines:
         text.append(f"{line.line.what}: {line.line.target}", style="bold")
         text.append(f"  {line.counted}\n", style=f"bold {_COLOURS[line.verdict]}")
@@ -86,16 +94,17 @@ def as_markdown(lines: list[Judged], ours: str, theirs: str) -> str:
     """The same; a figure that was not measured keeps its row, with the reason."""
     rows = [f"| {' | '.join(_HEADINGS)} |", f"|{' --- |' * len(_HEADINGS)}"]
     for line in lines:
-        words = (f"**{line.line.what}**", line.line.target, line.span, "", "", f"**{line.counted}**")
+        words = (f"**{line.line.what}**", line.line.target, line.span, "", "", "", f"**{line.counted}**")
         rows.append(f"| {' | '.join(words)} |")
         rows += [f"| {' | '.join(words)} |" for _, words in line.rows]
-    return "\n".join([f"Ratios are {ours} / {theirs}.", "", *rows, ""])
+    return "\n".join([_NOTE.format(ours, theirs), "", *rows, ""])
 
 
 def _cells(part: Part) -> tuple[str, ...]:
     said = part.verdict if part.found is not None else f"{part.verdict}: {part.why}"
     noise = "" if part.noise is None else f"±{100 * part.noise:.0f} %"
-    return part.name, str(part.target), _figure(part), part.beside, noise, said
+    lag = correlation(part.found.sample) if part.found is not None else ""
+    return part.name, str(part.target), _figure(part), lag, part.beside, noise, said
 
 
 def _figure(part: Part) -> str:
@@ -104,7 +113,8 @@ def _figure(part: Part) -> str:
         return ""
     unit = f" {part.target.unit}" if part.target.unit else ""
     if not found.known:
-        return f"{_digits(found.point)}{unit} (too few rounds)"
+        why = "rounds too much alike" if found.sample.correlation > 0 else "too few rounds"
+        return f"{_digits(found.point)}{unit} ({why})"
     if found.low == found.high:
         return f"{_digits(found.point)}{unit}"
     return f"{_digits(found.point)}{unit} {_ends(found)}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..intervals import Interval
+from ..signs import less_p, more_p
 
 REACHED, MISSED, CANNOT_TELL, NOT_MEASURED = "reached", "missed", "cannot tell", "not measured"
 _WORST_FIRST = (MISSED, NOT_MEASURED, CANNOT_TELL, REACHED)
@@ -34,6 +35,13 @@ class Target:
         if low <= found.low and found.high <= high:
             return REACHED
         return MISSED if found.low > high or found.high < low else CANNOT_TELL
+
+    def p_value(self, found: Interval) -> float:
+        """Of what ``verdict`` says: how probable so many rounds on that side are if it were not so (two sides)."""
+        low, high = self.limit - (self.within or 0.0), self.limit + (self.within or 0.0)
+        if self.verdict(found) == REACHED:
+            return 2 * max(less_p(found.sample, high), 0.0 if self.within is None else more_p(found.sample, low))
+        return 2 * min(more_p(found.sample, high), 1.0 if self.within is None else less_p(found.sample, low))
 
 
 def worst(verdicts: Sequence[str]) -> str:

@@ -231,8 +231,8 @@ def accounting(judged: JudgedHistory) -> list[str]:
     if told.same_verdicts:
         share = f"{told.same_low:.1g} to {told.same_high:.1g}"
         lines.append(
-            f"Series that are measured against themselves: {told.same_alarms} false alarms in {told.same_verdicts:,} "
-            f"verdicts; the false-alarm rate lies between {share} for each verdict (95 %)."
+            f"Series that are measured against themselves: {plural(told.same_alarms, 'false alarm')} in "
+            f"{told.same_verdicts:,} verdicts; the false-alarm rate lies between {share} for each verdict (95 %)."
         )
     sizes = sorted(
         one.detectable for one in judged.series if one.current and one.detectable is not None and not one.young

@@ -209,19 +209,28 @@ def _accounting(series: Iterable[Series]) -> Accounting:
         for one in series
     ]
     verdicts, alarms = sum(c[0] for c in counted), sum(c[2] for c in counted if not c[1])
-    same, false = sum(c[0] for c in counted if c[1]), sum(c[2] for c in counted if c[1])
-    return Accounting(verdicts, alarms, same, false, *interval(false, same))
+    same, false = [c[0] for c in counted if c[1]], [c[2] for c in counted if c[1]]
+    return Accounting(verdicts, alarms, sum(same), sum(false), *clustered(false, same))
 
 
 def _alarms(series: Series) -> int:
     return sum(change.worse and change.state is not State.NEW for change in series.changes)
 
 
-def interval(happened: int, of: int) -> tuple[float, float]:
-    """The exact 95 % interval (Clopper-Pearson) of a rate."""
-    from scipy.special import betaincinv
+def clustered(happened: Sequence[int], of: Sequence[int]) -> tuple[float, float]:
+    """The 95 % interval of a rate that was counted in groups: series, machines, or whole histories.
 
-    if not of:
+    What happens within a group hangs together (a night is noisy for all series, a false alarm stands for nights), so
+    only groups are independent. Poisson's interval, of a count divided by how much more than by chance groups differ.
+    """
+    from scipy.stats import gamma
+
+    groups = [(count, size) for count, size in zip(happened, of, strict=True) if size]
+    total, whole = sum(count for count, _ in groups), sum(size for _, size in groups)
+    if not whole:
         return 0.0, 1.0
-    low = float(betaincinv(happened, of - happened + 1, 0.025)) if happened else 0.0
-    return low, float(betaincinv(happened + 1, of - happened, 0.975)) if happened < of else 1.0
+    expected = [(count, total * size / whole) for count, size in groups]
+    excess = sum((count - mean) ** 2 / mean for count, mean in expected) if total else 0.0
+    share = max(1.0, excess / max(1, len(groups) - 1))
+    low = float(gamma.ppf(0.025, total / share)) * share / whole if total else 0.0
+    return low, min(1.0, float(gamma.ppf(0.975, total / share + 1)) * share / whole)

@@ -238,7 +238,7 @@ class Accounting:
     alarms: int  # regressions confirmed
     same_verdicts: int  # of those, of a subject against itself
     same_alarms: int  # each of these is false
-    same_low: float  # interval of the false-alarm rate for each verdict, from the same-against-same series
+    same_low: float  # interval of the false-alarm rate for each verdict, from those series, each counted as one
     same_high: float
 
 

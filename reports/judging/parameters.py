@@ -1,4 +1,4 @@
-"""The numbers that decide whether a change is one: a single frozen value, printed wherever a verdict is shown."""
+"""The numbers that decide whether a change is one: a single frozen value, told on the page and with each record."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _doubts(tonight: Tonight, judged: JudgedHistory, doubtful: Sequence[Series],
     commit = commit_of(judged, tonight.asked.machine, few)
     if young and not commit:
         print("nightly: no earlier night tells a commit with other code to measure beside tonight's", file=sys.stderr)
-    folder = (tonight.work / f"code-{commit[:10]}").resolve()
+    folder = (tonight.work / "code-before").resolve()
     added = False
     with checked_out(commit, folder) if commit else nullcontext(None) as code:
         times = judged.parameters.early_again if code else judged.parameters.again

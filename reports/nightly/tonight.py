@@ -36,7 +36,7 @@ def run(
     limit_s = tonight.asked.stop_s(part, budget_s)
     log = tonight.work / f"{out.name}.log"
     about = f", about {budget_s:.0f} s" if part == "perf" else ""
-    print(f"nightly: {out.name}{about}, stopped after {limit_s:.0f} s (output in {log})", file=sys.stderr, flush=True)
+    print(f"nightly: running {out.name}{about}; its output goes to {log}", file=sys.stderr, flush=True)
     try:
         ended = child.run(command, log, limit_s, code)
     except OSError as error:

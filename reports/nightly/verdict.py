@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,11 @@ from ..findings import Urgency, few_nights, findings
 from ..history.layout import VERDICT
 from ..judging import Change, ClauseState, JudgedHistory, Machine, Series, State
 from ..records import Writer, identity
+from ..words import plural
 
-__all__ = ["VERDICT", "told", "written"]
+__all__ = ["VERDICT", "explained", "told", "written"]
+
+_SHOWN = 3  # lines of each kind
 
 
 def written(judged: JudgedHistory, machine: Machine, path: Path) -> Path:
@@ -47,26 +50,41 @@ def _rows(judged: JudgedHistory, machine: Machine) -> Iterator[dict[str, Any]]:
 
 
 def told(judged: JudgedHistory, machine: Machine) -> str:
-    """The verdict in words."""
-    current = _current(judged, machine)
-    count = {state: sum(one.state is state for one in current) for state in State}
-    lines = [f"{machine.name}: {machine.health.value.upper()}", *(f"  {reason}" for reason in machine.reasons)]
-    lines += [f"  reproduce: {command}" for command in _commands(judged, machine)]
-    lines += [
-        f"  new, not certain yet: {one.name} {change.effect:+.1%} since {change.since}"
-        for one in current
+    """Tonight in a few lines: healthy or not, what regressed since when, how to reproduce it; the page has the rest."""
+    counts = ", ".join(f"{count} {state}" for state, count in _counts(judged, machine).items()) or "none judged"
+    lines = [f"{machine.name}: {machine.health.value.upper()} tonight (series: {counts})"]
+    lines += _first(machine.reasons)
+    lines += _first([f"reproduce: {command}" for command in _commands(judged, machine)])
+    lines += _first([
+        f"new, not certain yet: {one.name} {change.effect:+.1%} since {change.since}"
+        for one in _current(judged, machine)
         if (change := _standing(one)) and change.state is State.NEW
-    ]
-    counted = ", ".join(f"{count[state]} {state.value}" for state in State if count[state])
+    ])  # fmt: skip
+    if judged.left_out:
+        lines.append(f"  {plural(len(judged.left_out), 'file')} of the history could not be used")
+    return "\n".join(lines)
+
+
+def explained(judged: JudgedHistory, machine: Machine) -> str:
+    """What the verdict rests on: the nights, what was left out, and how it was judged."""
     missed = sum(night.status == "missed" for night in machine.nights)
     half = sum(night.status == "half" for night in machine.nights)
-    lines.append(f"series: {counted or 'none'}")
-    lines.append(f"nights: {len(machine.nights)}, of which {missed} missed and {half} half")
+    lines = [f"nights: {len(machine.nights)}, of which {missed} missed and {half} half"]
     lines += [few for few in [few_nights(judged, [machine])] if few]
-    if judged.left_out:
-        lines.append(f"left out of the history: {len(judged.left_out)}")
-        lines += [f"  {one.path}: {one.kind}: {one.why}" for one in judged.left_out]
-    return "\n".join([*lines, *(f"  {sentence}" for sentence in judged.parameters.sentences())])
+    lines += [f"left out: {one.path}: {one.kind}: {one.why}" for one in judged.left_out]
+    return "\n".join(f"  {line}" for line in (*lines, *judged.parameters.sentences()))
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    """Indented, and no more of them than are read."""
+    more = len(lines) - _SHOWN
+    return [f"  {line}" for line in lines[:_SHOWN]] + ([f"  … and {more} more on the page"] if more > 0 else [])
+
+
+def _counts(judged: JudgedHistory, machine: Machine) -> dict[str, int]:
+    """How many series stand where."""
+    states = [one.state for one in _current(judged, machine)]
+    return {state.value: states.count(state) for state in State if state in states}
 
 
 def _commands(judged: JudgedHistory, machine: Machine) -> list[str]:

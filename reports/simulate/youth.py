@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..judging.judge import interval
+from ..judging.judge import clustered
 from ..judging.nights import Measured
 from ..judging.parameters import Parameters
 from ..judging.reference import Counts, Flags, Floats
@@ -92,25 +92,26 @@ class _Machine:
 def replayed(world: Youth, seed: int, parameters: Parameters) -> Told:
     """Replay the first nights of all machines."""
     random = np.random.default_rng(seed)
-    verdicts = false = again = 0
+    verdicts, false, again = [0] * world.machines, [0] * world.machines, 0
     found: Counts = np.zeros(3, dtype=np.int64)
     sizes: list[float] = []
-    for _ in range(world.machines):
+    for number in range(world.machines):
         machine = _Machine(world, random)
         changed = machine.steps > 0
         known = np.zeros(world.ratios, dtype=np.bool_)
         for night, (judged, doubtful, regressed, least) in enumerate(_nights(machine, parameters)):
-            verdicts += int((judged & ~changed).sum())
+            verdicts[number] += int((judged & ~changed).sum())
             again += int((doubtful & ~changed).sum())
-            false += int((regressed & ~changed).sum())
+            false[number] += int((regressed & ~changed).sum())
             sizes += least[np.isfinite(least)].tolist() if night == 2 else []
             known |= regressed
             if 2 <= night < 5:
                 found[night - 2] += int((known & changed).sum())
     changes = max(1, world.machines * int(world.ratios // 8))
-    low, high = interval(false, verdicts)
+    low, high = clustered(false, verdicts)  # a machine's ratios share its nights
     shares = tuple(float(count) / changes for count in found) if world.step else ()
-    return Told(verdicts, false, false / max(verdicts, 1), low, high, again / max(verdicts, 1), shares,
+    whole = max(1, sum(verdicts))
+    return Told(sum(verdicts), sum(false), sum(false) / whole, low, high, again / whole, shares,
                 float(np.median(sizes)))  # fmt: skip
 
 
