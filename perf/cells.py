@@ -56,6 +56,19 @@ class Cell:
     def series(self) -> str:
         return f"{self.shared} | {self.variant}"
 
+    @property
+    def joins(self) -> bool:
+        """Whether what is measured runs within a Join."""
+        return self.strategy in ("join", "throwing")
+
+    @property
+    def follows_last(self) -> bool:
+        """Whether buffers come from the highest active rank, as within a Join; elsewhere from the first.
+
+        torch's joinables stay enabled after a Join, a break of DDPJ-027 that is listed; its cells are held to that.
+        """
+        return self.joins or (self.strategy == "after_join" and self.subject == "torch")
+
     def again(self) -> Cell:
         return replace(self, copy=self.copy + 1)
 
