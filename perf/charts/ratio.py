@@ -30,7 +30,7 @@ def draw(made: Board) -> Any:
         f"Ratio of the medians of the times, {first} over {last}, measured interleaved in the same processes, with its "
         "95 % BCa interval (none: too few rounds; filled: it is clear of 1). Grey: how far from 1 the same "
         f"cell comes out against itself here. {_usual_world(shown)} ranks where nothing else is said."
-        + (f" {more} more pairs are in the record." if more else ""),
+        + (f" {more} more pair{'s are' if more > 1 else ' is'} in the record." if more else ""),
         [row for _, *both in shown for row in both],
     )  # fmt: skip
     figure, (axis,) = style.sheet(f"Is {first} faster than {last}?", caption, 1, height_in=0.6 + 0.235 * len(shown))
