@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -32,7 +32,7 @@ class Cell:
     copy: int = 1  # 2: the same once more, to see what this machine makes of it
 
     def axes(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
     @property
     def shared(self) -> str:
