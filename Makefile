@@ -37,7 +37,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list nightly dashboard judge-power test lint clean
+.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -47,6 +47,7 @@ help:
 	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
 	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(PERF_OUT)"
 	@echo "make perf-list     the sweeps, workloads and axes that there are"
+	@echo "make rounding      what rounding and mistakes do to every workload, at 1 to 16 ranks, against what is allowed"
 	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(NIGHTLY_OUT) BUDGET=30m"
 	@echo "make dashboard     the page of a history that there is already   HISTORY=$(HISTORY) OUT=$(PAGE_OUT)"
 	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
@@ -91,6 +92,9 @@ perf: $(READY)
 
 perf-list: $(READY)
 	$(RUN) -m perf list $(ARGS)
+
+rounding: $(READY)
+	ROUNDING=all $(RUN) -m pytest perf/test_rounding.py $(ARGS)
 
 defects: $(READY)
 	$(RUN) -m conformance defects --select '$(or $(SELECT),*)' --jobs '$(JOBS)' $(ARGS)

@@ -9,7 +9,7 @@ elsewhere compare with a tolerance and say why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +33,7 @@ def local_gradients(model: torch.nn.Module, batch: torch.Tensor, loss: Loss = to
 
 def averaged_gradients(
     model: torch.nn.Module,
-    batches: Sequence[torch.Tensor],
+    batches: Iterable[torch.Tensor],
     divisor: int,
     loss: Loss = torch.sum,
 ) -> dict[str, torch.Tensor]:
@@ -47,6 +47,38 @@ def averaged_gradients(
         for name, gradient in local_gradients(model, batch, loss).items():
             total[name] = total[name] + gradient / divisor if name in total else gradient / divisor
     return total
+
+
+class Replicas:
+    """Every rank's own buffers of a model whose parameters are common to all: what buffer broadcasts make of them.
+
+    At the start of an iteration everybody, joined ranks included, takes over the buffers of ``source(active ranks)``
+    (DDP's is the first rank, within a Join the highest active one); then each active rank's forward changes its own.
+    """
+
+    def __init__(self, model: torch.nn.Module, world: int, source: Callable[[Sequence[int]], int]) -> None:
+        self._buffers, self._source = dict(model.named_buffers()), source
+        self.held = [self._copied()] * world  # by rank; replaced whole, never written to
+
+    def _copied(self) -> State:
+        return {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
+
+    @torch.no_grad()
+    def _load(self, state: State) -> None:
+        for name, buffer in self._buffers.items():
+            buffer.copy_(state[name])
+
+    def take_over(self, active: Sequence[int]) -> None:
+        """Everybody takes over the buffers of the one whose count when these are active."""
+        self.held = [self.held[self._source(active)]] * len(self.held)
+
+    def visited(self, active: Sequence[int], batches: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The active ranks' batches of an iteration; while one is out, the model has that rank's buffers."""
+        self.take_over(active)
+        for rank, batch in zip(active, batches, strict=True):
+            self._load(self.held[rank])
+            yield batch
+            self.held[rank] = self._copied()
 
 
 @dataclass(frozen=True)
@@ -65,12 +97,18 @@ def steps_alone(
     *,
     divide_by_initial: bool = True,
     loss: Loss = torch.sum,
+    replicas: Replicas | None = None,
 ) -> Iterator[Step]:
-    """Train in one process by the documented rule; yields after every iteration of the busiest rank."""
+    """Train in one process by the documented rule; yields after every iteration of the busiest rank.
+
+    Without ``replicas`` the buffers of the model see all forwards, one after the other.
+    """
     for iteration in range(max(schedule)):
         active = active_ranks(schedule, iteration)
         divisor = len(schedule) if divide_by_initial else len(active)
-        gradients = averaged_gradients(model, [batch(rank, iteration) for rank in active], divisor, loss)
+        batches: Iterable[torch.Tensor] = (batch(rank, iteration) for rank in active)
+        batches = batches if replicas is None else replicas.visited(active, batches)
+        gradients = averaged_gradients(model, batches, divisor, loss)
         for name, parameter in model.named_parameters():
             parameter.grad = gradients.get(name)
         optimizer.step()

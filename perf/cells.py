@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -32,7 +32,7 @@ class Cell:
     copy: int = 1  # 2: the same once more, to see what this machine makes of it
 
     def axes(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
     @property
     def shared(self) -> str:
@@ -55,6 +55,19 @@ class Cell:
     @property
     def series(self) -> str:
         return f"{self.shared} | {self.variant}"
+
+    @property
+    def joins(self) -> bool:
+        """Whether what is measured runs within a Join."""
+        return self.strategy in ("join", "throwing")
+
+    @property
+    def follows_last(self) -> bool:
+        """Whether buffers come from the highest active rank, as within a Join; elsewhere from the first.
+
+        torch's joinables stay enabled after a Join, a break of DDPJ-027 that is listed; its cells are held to that.
+        """
+        return self.joins or (self.strategy == "after_join" and self.subject == "torch")
 
     def again(self) -> Cell:
         return replace(self, copy=self.copy + 1)

@@ -222,7 +222,8 @@ class _Bench:
         for _ in range(2 if self.epochs else 1):
             clock = self._turn(trainer)
             self._take(clock, samples, number)
-            gap, name = self._answer(trainer.cell).gap(trainer.bare)
+            place = 0 if trainer.cell.hook in ALONE else self.ctx.rank
+            gap, name = self._answer(trainer.cell).gap(trainer.bare, place)
             samples.worst = max(samples.worst, gap)
             samples.turns += 1
             if not gap <= 1 and samples.status == "ok":
@@ -278,7 +279,8 @@ class _Bench:
         """What one process has after a turn: by rank 0 for all ranks; by each for itself where nobody communicates."""
         alone = cell.hook in ALONE
         schedule = cell.trained(self.length)
-        key = (alone, schedule)
+        buffered = any(True for _ in self.trainers[cell.series].bare.buffers())
+        key = (alone, schedule, buffered and (cell.joins, cell.follows_last))
         if key not in self.answers:
             if alone:
                 mine = [schedule[self.ctx.rank]]

@@ -111,8 +111,10 @@ def _cut(shared: str, cells: list[Cell]) -> list[Group]:
     Subjects stay side by side, because what is compared must have been measured together.
     """
     pieces: list[list[Cell]] = [[]]
-    for key in dict.fromkeys(_without_subject(cell) for cell in cells):
-        together = [cell for cell in cells if _without_subject(cell) == key]
+    alike: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        alike.setdefault(_without_subject(cell), []).append(cell)
+    for together in alike.values():
         if pieces[-1] and len(pieces[-1]) + len(together) > MOST_VARIANTS:
             pieces.append([])
         pieces[-1] += together

@@ -66,6 +66,13 @@ class Unsynced(_DDP):
         module.load_state_dict(mine)
 
 
+class Stale(_DDP):
+    """Forwards leave the buffers of every rank alone. The weights come out right."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, broadcast_buffers=False)
+
+
 class Slow(_DDP):
     """Every rank spends a tenth of an iteration more on its processor, in the forward."""
 
@@ -89,4 +96,4 @@ def _subject(name: str, ddp: type[Any]) -> Subject:
 
 
 lossy, stuck, failing = _subject("lossy", Lossy), _subject("stuck", Stuck), _subject("failing", Failing)
-slow, unsynced = _subject("slow", Slow), _subject("unsynced", Unsynced)
+slow, unsynced, stale = _subject("slow", Slow), _subject("unsynced", Unsynced), _subject("stale", Stale)

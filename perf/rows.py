@@ -55,10 +55,10 @@ def _verified(ranks: Sequence[Samples]) -> dict[str, Any]:
     if not any(one.turns for one in ranks):
         return {}
     return {
-        "against": "the weights that one process has after the same batches, at the end of every turn",
+        "against": "the weights and buffers that one process has after the same batches, at the end of every turn",
         "turns": sum(one.turns for one in ranks),
         "gap": max(one.worst for one in ranks) if all(one.worst < float("inf") for one in ranks) else "not finite",
-        "gap_unit": f"what rounding may do: {TOLERANCE:g} of a parameter's movement; up to 1 is right",
+        "gap_unit": f"what rounding may do: {TOLERANCE:g} of a tensor's movement and a few ulp; up to 1 is right",
     }
 
 

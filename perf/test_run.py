@@ -115,6 +115,17 @@ def test_uneven_runs_sharded_optimizers_and_overlapped_steps_are_verified(tmp_pa
     )
 
 
+def test_buffers_that_are_not_shared_make_a_cell_void(tmp_path):
+    status, rows = measured(tmp_path, "torch,perf.planted:stale", "normed", strategy=["plain", "join", "after_join"])
+    assert status == 1
+    found = {(row["subject"], row["axes"]["strategy"]): row for row in rows}
+    assert {key: row["status"] for key, row in found.items()} == {
+        ("torch", "plain"): "ok", ("torch", "join"): "ok", ("torch", "after_join"): "ok",
+        ("stale", "plain"): "void", ("stale", "join"): "void", ("stale", "after_join"): "void",
+    }  # fmt: skip
+    assert "running_" in found["stale", "plain"]["reason"]
+
+
 # A killed run goes on only at the same state of the source; other people may be changing it while this test runs.
 KILLED = """
     import sys

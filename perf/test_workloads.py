@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from perf.cells import Cell
-from perf.verify import expected, flat, judged_from
+from perf.verify import expected, flat, row_of
 from perf.workloads import KNOWN, SIZES, SPARSE, fingerprint, load
 
 CPU = torch.device("cpu")
@@ -32,9 +32,9 @@ def one_thread():
 @pytest.mark.parametrize(("name", "optimizer"), CASES)
 def test_every_parameter_moves_far_more_than_rounding_may(name, optimizer):
     workload = load(name, "cpu")
-    answer = expected(workload, cell(name, optimizer), (2, 2), (0, 1), CPU)
+    answer = expected(workload, cell(name, optimizer), (2, 2), (0, 1), CPU).parameters
     start = workload.model()
-    far = (flat(start) - answer.weights).abs() / answer.allowed
+    far = (flat(start.parameters()) - answer.values).abs() / answer.allowed
     at = 0
     for named, parameter in start.named_parameters():
         moved = far[at : at + parameter.numel()].max()
@@ -45,24 +45,25 @@ def test_every_parameter_moves_far_more_than_rounding_may(name, optimizer):
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_oracle_repeats_itself_and_sees_a_lost_batch(name):
     workload = load(name, "cpu")
-    answer = expected(workload, cell(name), (3, 3), (0, 1), CPU)
-    again = expected(workload, cell(name), (3, 3), (0, 1), CPU)
-    assert torch.equal(answer.weights, again.weights)
-    lost = expected(workload, cell(name), (3, 2), (0, 1), CPU)
+    answer = expected(workload, cell(name), (3, 3), (0, 1), CPU).parameters
+    again = expected(workload, cell(name), (3, 3), (0, 1), CPU).parameters
+    assert torch.equal(answer.values, again.values)
+    lost = expected(workload, cell(name), (3, 2), (0, 1), CPU).parameters
     model = workload.model()
-    torch.nn.utils.vector_to_parameters(lost.weights, model.parameters())
-    gap, where = answer.gap(model)
+    torch.nn.utils.vector_to_parameters(lost.values, model.parameters())
+    gap, where = answer.gap(model.parameters())
     assert gap > 5
     assert where in dict(model.named_parameters())
 
 
 def test_weights_that_are_no_numbers_are_wrong():
     model = torch.nn.Linear(2, 2)
-    answer = judged_from(model, flat(model) + 1)
-    assert answer.gap(model)[0] <= 1
+    named = list(model.named_parameters())
+    answer = row_of(named, {name: tensor + 1 for name, tensor in named})
+    assert answer.gap(model.parameters())[0] <= 1
     with torch.no_grad():
         model.bias[1] = float("nan")
-    gap, where = answer.gap(model)
+    gap, where = answer.gap(model.parameters())
     assert gap == float("inf")
     assert where == "bias"
 
@@ -71,9 +72,9 @@ def test_weights_that_are_no_numbers_are_wrong():
 def test_weights_and_batches_come_from_seeds(name):
     one, two = load(name, "cpu"), load(name, "cpu")
     torch.manual_seed(1)
-    first = flat(one.model())
+    first = flat(one.model().parameters())
     torch.manual_seed(2)
-    assert torch.equal(first, flat(two.model()))
+    assert torch.equal(first, flat(two.model().parameters()))
     assert all(torch.equal(a, b) for a, b in zip(one.batch(1, 2), two.batch(1, 2), strict=True))
     assert not torch.equal(one.batch(1, 2)[0], one.batch(0, 2)[0])
     assert not torch.equal(one.batch(1, 2)[0], one.batch(1, 3)[0])

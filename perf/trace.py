@@ -97,7 +97,7 @@ def traced(ctx: RankContext, cells: Sequence[Cell], specs: dict[str, str]) -> di
             dist.barrier(group=books)
             one = _profiled(trainer, batches[:KEPT])
             answer = expected(workload, cell, (KEPT,) * ctx.world, range(ctx.world), ctx.device)
-            one.gap = answer.gap(trainer.bare)[0]
+            one.gap = answer.gap(trainer.bare, ctx.rank)[0]
             found[cell.series] = one
     return found
 

@@ -146,7 +146,7 @@ class Trainer:
 
     def context(self) -> AbstractContextManager[Any]:
         """What the strategy puts around iterations."""
-        if self.cell.strategy not in ("join", "throwing"):
+        if not self.cell.joins:
             return contextlib.nullcontext()
         return self.join(throw_on_early_termination=self.cell.strategy == "throwing")
 

@@ -1,9 +1,10 @@
-"""The oracle's answer for a cell: the weights of one process after the same batches, and how far off a rank is."""
+"""The oracle's answer for a cell: what one process has after the same batches, and how far off a rank is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,39 +15,59 @@ from conformance import oracle
 from .cells import Cell
 from .workloads import Workload
 
-#: Relative to how far a parameter moves: what another order of summation may make of it. A lost contribution or a
-#: missed step is far beyond.
-TOLERANCE = 1e-3
-_ROUNDING = 4e-7  # relative to the weights themselves: three times what one float32 keeps
-_SMALLEST = 1e-3  # of the farthest movement: a parameter that moves less is held to this
+#: Relative to how far a parameter or a buffer moves: what another order of summation may make of it. Workloads are
+#: smooth, so rounding stays rounding; ``test_rounding`` measures how much it is, and that mistakes are far beyond.
+TOLERANCE = 3e-4
+_ROUNDING = 1e-6  # relative to the values themselves: eight times what one float32 keeps
+_SMALLEST = 1e-3  # of the farthest movement: a tensor that moves less is held to this
+_COUNTS = 0.1  # a buffer of whole numbers is exact
+
+Named = Sequence[tuple[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class Expected:
-    """The weights of all parameters in a row, and by how much each element may be off."""
+class Row:
+    """The elements of some tensors in a row, and by how much each may be off."""
 
-    weights: torch.Tensor  # (elements of the model,)
+    values: torch.Tensor  # (elements of all tensors,)
     allowed: torch.Tensor  # the same shape
     names: tuple[str, ...]
-    ends: tuple[int, ...]  # where each parameter ends in the row
+    ends: tuple[int, ...]  # where each tensor ends in the row
 
-    def to(self, device: torch.device) -> Expected:
-        return replace(self, weights=self.weights.to(device), allowed=self.allowed.to(device))
+    def to(self, device: torch.device) -> Row:
+        return replace(self, values=self.values.to(device), allowed=self.allowed.to(device))
 
     @torch.no_grad()
-    def gap(self, model: nn.Module) -> tuple[float, str]:
-        """How far off the weights are, in units of what is allowed (up to 1 is right), and the worst parameter."""
-        got = flat(model)
-        apart = (got - self.weights).abs().div_(self.allowed)
-        apart = torch.where(torch.isfinite(got), apart, torch.inf)
+    def gap(self, tensors: Iterable[torch.Tensor]) -> tuple[float, str]:
+        """How far off the tensors are, in units of what is allowed (up to 1 is right), and the worst one's name."""
+        if not self.names:
+            return 0.0, ""
+        got = flat(tensors)
+        apart = (got - self.values).abs().div_(self.allowed)
+        apart = torch.where(torch.isfinite(apart), apart, torch.inf)
         worst, at = apart.max(dim=0)
         place = int(at.item())
         return worst.item(), next(name for name, end in zip(self.names, self.ends, strict=True) if place < end)
 
 
-def flat(model: nn.Module) -> torch.Tensor:
-    """All parameters in a row."""
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+@dataclass(frozen=True)
+class Expected:
+    """The parameters, which all ranks have in common, and each rank's own buffers."""
+
+    parameters: Row
+    buffers: tuple[Row, ...]  # by place in the schedule
+
+    def to(self, device: torch.device) -> Expected:
+        return Expected(self.parameters.to(device), tuple(row.to(device) for row in self.buffers))
+
+    def gap(self, model: nn.Module, place: int) -> tuple[float, str]:
+        """How far off the model of the rank at this place is, as ``Row.gap`` has it."""
+        return max(self.parameters.gap(model.parameters()), self.buffers[place].gap(model.buffers()))
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """All elements in a row."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def expected(
@@ -55,25 +76,33 @@ def expected(
     """Train in this one process what ``ranks`` train together on ``schedule`` (their numbers of batches)."""
     model = workload.model().to(device)
     kind, settings = workload.optimizer(cell.optimizer)
-    start = flat(model).clone()
+    start = {name: tensor.detach().clone() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    replicas = oracle.Replicas(model, len(schedule), max if cell.follows_last else min)
 
     def batch(place: int, iteration: int) -> Any:
         return tuple(part.to(device) for part in workload.batch(ranks[place], iteration))
 
-    steps = oracle.train_alone(model, kind(model.parameters(), **settings), schedule, batch, loss=lambda loss: loss)
-    for _ in steps:
+    optimizer = kind(model.parameters(), **settings)
+    for _ in oracle.steps_alone(model, optimizer, schedule, batch, loss=lambda loss: loss, replicas=replicas):
         pass
-    return judged_from(model, start)
+    if cell.joins:  # whoever is last leaves the model to all
+        replicas.take_over(oracle.active_ranks(schedule, max(schedule) - 1))
+    buffers = tuple(row_of(list(held.items()), start) for held in replicas.held)
+    return Expected(row_of(list(model.named_parameters()), start), buffers)
 
 
-def judged_from(model: nn.Module, start: torch.Tensor) -> Expected:
-    """The expectation that a trained model sets, where training began at ``start``."""
-    weights = flat(model).clone()
-    named = list(model.named_parameters())
-    sizes = [parameter.numel() for _, parameter in named]
-    moved = [part.abs().max() for part in (weights - start).split(sizes)]
-    least = _SMALLEST * torch.stack(moved).max()
-    scale = torch.cat([torch.maximum(one, least).expand(size) for one, size in zip(moved, sizes, strict=True)])
-    high = torch.cat([part.abs().max().expand(part.numel()) for part in weights.split(sizes)])
-    ends = torch.tensor(sizes).cumsum(0).tolist()
-    return Expected(weights, TOLERANCE * scale + _ROUNDING * high, tuple(name for name, _ in named), tuple(ends))
+@torch.no_grad()
+def row_of(named: Named, start: dict[str, torch.Tensor]) -> Row:
+    """What trained tensors are expected to hold, where training began at ``start``."""
+    if not named:
+        return Row(torch.empty(0), torch.empty(0), (), ())
+    moved = {name: (tensor - start[name]).abs().max() for name, tensor in named if tensor.is_floating_point()}
+    least = _SMALLEST * max(moved.values(), default=0.0)
+    allowed = [
+        TOLERANCE * max(moved[name], least) + _ROUNDING * tensor.abs().max() if name in moved else torch.tensor(_COUNTS)
+        for name, tensor in named
+    ]
+    values = flat(tensor for _, tensor in named)
+    sizes = [tensor.numel() for _, tensor in named]
+    spread = [one.to(values.device).expand(size) for one, size in zip(allowed, sizes, strict=True)]
+    return Row(values, torch.cat(spread), tuple(name for name, _ in named), tuple(accumulate(sizes)))

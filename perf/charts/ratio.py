@@ -32,7 +32,7 @@ def draw(made: Board) -> Any:
         "its 95 % interval by order statistics (none: too few rounds; filled: not 1, corrected for the number of lines "
         "by Benjamini and Hochberg). Grey: how far from 1 the same "
         f"cell comes out against itself here. {counted(_usual_world(shown), 'rank')} where nothing else is said."
-        + (f" {more} more pairs are in the record." if more else ""),
+        + (f" {more} more pair{'s are' if more > 1 else ' is'} in the record." if more else ""),
         [row for _, *both in shown for row in both],
     )  # fmt: skip
     figure, (axis,) = style.sheet(f"Is {first} faster than {last}?", caption, 1, height_in=0.6 + 0.235 * len(shown))

@@ -31,14 +31,14 @@ class Block(nn.Module):
         self.past = nn.Identity() if inside == outside and stride == 1 else past
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner = functional.relu(self.norm1(self.first(x)))
-        return functional.relu(self.norm2(self.second(inner)) + self.past(x))
+        inner = functional.silu(self.norm1(self.first(x)))
+        return functional.silu(self.norm2(self.second(inner)) + self.past(x))
 
 
 class Residual(nn.Module):
     def __init__(self, stages: int, blocks: int, width: int, classes: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(_convolution(3, width), nn.BatchNorm2d(width), nn.ReLU())
+        self.stem = nn.Sequential(_convolution(3, width), nn.BatchNorm2d(width), nn.SiLU())
         body: list[nn.Module] = []
         inside = width
         for stage in range(stages):

@@ -23,7 +23,7 @@ class Clicks(nn.Module):
         )
         for table in self.tables:
             nn.init.normal_(table.weight, std=0.02)  # type: ignore[arg-type]
-        self.dense = nn.Sequential(nn.Linear(tables * width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.dense = nn.Sequential(nn.Linear(tables * width, hidden), nn.SiLU(), nn.Linear(hidden, 1))
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         rows, clicked = batch  # rows: table, sample, look

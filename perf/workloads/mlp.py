@@ -18,7 +18,7 @@ RATES = {"sgd": 0.1, "adam": 0.01}
 class Classifier(nn.Module):
     def __init__(self, layers: int, width: int, classes: int) -> None:
         super().__init__()
-        hidden = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
+        hidden = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.SiLU())]
         self.layers = nn.Sequential(*hidden, nn.Linear(width, classes))
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
