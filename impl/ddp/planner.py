@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from .plan import BucketCaps, BucketPlan, ParameterSpec, first_plan, plan_buckets
+from .plan import BucketCaps, BucketPlan, ParameterSpec, expected_plan, first_plan, plan_buckets
 from .use import Use
 
 
@@ -26,6 +26,12 @@ class Planner:
         """The plan to begin with, or to begin again with."""
         self.reductions, self.rebuilt = 0, False
         return first_plan(self._specs, self._caps, will_be_rebuilt=not self._use.searched)
+
+    def expected(self) -> BucketPlan:
+        """The plan that the buckets are likely to settle on."""
+        if self._use.searched:
+            return first_plan(self._specs, self._caps, will_be_rebuilt=False)
+        return expected_plan(self._specs, self._caps)
 
     def due(self) -> bool:
         """Whether the next synchronised forward must rebuild the buckets (DDP-054)."""

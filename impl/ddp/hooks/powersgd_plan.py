@@ -88,6 +88,8 @@ def plan_layers(shapes: tuple[Shape, ...], rank: int, min_rate: float, batch_sam
 
 def plan_square(numel: int, rank: int) -> CompressionPlan:
     """The plan that sees a whole bucket of ``numel`` elements, filled up with zeros, as one square matrix."""
+    if numel == 0:
+        return CompressionPlan((), (0,), 0, 0)
     side = math.isqrt(numel - 1) + 1
     return CompressionPlan((MatrixGroup((0,), side, side, min(rank, side)),), (), 0, numel)
 

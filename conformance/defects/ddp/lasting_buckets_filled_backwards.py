@@ -1,0 +1,11 @@
+"""Buckets that are never rebuilt are filled from the last registered parameter on, so the odd one comes last."""
+
+from impl.ddp import plan
+
+from ..planting import edit
+
+CLAUSES = ("DDP-053",)
+
+
+def plant() -> None:
+    edit(plan, "first_plan", "if will_be_rebuilt:", "if not will_be_rebuilt:\n        return expected_plan(specs, caps)\n    if True:")
