@@ -35,7 +35,7 @@ class ParameterSpec:
 
 @dataclass(frozen=True)
 class BucketCaps:
-    """When a bucket is full. ``sizes_bytes[k]`` closes bucket k of its dtype; the last entry holds for all further ones."""
+    """When a bucket is full. ``sizes_bytes[k]`` closes bucket k of its dtype; the last holds for all further ones."""
 
     sizes_bytes: tuple[int, ...] = (DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES)
 

@@ -44,7 +44,7 @@ class Streams:
     def __init__(self):
         self.told, self.running = [], "the current one"
 
-    def Stream(self, device):  # noqa: N802 -- torch's name
+    def Stream(self, device):
         return "the other one"
 
     def current_stream(self, device):
@@ -79,7 +79,7 @@ def test_an_input_from_the_host_is_copied_beside_the_queue_and_awaited_by_it(acc
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("where, beside", [("cpu", False), ("cuda", True)])
+@pytest.mark.parametrize(("where", "beside"), [("cpu", False), ("cuda", True)])
 def test_what_is_on_a_device_or_is_not_wanted_beside_is_copied_in_the_queue(accelerator, where, beside):
     streams.brought_to(torch.device("cuda", 0), accelerator.input_from(where), beside=beside)
     assert accelerator.told == ["copied on the current one"]

@@ -8,4 +8,5 @@ CLAUSES = ("DDP-053",)
 
 
 def plant() -> None:
-    edit(plan, "first_plan", "if will_be_rebuilt:", "if not will_be_rebuilt:\n        return expected_plan(specs, caps)\n    if True:")
+    edit(plan, "first_plan", "UNLIMITED)", "UNLIMITED if will_be_rebuilt else caps)")
+    edit(plan, "first_plan", "if will_be_rebuilt:", "if specs:")
