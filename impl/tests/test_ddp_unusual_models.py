@@ -97,3 +97,29 @@ def test_the_bucket_sizes_of_rank_0_hold_for_all(other):
     everybody = run_on_ranks(differ_in_bucket_sizes, 3, options)
     assert everybody == [everybody[0]] * 3
     assert everybody[0][1:] == (2.0, int(0.002 * 2**20))
+
+
+class Different(nn.Module):
+    """A model that is another one on each rank."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.first = nn.Parameter(torch.ones(1 + (rank == 1)))
+        self.second = nn.Parameter(torch.ones(1, dtype=torch.float64 if rank == 2 else torch.float32))
+
+
+def refuse_different_models(rank, world):
+    with tracing() as labels, pytest.raises(RuntimeError) as error:
+        DistributedDataParallel(Different(rank))
+    return labels, str(error.value)
+
+
+def test_two_ranks_describe_a_difference_and_each_rank_names_its_own():
+    found = run_on_ranks(refuse_different_models, 4)
+    described = ["model description: length", "model description"] * 2
+    assert [labels for labels, _ in found] == [["model digests", *described]] * 4
+    own = {0: "parameter 0 first", 1: "parameter 0 first", 2: "parameter 1 second", 3: "parameter 0 first"}
+    for rank, (_, text) in enumerate(found):
+        assert "group rank(s) [1, 2] differ" in text
+        assert f"group rank 0 has [{own[rank]}" in text
+        assert f"rank {rank if rank in (1, 2) else 1} has [{own[rank]}" in text
