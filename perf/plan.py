@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """Groups in the order in which they are measured, and what was left out, counted by reason."""
+    """Groups, in order of measurement, and what was left out, counted by reason."""
 
     sweep: Sweep
     groups: tuple[Group, ...]

@@ -21,9 +21,9 @@ def future_of(tensor):
 class Lane(nn.Module):
     """Four square layers, registered as 0, 1, 2, 3 and applied in an order of one's own."""
 
-    def __init__(self, order=(0, 1, 2, 3)):
+    def __init__(self, order=(0, 1, 2, 3), layers=4):
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)])
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)])
         self.order = order
         for layer in self.layers:
             nn.init.eye_(layer.weight)
@@ -34,12 +34,14 @@ class Lane(nn.Module):
         return x
 
 
-def watch_buckets(ctx, iterations, order, options, later=None):
+def watch_buckets(ctx, iterations, order, options, later=None, layers=4, sizes=(ROOM_FOR_TWO_MIB,)):
     """Per iteration, the buckets as the hook got them: (index, is_last, elements, layers in them).
 
-    ``later`` is the order in which the layers are applied from the third iteration on.
+    ``later`` is the order in which the layers are applied from the third iteration on; ``sizes`` are those of the
+    buckets, by rank.
     """
-    model = ddp(ctx, Lane(order[ctx.rank % len(order)]), bucket_cap_mb=ROOM_FOR_TWO_MIB, **options)
+    lane = Lane(order[ctx.rank % len(order)], layers)
+    model = ddp(ctx, lane, bucket_cap_mb=sizes[ctx.rank % len(sizes)], **options)
     numbering = {id(layer.weight): index for index, layer in enumerate(model.module.layers)}
     calls = []
 
@@ -82,6 +84,25 @@ def test_the_first_bucket_holds_the_parameters_registered_last(ranks):
         assert [layers for _, _, _, layers in shapes(calls)] == [[2, 3], [0, 1]]
 
 
+@check("DDP-053", "DDP-055", worlds=WORLDS)
+def test_buckets_that_stay_are_filled_in_the_order_of_registration(ranks):
+    for told in ranks(watch_buckets, 3, ((0, 1, 2),), {"find_unused_parameters": True}):
+        for calls, _ in told:
+            assert [layers for _, _, _, layers in shapes(calls)] == [[2, 3], [0, 1]]
+    for told in ranks(watch_buckets, 3, ((0, 1, 2),), {"find_unused_parameters": True}, None, 3):
+        for calls, _ in told:
+            assert [layers for _, _, _, layers in shapes(calls)] == [[2], [0, 1]]
+
+
+@check("DDP-054", "DDP-049", worlds=MANY)
+def test_ranks_that_differ_in_bucket_sizes_take_those_of_rank_0(ranks):
+    sizes = (ROOM_FOR_TWO_MIB, ROOM_FOR_TWO_MIB / 2, 2 * ROOM_FOR_TWO_MIB)
+    for told in ranks(watch_buckets, 3, IN_ORDER, {}, None, 4, sizes):
+        assert [layers for _, _, _, layers in shapes(told[2][0])] == [[2, 3], [0, 1]]
+        for iteration, (_, found) in enumerate(told):
+            assert found == averaged_alone(ranks.world, iteration, IN_ORDER)
+
+
 @check("DDP-054", worlds=WORLDS)
 def test_one_bucket_at_first_then_rebuilt_once_in_the_order_of_arrival(ranks):
     size = 2 * WIDTH * WIDTH
@@ -111,10 +132,10 @@ def test_ranks_that_differ_in_arrival_rebuild_alike_and_average_right(ranks):
     assert len(told[0][2][0]) == 2
 
 
-def averaged_alone(world, iteration):
+def averaged_alone(world, iteration, orders=BY_RANK):
     model = Lane()
     for rank in range(world):
-        model.order = BY_RANK[rank % len(BY_RANK)]
+        model.order = orders[rank % len(orders)]
         model(models.divisible(rank, iteration)).sum().backward()
     return {name: [value / world for value in values] for name, values in gradients(model).items()}
 

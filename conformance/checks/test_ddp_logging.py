@@ -109,6 +109,18 @@ def read_log_later(ctx):
     return before, log()
 
 
+def read_log_where_nothing_is_rebuilt(ctx):
+    model = wrapped(ctx, models.Sum(), find_unused_parameters=True)
+    for iteration in range(3):
+        trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
+    return private(model, "_get_ddp_logging_data")()
+
+
+@check("DDP-144", worlds=(1, 2))
+def test_the_log_of_a_trained_model_says_whether_its_buckets_were_rebuilt(ranks):
+    assert all(log.get("has_rebuilt_buckets") == 0 for log in ranks(read_log_where_nothing_is_rebuilt))
+
+
 MEASURED = ("forward_compute_time", "backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
 
 

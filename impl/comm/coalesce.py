@@ -57,13 +57,24 @@ def _chunks(tensors: Sequence[torch.Tensor], chunk_bytes: int) -> Iterator[list[
         for tensor in tensors:
             if tensor.device != device or tensor.numel() == 0:
                 continue
-            if chunk and size + tensor.nbytes > chunk_bytes:
+            stored = _each_once(tensor)
+            if chunk and size + stored.nbytes > chunk_bytes:
                 yield chunk
                 chunk, size = [], 0
-            chunk.append(tensor)
-            size += tensor.nbytes
+            chunk.append(stored)
+            size += stored.nbytes
         if chunk:
             yield chunk
+
+
+def _each_once(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that shows each of its elements once: an expanded dimension cannot be written as a whole."""
+    if 0 not in tensor.stride():
+        return tensor
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
 
 
 def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -101,3 +102,33 @@ def all_gather_object(team: Team, value: Any, device: torch.device, label: str) 
     all_gather(team, whole, part, label).wait()
     rows = whole.cpu().view(team.size, longest).numpy()
     return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist(), strict=True)]
+
+
+def all_to_all_object(team: Team, values: Sequence[Any], device: torch.device, label: str) -> list[Any]:
+    """``values[k]`` to rank k; returns what each rank has sent here, in rank order. Blocks.
+
+    Nothing goes to a rank but what is meant for it. What a rank has for itself is handed back as it is.
+    """
+    if team.size == 1:
+        return list(values)
+    packed = [b"" if rank == team.rank else pickle.dumps(value) for rank, value in enumerate(values)]
+    lengths = torch.tensor(list(map(len, packed)), dtype=torch.int64, device=device)
+    arriving = torch.empty_like(lengths)
+    _all_to_all(team, arriving, lengths, None, None, f"{label}: lengths").wait()
+    sent = torch.frombuffer(bytearray(b"".join(packed)), dtype=torch.uint8).to(device)
+    sizes = arriving.tolist()
+    received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    _all_to_all(team, received, sent, sizes, list(map(len, packed)), label).wait()
+    parts = received.cpu().split(sizes)
+    return [
+        values[rank] if rank == team.rank else pickle.loads(part.numpy().tobytes()) for rank, part in enumerate(parts)
+    ]
+
+
+def _all_to_all(
+    team: Team, received: torch.Tensor, sent: torch.Tensor, arriving: list[int] | None, leaving: list[int] | None,
+    label: str,
+) -> Pending:
+    trace.note(label)
+    work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
+    return Pending(label, received, work, team)

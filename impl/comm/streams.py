@@ -10,6 +10,8 @@ import torch
 
 #: One stream per device, for copies of control messages to the host. Made on first use, never changed.
 _reading: dict[torch.device, Any] = {}
+#: One stream per device, for inputs on their way from the host. Likewise.
+_bringing: dict[torch.device, Any] = {}
 
 
 def is_accelerated(device: torch.device) -> bool:
@@ -21,10 +23,30 @@ def reading(device: torch.device) -> AbstractContextManager[Any]:
     """Make a stream of its own current, for a copy to the host that must not wait for queued computation."""
     if not is_accelerated(device):
         return nullcontext()
+    return torch.get_device_module(device).stream(_of(_reading, device))  # type: ignore[no-any-return]
+
+
+def brought_to(device: torch.device, tensor: torch.Tensor, *, beside: bool) -> torch.Tensor:
+    """A tensor on ``device``, if need be copied.
+
+    With ``beside`` what comes from the host is copied on a stream of its own, so that the copy does not wait for what
+    is queued on the device; the current stream waits for the copy.
+    """
+    if not beside or not is_accelerated(device) or is_accelerated(tensor.device):
+        return tensor.to(device, non_blocking=True)
     module = torch.get_device_module(device)
-    if device not in _reading:
-        _reading[device] = module.Stream(device=device)
-    return module.stream(_reading[device])  # type: ignore[no-any-return]
+    stream, current = _of(_bringing, device), module.current_stream(device)
+    with module.stream(stream):
+        copy = tensor.to(device, non_blocking=True)
+    current.wait_stream(stream)
+    copy.record_stream(current)  # its memory belongs to the other stream
+    return copy
+
+
+def _of(known: dict[torch.device, Any], device: torch.device) -> Any:
+    if device not in known:
+        known[device] = torch.get_device_module(device).Stream(device=device)
+    return known[device]
 
 
 def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:

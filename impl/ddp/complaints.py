@@ -24,9 +24,9 @@ def tell_unfinished(
     quiet = dist.get_debug_level() == dist.DebugLevel.OFF
     shown = missing[:_NAMES_SHOWN] if quiet else missing
     text = (
-        "Expected to have finished reduction in the prior iteration before starting a new one. "
+        "Expected to have finished reduction in the prior iteration. "
         f"Parameter indices which did not receive grad for rank {rank}: {' '.join(map(str, shown))}. "
-        f"Parameters which did not receive grad for rank {rank}: {', '.join(specs[index].name for index in shown)}. "
+        f"By name, what did not receive grad for rank {rank}: {', '.join(specs[index].name for index in shown)}. "
         f"({len(missing)} in all; {started} bucket(s) had been started.) "
     )
     if quiet:
@@ -40,10 +40,10 @@ def tell_unfinished(
             "iteration uses the same ones. Turn static_graph off if your graph changes."
         )
     return text + (
-        "Usual cause: they, or outputs that depend on them, did not take part in the loss. This is mended by passing "
-        "the keyword argument `find_unused_parameters=True` to DistributedDataParallel (or static_graph=True if the "
-        "same ones are unused in every iteration), and by seeing to it that all `forward` function outputs participate "
-        "in calculating loss."
+        "Usual cause: they, or outputs that depend on them, did not take part in the loss. Remedies: let the `forward` "
+        "function outputs participate in calculating loss; or build the model with find_unused_parameters, that is "
+        "passing the keyword argument `find_unused_parameters=True`, or with static_graph=True if it is always the "
+        "same ones that are unused."
     )
 
 
@@ -79,9 +79,9 @@ def tell_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int], ran
     """A backward reached parameters through no output, not all of them, and the next forward is here (DDP-062)."""
     names = ", ".join(specs[index].name for index in missing[:_NAMES_SHOWN]) or "none"
     return (
-        "Expected to have finished reduction in the prior iteration before starting a new one. The last backward on "
-        f"rank {rank} went through no output of the forward (a penalty on gradients alone, say), so that nothing told "
-        f"of it, and its gradients stayed local. Parameters which did not receive grad: {names}. Let the loss depend "
+        "Expected to have finished reduction in the prior iteration, but nothing told of its beginning: the last "
+        f"backward on rank {rank} went through no output of the forward (a penalty on gradients alone, say), and its "
+        f"gradients stayed local. Parameters which did not receive grad: {names}. Let the loss depend "
         "on an output as well (`+ 0 * output.sum()`), and on every parameter or with find_unused_parameters=True."
     )
 

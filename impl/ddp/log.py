@@ -89,6 +89,7 @@ class DDPLogger:
         if backend == "gloo":
             self._data["gloo_num_threads"] = _GLOO_THREADS
         self._data["iteration"] = 0
+        self._data["has_rebuilt_buckets"] = 0
         #: iterations lived so far; the logged one lags behind between samples
         self._iterations = 0
         self._sampled = 0

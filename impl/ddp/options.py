@@ -76,7 +76,7 @@ def group_of(process_group: dist.ProcessGroup | None, device_mesh: Any) -> dist.
         return Team.of(process_group).group
     if device_mesh.ndim != 1:
         raise RuntimeError(
-            f"Only 1D device mesh is supported, but this one is {device_mesh}. Pass the dimension over which data is "
+            f"Only 1D device mesh is supported, and this one is {device_mesh}. Pass the dimension over which data is "
             'parallel, for example device_mesh["dp"].'
         )
     return device_mesh.get_group(mesh_dim=0)  # type: ignore[no-any-return]
@@ -124,8 +124,8 @@ def place(
     types = sorted({parameter.device.type for parameter in everything})
     if len(types) != 1:
         raise ValueError(
-            "DistributedDataParallel's input module must be on the same type of devices, but its parameters are on "
-            f"{types}. Move all of them to one type."
+            f"All of the input module must be on the same type of devices; its parameters are on {types}. Move them to "
+            "one type."
         )
     devices = {parameter.device for parameter in everything}
     on_one_accelerator = len(devices) == 1 and types != ["cpu"]
@@ -162,7 +162,7 @@ def check_static_graph(ddp: DistributedDataParallel) -> None:
     if ddp.reducer.forwards.latest is not None:
         ddp._log_and_throw(
             RuntimeError,
-            "_set_static_graph should be called before training loop starts, and this model has already run a training "
+            "_set_static_graph should be called before training loop starts: this model has already run a training "
             "forward. Pass static_graph=True to the constructor.",
         )
     if ddp.find_unused_parameters:

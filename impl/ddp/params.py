@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ..comm import collectives
-from ..comm.ranks import Team
-from .plan import ParameterSpec
+from ..comm.ranks import GroupRank, Team
+from .plan import BucketCaps, ParameterSpec
 
 _IGNORE_LIST = "_ddp_params_and_buffers_to_ignore"  # set on the module; torch's own name, so that lists carry over
 
@@ -93,28 +93,46 @@ Fail = Callable[[type[Exception], str], None]
 
 def verify_alike(
     team: Team, settings: dict[str, object], parameters: Sequence[Managed], buffers: dict[str, torch.Tensor],
-    device: torch.device, fail: Fail,
-) -> None:
+    caps: BucketCaps, device: torch.device, fail: Fail,
+) -> BucketCaps:
     """RuntimeError on every rank, naming the first difference and the ranks, unless all ranks describe the same model.
 
     Compared are number, order, names, shapes, dtypes and strides of parameters and buffers, and the settings that
-    decide which collectives are made. Collective, unless the rank is alone: one small all-gather, a second one only to
-    explain a difference.
+    decide which collectives are made. Sizes of buckets need not be equal: returned are those of rank 0, which hold for
+    all. Collective, unless the rank is alone: one small all-gather; only to explain a difference, or to bring other
+    sizes, does one rank describe what it has to the others.
     Keeps DDP-027, DDP-028, DDP-030 and exceeds DDP-029, DDP-031, DDP-032.
     """
     if team.size == 1:
-        return
+        return caps
     lines = [f"setting {name}={value}" for name, value in settings.items()]
     lines += [f"parameter {index} {_describe(p.name, p.parameter)}" for index, p in enumerate(parameters)]
     lines += [f"buffer {index} {_describe(name, buffer)}" for index, (name, buffer) in enumerate(buffers.items())]
-    digest = hashlib.sha256("\n".join(lines).encode()).digest()
-    own = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(device)
-    whole = own.new_empty(own.numel() * team.size)
-    collectives.all_gather(team, whole, own, "model digests").wait()
-    if bool((whole.view(team.size, -1) == whole[: own.numel()]).all().item()):  # compared with rank 0's by all alike
-        return
-    everyone = collectives.all_gather_object(team, lines, device, "model descriptions")
-    fail(RuntimeError, _first_difference(everyone))
+    own = _digest(lines) + _digest(caps.sizes_bytes) + len(parameters).to_bytes(8, "big")
+    rows = _gathered(team, own, device)
+    others = [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]
+    if others:
+        counts = [int.from_bytes(row[2 * _DIGEST :], "big") for row in rows]
+        fail(RuntimeError, _difference(team, lines, others, counts, device))
+    if any(row != rows[0] for row in rows):
+        sizes = collectives.broadcast_object(team, caps.sizes_bytes, GroupRank(0), device, "bucket sizes")
+        return BucketCaps(sizes)
+    return caps
+
+
+_DIGEST = 32  # bytes of a SHA-256
+
+
+def _digest(items: Iterable[object]) -> bytes:
+    return hashlib.sha256("\n".join(map(str, items)).encode()).digest()
+
+
+def _gathered(team: Team, own: bytes, device: torch.device) -> list[bytes]:
+    """Every rank's bytes, in rank order; equally many on each."""
+    part = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)
+    whole = part.new_empty(part.numel() * team.size)
+    collectives.all_gather(team, whole, part, "model digests").wait()
+    return [bytes(row) for row in whole.cpu().view(team.size, -1).tolist()]
 
 
 def _describe(name: str, tensor: torch.Tensor) -> str:
@@ -122,18 +140,23 @@ def _describe(name: str, tensor: torch.Tensor) -> str:
     return f"{name}: shape {tuple(tensor.shape)}, {tensor.dtype}, strides {tensor.stride()}{trained}"
 
 
-def _first_difference(everyone: Sequence[Sequence[str]]) -> str:
-    counts = [sum(line.startswith("parameter ") for line in lines) for lines in everyone]
+def _difference(
+    team: Team, lines: Sequence[str], others: Sequence[int], counts: Sequence[int], device: torch.device
+) -> str:
+    """The error's text. Two ranks describe their models, whatever the number of ranks: rank 0 and the first other."""
     if len(set(counts)) > 1:
         found = ", ".join(f"group rank {rank} has {count} params" for rank, count in enumerate(counts))
         what = f"the ranks hold different numbers of parameters: {found}"
     else:
-        place = next(i for i in range(max(map(len, everyone))) if len({_line(lines, i) for lines in everyone}) > 1)
-        others = [rank for rank, lines in enumerate(everyone) if _line(lines, place) != _line(everyone[0], place)]
-        odd = others[0]
+        right, wrong = (
+            collectives.broadcast_object(team, lines, GroupRank(rank), device, "model description")
+            for rank in (0, others[0])
+        )
+        odd, mine = (team.rank, lines) if team.rank in others else (others[0], wrong)
+        place = next(i for i in range(max(len(right), len(mine))) if _line(right, i) != _line(mine, i))
         what = (
-            f"group rank 0 has [{_line(everyone[0], place)}], but group rank(s) {others} differ: rank {odd} has "
-            f"[{_line(everyone[odd], place)}]"
+            f"group rank 0 has [{_line(right, place)}], but group rank(s) {list(others)} differ: rank {odd} has "
+            f"[{_line(mine, place)}]"
         )
     return (
         f"DDP expects the same model in all processes, but {what}. Usual cause: the model was built from settings that "

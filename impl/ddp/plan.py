@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -34,7 +35,7 @@ class ParameterSpec:
 
 @dataclass(frozen=True)
 class BucketCaps:
-    """When a bucket is full. ``sizes_bytes[k]`` closes bucket k; the last entry holds for all further ones."""
+    """When a bucket is full. ``sizes_bytes[k]`` closes bucket k of its dtype; the last holds for all further ones."""
 
     sizes_bytes: tuple[int, ...] = (DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES)
 
@@ -138,35 +139,56 @@ class _Filling:
 def plan_buckets(specs: Sequence[ParameterSpec], order: Iterable[int], caps: BucketCaps) -> BucketPlan:
     """Lay parameters out in the given order; a bucket closes as soon as it holds its cap. Others are left out.
 
-    Parameters of different dtype or device fill different buckets side by side. Buckets are numbered in the order in
-    which they can become full, so that none waits in line behind a later one.
+    Parameters of different dtype or device fill different buckets side by side, each kind under the caps from the first
+    on. Buckets are numbered in the order in which they can become full, so that none waits in line behind a later one.
     """
+    return _plan_of(_filled(specs, order, caps), len(specs))
+
+
+def first_plan(specs: Sequence[ParameterSpec], caps: BucketCaps, *, will_be_rebuilt: bool) -> BucketPlan:
+    """The plan before any backward was seen: the parameters registered last, whose gradients come first, lead.
+
+    Where the buckets will be rebuilt after the first backward anyway, the first iteration uses one bucket for each
+    dtype and device (DDP-054). Where they stay, they are filled in the order of registration, so that the first bucket
+    to be filled, which as a rule is small, is the last to be reduced: what nobody can overlap is short.
+    """
+    if will_be_rebuilt:
+        return expected_plan(specs, UNLIMITED)
+    filled = _filled(specs, range(len(specs)), caps)
+    filled.sort(key=lambda members: members[0].index, reverse=True)
+    return _plan_of(filled, len(specs))
+
+
+def expected_plan(specs: Sequence[ParameterSpec], caps: BucketCaps) -> BucketPlan:
+    """The plan of a backward in which gradients arrive in the reverse order of registration."""
+    return plan_buckets(specs, range(len(specs) - 1, -1, -1), caps)
+
+
+def _filled(specs: Sequence[ParameterSpec], order: Iterable[int], caps: BucketCaps) -> list[list[ParameterSpec]]:
+    """The members of each bucket, in the order in which the buckets become full."""
     filling: dict[tuple[torch.dtype, torch.device], _Filling] = {}
+    closed: Counter[tuple[torch.dtype, torch.device]] = Counter()
     full: list[list[ParameterSpec]] = []
     for index in order:
         spec = specs[index]
         if spec.sparse:
             full.append([spec])
             continue
-        bucket = filling.setdefault((spec.dtype, spec.device), _Filling())
+        kind = (spec.dtype, spec.device)
+        bucket = filling.setdefault(kind, _Filling())
         bucket.members.append(spec)
         bucket.bytes += spec.bytes
-        if bucket.bytes >= caps.of_bucket(len(full)):
-            full.append(filling.pop((spec.dtype, spec.device)).members)
+        if bucket.bytes >= caps.of_bucket(closed[kind]):
+            full.append(filling.pop(kind).members)
+            closed[kind] += 1
     full.extend(bucket.members for bucket in filling.values())
+    return full
+
+
+def _plan_of(full: Sequence[Sequence[ParameterSpec]], parameter_count: int) -> BucketPlan:
     buckets = tuple(_lay_out(index, members) for index, members in enumerate(full))
     placed = {index for bucket in buckets for index in bucket.parameters}
-    return BucketPlan(buckets, len(specs), frozenset(range(len(specs))) - placed)
-
-
-def first_plan(specs: Sequence[ParameterSpec], caps: BucketCaps, *, will_be_rebuilt: bool) -> BucketPlan:
-    """The plan before any backward was seen: reverse registration order, as gradients are expected to become ready.
-
-    Where the buckets will be rebuilt after the first backward anyway, the first iteration uses one bucket for each
-    dtype and device (DDP-054).
-    """
-    backwards = range(len(specs) - 1, -1, -1)
-    return plan_buckets(specs, backwards, UNLIMITED if will_be_rebuilt else caps)
+    return BucketPlan(buckets, parameter_count, frozenset(range(parameter_count)) - placed)
 
 
 def _lay_out(index: int, members: Sequence[ParameterSpec]) -> BucketSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from .plan import BucketCaps, BucketPlan, ParameterSpec, first_plan, plan_buckets
+from .plan import BucketCaps, BucketPlan, ParameterSpec, expected_plan, first_plan, plan_buckets
 from .shared import SharedFacts
 from .use import Use
 
@@ -21,6 +21,12 @@ class Planner:
     def first(self) -> BucketPlan:
         """The plan to begin with, or to begin again with."""
         return first_plan(self._specs, self._caps, will_be_rebuilt=not self._facts.searched)
+
+    def expected(self) -> BucketPlan:
+        """The plan that the buckets are likely to settle on."""
+        if self._facts.searched:
+            return first_plan(self._specs, self._caps, will_be_rebuilt=False)
+        return expected_plan(self._specs, self._caps)
 
     def following(self, order: Sequence[int]) -> BucketPlan:
         """The plan that follows the order of arrival that all ranks have agreed on."""

@@ -82,6 +82,8 @@ class Renewal(Parts):
         Communication hooks keep whatever group is in their state (DDP-165).
         """
         self._has_rebuilt_buckets = False
+        if self.logger is not None:
+            self.logger.note(has_rebuilt_buckets=0)
         if new_process_group is None or new_process_group == dist.GroupMember.NON_GROUP_MEMBER:
             self.reducer.start_over()
             return

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..comm import streams
 from ..comm.coalesce import broadcast_coalesced
 from ..comm.ranks import GroupRank, Team
 from . import hooks, kernels, options, params, stages
@@ -59,7 +60,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         broadcast_buffers: deprecated as in torch 2.13; False leaves buffers alone at construction and in forward.
         init_sync: False skips the comparison of ranks and the initial broadcast; the ranks must then be equal already.
         process_group: the ranks to average over; the whole world if None.
-        bucket_cap_mb: size of a gradient bucket in MiB; 25 (and 1 for the first) if None.
+        bucket_cap_mb: size of a gradient bucket in MiB; 25 (and 1 for the first) if None. That of rank 0 holds for all.
         find_unused_parameters: let iterations leave parameters out. Their gradients are the sum of what exists over the
             full group size; those that no rank used are not touched.
         check_reduction: deprecated, without effect.
@@ -132,8 +133,6 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self.broadcast_buffers = self.forward_sync_buffers
         self.broadcast_bucket_size = BROADCAST_CHUNK_BYTES
         self._caps = BucketCaps.of(bucket_cap_mb, bucket_cap_mb_list)
-        self.bucket_bytes_cap = self._caps.steady_bytes
-        self.bucket_bytes_cap_list = list(self._caps.sizes_bytes) if bucket_cap_mb_list else []
         self.use_side_stream_for_tensor_copies = options.side_stream_wanted()
 
         self.require_backward_grad_sync = True
@@ -144,6 +143,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         syncs_buffers_at_start = broadcast_buffers is not False or forward_sync_buffers is not None
         if init_sync:
             self._synchronise_start(buffers if syncs_buffers_at_start else {})
+        self.bucket_bytes_cap = self._caps.steady_bytes
+        self.bucket_bytes_cap_list = list(self._caps.sizes_bytes) if bucket_cap_mb_list else []
         self._mixed_precision_run = MixedPrecisionRun(self, mixed_precision) if mixed_precision is not None else None
         self._build_reducer()
         self._delayed = DelayedReduction.of(self, delayed, param_to_hook_all_reduce)
@@ -167,15 +168,16 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self._fused_optimizer = None
 
     def _synchronise_start(self, buffers: dict[str, torch.Tensor]) -> None:
-        """Compare the ranks' models, then take over that of group rank 0 (DDP-025)."""
+        """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
         team = Team.of(self.process_group)
         managed = params.managed_parameters(self.module, self.parameters_to_ignore)
         settings: dict[str, object] = {
             "find_unused_parameters": self.find_unused_parameters,
-            "bucket sizes in bytes": self._caps.sizes_bytes,
             "buffers synchronised in forward": self.forward_sync_buffers,
         }
-        params.verify_alike(team, settings, managed, buffers, self.device, self._log_and_throw)
+        self._caps = params.verify_alike(
+            team, settings, managed, buffers, self._caps, self.device, self._log_and_throw
+        )
         state = [item.parameter for item in managed] + list(buffers.values())
         broadcast_coalesced(
             team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", self.broadcast_bucket_size
@@ -275,8 +277,9 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         return inputs, kwargs
 
     def _to_own_device(self, value: Any) -> Any:
-        """A structure with all its tensors on the single device of the module (DDP-046)."""
-        return map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), value)
+        """A structure with all its tensors on the single device of the module (DDP-046, DDP-023)."""
+        beside = self.use_side_stream_for_tensor_copies
+        return map_tensors(lambda tensor: streams.brought_to(self.device, tensor, beside=beside), value)
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The wrapped forward; while it runs, ``_get_active_ddp_module`` tells this object (DDP-042, DDP-043)."""

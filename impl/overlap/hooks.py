@@ -26,6 +26,7 @@ def hook_with_zero_step(
     reduce_scatter: bool = False,
     max_norm: float | None = None,
     norm_type: float = 2.0,
+    warm_up_iterations: int = 0,
 ) -> _OverlapHook:
     """A communication hook that runs ``hook`` and steps ``zero`` once all buckets' reductions have been started.
 
@@ -46,13 +47,17 @@ def hook_with_zero_step(
         max_norm: clip all gradients together to this norm before the step, as ``clip_grad_norm_`` would (also in
             ``.grad``). The norm before clipping is ``zero._overlap_info.total_norm``.
         norm_type: which norm.
+        warm_up_iterations: in so many iterations from the first on ``hook`` reduces the gradients and nothing else
+            happens. A script that spends iterations on a warm-up, as torch's hooks make it, gives torch's number: 2,
+            or 3 for a static graph (HOOK-011, HOOK-012).
 
     Raises:
         ValueError: ``zero`` does not overlap, some of its parameters are not reduced by ``ddp``, or the keywords do not
             go together. TypeError: ``ddp`` or ``zero`` is not of this package.
     """
     clipping = None if max_norm is None else Clipping(max_norm, norm_type)
-    return _make(hook, ddp, zero, shard_buckets, Schedule.CONTIGUOUS, reduce_scatter, clipping)
+    warm_up = _WarmUp(warm_up_iterations)
+    return _make(hook, ddp, zero, shard_buckets, Schedule.CONTIGUOUS, reduce_scatter, clipping, warm_up)
 
 
 def hook_with_zero_step_interleaved(
@@ -62,13 +67,31 @@ def hook_with_zero_step_interleaved(
     shard_buckets: bool = False,
     *,
     reduce_scatter: bool = False,
+    warm_up_iterations: int = 0,
 ) -> _OverlapHook:
     """Like ``hook_with_zero_step``, but each bucket is stepped and sent while later ones are still being computed.
 
     Suits communication that is fast beside the computation. The results are the same. The gradients cannot be clipped
     together, because the first step happens before the last gradient is known.
     """
-    return _make(hook, ddp, zero, shard_buckets, Schedule.INTERLEAVED, reduce_scatter, None)
+    warm_up = _WarmUp(warm_up_iterations)
+    return _make(hook, ddp, zero, shard_buckets, Schedule.INTERLEAVED, reduce_scatter, None, warm_up)
+
+
+class _WarmUp:
+    """Counts iterations, lived or shadowed, so that its end is the same on every rank."""
+
+    def __init__(self, iterations: int) -> None:
+        if iterations < 0:
+            raise ValueError(f"warm_up_iterations must be 0 or more, not {iterations}.")
+        self.iterations = iterations
+        self._begun = 0
+
+    def covers(self, bucket: GradBucket) -> bool:
+        """Whether the iteration of this bucket belongs to the warm-up. Ask for each bucket."""
+        if bucket.index() == 0:
+            self._begun += 1
+        return self._begun <= self.iterations
 
 
 def _make(
@@ -79,8 +102,11 @@ def _make(
     schedule: Schedule,
     reduce_scatter: bool,
     clipping: Clipping | None,
+    warm_up: _WarmUp,
 ) -> _OverlapHook:
     _check(hook, ddp, zero, reduce_scatter)
+    if warm_up.iterations and hook is None:
+        raise ValueError("warm_up_iterations needs a hook that reduces meanwhile: give an allreduce_hook, not None.")
     session = OverlapSession(ddp, zero, schedule, _reducing(hook, reduce_scatter), clipping)
     info = zero._overlap_info
     assert info is not None
@@ -88,6 +114,9 @@ def _make(
     info.total_size = 0 if shard_buckets else None
 
     def hook_with_zero_fn(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if warm_up.covers(bucket):
+            assert hook is not None
+            return hook(state, bucket)
         return session.on_bucket(state, bucket)
 
     return hook_with_zero_fn

@@ -25,7 +25,7 @@ from ..comm.collectives import all_reduce
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
 from ..ddp.bucket import GradBucket
-from ..ddp.plan import BucketPlan, plan_buckets
+from ..ddp.plan import BucketPlan
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
 from ..zero.overlapping import PartialSteps
@@ -203,12 +203,12 @@ class OverlapSession:
         reducer = ddp.reducer
         if self._team is None:
             self._team = reducer.team
-            plan = self._shard_plan(ddp, _expected_plan(ddp), self._zero._team)
+            plan = self._shard_plan(ddp, reducer.planner.expected(), self._zero._team)
             self._steps = self._zero._init_zero_for_overlap(plan)
         elif self._team is not reducer.team:
             self._team = reducer.team
             if self._follows_ddp:
-                self._move(self._team, self._shard_plan(ddp, _expected_plan(ddp), self._team))
+                self._move(self._team, self._shard_plan(ddp, reducer.planner.expected(), self._team))
                 self._plan_seen = None
         if self._plan_seen is not reducer.plan:
             if self._plan_seen is not None:
@@ -263,12 +263,6 @@ class OverlapSession:
         if ddp is None:
             raise AssertionError("the DDP object of this hook no longer exists")
         return ddp
-
-
-def _expected_plan(ddp: DistributedDataParallel) -> BucketPlan:
-    """The buckets that DDP is expected to settle on: in reverse order of registration."""
-    reducer = ddp.reducer
-    return plan_buckets(reducer.specs, range(len(reducer.specs) - 1, -1, -1), reducer.caps)
 
 
 def _shadowing(ddp: DistributedDataParallel) -> bool:

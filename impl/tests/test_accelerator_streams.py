@@ -1,5 +1,6 @@
 """How small messages meet an accelerator's queue. Stand-ins show what is asked of torch; they compute nothing there."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +36,53 @@ def test_numbers_go_to_an_accelerator_without_waiting_for_its_queue(monkeypatch)
 
 def test_on_the_cpu_they_are_an_ordinary_tensor():
     assert streams.tensor_on(torch.device("cpu"), [1, 0], torch.int32).tolist() == [1, 0]
+
+
+class Streams:
+    """What ``torch.get_device_module`` gives: streams that note what is asked of them."""
+
+    def __init__(self):
+        self.told, self.running = [], "the current one"
+
+    def Stream(self, device):
+        return "the other one"
+
+    def current_stream(self, device):
+        return SimpleNamespace(wait_stream=lambda stream: self.told.append(f"{self.running} waits for {stream}"))
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.running = self.running, stream
+        yield
+        self.running = before
+
+    def input_from(self, device_type):
+        def to(device, **how):
+            self.told.append(f"copied on {self.running}")
+            return SimpleNamespace(record_stream=lambda stream: self.told.append("kept for the current one"))
+
+        return SimpleNamespace(device=torch.device(device_type), to=to)
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    found = Streams()
+    monkeypatch.setattr(torch, "get_device_module", lambda _: found)
+    monkeypatch.setattr(streams, "_bringing", {})
+    return found
+
+
+def test_an_input_from_the_host_is_copied_beside_the_queue_and_awaited_by_it(accelerator):
+    streams.brought_to(torch.device("cuda", 0), accelerator.input_from("cpu"), beside=True)
+    assert accelerator.told == [
+        "copied on the other one", "the current one waits for the other one", "kept for the current one"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "beside"), [("cpu", False), ("cuda", True)])
+def test_what_is_on_a_device_or_is_not_wanted_beside_is_copied_in_the_queue(accelerator, where, beside):
+    streams.brought_to(torch.device("cuda", 0), accelerator.input_from(where), beside=beside)
+    assert accelerator.told == ["copied on the current one"]
 
 
 class OnlyRead:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +51,15 @@ def test_sparse_gradients_travel_alone(specs):
 
 def test_reduction_begins_with_the_parameters_registered_last():
     plan = first_plan([spec(i, 16) for i in range(4)], BucketCaps((2 * 16 * 4,)), will_be_rebuilt=False)
-    assert [bucket.parameters for bucket in plan.buckets] == [(3, 2), (1, 0)]
+    assert [bucket.parameters for bucket in plan.buckets] == [(2, 3), (0, 1)]
+
+
+@given(models(), st.lists(st.integers(1, 10**5), min_size=1, max_size=3))
+def test_a_plan_that_stays_is_laid_out_as_torch_lays_it_out(specs, sizes):
+    tensors = [torch.empty(spec.numel, dtype=spec.dtype, device="meta") for spec in specs]
+    theirs, _ = dist._compute_bucket_assignment_by_size(tensors, sizes, [spec.sparse for spec in specs])
+    ours = first_plan(specs, BucketCaps(tuple(sizes)), will_be_rebuilt=False)
+    assert [list(bucket.parameters) for bucket in ours.buckets] == list(reversed(theirs))
 
 
 def test_before_a_rebuild_one_bucket_holds_everything_of_a_dtype():

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..comm.collectives import all_to_all_object
 from ..comm.ranks import GroupRank, Team
 from ..comm.sharded import receive, send
 
@@ -31,6 +32,17 @@ def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device)
         if rank != to:
             gathered.update(_receive(team, GroupRank(rank), device))
     return dict(sorted(gathered.items()))
+
+
+def handed_over(team: Team, mine: States, owners: Sequence[int], device: torch.device) -> States:
+    """The states of what this rank owns from now on, by index. Each state goes from its holder to its owner only."""
+    leaving: list[States] = [{} for _ in team.members]
+    for index, state in mine.items():
+        leaving[owners[index]][index] = state if owners[index] == team.rank else snapshot(state)
+    held: States = {}
+    for part in all_to_all_object(team, leaving, device, "zero: states on the move"):
+        held.update(part)
+    return held
 
 
 def _send(team: Team, states: States, to: GroupRank, device: torch.device) -> None:

@@ -129,7 +129,7 @@ class Joining:
         """Send (source) or receive (everybody) news and the gradients of the absent ranks' shards."""
         zero = self._zero
         watch: Watch = session.watch
-        parameters = [parameter for rank in absent for parameter in zero._shard(rank)]
+        parameters = zero._owned_by_any(absent)
         sending = self._team.rank == session.source
         marks = [mark(parameter) for parameter in parameters] if sending else [0] * len(parameters)
         sparse = sparse_gradients(parameters, marks) if sending else {}

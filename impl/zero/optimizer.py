@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from ..comm.collectives import all_gather_object
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Joinable, JoinHook
 from . import checkpoint
@@ -186,22 +185,21 @@ class ZeroRedundancyOptimizer(Sending, Joinable, CompatibleNames):
     def _move_to(self, team: Team, plan: ShardPlan) -> None:
         """Share the state over a group from now on, with these owners; call it on every rank of that group.
 
-        States go to their new owners. Those that only ranks outside the new group held are lost, with a warning.
+        Each state goes from its old owner to its new one. Those that only ranks outside the new group held are lost,
+        with a warning on the new owner.
         """
-        held: checkpoint.States = {}
-        mine = checkpoint.snapshot(self._own_states())
-        for part in all_gather_object(team, mine, self._device, "zero: states on the move"):
-            held.update(part)
-        parameters = self._parameters()
-        lost = [index for index in range(len(parameters)) if index not in held]
-        if lost and held and team is not self._team:  # within one group nothing is lost: those have no state yet
-            logger.warning("The new process group holds no optimizer state of parameter(s) %s: they start anew.", lost)
+        mine = self._own_states()
+        held = checkpoint.handed_over(team, mine, plan.owners, self._device)
+        parameters, owned = self._parameters(), plan.owned_by(team.rank)
+        lost = [index for index in owned if index not in held]
+        if lost and (mine or held) and team is not self._team:  # within one group nothing is lost: those have none yet
+            logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
         self._team, self._plan = team, plan
         self.process_group, self.world_size, self.rank = team.group, team.size, team.rank
         counted = counters(self.optim)
         self._build_local()
         vars(self.optim).update(counted)
-        self._load_local({parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held})
+        self._load_local({parameters[index]: held[index] for index in owned if index in held})
         self._publisher = None
         self._joining = Joining(self, team, self._device)
         self._partial_steps = PartialSteps(self)

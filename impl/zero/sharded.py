@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,11 @@ class Sharded(torch.optim.Optimizer):
         """The parameters that ``rank`` owns."""
         parameters = self._parameters()
         return [parameters[index] for index in self._plan.owned_by(rank)]
+
+    def _owned_by_any(self, ranks: Collection[int]) -> list[torch.Tensor]:
+        """The parameters that some ranks own, in global order: one pass, however many ranks they are."""
+        wanted = set(ranks)
+        return [p for p, owner in zip(self._parameters(), self._plan.owners, strict=True) if owner in wanted]
 
     def _local_group(self, group: Group, owners: Sequence[int], rank: int) -> Group:
         """The part of a group that ``rank`` owns; ``owners`` are those of the group's parameters."""

@@ -8,4 +8,5 @@ CLAUSES = ("DDP-053",)
 
 
 def plant() -> None:
-    edit(plan, "first_plan", "range(len(specs) - 1, -1, -1)", "range(len(specs))")
+    edit(plan, "first_plan", ", reverse=True)", ")")
+    edit(plan, "expected_plan", "range(len(specs) - 1, -1, -1)", "range(len(specs))")

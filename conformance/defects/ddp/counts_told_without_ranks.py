@@ -8,4 +8,4 @@ CLAUSES = ("DDP-027",)
 
 
 def plant() -> None:
-    edit(params, "_first_difference", "{found}", "see the model")
+    edit(params, "_difference", "{found}", "see the model")

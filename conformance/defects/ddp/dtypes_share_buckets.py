@@ -8,10 +8,4 @@ CLAUSES = ("DDP-052",)
 
 
 def plant() -> None:
-    edit(
-        plan,
-        "plan_buckets",
-        "setdefault((spec.dtype, spec.device), _Filling())",
-        "setdefault((spec.device, spec.device), _Filling())",
-    )
-    edit(plan, "plan_buckets", "filling.pop((spec.dtype, spec.device))", "filling.pop((spec.device, spec.device))")
+    edit(plan, "_filled", "kind = (spec.dtype, spec.device)", "kind = (spec.device, spec.device)")

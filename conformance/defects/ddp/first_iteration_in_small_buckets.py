@@ -8,4 +8,4 @@ CLAUSES = ("DDP-054",)
 
 
 def plant() -> None:
-    edit(plan, "first_plan", "UNLIMITED if will_be_rebuilt else caps", "caps")
+    edit(plan, "first_plan", "expected_plan(specs, UNLIMITED)", "expected_plan(specs, caps)")

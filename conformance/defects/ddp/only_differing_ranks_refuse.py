@@ -8,4 +8,4 @@ CLAUSES = ("DDP-027",)
 
 
 def plant() -> None:
-    edit(params, "verify_alike", "(whole.view(team.size, -1) == whole[: own.numel()])", "(own == whole[: own.numel()])")
+    edit(params, "verify_alike", "    if others:", "    if team.rank in others:")

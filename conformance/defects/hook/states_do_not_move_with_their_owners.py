@@ -10,6 +10,6 @@ CLAUSES = ("HOOK-018",)
 def plant() -> None:
     edit(
         ZeroRedundancyOptimizer, "_move_to",
-        "self._load_local({parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held})",
+        "self._load_local({parameters[index]: held[index] for index in owned if index in held})",
         "pass",
     )

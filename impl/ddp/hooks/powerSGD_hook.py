@@ -110,14 +110,16 @@ class _Exchange:
         self.matrices = [_matrices(group, self.gradients) for group in self.plan.groups]
 
     def send_p(self) -> None:
-        """Average P = M Q over the ranks, wait for it, and replace each Q by this rank's M^T P."""
+        """Add up P = M Q over the ranks, wait for it, and replace each Q by this rank's M^T P.
+
+        Of P only the directions count, so the sum serves as well as the average.
+        """
+        self._start_factors()
         if not self.plan.groups:
             return
-        self._start_factors()
         for m, q, p in zip(self.matrices, self.qs, self.ps, strict=True):
             torch.bmm(m, q, out=p)
         start_mean(self.team, self.divisor, self.p_flat, label_of("PowerSGD P", self.bucket)).wait()
-        finish_mean(self.p_flat, self.divisor)
         for m, q, p in zip(self.matrices, self.qs, self.ps, strict=True):
             orthogonalize(p, self.state.orthogonalization_epsilon)
             torch.bmm(m.transpose(1, 2), p, out=q)
@@ -129,7 +131,7 @@ class _Exchange:
         if last is not None and last.numel() == q_flat.numel():
             q_flat.copy_(last)
         else:
-            self.state.fill_randomly(q_flat)
+            self.state.fill_randomly(self.qs)
         for q in self.qs:
             orthogonalize(q, self.state.orthogonalization_epsilon)
 

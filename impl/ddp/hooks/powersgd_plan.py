@@ -66,21 +66,21 @@ class CompressionPlan:
 def plan_layers(shapes: tuple[Shape, ...], rank: int, min_rate: float, batch_same_shape: bool) -> CompressionPlan:
     """The plan for a bucket of gradients of these shapes, each seen as a matrix of its first dimension by the rest.
 
-    A matrix is compressed if that makes it smaller by more than ``min_rate`` (COMM-026: vectors never are).
+    A matrix is compressed if that makes it smaller by more than ``min_rate`` (COMM-026: vectors never are). Matrices of
+    one shape stand together, whether or not they are batched: the order in which torch draws their factors.
     """
     plain: list[int] = []
-    alike: dict[object, list[int]] = {}
+    alike: dict[tuple[int, int], list[int]] = {}
     for position, shape in enumerate(shapes):
         rows, columns = _as_matrix(shape)
         if len(shape) > 1 and (rows + columns) * min(rank, rows, columns) * min_rate < rows * columns:
-            key = (rows, columns) if batch_same_shape else (rows, columns, position)
-            alike.setdefault(key, []).append(position)
+            alike.setdefault((rows, columns), []).append(position)
         else:
             plain.append(position)
-    groups = []
-    for members in alike.values():
-        rows, columns = _as_matrix(shapes[members[0]])
-        groups.append(MatrixGroup(tuple(members), rows, columns, min(rank, rows, columns)))
+    groups: list[MatrixGroup] = []
+    for (rows, columns), members in alike.items():
+        together = [tuple(members)] if batch_same_shape else [(member,) for member in members]
+        groups.extend(MatrixGroup(each, rows, columns, min(rank, rows, columns)) for each in together)
     plain_numel = sum(math.prod(shapes[position]) for position in plain)
     matrix_numel = sum(len(group.members) * group.rows * group.columns for group in groups)
     return CompressionPlan(tuple(groups), tuple(plain), plain_numel, matrix_numel)
@@ -88,6 +88,8 @@ def plan_layers(shapes: tuple[Shape, ...], rank: int, min_rate: float, batch_sam
 
 def plan_square(numel: int, rank: int) -> CompressionPlan:
     """The plan that sees a whole bucket of ``numel`` elements, filled up with zeros, as one square matrix."""
+    if numel == 0:
+        return CompressionPlan((), (0,), 0, 0)
     side = math.isqrt(numel - 1) + 1
     return CompressionPlan((MatrixGroup((0,), side, side, min(rank, side)),), (), 0, numel)
 

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ class PowerSGDState:
         use_error_feedback: add what compression lost to the gradient of the next iteration.
         warm_start: start from the last iteration's factor instead of a random one.
         orthogonalization_epsilon: added to the norms that columns are divided by; 0 is safe here.
-        random_seed: of the random factors; must be equal on all ranks.
+        random_seed: of the random factors, 0 to 2**32 - 1; must be equal on all ranks. The same seed gives the factors
+            that torch starts with.
         compression_stats_logging_frequency: iterations between two logged statistics.
         batch_tensors_with_same_shape: compress gradients of equal shape in one batched product.
 
@@ -91,7 +93,7 @@ class PowerSGDState:
         self.orthogonalization_epsilon = orthogonalization_epsilon
         self.compression_stats_logging_frequency = max(1, compression_stats_logging_frequency)
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
-        self.rng = random.Random(random_seed)
+        self.rng = mersenne_twister(random_seed)
         self.error_dict, self.p_memory_dict, self.q_memory_dict = {}, {}, {}
         self.iter = 0
         self.total_numel_before_compression = 0
@@ -140,7 +142,35 @@ class PowerSGDState:
             found = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
         return found
 
-    def fill_randomly(self, tensor: torch.Tensor) -> None:
-        """Standard normal values, the same on every rank and on every kind of device."""
-        generator = torch.Generator().manual_seed(self.rng.randrange(2**31))
-        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+    def fill_randomly(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Standard normal values, the same on every rank and on every kind of device; one seed for them all."""
+        generator = torch.Generator().manual_seed(below(self.rng, _SEEDS))
+        for tensor in tensors:
+            tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device="cpu"))
+
+
+_SEEDS = 1_000_000_000
+_WORDS = 624  # of the generator's state
+
+
+def mersenne_twister(seed: int) -> random.Random:
+    """MT19937 started by one word, as Matsumoto and Nishimura's ``init_genrand`` and NumPy's ``RandomState`` start it.
+
+    Python starts the same generator in another way.
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"random_seed must be between 0 and 2**32 - 1, not {seed}.")
+    words = [seed]
+    for place in range(1, _WORDS):
+        words.append((1812433253 * (words[-1] ^ (words[-1] >> 30)) + place) % 2**32)
+    generator = random.Random()
+    generator.setstate((3, (*words, _WORDS), None))
+    return generator
+
+
+def below(generator: random.Random, limit: int) -> int:
+    """A number below ``limit``: the first word that is one once its unneeded upper bits are cut off."""
+    mask = (1 << (limit - 1).bit_length()) - 1
+    while (number := generator.getrandbits(32) & mask) >= limit:
+        pass
+    return number

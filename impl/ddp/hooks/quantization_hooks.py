@@ -64,8 +64,8 @@ class _Layout:
 
 def _gather_and_average(group: dist.ProcessGroup | None, bucket: GradBucket, channel: int) -> TensorFuture:
     buffer = bucket.buffer()
-    if buffer.is_sparse:  # as small as it gets already
-        return mean(group, bucket, buffer, "sparse all-reduce")
+    if buffer.is_sparse or not buffer.numel():  # as small as it gets already
+        return mean(group, bucket, buffer, "plain all-reduce")
     wide = torch.float64 if buffer.dtype == torch.float64 else torch.float32
     layout = _Layout(buffer.numel(), channel, wide)
     team = team_of(group, bucket)

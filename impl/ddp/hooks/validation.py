@@ -103,7 +103,7 @@ def _check_signature(hook: Any, signature: inspect.Signature, refuse: Raiser) ->
     if not _is_future_of_tensor(signature.return_annotation):
         refuse(
             ValueError,
-            "Communication hook: return annotation should be torch.futures.Future[torch.Tensor], but that of "
+            "Communication hook: return annotation should be torch.futures.Future, of one tensor, but that of "
             f"{hook_name(hook)} is {signature.return_annotation!r}. Correct it or leave it out.",
         )
 

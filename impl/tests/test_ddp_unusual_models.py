@@ -1,0 +1,125 @@
+"""Models that are odd but right: buffers that share memory, empty parameters, bucket sizes that differ by rank."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from impl.comm.trace import tracing
+from impl.ddp import DistributedDataParallel
+from impl.ddp.hooks import powerSGD_hook as powersgd
+from impl.ddp.hooks import quantization_hooks
+from impl.tests.comm_hook_ranks import run_on_ranks
+
+
+class Expanded(nn.Module):
+    """Buffers that show one element many times."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("row", torch.full((1,), float(value)).expand(4))
+        self.register_buffer("table", torch.arange(2.0).add(value).unsqueeze(1).expand(2, 3))
+        self.register_buffer("number", torch.tensor(value))
+
+    def forward(self, x):
+        return (self.weight * x).sum() + self.row.sum()
+
+
+def share_expanded_buffers(rank, world):
+    model = DistributedDataParallel(Expanded(rank))
+    started = [model.module.row.tolist(), model.module.table.tolist(), model.module.number.item()]
+    model.module.number.fill_(7 + rank)
+    model(torch.ones(1)).backward()
+    return started, model.module.number.item()
+
+
+def test_expanded_buffers_are_those_of_rank_0_on_every_rank():
+    first = [[0.0] * 4, [[0.0] * 3, [1.0] * 3], 0]
+    model = Expanded(0)
+    assert [model.row.tolist(), model.table.tolist(), model.number.item()] == first
+    assert run_on_ranks(share_expanded_buffers, 3) == [(first, 7)] * 3
+
+
+class PartlyEmpty(nn.Module):
+    """A parameter without elements, which has a bucket of its own because of its dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.nothing = nn.Parameter(torch.ones(0, dtype=torch.float64))
+
+    def forward(self, x):
+        return (self.weight * x).sum() + self.nothing.sum()
+
+
+HOOKS = {
+    "batched PowerSGD": powersgd.batched_powerSGD_hook,
+    "PowerSGD": powersgd.powerSGD_hook,
+    "8 bits per tensor": quantization_hooks.quantization_pertensor_hook,
+    "8 bits per channel": quantization_hooks.quantization_perchannel_hook,
+}
+
+
+def reduce_with_an_empty_bucket(rank, world, name):
+    model = DistributedDataParallel(PartlyEmpty())
+    state = powersgd.PowerSGDState(None, start_powerSGD_iter=2) if "PowerSGD" in name else dist.group.WORLD
+    model.register_comm_hook(state, HOOKS[name])
+    for _ in range(4):
+        model.zero_grad()
+        model(torch.full((4,), 4.0 * rank)).backward()
+    return model.module.weight.grad.tolist(), model.module.nothing.grad.tolist()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_the_hooks_take_a_bucket_without_elements(name):
+    for gradient, nothing in run_on_ranks(reduce_with_an_empty_bucket, 2, name):
+        assert gradient == pytest.approx([2.0] * 4, rel=1e-6)
+        assert nothing == []
+
+
+def differ_in_bucket_sizes(rank, world, options):
+    model = nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(4)])
+    for layer in model:
+        nn.init.eye_(layer.weight)
+    ddp = DistributedDataParallel(model, **options[rank])
+    with tracing() as labels:
+        for _ in range(3):
+            ddp.zero_grad()
+            ddp(torch.full((1, 16), 2.0 * rank)).sum().backward()
+    buckets = [label for label in labels if "bucket order" not in label]
+    return buckets, model[0].weight.grad[0, 0].item(), ddp.bucket_bytes_cap
+
+
+@pytest.mark.parametrize("other", [{}, {"bucket_cap_mb_list": [0.001, 0.002]}, {"bucket_cap_mb": 0.001}])
+def test_the_bucket_sizes_of_rank_0_hold_for_all(other):
+    options = [{"bucket_cap_mb": 0.002}, other, {}]
+    everybody = run_on_ranks(differ_in_bucket_sizes, 3, options)
+    assert everybody == [everybody[0]] * 3
+    assert everybody[0][1:] == (2.0, int(0.002 * 2**20))
+
+
+class Different(nn.Module):
+    """A model that is another one on each rank."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.first = nn.Parameter(torch.ones(1 + (rank == 1)))
+        self.second = nn.Parameter(torch.ones(1, dtype=torch.float64 if rank == 2 else torch.float32))
+
+
+def refuse_different_models(rank, world):
+    with tracing() as labels, pytest.raises(RuntimeError) as error:
+        DistributedDataParallel(Different(rank))
+    return labels, str(error.value)
+
+
+def test_two_ranks_describe_a_difference_and_each_rank_names_its_own():
+    found = run_on_ranks(refuse_different_models, 4)
+    described = ["model description: length", "model description"] * 2
+    assert [labels for labels, _ in found] == [["model digests", *described]] * 4
+    own = {0: "parameter 0 first", 1: "parameter 0 first", 2: "parameter 1 second", 3: "parameter 0 first"}
+    for rank, (_, text) in enumerate(found):
+        assert "group rank(s) [1, 2] differ" in text
+        assert f"group rank 0 has [{own[rank]}" in text
+        assert f"rank {rank if rank in (1, 2) else 1} has [{own[rank]}" in text

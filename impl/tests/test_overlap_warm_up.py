@@ -1,0 +1,97 @@
+"""A warm-up of the overlap hooks, for scripts that were written for torch's: how long it lasts, and for whom."""
+
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook
+from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZero
+
+from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
+from impl.overlap import hook_with_zero_step, hook_with_zero_step_interleaved
+from impl.tests.comm_hook_ranks import run_on_ranks
+
+ITERATIONS = 6
+
+
+def model():
+    layers = nn.Sequential(*[nn.Linear(2, 2, bias=False) for _ in range(3)])
+    for layer in layers:
+        nn.init.eye_(layer.weight)
+    return layers
+
+
+def averaged(_state, bucket):
+    """A hook that is done when it returns: torch's overlap hooks wait for futures inside of callbacks."""
+    dist.all_reduce(bucket.buffer())
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer().div_(dist.get_world_size()))
+    return future
+
+
+def pair(ours, static, factory, **options):
+    wrapper, optimizer = (DistributedDataParallel, ZeroRedundancyOptimizer) if ours else (
+        nn.parallel.DistributedDataParallel, TorchZero)  # fmt: skip
+    ddp = wrapper(model(), bucket_cap_mb=1e-5, static_graph=static)
+    zero = optimizer(ddp.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=2.0**-6)
+    with mock.patch.object(dist, "get_backend", return_value="another than Gloo, which torch refuses"):
+        hook = factory(averaged, ddp, zero, **options)
+    ddp.register_comm_hook(None, hook)
+    return ddp, zero
+
+
+def train(ddp, iterations, rank):
+    trace = []
+    for iteration in range(iterations):
+        ddp(torch.full((1, 2), float(rank + iteration % 2))).sum().backward()
+        trace.append([parameter.tolist() for parameter in ddp.module.parameters()])
+        ddp.zero_grad()
+    return trace
+
+
+FACTORIES = {
+    False: (hook_with_zero_step, ddp_zero_hook.hook_with_zero_step),
+    True: (hook_with_zero_step_interleaved, ddp_zero_hook.hook_with_zero_step_interleaved),
+}
+
+
+def train_both(rank, world, static, interleaved):
+    ours, theirs = FACTORIES[interleaved]
+    mine, _zero = pair(True, static, ours, warm_up_iterations=3 if static else 2)
+    found = train(mine, ITERATIONS, rank)
+    his, _other = pair(False, static, theirs)
+    return found, train(his, ITERATIONS, rank)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_with_a_warm_up_every_iteration_leaves_what_torchs_hooks_leave(static, interleaved):
+    for mine, theirs in run_on_ranks(train_both, 2, static, interleaved):
+        assert mine == theirs
+        assert mine[0] == mine[2 if static else 1] != mine[-1]
+
+
+def train_unevenly(rank, world):
+    ddp, zero = pair(True, False, hook_with_zero_step, warm_up_iterations=2)
+    with Join([ddp, zero]):
+        train(ddp, (1, 4)[rank], rank)
+    group = dist.group.WORLD
+    return [parameter.tolist() for parameter in ddp.module.parameters()], len(zero.optim.param_groups), group.size()
+
+
+def test_a_rank_that_has_joined_warms_up_with_the_others():
+    alone = model()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=2.0**-6)
+    for iteration in range(2, 4):  # the first two update nothing; rank 0 has no inputs any more
+        (alone(torch.full((1, 2), float(1 + iteration % 2))).sum() / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    expected = [parameter.tolist() for parameter in alone.parameters()]
+    assert [found for found, _, _ in run_on_ranks(train_unevenly, 2)] == [expected] * 2
+
+
+def test_a_warm_up_is_as_long_as_one_likes_but_not_negative():
+    with pytest.raises(ValueError, match="warm_up_iterations"):
+        hook_with_zero_step(averaged, None, None, warm_up_iterations=-1)
