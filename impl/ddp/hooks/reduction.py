@@ -104,7 +104,7 @@ def after(pending: Pending, finish: Callable[[], torch.Tensor]) -> TensorFuture:
     """
 
     def on_done(done: torch.futures.Future[Any]) -> torch.Tensor:
-        done.value()  # raises what the collective raised
+        pending.take(done.value())  # raises what the collective raised
         return finish()
 
     return pending.future().then(on_done)
