@@ -1,10 +1,19 @@
-"""When a mean over ranks divides: one rule for everything that averages."""
+"""In which dtype a gradient is averaged, and when the mean divides: one rule each for everything that averages."""
 
 from __future__ import annotations
 
 from functools import cache
 
 import torch
+
+
+def gradient_dtype(parameter: torch.Tensor) -> torch.dtype:
+    """The dtype of a parameter's gradient: its ``grad_dtype`` if the user has set one, as a rule its own.
+
+    Who keeps gradients of a bfloat16 parameter in float32 wants no bit of them lost on the way between ranks.
+    """
+    chosen: torch.dtype | None = getattr(parameter, "grad_dtype", None)  # torch 2.10 and later
+    return parameter.dtype if chosen is None else chosen
 
 
 @cache

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..comm import collectives
-from ..comm.averaging import divides_first
+from ..comm.averaging import divides_first, gradient_dtype
 from ..comm.coalesce import broadcast_coalesced
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
@@ -77,7 +77,7 @@ class DelayedReduction:
     def _lay_out(self) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
         for parameter in self.parameters:
-            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+            kinds.setdefault((gradient_dtype(parameter), parameter.device), []).append(parameter)
         for (dtype, device), members in kinds.items():
             flat = torch.zeros(sum(p.numel() for p in members), dtype=dtype, device=device)
             self._flats.append(flat)

@@ -320,6 +320,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
 
     def _lazy_init(self) -> None:
         """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130)."""
+        if self._mixed_precision_run is None:
+            params.check_gradient_dtypes(self.reducer.specs, self.reducer.parameters, self._log_and_throw)
         self._in_backward = OptimizersInBackward.of(self)
         self._lazy_init_ran = True
 
