@@ -92,7 +92,7 @@ def check_gradient_dtypes(specs: Sequence[ParameterSpec], parameters: Sequence[n
             fail(
                 RuntimeError,
                 f"{spec.name}.grad_dtype is {chosen}, but its gradient is averaged in {spec.dtype}. Usual cause: it "
-                "was set after the model was wrapped, or to None, which allows any. Set grad_dtype to the dtype in which "
+                "was set after the model was wrapped, or to None, which allows any. Set it to the dtype in which "
                 "gradients are to be kept and averaged before wrapping the model.",
             )
 
