@@ -398,10 +398,11 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
     ) -> None:
         """Let ``hook(state, {name: buffer})`` synchronise buffers instead of the broadcast (DDP-091 … DDP-098).
 
-        It may return a list of futures; they are done when backward returns.
+        It may return a list of futures; they are done when backward returns. The location is a member of our
+        enumeration or of torch's; TypeError for anything else.
         """
         assert callable(hook), "a buffer communication hook must be callable"
-        self._buffer_hook = _BufferCommHook(hook, state, comm_hook_location)
+        self._buffer_hook = _BufferCommHook(hook, state, _BufferCommHookLocation.of(comm_hook_location))
 
     # -- buffers
 
