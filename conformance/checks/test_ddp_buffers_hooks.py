@@ -45,6 +45,22 @@ def add_up(_state, buffers):
 # -- DDP-091, DDP-093, DDP-094: what a hook is given, and where it runs
 
 
+def register_at_torchs_location(ctx, name):
+    """How often a hook ran before and in a forward, where the location is a member of torch's enumeration."""
+    model, calls = counting(ctx), []
+    model.module.register_forward_hook(lambda *_: calls.append("forward"))
+    where = getattr(torch.nn.parallel.distributed._BufferCommHookLocation, name)
+    private(model, "_register_buffer_comm_hook")(None, lambda *_: calls.append("hook"), where)
+    trained(model, mine(ctx))
+    return calls
+
+
+@check("DDP-094", worlds=(1, 2), scenarios={"before": "PRE_FORWARD", "after": "POST_FORWARD"})
+def test_the_location_may_be_a_member_of_torchs_enumeration(ranks, scenario):
+    expected = ["hook", "forward"] if scenario == "PRE_FORWARD" else ["forward", "hook"]
+    assert ranks(register_at_torchs_location, scenario) == [expected] * ranks.world
+
+
 def train_with(ctx, location, hook_name):
     """Three iterations; what the hook saw, what forwards saw, and the counter after each backward."""
     model = counting(ctx)

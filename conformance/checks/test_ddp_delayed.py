@@ -113,6 +113,20 @@ def test_delayed_gradients_travel_together_and_once(ranks):
             assert reduced_elements(events) == whole, f"something was reduced twice or not at all: {events}"
 
 
+LARGE = 40000.0  # two of them overflow float16, their mean does not
+
+
+def delay_in_half_precision(ctx):
+    model = delaying(ctx, line_of(1.0, 1.0).half(), ["1.weight"], "0.weight")
+    model(torch.full((1, 1), LARGE, dtype=torch.float16, device=ctx.device)).sum().backward()
+    return settled(ctx, model, {"0.weight": [LARGE], "1.weight": [LARGE]})
+
+
+@check("DDP-122", worlds=(2,))
+def test_delayed_gradients_in_half_precision_are_divided_before_they_are_added_up(ranks):
+    assert ranks(delay_in_half_precision) == [{"0.weight": [LARGE], "1.weight": [LARGE]}] * 2
+
+
 # -- DDP-123: when the flat buffer starts from zero
 
 

@@ -8,6 +8,8 @@ from torch import nn
 
 from conformance import models
 from conformance.checking import MANY, WORLDS, check
+from conformance.ranks import caught
+from conformance.subjects import Unsupported
 from conformance.training import Job, assert_as_alone, ddp, gradients, numbers, train_each
 
 TINY_MIB = 1e-4
@@ -218,3 +220,83 @@ def forward_twice(ctx):
 def test_several_forwards_before_one_backward_give_the_averaged_sum(ranks):
     mean = 3 * sum(12.0 * (rank + 1) + 24.0 for rank in range(ranks.world)) / ranks.world
     assert ranks(forward_twice) == [[[mean]] * 2] * ranks.world
+
+
+# -- half precision: two gradients of this size overflow float16, their mean does not
+
+LARGE = 40000.0
+ROUNDING = 16 * 2.0**-11
+
+
+class Tables(nn.Module):
+    """A scalar layer times a row of a sparse table, in half precision; each has a gradient of ``LARGE``."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = models.scalar(1.0), nn.Embedding(2, 1, sparse=True)
+        nn.init.ones_(self.table.weight)
+        self.half()
+
+    def forward(self, x):
+        return self.layer(x) * self.table(torch.ones(1, dtype=torch.int64))
+
+
+def train_in_half_precision(ctx, model):
+    wrapped = ddp(ctx, model().half())
+    for _ in range(2):
+        wrapped.zero_grad()
+        try:
+            wrapped(torch.full((1, 1), LARGE, dtype=torch.float16)).sum().backward()
+        except NotImplementedError as error:
+            raise Unsupported(f"{ctx.subject.name} cannot add up such gradients: {error}") from error
+    named = wrapped.module.named_parameters()
+    return {name: parameter.grad.to_dense().flatten()[-1].item() for name, parameter in named}
+
+
+@check("DDP-049", worlds=MANY, scenarios={"dense": models.scalar, "sparse": Tables})
+def test_sums_of_half_precision_do_not_overflow(ranks, scenario):
+    for rank, seen in enumerate(ranks(train_in_half_precision, scenario)):
+        assert all(abs(value / LARGE - 1) <= ROUNDING for value in seen.values()), f"rank {rank}: {seen}"
+
+
+# -- gradients in another dtype than their parameters
+
+FINE = 2.0**-12  # lost where 1 + FINE is rounded to bfloat16
+
+
+class Kept(nn.Module):
+    """A scalar layer in bfloat16 that keeps its gradient in float32."""
+
+    def __init__(self, kept=torch.float32):
+        super().__init__()
+        self.layer = models.scalar().to(torch.bfloat16)
+        if not hasattr(self.layer.weight, "grad_dtype"):
+            raise Unsupported("the parameters of this torch have no grad_dtype")
+        self.layer.weight.grad_dtype = kept
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def accumulate_finely(ctx, as_view):
+    """Two local gradients of 1 and FINE, whose sum is averaged; or the error that says why not."""
+    model = None
+
+    def run():
+        nonlocal model
+        model = ddp(ctx, Kept(), gradient_as_bucket_view=as_view)
+        for value in (1.0, FINE, 0.0):
+            model.require_backward_grad_sync = value == 0.0
+            model(torch.full((1, 1), value, dtype=torch.bfloat16)).sum().backward()
+
+    error = caught(run)
+    return error, None if error else gradients(model), None if error else model.module.layer.weight.grad.dtype
+
+
+@check("DDP-049", worlds=(1, 2), scenarios={"copies": False, "views": True})
+def test_gradients_that_are_kept_in_a_wider_dtype_are_averaged_in_it_or_refused(ranks, scenario):
+    for rank, (error, seen, dtype) in enumerate(ranks(accumulate_finely, scenario)):
+        if error is not None:
+            assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+            continue
+        assert (seen, dtype) == ({"layer.weight": [1.0 + FINE]}, torch.float32), f"rank {rank}"

@@ -4,6 +4,7 @@ import dataclasses
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from conformance import models
 from conformance.checking import WORLDS, check
@@ -172,6 +173,35 @@ def test_after_backward_every_layers_parameters_and_gradients_are_full(ranks):
         assert set(dtypes) == {(FULL, FULL)}
 
 
+class LastIsCheckpointed(nn.Module):
+    """Three scalar layers; a reentrant checkpoint around the last, whose backward runs inside the other one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(models.scalar(1.0 + FINE) for _ in range(3))
+
+    def forward(self, x):
+        first, second, last = self.layers
+        return checkpoint(last, second(first(x)), use_reentrant=True)
+
+
+def checkpoint_the_last(ctx):
+    def run():
+        model = mixed(ctx, LastIsCheckpointed(), {"param_dtype": LOW})
+        for _ in range(2):
+            model(mine(ctx)).sum().backward()
+        return gradients(model), [(parameter.dtype, parameter.grad.dtype) for parameter in model.parameters()]
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1,))
+def test_a_backward_inside_another_leaves_the_rest_lowered_until_that_is_over(ranks):
+    for found, types in ranks(checkpoint_the_last):
+        assert list(found.values()) == [[2 * mean_of_all(ranks.world)]] * 3
+        assert types == [(FULL, FULL)] * 3
+
+
 def forward_twice(ctx):
     def run():
         model = mixed(ctx, Watching(1.0 + FINE), {"param_dtype": LOW})
@@ -217,6 +247,51 @@ def test_a_forward_that_fails_leaves_nothing_lowered(ranks):
         assert error.is_a(KeyError)
         assert held == (full, FULL)
         assert afterwards == full
+
+
+class Interrupted(nn.Module):
+    """Two scalar layers of which the first may be left out; a backward reaches the second one's weight first."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = models.scalar(1.0 + FINE), models.scalar(1.0 + FINE)
+        self.fails = self.skips = False
+
+    def forward(self, x):
+        if self.skips:
+            return self.b(x)
+        x = self.a(x)
+        if self.fails:
+            x.register_hook(self.refuse)
+        return self.b(x)
+
+    def refuse(self, _gradient):
+        raise BadBatch
+
+
+def fail_in_backward(ctx):
+    def run():
+        model = mixed(ctx, Interrupted(), {"param_dtype": LOW}, find_unused_parameters=True)
+        model.module.fails = True
+        output = model(mine(ctx)).sum()
+        error = caught(output.backward)
+        told = [parameters(model)]
+        model.module.fails, model.module.skips = False, True
+        model.zero_grad()
+        model(mine(ctx)).sum().backward()
+        return error, [*told, parameters(model)], [parameter.dtype for parameter in model.parameters()]
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1,))
+def test_after_a_backward_that_failed_parameters_are_full_there_and_in_later_iterations(ranks):
+    full = {"a.weight": [1.0 + FINE], "b.weight": [1.0 + FINE]}
+    for error, (there, later), types in ranks(fail_in_backward):
+        assert error.is_a(KeyError)
+        assert later == full, "a parameter that a later iteration left out"
+        assert types == [FULL, FULL]
+        assert there == full, "right after the error"
 
 
 # -- DDP-137, DDP-138: what is not cast

@@ -30,7 +30,7 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
         work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
     else:
         work = team.group.allreduce([buffer], _reducing(op))
-    return Pending(label, buffer, work, team)
+    return Pending(label, buffer, work, team, result_in_future=team.is_in_python)
 
 
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:

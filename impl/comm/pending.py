@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ Watch = Callable[[], None]
 _WATCH_EVERY_S = 0.05
 _FIRST_NAP_S = 0.00001
 _LONGEST_NAP_S = 0.0005
+_NO_LIMIT = timedelta(0)  # what torch's C++ code says to a Work: no other limit than the group's own
 
 
 class Pending:
@@ -26,9 +29,13 @@ class Pending:
     Exactly one ``Pending`` owns the reference that keeps ``buffer`` alive while the backend works on it.
     """
 
-    __slots__ = ("_team", "buffer", "label", "work")
+    __slots__ = ("_result_in_future", "_team", "buffer", "label", "work")
 
-    def __init__(self, label: str, buffer: torch.Tensor, work: Any, team: Team | None = None) -> None:
+    def __init__(
+        self, label: str, buffer: torch.Tensor, work: Any, team: Team | None = None, *, result_in_future: bool = False
+    ) -> None:
+        """``result_in_future``: the backend may leave the result in its future only (see ``take``)."""
+        self._result_in_future = result_in_future
         self._team = team
         self.label = label
         self.buffer = buffer
@@ -45,10 +52,12 @@ class Pending:
             return self.buffer
         if watch is not None and not streams.is_accelerated(self.buffer.device):
             self._wait_on_host(watch)
-            return self.buffer
-        if watch is not None and self._team is not None and self._team.blocks_host:
-            self._poll_on_host(watch)
-        self.work.wait()
+        else:
+            if watch is not None and self._team is not None and self._team.blocks_host:
+                self._poll_on_host(self.work.is_completed, watch)
+            _wait_without_limit(self.work)
+        if self._result_in_future:
+            self._take_from_future(watch)
         return self.buffer
 
     def read(self, watch: Watch | None = None) -> list[Any]:
@@ -60,14 +69,45 @@ class Pending:
         if not streams.is_accelerated(self.buffer.device):
             return self.wait(watch).tolist()  # type: ignore[no-any-return]
         if watch is not None:
-            self._poll_on_host(watch)
+            self._poll_on_host(self.work.is_completed, watch)
         with streams.reading(self.buffer.device):
-            self.work.wait()
+            _wait_without_limit(self.work)
+            if self._result_in_future:
+                self._take_from_future(watch)
             return self.buffer.tolist()  # type: ignore[no-any-return]
 
     def future(self) -> torch.futures.Future:
-        """The backend's future of a list holding the buffer."""
+        """The backend's future of a list holding the buffer. Its value is to be handed to ``take``."""
         return self.work.get_future()  # type: ignore[no-any-return]
+
+    def take(self, value: Any) -> None:
+        """Bring the value of the backend's future into the buffer, if the result is there and not here.
+
+        The all-reduces of a process group written in Python may leave the tensors that they were given as they are:
+        torch's reducer reads the future.
+        """
+        found = value[0] if isinstance(value, (list, tuple)) and value else value
+        if not self._result_in_future or found is self.buffer or not isinstance(found, torch.Tensor):
+            return
+        target = self.buffer
+        if target.is_complex() and not found.is_complex():
+            target = torch.view_as_real(target)  # as torch.distributed shows it to a backend
+        if found.numel() != target.numel():
+            raise RuntimeError(
+                f"The process group's future of an all-reduce holds a tensor of {found.numel()} elements where "
+                f"{target.numel()} were to be reduced ({self.label}). A Work's future must hold its result."
+            )
+        with torch.no_grad():
+            target.copy_(found.view_as(target))
+
+    def _take_from_future(self, watch: Watch | None) -> None:
+        try:
+            future = self.future()
+        except (AttributeError, NotImplementedError, RuntimeError):  # it offers none: the result is in the buffer
+            return
+        if watch is not None:
+            self._poll_on_host(future.done, watch)
+        self.take(future.wait())
 
     def _wait_on_host(self, watch: Watch) -> None:
         """Wait in slices of a time. A backend for CPU tensors keeps the collective going when a slice runs out."""
@@ -88,15 +128,15 @@ class Pending:
 
     def _end(self, watch: Watch) -> None:
         try:
-            self.work.wait()
+            _wait_without_limit(self.work)
         except Exception as error:
             self._fail(error, watch)
 
-    def _poll_on_host(self, watch: Watch) -> None:
+    def _poll_on_host(self, is_over: Callable[[], bool], watch: Watch) -> None:
         """Wait without a timed wait, which ends in an abort of the communicator on NCCL."""
         nap = _FIRST_NAP_S
         next_look = time.monotonic() + _WATCH_EVERY_S
-        while not self.work.is_completed():
+        while not is_over():
             if time.monotonic() >= next_look:
                 self._look(watch)
                 next_look = time.monotonic() + _WATCH_EVERY_S
@@ -118,3 +158,23 @@ class Pending:
             raise known from error
         error.add_note(f"The collective that failed: {self.label}.")
         raise error
+
+
+def _wait_without_limit(work: Any) -> None:
+    """Wait for a ``torch.distributed.Work``, which may be of a class of the user's own."""
+    if _demands_a_limit(type(work)):  # type: ignore[arg-type]  # mypy knows not that classes are hashable
+        work.wait(_NO_LIMIT)
+    else:
+        work.wait()
+
+
+@cache
+def _demands_a_limit(kind: type) -> bool:
+    """Whether ``wait`` cannot be called without a timeout: torch's C++ code always gives one."""
+    try:
+        inspect.signature(kind.wait).bind(object())  # type: ignore[attr-defined]
+    except TypeError:
+        return True
+    except ValueError:  # a built-in of torch's, whose signature Python cannot read
+        return False
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType
@@ -57,6 +58,11 @@ class Team:
             return bool(dist.get_backend(self.group) == dist.Backend.GLOO)
         except (ValueError, KeyError):  # a group of the user's own
             return False
+
+    @cached_property
+    def is_in_python(self) -> bool:
+        """Whether the group reduces in Python: torch's own backends reduce in place, a user's class need not."""
+        return inspect.isfunction(getattr(type(self.group), "allreduce", None))
 
     @property
     def members(self) -> range:

@@ -34,6 +34,9 @@ class Arrivals:
         #: the watched nodes; autograd holds these only while a graph does, and hooks live as long as their node
         self.nodes: dict[torch.Tensor, torch.autograd.graph.Node] = {}
         self._handles: list[Any] = []
+        #: the lists that hooks append to. A parameter's own hook holds one that holds the parameter, a cycle that
+        #: Python's garbage collector cannot see; and where it collects us, handles find no hooks any more to remove
+        self._lists: list[list[torch.Tensor]] = []
         #: whether each arrival is told by itself; otherwise the buckets' lists hold them
         self.counted = True
         #: whether anybody watches at all
@@ -49,6 +52,7 @@ class Arrivals:
     def note_in(self, buckets: Sequence[Bucket]) -> None:
         """Append each parameter to its bucket's ``arrived``; call ``should_be_full`` after the last of each."""
         self.stop()
+        self._lists = [bucket.arrived for bucket in buckets]
         for bucket in buckets:
             for parameter in bucket.parameters:
                 self._note(parameter, bucket.arrived.append)
@@ -84,6 +88,8 @@ class Arrivals:
 
     def __del__(self) -> None:
         self.stop()
+        for arrived in self._lists:
+            arrived.clear()
 
 
 def _counting(reducer: weakref.ref[Reducer], index: int) -> Callable[..., None]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..comm.averaging import gradient_dtype
 from . import kernels
 from .filling import Filling
 from .plan import BucketSpec
@@ -196,7 +197,7 @@ class Bucket:
         parameter = self.parameters[0]
         return torch.sparse_coo_tensor(
             torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
-            torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device),
+            torch.empty((0, *parameter.shape[1:]), dtype=gradient_dtype(parameter), device=parameter.device),
             parameter.shape,
         )
 

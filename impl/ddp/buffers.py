@@ -19,6 +19,16 @@ class _BufferCommHookLocation(Enum):
     PRE_FORWARD = auto()
     POST_FORWARD = auto()
 
+    @staticmethod
+    def of(location: Any) -> _BufferCommHookLocation:
+        """The member that ``location`` names, ours or torch's; TypeError for anything else."""
+        name = str(getattr(location, "name", None))
+        known = _BufferCommHookLocation.__members__
+        if type(location).__name__ != _BufferCommHookLocation.__name__ or name not in known:
+            members = ", ".join(f"_BufferCommHookLocation.{each}" for each in known)
+            raise TypeError(f"Buffer communication hook: comm_hook_location must be one of {members}, not {location!r}.")
+        return known[name]
+
 
 @dataclass(frozen=True)
 class _BufferCommHook:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..comm import collectives
+from ..comm.averaging import divides_first, gradient_dtype
 from ..comm.coalesce import broadcast_coalesced
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
@@ -76,7 +77,7 @@ class DelayedReduction:
     def _lay_out(self) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
         for parameter in self.parameters:
-            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+            kinds.setdefault((gradient_dtype(parameter), parameter.device), []).append(parameter)
         for (dtype, device), members in kinds.items():
             flat = torch.zeros(sum(p.numel() for p in members), dtype=dtype, device=device)
             self._flats.append(flat)
@@ -107,8 +108,12 @@ class DelayedReduction:
         ddp._announce(Stage.DELAYED)
         with torch.no_grad():
             self._gather_strays()
+            divisor = ddp._divisor()
+            for flat in self._flats:
+                kernels.divide(flat, divisor if divides_first(flat.dtype) else 1)
             for pending in self._start(self._flats):
-                kernels.divide(pending.wait(ddp._watch()), ddp._divisor())
+                flat = pending.wait(ddp._watch())
+                kernels.divide(flat, 1 if divides_first(flat.dtype) else divisor)
 
     def _gather_strays(self) -> None:
         """Take in gradients that the user has replaced since the forward."""

@@ -71,6 +71,23 @@ def call_at_end_of_backward(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
+def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], None]) -> None:
+    """As ``call_at_end_of_backward``; where the pass raises, ``failed`` is called instead: the engine lets go of us."""
+
+    def reached() -> None:
+        dropped.detach()
+        ended()
+
+    dropped = weakref.finalize(reached, failed)
+    dropped.atexit = False
+    call_at_end_of_backward(reached)
+
+
+def running_node() -> torch.autograd.graph.Node | None:
+    """The node that this thread evaluates now; where a pass inside another ends, that of the outer one."""
+    return torch._C._current_autograd_node()  # type: ignore[no-any-return]
+
+
 def backwards_are_compiled() -> bool:
     """Whether compiled autograd is on (whose module is there once somebody has asked for it)."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
@@ -121,7 +138,8 @@ def accumulates_now(
         return False
     # Either they are passed by, or they are not in this graph: a reentrant checkpoint reaches them in its own.
     places = {each: 0 for each in parameters if each.requires_grad}
-    return bool(places) and not parameters_behind([torch._C._current_autograd_node()], places)
+    node = running_node()
+    return node is not None and bool(places) and not parameters_behind([node], places)
 
 
 def dense_view(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:

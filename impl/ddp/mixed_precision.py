@@ -51,6 +51,7 @@ class MixedPrecisionRun:
         self._full: dict[nn.Parameter, torch.Tensor] = {}
         #: gradients that had accumulated before the forward
         self._kept: dict[nn.Parameter, torch.Tensor] = {}
+        #: whether everything is restored when the backward that is running is over
         self._armed = False
         self._cast_buffers(ddp)
         me = weakref.WeakMethod(self._gradient_came)
@@ -78,7 +79,7 @@ class MixedPrecisionRun:
         low = self.config.param_dtype
         if low is None:
             return inputs, kwargs
-        self._restore_all()
+        self._backward_over()
         for parameter in self._parameters:
             self._full[parameter] = parameter.data
             if parameter.grad is not None:
@@ -99,11 +100,22 @@ class MixedPrecisionRun:
     def _gradient_came(self, parameter: torch.Tensor) -> None:
         if not self._armed:
             self._armed = True
-            kernels.call_at_end_of_backward(self._backward_ended)
+            self._arm()
         if isinstance(parameter, nn.Parameter):
             self._restore(parameter)
 
+    def _arm(self, *_: Any) -> None:
+        kernels.call_when_backward_is_over(self._backward_ended, self._backward_over)
+
     def _backward_ended(self) -> None:
+        """A reentrant checkpoint's backward runs inside another, which still needs what is lowered."""
+        outer = kernels.running_node()
+        if outer is None:
+            self._backward_over()
+        else:
+            outer.register_hook(self._arm)
+
+    def _backward_over(self) -> None:
         self._armed = False
         self._restore_all()
 

@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from ..comm import collectives
+from ..comm.averaging import gradient_dtype
 from ..comm.ranks import GroupRank, Team
 from .plan import BucketCaps, ParameterSpec
+
+Fail = Callable[[type[Exception], str], None]
 
 _IGNORE_LIST = "_ddp_params_and_buffers_to_ignore"  # set on the module; torch's own name, so that lists carry over
 
@@ -71,14 +74,27 @@ def replaced(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[int]
 
 
 def specs_of(managed: Sequence[Managed]) -> list[ParameterSpec]:
-    """What bucket planning needs to know of parameters, indexed by their place in the list."""
+    """What bucket planning needs to know of parameters' gradients, indexed by their place in the list."""
     return [
         ParameterSpec(
-            index, item.name, item.parameter.numel(), item.parameter.element_size(), item.parameter.dtype,
-            item.parameter.device, item.sparse,
+            index, item.name, item.parameter.numel(), dtype.itemsize, dtype, item.parameter.device, item.sparse
         )
         for index, item in enumerate(managed)
+        for dtype in (gradient_dtype(item.parameter),)
     ]
+
+
+def check_gradient_dtypes(specs: Sequence[ParameterSpec], parameters: Sequence[nn.Parameter], fail: Fail) -> None:
+    """RuntimeError where gradients will have another dtype than their buckets, which would round them silently."""
+    for spec, parameter in zip(specs, parameters, strict=True):
+        chosen = getattr(parameter, "grad_dtype", parameter.dtype)
+        if chosen not in (parameter.dtype, spec.dtype):
+            fail(
+                RuntimeError,
+                f"{spec.name}.grad_dtype is {chosen}, but its gradient is averaged in {spec.dtype}. Usual cause: it "
+                "was set after the model was wrapped, or to None, which allows any. Set it to the dtype in which "
+                "gradients are to be kept and averaged before wrapping the model.",
+            )
 
 
 def managed_buffers(module: nn.Module, ignored: set[str]) -> dict[str, torch.Tensor]:
@@ -87,8 +103,6 @@ def managed_buffers(module: nn.Module, ignored: set[str]) -> dict[str, torch.Ten
 
 
 # -- are all ranks alike?
-
-Fail = Callable[[type[Exception], str], None]
 
 
 def verify_alike(
@@ -137,6 +151,8 @@ def _gathered(team: Team, own: bytes, device: torch.device) -> list[bytes]:
 
 def _describe(name: str, tensor: torch.Tensor) -> str:
     trained = ", requires grad" if tensor.requires_grad else ""
+    if tensor.requires_grad and gradient_dtype(tensor) is not tensor.dtype:
+        trained += f" in {gradient_dtype(tensor)}"
     return f"{name}: shape {tuple(tensor.shape)}, {tensor.dtype}, strides {tensor.stride()}{trained}"
 
 

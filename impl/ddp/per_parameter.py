@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..comm import collectives
+from ..comm.averaging import divides_first
 from . import kernels
 
 if TYPE_CHECKING:
@@ -57,5 +58,7 @@ class PerParameterReduction:
                     hook(state, (parameter.grad, parameter))
                 return
             team = ddp.reducer.team
+            before, after = (team.size, 1) if divides_first(parameter.grad.dtype) else (1, team.size)
+            kernels.divide(parameter.grad, before)
             collectives.all_reduce(team, parameter.grad, "gradient of one parameter").wait()
-            kernels.divide(parameter.grad, team.size)
+            kernels.divide(parameter.grad, after)

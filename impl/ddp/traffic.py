@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..comm import collectives, streams
+from ..comm.averaging import divides_first
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
 from ..comm.sparse import SparseRooms, SparseRound
@@ -106,10 +107,12 @@ class Traffic:
     def _add_sparse(self, bucket: Bucket, gradient: torch.Tensor) -> SparsePart:
         rooms = self._sparse_rooms.setdefault(gradient.device, SparseRooms())
         together = self._sparse.setdefault(gradient.device, SparseRound(rooms))
+        if divides_first(gradient.dtype):
+            gradient = gradient / self.around.divisor()
         return SparsePart(together, together.add(gradient))
 
     def _start_dense(self, bucket: Bucket, flat: torch.Tensor, alone: bool) -> Pending:
-        if flat.dtype is torch.float16 and bucket.factor == 1.0:  # such sums overflow early: divide first
+        if bucket.factor == 1.0 and divides_first(flat.dtype):
             kernels.divide(flat, self.around.divisor())
         label = f"bucket {bucket.spec.index}"
         return Pending(label, flat, None) if alone else collectives.all_reduce(self.team, flat, label)
@@ -136,9 +139,10 @@ class Traffic:
             return self._hook_result(bucket, flight.wait()), 1
         watch = self.around.watch()
         if isinstance(flight, SparsePart):
-            return flight.round.result(flight.place, watch), self.around.divisor()
+            rows = flight.round.result(flight.place, watch)
+            return rows, 1 if divides_first(rows.dtype) else self.around.divisor()
         flat = flight.wait(watch)
-        divided = flat.dtype is torch.float16 or bucket.factor != 1.0
+        divided = bucket.factor != 1.0 or divides_first(flat.dtype)
         return flat, 1 if divided else self.around.divisor()
 
     def _hook_result(self, bucket: Bucket, result: Any) -> torch.Tensor:

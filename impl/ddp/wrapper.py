@@ -332,6 +332,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
 
     def _lazy_init(self) -> None:
         """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130)."""
+        if self._mixed_precision_run is None:
+            params.check_gradient_dtypes(self.reducer.specs, self.reducer.parameters, self._log_and_throw)
         self._in_backward = OptimizersInBackward.of(self)
         self._lazy_init_ran = True
 
@@ -408,10 +410,11 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
     ) -> None:
         """Let ``hook(state, {name: buffer})`` synchronise buffers instead of the broadcast (DDP-091 … DDP-098).
 
-        It may return a list of futures; they are done when backward returns.
+        It may return a list of futures; they are done when backward returns. The location is a member of our
+        enumeration or of torch's; TypeError for anything else.
         """
         assert callable(hook), "a buffer communication hook must be callable"
-        self._buffer_hook = _BufferCommHook(hook, state, comm_hook_location)
+        self._buffer_hook = _BufferCommHook(hook, state, _BufferCommHookLocation.of(comm_hook_location))
 
     # -- buffers
 

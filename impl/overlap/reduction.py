@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..comm import streams
+from ..comm.averaging import divides_first
 from ..comm.collectives import all_reduce
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
@@ -83,7 +84,7 @@ class OwnerReduction(Reduction):
         if self._flat.is_sparse:
             raise RuntimeError("reduce_scatter=True cannot reduce sparse gradients: use the hook without it.")
         self._divisor = bucket.divisor()
-        self._early = self._flat.dtype is torch.float16  # sums of half precision overflow early: divide first
+        self._early = divides_first(self._flat.dtype)
         if self._early:
             divide(self._flat, self._divisor)
         devices: list[Any] | None = [self._flat.device] if streams.is_accelerated(self._flat.device) else None

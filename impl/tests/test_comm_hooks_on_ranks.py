@@ -341,3 +341,42 @@ def test_hooks_in_a_join_context_use_its_divisor_and_end_with_equal_replicas(hoo
         for (_, with_hook), (_, without) in zip(hooked, plain, strict=True):
             for ours, right in zip(with_hook, without, strict=True):
                 assert (ours - right).abs().max() <= tolerance * right.abs().max()
+
+
+# -- one rule for everybody
+
+
+def average_two_bytes(rank, _world):
+    """A gradient of 4096 random numbers in bfloat16, averaged in every way that there is."""
+
+    def plain(model):
+        pass
+
+    def hook(name):
+        return lambda model: model.register_comm_hook(None, getattr(default_hooks, name))
+
+    def wrapped(model):
+        bfloat16_wrapper = default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook)
+        model.register_comm_hook(None, lambda state, bucket: bfloat16_wrapper(state, bucket))
+
+    def compressed(model):
+        model.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
+
+    def one_by_one(model):
+        model._register_accum_grad_hook()
+
+    found = {}
+    for prepare in (plain, hook("allreduce_hook"), wrapped, compressed, one_by_one):
+        layer = torch.nn.Linear(4096, 1, bias=False, dtype=torch.bfloat16)
+        model = DistributedDataParallel(layer)
+        prepare(model)
+        model(random(rank, 1, 4096).bfloat16()).sum().backward()
+        found[prepare.__qualname__] = layer.weight.grad.clone()
+    expected = found[plain.__qualname__]
+    return {name: int((gradient != expected).sum()) for name, gradient in found.items()}
+
+
+def test_in_two_bytes_every_way_to_average_gives_the_same_bits():
+    for different in run_on_ranks(average_two_bytes, 3):
+        assert len(different) == 5
+        assert set(different.values()) == {0}, different

@@ -182,3 +182,54 @@ def test_there_is_no_store_without_a_default_group_and_one_with_it():
         assert not found.check(["other key"])
     finally:
         dist.destroy_process_group()
+
+
+class OfAUser(dist.Work):
+    """A Work of a class in Python: it wants a timeout, and its result may lie in the future alone."""
+
+    def __init__(self, result=None):
+        super().__init__()
+        self.result, self.timeouts = result, []
+
+    def wait(self, timeout):
+        self.timeouts.append(timeout)
+        return True
+
+    def get_future(self):
+        if self.result is None:
+            return super().get_future()
+        future = torch.futures.Future()
+        future.set_result(self.result)
+        return future
+
+
+def of_a_user(buffer, result=None):
+    work = OfAUser(result)
+    return Pending("a label", buffer, work, result_in_future=True), work
+
+
+@pytest.mark.parametrize("watch", [None, Watch()])
+def test_a_work_that_demands_a_timeout_is_given_one(watch):
+    pending, work = of_a_user(torch.ones(2))
+    assert pending.wait(watch).tolist() == [1, 1]
+    assert work.timeouts == [timedelta(0) if watch is None else timedelta(seconds=0.05)]
+
+
+@pytest.mark.parametrize("watch", [None, Watch()])
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_result_that_is_in_the_future_alone_comes_into_the_buffer(watch, listed):
+    result = torch.tensor([[3.0], [4.0]])
+    pending, _ = of_a_user(torch.ones(2), [result] if listed else result)
+    assert pending.read(watch) == [3, 4]
+    assert pending.buffer.tolist() == [3, 4]
+
+
+def test_a_complex_result_may_be_shown_as_real_numbers():
+    pending, _ = of_a_user(torch.zeros(1, dtype=torch.complex64), [torch.tensor([[1.0, 2.0]])])
+    assert pending.wait().tolist() == [1 + 2j]
+
+
+def test_a_future_that_holds_something_else_is_refused_and_one_that_holds_nothing_is_not():
+    with pytest.raises(RuntimeError, match=r"3 elements where 2 were to be reduced \(a label\)"):
+        of_a_user(torch.ones(2), [torch.ones(3)])[0].wait()
+    assert of_a_user(torch.ones(2), [])[0].wait().tolist() == [1, 1]

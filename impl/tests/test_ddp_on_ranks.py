@@ -129,3 +129,47 @@ def leave_a_part_out(rank, _world):
 
 def test_the_reducer_says_what_is_used_and_whether_that_stays_the_same():
     assert run_on_ranks(leave_a_part_out, 2) == [([2, 2, 2, 2], True, False), ([2, 2, 2, 2], True, True)]
+
+
+def keep_gradients_finely(rank, _world):
+    """Gradients in float32 of parameters in bfloat16, dense, sparse and delayed; what differs in the refusals."""
+    fine = 2.0**-12
+
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (nn.Linear(1, 1, bias=False) for _ in range(2))
+            self.table = nn.Embedding(2, 1, sparse=True)
+            self.bfloat16()
+            for parameter in self.parameters():
+                nn.init.ones_(parameter)
+                parameter.grad_dtype = torch.float32
+
+        def forward(self, x):
+            return self.first(x) + self.second(x) + self.table(torch.zeros(1, dtype=torch.int64)) * x
+
+    parts = Parts()
+    model = DistributedDataParallel(
+        parts,
+        delay_all_reduce_named_params=[("second.weight", parts.second.weight)],
+        param_to_hook_all_reduce=parts.first.weight,
+    )
+    for value in (1.0, fine, 0.0):
+        model.require_backward_grad_sync = value == 0.0
+        model(torch.full((1, 1), value, dtype=torch.bfloat16)).sum().backward()
+    told = {name: (p.grad.dtype, p.grad.to_dense().flatten()[0].item()) for name, p in parts.named_parameters()}
+    refusals = []
+    for late in (torch.float32, None):
+        model = DistributedDataParallel(nn.Linear(1, 1, dtype=torch.bfloat16))
+        model.module.weight.grad_dtype = late
+        try:
+            model(torch.ones(1, 1, dtype=torch.bfloat16))
+        except RuntimeError as error:
+            refusals.append("weight.grad_dtype" in str(error))
+    return told, refusals
+
+
+def test_gradients_are_averaged_in_their_own_dtype_which_must_be_known_in_time():
+    for told, refusals in run_on_ranks(keep_gradients_finely, 2):
+        assert set(told.values()) == {(torch.float32, 1.0 + 2.0**-12)}, told
+        assert refusals == [True, True]

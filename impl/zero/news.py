@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..comm.averaging import gradient_dtype
 from ..comm.collectives import broadcast, broadcast_object
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
@@ -112,13 +113,13 @@ def exchange_gradients(
     gradients: list[torch.Tensor | None] = [None] * len(parameters)
     for place, gradient in sparse.items():
         gradients[place] = gradient.to(parameters[place].device)
-    by_device: dict[torch.device, list[int]] = {}
+    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for place, kind in enumerate(marks):
         if kind == _DENSE:
-            by_device.setdefault(parameters[place].device, []).append(place)
-    for device, places in by_device.items():
+            alike.setdefault((parameters[place].device, gradient_dtype(parameters[place])), []).append(place)
+    for (device, dtype), places in alike.items():
         models = [parameters[place] for place in places]
-        flat = torch.empty(sum(model.numel() for model in models), dtype=models[0].dtype, device=device)
+        flat = torch.empty(sum(model.numel() for model in models), dtype=dtype, device=device)
         views = flat_views(flat, models)
         if team.rank == source:
             copy_all(views, [model.grad for model in models if model.grad is not None])

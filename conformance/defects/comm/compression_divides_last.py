@@ -1,11 +1,12 @@
-"""In half precision the sum is made before the division, and overflows."""
+"""In half precision the hooks of the library make the sum before the division, and it overflows."""
 
 from impl.ddp.hooks import reduction
 
-from ..planting import swap
+from ..planting import edit
 
 CLAUSES = ("COMM-020",)
 
 
 def plant() -> None:
-    swap(reduction, "_divides_first", lambda tensor: False)
+    edit(reduction, "start_mean", "if divides_first(tensor.dtype):", "if False:")
+    edit(reduction, "finish_mean", "if not divides_first(tensor.dtype):", "if True:")

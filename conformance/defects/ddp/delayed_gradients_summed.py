@@ -11,6 +11,6 @@ def plant() -> None:
     edit(
         DelayedReduction,
         "_reduce",
-        "kernels.divide(pending.wait(ddp._watch()), ddp._divisor())",
-        "pending.wait(ddp._watch())",
+        "kernels.divide(flat, 1 if divides_first(flat.dtype) else divisor)",
+        "pass",
     )

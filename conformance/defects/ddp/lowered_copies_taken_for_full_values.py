@@ -8,4 +8,4 @@ CLAUSES = ("DDP-135",)
 
 
 def plant() -> None:
-    edit(MixedPrecisionRun, "before_forward", "    self._restore_all()\n", "")
+    edit(MixedPrecisionRun, "before_forward", "    self._backward_over()\n", "")

@@ -8,4 +8,4 @@ CLAUSES = ("DDP-167",)
 
 
 def plant() -> None:
-    edit(PerParameterReduction, "reduce", "kernels.divide(parameter.grad, team.size)", "pass")
+    edit(PerParameterReduction, "reduce", "kernels.divide(parameter.grad, after)", "pass")

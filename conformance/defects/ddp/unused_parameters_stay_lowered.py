@@ -8,4 +8,4 @@ CLAUSES = ("DDP-135",)
 
 
 def plant() -> None:
-    edit(MixedPrecisionRun, "_backward_ended", "    self._restore_all()", "    pass")
+    edit(MixedPrecisionRun, "_backward_ended", "self._backward_over()", "self._armed = False")

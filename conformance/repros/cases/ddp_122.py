@@ -1,6 +1,6 @@
 """A delayed gradient that is cleared between forward and backward is never averaged."""
 
-# shows: DDP-122 *
+# shows: DDP-122 test_gradients_cleared_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ...comm import collectives
+from ...comm.averaging import divides_first
 from ...comm.pending import Pending
 from ...comm.ranks import Team
 from ...comm.sparse import sum_sparse
@@ -69,22 +70,18 @@ def divisor_of(team: Team, bucket: Bucket) -> int:
 def start_mean(team: Team, divisor: int, tensor: torch.Tensor, label: str) -> Pending:
     """Start averaging a dense tensor in place; ``finish_mean`` must follow.
 
-    Where sums overflow early the division comes first, elsewhere last: the same bits as DDP without a hook.
+    The division comes first or last as in DDP without a hook, so that the bits are the same.
     """
-    if _divides_first(tensor):
+    if divides_first(tensor.dtype):
         kernels.divide(tensor, divisor)
     return collectives.all_reduce(team, tensor, label)
 
 
 def finish_mean(tensor: torch.Tensor, divisor: int) -> torch.Tensor:
     """What remains of ``start_mean`` once the collective has ended."""
-    if not _divides_first(tensor):
+    if not divides_first(tensor.dtype):
         kernels.divide(tensor, divisor)
     return tensor
-
-
-def _divides_first(tensor: torch.Tensor) -> bool:
-    return tensor.dtype.itemsize <= 2
 
 
 def mean(group: dist.ProcessGroup | None, bucket: Bucket, tensor: torch.Tensor, what: str) -> TensorFuture:
@@ -93,6 +90,8 @@ def mean(group: dist.ProcessGroup | None, bucket: Bucket, tensor: torch.Tensor, 
     divisor = divisor_of(team, bucket)
     label = label_of(what, bucket)
     if tensor.is_sparse:  # its lengths are needed on the host, so it blocks
+        if divides_first(tensor.dtype):
+            return settled(sum_sparse(team, tensor / divisor, label))
         return settled(sum_sparse(team, tensor, label) / divisor)
     return after(start_mean(team, divisor, tensor, label), lambda: finish_mean(tensor, divisor))
 
@@ -104,7 +103,7 @@ def after(pending: Pending, finish: Callable[[], torch.Tensor]) -> TensorFuture:
     """
 
     def on_done(done: torch.futures.Future[Any]) -> torch.Tensor:
-        done.value()  # raises what the collective raised
+        pending.take(done.value())  # raises what the collective raised
         return finish()
 
     return pending.future().then(on_done)

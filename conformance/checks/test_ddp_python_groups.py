@@ -1,0 +1,93 @@
+"""Process groups written in Python: Works that demand a timeout, and hold an all-reduce's result in their future."""
+
+import torch
+import torch.distributed as dist
+
+from conformance import models
+from conformance.checking import WORLDS, check
+from conformance.hooked import TINY_MIB, alone, steps
+from conformance.observing import wrapped
+from conformance.training import private
+
+COUNT = 3
+
+
+class Waited(dist.Work):
+    """A Work of the user's own. torch's C++ code waits for such with a timeout, always."""
+
+    def __init__(self, work, result):
+        super().__init__()
+        self._work, self._result = work, result
+
+    def wait(self, timeout):
+        return self._work.wait(timeout)
+
+    def is_completed(self):
+        return self._work.is_completed()
+
+    def get_future(self):
+        self._work.wait()
+        future = torch.futures.Future()
+        future.set_result(self._result)
+        return future
+
+
+class Elsewhere(dist.ProcessGroup):
+    """Passes collectives on to another group; what it is given to all-reduce stays as it is."""
+
+    def __init__(self, inner, demands_timeout):
+        super().__init__(inner.rank(), inner.size())
+        self._inner, self._demands_timeout = inner, demands_timeout
+
+    def getBackendName(self):
+        return "elsewhere"
+
+    def allreduce(self, tensors, options):
+        reduced = [tensor.clone() for tensor in tensors]
+        return self._work(self._inner.allreduce(reduced, options), reduced)
+
+    def broadcast(self, tensors, options):
+        return self._work(self._inner.broadcast(tensors, options), tensors)
+
+    def allgather(self, outputs, inputs, options):
+        return self._work(self._inner.allgather(outputs, inputs, options), outputs)
+
+    def _allgather_base(self, output, part, options):
+        return self._work(self._inner._allgather_base(output, part, options), [output])
+
+    def all_gather_single(self, output, part, *options, **named):
+        return self._work(self._inner.all_gather_single(output, part, *options, **named), [output])
+
+    def _work(self, work, result):
+        if self._demands_timeout:
+            return Waited(work, result)
+        return torch._C._distributed_c10d._create_work_from_future(Waited(work, result).get_future())
+
+
+def train_over(ctx, options, demands_timeout):
+    group = Elsewhere(ctx.group, demands_timeout)
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=group, **options)
+    return steps(ctx, model, count=COUNT)
+
+
+GROUPS = {"with works of its own": True, "with works made of futures": False}
+
+
+@check("DDP-049", worlds=WORLDS, scenarios=GROUPS, beyond=False)
+def test_the_result_of_a_groups_own_work_is_taken_from_its_future(ranks, scenario):
+    for options in ({}, {"gradient_as_bucket_view": True}):
+        for rank, seen in enumerate(ranks(train_over, options, scenario)):
+            assert seen == alone(range(ranks.world), count=COUNT), f"rank {rank}, {options}"
+
+
+def train_with_the_built_in_hook(ctx):
+    group = Elsewhere(ctx.group, demands_timeout=True)
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=group)
+    private(model, "_register_builtin_comm_hook")(ctx.subject.BuiltinCommHookType.ALLREDUCE)
+    return steps(ctx, model, count=COUNT)
+
+
+@check("COMM-017", worlds=WORLDS, beyond=False)
+def test_the_built_in_hook_takes_the_result_from_the_future_too(ranks):
+    for rank, seen in enumerate(ranks(train_with_the_built_in_hook)):
+        assert seen == alone(range(ranks.world), count=COUNT), f"rank {rank}"
