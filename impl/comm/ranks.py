@@ -8,6 +8,8 @@ from typing import NewType
 
 import torch.distributed as dist
 
+from .tally import Tally, tally_of
+
 GroupRank = NewType("GroupRank", int)
 GlobalRank = NewType("GlobalRank", int)
 
@@ -57,6 +59,11 @@ class Team:
             return bool(dist.get_backend(self.group) == dist.Backend.GLOO)
         except (ValueError, KeyError):  # a group of the user's own
             return False
+
+    @cached_property
+    def tally(self) -> Tally:
+        """How many collectives this rank has started on the group."""
+        return tally_of(self.group)
 
     @property
     def members(self) -> range:
