@@ -3,8 +3,10 @@
 import inspect
 import re
 
+import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms import join as torchs
 
 from conformance.checking import check
 from conformance.joinables import recorder, total, upper_ranks
@@ -263,3 +265,35 @@ def build_without_a_device(ctx):
 def test_a_device_that_is_none_is_refused_before_any_joinable_is_touched_if_it_is_refused(ranks):
     for refused, hooks, stamped in ranks(build_without_a_device):
         assert not refused or (hooks, stamped) == (0, DISABLED)
+
+
+def train_in_the_join_of_torch(ctx, enable, schedule):
+    """DDP under torch's own Join: the weight that comes of it, or the error that refused it."""
+    model = ctx.subject.DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    nn.init.zeros_(model.module.weight)
+    step = torch.optim.SGD(model.parameters(), lr=1.0)
+    try:
+        context = torchs.Join([model], enable=enable)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return str(error)
+    with context:
+        for _ in range(schedule[ctx.rank]):
+            step.zero_grad()
+            model(torch.full((1, 1), float(ctx.world))).sum().backward()
+            step.step()
+    return model.module.weight.item()
+
+
+@check("JOIN-056", worlds=(1, 2, 3), deadline_s=20)
+def test_a_model_in_the_join_of_another_implementation_trains_or_is_refused_at_construction(ranks):
+    told = ranks(train_in_the_join_of_torch, True, linear(ranks.world, 1))
+    assert len(set(told)) == 1
+    if isinstance(told[0], str):
+        assert "Join" in told[0]
+    else:  # iteration i has world - i active ranks
+        assert told[0] == -sum(ranks.world - i for i in range(ranks.world))
+
+
+@check("JOIN-056", worlds=(1, 2), deadline_s=20)
+def test_a_disabled_join_of_another_implementation_leaves_training_alone(ranks):
+    assert ranks(train_in_the_join_of_torch, False, (2,) * ranks.world) == [-2.0 * ranks.world] * ranks.world

@@ -30,6 +30,7 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
         work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
     else:
         work = team.group.allreduce([buffer], _reducing(op))
+    team.tally.count()
     return Pending(label, buffer, work, team, result_in_future=team.is_in_python)
 
 
@@ -40,6 +41,7 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
         work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
     else:
         work = team.group.broadcast([buffer], _sending(source))
+    team.tally.count()
     return Pending(label, buffer, work, team)
 
 
@@ -64,18 +66,8 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
     trace.note(label)
     work = _all_gather(whole, part, group=team.group, async_op=True)
+    team.tally.count()
     return Pending(label, whole, work, team)
-
-
-def started(team: Team) -> int | None:
-    """How many collectives this rank has started on the team's group, whoever did; None where the backend counts none.
-
-    torch has no public way to it.
-    """
-    try:
-        return int(team.group._get_sequence_number_for_group())  # type: ignore[attr-defined]
-    except (AttributeError, RuntimeError):
-        return None
 
 
 def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:

@@ -7,20 +7,37 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from . import streams
 from .ranks import Team
 
-#: Called again and again while a wait lasts; raises when waiting on makes no sense any more (a peer has failed).
-Watch = Callable[[], None]
+
+class Watch(Protocol):
+    """Called again and again while a wait lasts; raises when waiting on makes no sense any more (a peer has failed)."""
+
+    def __call__(self, failure: Exception | None = None, /) -> None:
+        """``failure`` is that of the collective, where it has failed: it may raise one that says whose fault it is."""
+
 
 _WATCH_EVERY_S = 0.05
+_WATCH_AT_LEAST_EVERY_S = 1.0
+_WATCHES_A_SECOND = 2000  # of all ranks of a team together
 _FIRST_NAP_S = 0.00001
 _LONGEST_NAP_S = 0.0005
 _NO_LIMIT = timedelta(0)  # what torch's C++ code says to a Work: no other limit than the group's own
+
+
+def until_next_look(waited_s: float, ranks: int) -> float:
+    """Seconds from one look of a watch to the next.
+
+    A watch asks the store that all ranks share. So a wait that has lasted long looks more seldom, and so does each of
+    many ranks: a failure is noticed after 50 ms, or 10 % of what the wait has lasted, or 0.5 ms for each rank of the
+    team, whichever is longest, and after one second at the latest.
+    """
+    return min(max(_WATCH_EVERY_S, waited_s / 10, ranks / _WATCHES_A_SECOND), _WATCH_AT_LEAST_EVERY_S)
 
 
 class Pending:
@@ -44,9 +61,9 @@ class Pending:
     def wait(self, watch: Watch | None = None) -> torch.Tensor:
         """Wait for the end and return the buffer.
 
-        With ``watch`` the wait can be cut short: the watch is called about every 50 ms and may raise. On an
-        accelerator the wait orders the current stream behind the collective, as torch's own handles do; as a rule it
-        does not block the host, so there is nothing to watch.
+        With ``watch`` the wait can be cut short: the watch is called now and then (``until_next_look``) and may raise.
+        On an accelerator the wait orders the current stream behind the collective, as torch's own handles do; as a
+        rule it does not block the host, so there is nothing to watch.
         """
         if self.work is None:
             return self.buffer
@@ -111,20 +128,21 @@ class Pending:
 
     def _wait_on_host(self, watch: Watch) -> None:
         """Wait in slices of a time. A backend for CPU tensors keeps the collective going when a slice runs out."""
-        slice_ = timedelta(seconds=_WATCH_EVERY_S)
+        begun = started = time.monotonic()
         while True:
-            started = time.monotonic()
+            slice_s = until_next_look(started - begun, self._ranks)
             try:
-                self.work.wait(slice_)
+                self.work.wait(timedelta(seconds=slice_s))
                 return
             except Exception as error:
                 # a slice that ran out lasted about its full time and left the work unfinished; all else is a failure
-                if time.monotonic() - started < _WATCH_EVERY_S / 2:
+                if time.monotonic() - started < slice_s / 2:
                     self._fail(error, watch)
             if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
                 self._end(watch)
                 return
             self._look(watch)
+            started = time.monotonic()
 
     def _end(self, watch: Watch) -> None:
         try:
@@ -135,17 +153,22 @@ class Pending:
     def _poll_on_host(self, is_over: Callable[[], bool], watch: Watch) -> None:
         """Wait without a timed wait, which ends in an abort of the communicator on NCCL."""
         nap = _FIRST_NAP_S
-        next_look = time.monotonic() + _WATCH_EVERY_S
+        begun = time.monotonic()
+        next_look = begun + until_next_look(0, self._ranks)
         while not is_over():
             if time.monotonic() >= next_look:
                 self._look(watch)
-                next_look = time.monotonic() + _WATCH_EVERY_S
+                next_look = time.monotonic() + until_next_look(time.monotonic() - begun, self._ranks)
             time.sleep(nap)
             nap = min(nap * 1.3, _LONGEST_NAP_S)
 
-    def _look(self, watch: Watch) -> None:
+    @property
+    def _ranks(self) -> int:
+        return 1 if self._team is None else self._team.size
+
+    def _look(self, watch: Watch, *failure: Exception) -> None:
         try:
-            watch()
+            watch(*failure)
         except Exception as error:
             error.add_note(f"This rank was waiting for: {self.label}.")
             raise
@@ -153,7 +176,7 @@ class Pending:
     def _fail(self, error: Exception, watch: Watch) -> None:
         """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
         try:
-            self._look(watch)
+            self._look(watch, *([error] if isinstance(error, RuntimeError) else []))
         except Exception as known:
             raise known from error
         error.add_note(f"The collective that failed: {self.label}.")

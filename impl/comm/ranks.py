@@ -9,6 +9,8 @@ from typing import NewType
 
 import torch.distributed as dist
 
+from .tally import Tally, tally_of
+
 GroupRank = NewType("GroupRank", int)
 GlobalRank = NewType("GlobalRank", int)
 
@@ -63,6 +65,11 @@ class Team:
     def is_in_python(self) -> bool:
         """Whether the group reduces in Python: torch's own backends reduce in place, a user's class need not."""
         return inspect.isfunction(getattr(type(self.group), "allreduce", None))
+
+    @cached_property
+    def tally(self) -> Tally:
+        """How many collectives this rank has started on the group."""
+        return tally_of(self.group)
 
     @property
     def members(self) -> range:

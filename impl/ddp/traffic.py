@@ -124,7 +124,9 @@ class Traffic:
         divisor = self.around.divisor()
         shown = GradBucket(bucket.spec.index, last, flat, views, bucket.parameters, self.team.group, divisor)
         state, function = hook
+        self.team.tally.count()  # for all that the hook starts, and again where it has returned and ended
         future = function(state, shown)
+        self.team.tally.count()
         if isinstance(future, kernels.AnyFuture):
             return future
         raise RuntimeError(
@@ -136,7 +138,9 @@ class Traffic:
     def result(self, bucket: Bucket, flight: Flight) -> tuple[torch.Tensor, int]:
         """Wait for a started reduction; its gradients, flat (numel,) or sparse, and the divisor still to be applied."""
         if isinstance(flight, kernels.AnyFuture):
-            return self._hook_result(bucket, flight.wait()), 1
+            result = flight.wait()
+            self.team.tally.count()
+            return self._hook_result(bucket, result), 1
         watch = self.around.watch()
         if isinstance(flight, SparsePart):
             rows = flight.round.result(flight.place, watch)

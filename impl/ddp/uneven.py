@@ -12,7 +12,7 @@ from ..comm import collectives
 from ..comm.coalesce import broadcast_coalesced
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
-from ..join import Join, Joinable, JoinHook
+from ..join import Follower, Join, JoinHook
 from ..join.hooks import BrokenOff
 from .join_hook import _DDPJoinHook
 from .parts import Parts
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .wrapper import DistributedDataParallel
 
 
-class UnevenInputs(Parts, Joinable):
+class UnevenInputs(Parts, Follower):
     """The side of ``DistributedDataParallel`` that faces a join context; outside one it gives the ordinary answers."""
 
     if TYPE_CHECKING:

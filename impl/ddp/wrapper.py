@@ -454,8 +454,11 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """Synchronise buffers now: by the user's hook, or from the source."""
         self._assign_modules_buffers()
         if self._buffer_hook is not None:
+            tally = self.reducer.team.tally
+            tally.count()  # for all that the hook starts, and again where it has returned
             with torch.no_grad():
                 self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))
+            tally.count()
         else:
             self._broadcast_buffers(self._likely_source())
 

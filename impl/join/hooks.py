@@ -116,3 +116,28 @@ class Joinable(ABC):
     @abstractmethod
     def join_process_group(self) -> dist.ProcessGroup:
         """The process group whose ranks join; the same for all joinables of a context."""
+
+
+class Follower(Joinable):
+    """A joinable of this package. Its joined ranks are told each act, which only a ``Join`` of this package does.
+
+    Another package's ``Join`` enables a joinable by assigning its config; that is where it is refused.
+    """
+
+    #: what ``_join_config`` reads
+    _followed_config: _JoinConfig
+
+    @property
+    def _join_config(self) -> _JoinConfig:
+        return self._followed_config
+
+    @_join_config.setter
+    def _join_config(self, config: _JoinConfig) -> None:
+        if config.enable and not isinstance(config, _JoinConfig):
+            name, home = type(self).__name__, __name__.split(".")[0]
+            raise TypeError(
+                f"This {name} is listed in the Join of {type(config).__module__}, which knows nothing of how its "
+                "joined ranks follow the others: with uneven inputs they would wait for each other until the group's "
+                f"timeout. Use the Join of its own package: from {home} import Join."
+            )
+        self._followed_config = _JoinConfig(*config)

@@ -10,13 +10,9 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ..comm import collectives
 from ..comm.ranks import Team
+from .standing import Standing, standing_of
 
-#: Groups, by name, on which a context has ended by an exception here and whose ranks were not seen in step since then.
-_in_doubt: set[str] = set()
-#: Keys that this rank has set for its last passages, by group; older ones are taken back.
-_told: dict[str, list[str]] = {}
 _LONGEST_WAIT = timedelta(minutes=5)
 
 #: what to do where a group cannot be used any more
@@ -25,27 +21,27 @@ REMEDY = "Start the job anew, or make a new process group on all ranks and build
 
 def doubt(team: Team) -> None:
     """A passage over this group has ended by an exception on this rank."""
-    _in_doubt.add(str(team.group.group_name))
+    standing_of(team).in_doubt = True
 
 
 def make_sure(team: Team, passage: str, store: dist.Store | None) -> None:
     """Tell the peers how many collectives this rank has started; compare where an earlier context has failed here.
 
     ``passage`` is a key, equal on all ranks. Waits for the peers only after a failure, five minutes at most. Without a
-    store, or with a backend that does not count, nothing is compared.
+    store nothing is compared. What the user's own code starts in the block is not seen, but for that of hooks.
 
     Raises:
         RuntimeError: the ranks are out of step, or not all of them have come here.
     """
-    name, started = str(team.group.group_name), collectives.started(team)
-    if store is None or started is None:
+    standing = standing_of(team)
+    if store is None:
         return
     keys = [f"{passage}/started/{rank}" for rank in team.members]
     try:
-        _tell(store, name, keys[team.rank], started)
+        _tell(store, standing, keys[team.rank])
     except RuntimeError:  # the store's host is gone: the collectives will fail by themselves, or need no store
         return
-    if name not in _in_doubt:
+    if not standing.in_doubt:
         return
     try:
         store.wait(keys, min(store.timeout, _LONGEST_WAIT))  # type: ignore[attr-defined]
@@ -60,12 +56,11 @@ def make_sure(team: Team, passage: str, store: dist.Store | None) -> None:
             "Join: this process group is out of step since an earlier context ended by an exception (collectives "
             f"started, rank by rank: {by_rank}). What it does next would be mixed with what was left behind. {REMEDY}"
         )
-    _in_doubt.discard(name)
+    standing.in_doubt = False
 
 
-def _tell(store: dist.Store, name: str, key: str, started: int) -> None:
-    store.set(key, str(started))
-    told = _told.setdefault(name, [])
-    told.append(key)
-    if len(told) > 2:  # a passage ends for all ranks together, so nobody still waits in the one before the last
-        store.delete_key(told.pop(0))
+def _tell(store: dist.Store, standing: Standing, key: str) -> None:
+    store.set(key, str(standing.started))
+    standing.told.append(key)
+    if len(standing.told) > 2:  # a passage ends for all ranks together: nobody still waits in the one before the last
+        store.delete_key(standing.told.pop(0))

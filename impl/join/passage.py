@@ -13,7 +13,7 @@ import torch
 from ..comm.ranks import Team
 from ..errors import InputsExhausted, SharedError
 from . import in_step
-from .failures import FailureNotes
+from .failures import FailureNotes, of_a_collective
 from .lifecycle import PHASES, Phase, moved
 
 if TYPE_CHECKING:
@@ -68,11 +68,17 @@ class Passage(ABC):
         """The block is left, in whatever way."""
         self._move(Phase.CLOSED)
 
-    def watch(self) -> None:
-        """Raise ``PeerFailed`` if a peer has left the block by an exception. A comm.pending.Watch."""
+    def watch(self, failure: Exception | None = None) -> None:
+        """Raise ``PeerFailed`` if a peer has left the block by an exception. A comm.pending.Watch.
+
+        ``failure``: of a collective of this rank. Then it is found out which rank has stopped answering.
+        """
         if self._notes is not None:
             with self._shared():
-                self._notes.watch()
+                if failure is None:
+                    self._notes.watch()
+                else:
+                    self._notes.lost(failure)
 
     def report(self, error: BaseException) -> None:
         """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
@@ -81,11 +87,12 @@ class Passage(ABC):
         if not isinstance(error, InputsExhausted):
             in_step.doubt(self.team)
         if isinstance(error, SharedError) and error.passage is self:
+            self._notes.answer()
             return
-        first = self._notes.first()
+        first = self._notes.ask(error) if of_a_collective(error) else self._notes.first()
         if first is None:
             self._notes.leave(error)
-        elif first.rank != self.team.rank:
+        elif not first.is_of(self.team.rank):
             error.add_note(f"Join: before this, {first}. That failure may be the cause.")
 
     @contextmanager

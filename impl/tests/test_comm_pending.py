@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from impl.comm import pending as room
 from impl.comm import store, streams
-from impl.comm.pending import Pending
+from impl.comm.pending import Pending, until_next_look
 from impl.errors import PeerFailed
 
 
@@ -43,7 +43,7 @@ class Watch:
         self.raises_at = raises_at
         self.ends, self.at = ends, at  # a collective that is over once it has been looked at so often
 
-    def __call__(self):
+    def __call__(self, failure=None):
         self.looks += 1
         if self.ends is not None and self.looks >= self.at:
             self.ends.end = time.monotonic()
@@ -111,6 +111,45 @@ def test_a_failed_peer_explains_the_lost_connection_to_it():
     assert caught.value.__cause__ is failure
 
 
+def test_a_watch_is_told_of_the_failure_and_not_of_a_mistake_in_a_call():
+    for failure, told in ((RuntimeError("connection reset"), True), (TypeError("no such argument"), False)):
+        heard = []
+        with pytest.raises(type(failure)):
+            in_flight(Work(0, failure)).wait(lambda *failures, heard=heard: heard.append(list(failures)))
+        assert heard == [[failure] if told else []]
+
+
+def test_looks_become_rarer_in_a_long_wait_and_among_many_ranks_but_not_rarer_than_one_a_second():
+    assert [until_next_look(waited, 2) for waited in (0, 0.4, 2, 5, 1000)] == [0.05, 0.05, 0.2, 0.5, 1.0]
+    assert [until_next_look(0, ranks) for ranks in (1, 100, 1000, 100_000)] == [0.05, 0.05, 0.5, 1.0]
+
+
+def test_a_thousand_ranks_that_wait_ask_the_store_two_thousand_times_a_second_at_most():
+    for ranks in (2, 100, 1000):
+        assert ranks / until_next_look(0, ranks) <= 2000
+
+
+class Recorded(Work):
+    """Never ends by itself; its waits take no time."""
+
+    def wait(self, timeout=None):
+        self.waits.append(timeout.total_seconds())
+        Recorded.now += timeout.total_seconds()
+        raise RuntimeError("Operation timed out!")
+
+
+def test_the_slices_of_one_wait_grow(monkeypatch):
+    Recorded.now = 0.0
+    work = Recorded(lasts_s=600)
+    monkeypatch.setattr(room.time, "monotonic", lambda: Recorded.now)
+    with pytest.raises(PeerFailed):
+        in_flight(work).wait(Watch(raises_at=60))
+    assert work.waits[:2] == [0.05, 0.05]
+    assert work.waits == sorted(work.waits)
+    assert work.waits[-1] == 1.0
+    assert len(work.waits) == 60
+
+
 class JustInTime(Work):
     """Ends right after a timed wait has given up, before anybody can look."""
 
@@ -169,19 +208,25 @@ def test_on_an_accelerator_the_reading_stream_is_one_and_the_same():
     assert torch.accelerator.current_stream(device) != first
 
 
-def test_there_is_no_store_without_a_default_group_and_one_with_it():
-    assert store.beside_the_group() is None
+class Stranger(dist.ProcessGroup):
+    """A group that torch.distributed was never told of."""
+
+
+def test_a_group_has_a_store_if_torch_knows_that_its_ranks_share_one():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
     try:
-        found = store.beside_the_group()
-        assert found is not None
-        assert found.add("n", 2) == 2
-        found.set("key", "value")
-        assert found.check(["key"])
-        assert found.get("key") == b"value"
-        assert not found.check(["other key"])
+        assert store.beside(Stranger(0, 1)) is None
+        for group in (dist.group.WORLD, dist.new_group()):
+            found = store.beside(group)
+            assert found is not None
+            assert found.add(f"n of {group.group_name}", 2) == 2
+            found.set("key", "value")
+            assert found.check(["key"])
+            assert found.get("key") == b"value"
+            assert not found.check(["other key"])
     finally:
         dist.destroy_process_group()
+    assert store.beside(group) is None
 
 
 class OfAUser(dist.Work):

@@ -1,13 +1,16 @@
 """A context on a group on which one has failed: right where the ranks are in step, and refused where they are not."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from impl import DistributedDataParallel, Join
-from impl.comm import collectives
+from impl import DistributedDataParallel, Join, Joinable, JoinHook, ZeroRedundancyOptimizer
 from impl.comm.ranks import Team
+from impl.errors import PeerFailed
 from impl.join import in_step
 from impl.tests.comm_hook_ranks import run_on_ranks
 
@@ -115,12 +118,140 @@ def test_a_lost_store_keeps_nobody_from_training():
         dist.destroy_process_group()
 
 
-def test_the_backend_counts_what_was_started():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def messages_between_two(what, model, rank):
+    """What is no collective, or one that a backend may count unequally."""
+    if what == "states":
+        zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.0)
+        zero.consolidate_state_dict(0)
+    elif what == "barrier":
+        dist.monitored_barrier()
+    elif rank < 2:
+        number = torch.ones(1)
+        dist.send(number, 1) if rank == 0 else dist.recv(number, 0)
+
+
+def fail_together(rank, _world, what, inside):
+    model = weight_of_one()
+    if not inside:
+        messages_between_two(what, model, rank)
+    with pytest.raises(KeyError), Join([model]):
+        if inside:
+            messages_between_two(what, model, rank)
+        raise KeyError("the same on all ranks")
+    return epoch(model, rank)
+
+
+@pytest.mark.parametrize("what", ["states", "barrier", "a message"])
+@pytest.mark.parametrize("inside", [False, True], ids=["before the context", "inside"])
+def test_messages_between_two_ranks_do_not_put_a_group_out_of_step(what, inside):
+    assert run_on_ranks(fail_together, 3, what, inside) == [8.0, 8.0, 8.0]
+
+
+def fail_about_a_hook(rank, _world, where):
+    """Rank 1 fails in its communication hook, rank 0 right behind the backward."""
+    model = weight_of_one()
+
+    def hook(_state, bucket):
+        if rank == 1 and where == "before its collective":
+            raise KeyError("here")
+        dist.all_reduce(torch.ones(1), async_op=True)
+        if rank == 1 and where == "behind its collective":
+            raise KeyError("here")
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model.register_comm_hook(None, hook)
+    with pytest.raises((KeyError, PeerFailed)), Join([model]):
+        model(torch.ones(1, 1)).sum().backward()
+        raise KeyError("here")
     try:
-        team = Team.of()
-        before = collectives.started(team)
-        dist.all_reduce(torch.ones(1))
-        assert (before, collectives.started(team)) == (0, 1)
-    finally:
+        return len([epoch(model, rank)])
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("where", ["before its collective", "behind its collective"])
+def test_a_group_is_refused_where_a_rank_has_left_a_hook_that_others_have_ended(where):
+    for told in run_on_ranks(fail_about_a_hook, 2, where):
+        assert "out of step" in str(told)
+
+
+def test_a_group_is_in_step_where_all_have_left_a_hook_at_one_place():
+    assert run_on_ranks(fail_about_a_hook, 2, "nowhere") == [1, 1]
+
+
+def fail_and_be_replaced(rank, _world, folder):
+    """Ranks 0 and 1 fail together; rank 2 takes the place of rank 1 in a new world. Then they fail once more."""
+    dist.destroy_process_group()
+    told = []
+    for life, members in enumerate(([0, 1], [0, 2])):
+        if rank not in members:
+            continue
+        place = members.index(rank)
+        meeting = dist.FileStore(f"{folder}/{life}", 2)
+        dist.init_process_group("gloo", store=meeting, rank=place, world_size=2)
+        model = weight_of_one()
+        told.append(epoch(model, place))
+        with pytest.raises(KeyError):
+            epoch(model, place, lambda iteration: iteration == 1)
+        if life == 1:
+            told.append(epoch(model, place))
         dist.destroy_process_group()
+    return told
+
+
+def test_a_group_made_anew_with_a_rank_that_was_replaced_is_new(tmp_path):
+    assert run_on_ranks(fail_and_be_replaced, 3, str(tmp_path)) == [[6.0, 6.0, 6.0], [6.0], [6.0, 6.0]]
+
+
+class Delegates(dist.ProcessGroup):
+    """A group of the user's own, of which torch.distributed was never told. It has no name."""
+
+    def allreduce(self, tensors, options):
+        return dist.group.WORLD.allreduce(tensors, options)
+
+
+class Counts(Joinable):
+    def __init__(self, group):
+        super().__init__()
+        self.group = group
+
+    def join_hook(self, **_):
+        return JoinHook()
+
+    @property
+    def join_device(self):
+        return torch.device("cpu")
+
+    @property
+    def join_process_group(self):
+        return self.group
+
+
+def use_a_group_of_ones_own(rank, world):
+    counts, told = Counts(Delegates(rank, world)), []
+    for fails in (True, False):
+        try:
+            with Join([counts]):
+                told += [Join.notify_join_context(counts).result()[0].item() for _ in range(2)]
+                if fails:
+                    raise KeyError("mine")
+        except KeyError as error:
+            told.append(str(error))
+    return told
+
+
+def test_a_group_that_torch_does_not_know_may_fail_and_go_on():
+    assert run_on_ranks(use_a_group_of_ones_own, 2) == [[2, 2, "'mine'", 2, 2]] * 2
+
+
+def test_what_is_kept_of_a_group_goes_with_it():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = weakref.ref(dist.group.WORLD)
+    model = weight_of_one()
+    assert epoch(model, 0) == 4.0
+    del model
+    dist.destroy_process_group()
+    gc.collect()
+    assert group() is None

@@ -1,14 +1,17 @@
 """Failure notes: the first one counts, they reach other ranks only, and a lost store silences them."""
 
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
 
-from impl.comm.ranks import Team
+from impl.comm.ranks import GroupRank, Team
 from impl.errors import PeerFailed
 from impl.join import failures
-from impl.join.failures import FailureNotes, Note, next_passage
+from impl.join.failures import FailureNotes, Note
+from impl.join.standing import standing_of
 
 
 class Placed(Team):
@@ -98,16 +101,154 @@ def test_a_lost_store_neither_raises_nor_hides_the_error_that_is_reported():
     looking.watch()
 
 
+class Died(dist.HashStore):
+    """A store whose host dies as soon as somebody writes."""
+
+    def set(self, *_):
+        raise RuntimeError("Broken pipe")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(failures, "_ANSWER_WITHIN_S", 0.2)
+
+
+def reset():
+    return RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection reset by peer")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_rank_that_does_not_answer_is_named_to_all_who_do():
+    first, second, _ = notes(dist.HashStore())
+    second.answer()
+    for mine in (first, second):
+        with pytest.raises(PeerFailed, match=r"rank 2 \(global rank 12\) has stopped answering \(killed, or"):
+            mine.lost(reset())
+        with pytest.raises(PeerFailed, match=r"rank 2 .* Rank 0 noticed it by: .*reset by peer"):
+            mine.watch()
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_hears_of_it_answers_while_the_other_still_asks():
+    first, second, third = notes(dist.HashStore())
+    with ThreadPoolExecutor(2) as pool:
+        asking = pool.submit(first.ask, reset())
+        while not third._store.check(["k/bell"]):
+            time.sleep(0.001)
+        with pytest.raises(PeerFailed, match=r"rank 2 .* has stopped answering"):
+            second.watch()
+    assert asking.result().silent == [2]
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_several_do_not_answer_none_of_them_is_said_to_be_dead():
+    first, _, _ = notes(dist.HashStore())
+    with pytest.raises(PeerFailed, match=r"rank 1 .* and rank 2 .* At least one of them has stopped .* not known"):
+        first.lost(reset())
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_everybody_answers_nobody_is_blamed():
+    first, second, third = notes(dist.HashStore())
+    second.answer(), third.answer()
+    with pytest.raises(PeerFailed, match="every rank still answers: whose fault it is, is not known"):
+        first.lost(reset())
+
+
+def test_a_rank_that_left_by_an_error_of_its_own_is_the_cause_and_nobody_waits_for_answers():
+    first, second, third = notes(dist.HashStore())
+    second.leave(KeyError("bad batch"))
+    for mine in (first, third):
+        with pytest.raises(PeerFailed, match=r"rank 1 .* left the join context with KeyError"):
+            mine.lost(reset())
+    second.lost(reset())
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_error_that_follows_from_a_death_does_not_become_its_cause():
+    first, second, third = notes(dist.HashStore())
+    second.answer()
+    first.ask(reset())
+    second.leave(KeyError("because of that"))
+    with pytest.raises(PeerFailed, match=r"rank 2 .* has stopped answering"):
+        third.watch()
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_the_one_who_asked_dies_too_another_finds_out():
+    first, second, third = notes(dist.HashStore())
+    first._store.add("k/askers", 1)
+    first._store.set("k/bell", "")
+    third.answer()
+    with pytest.raises(PeerFailed, match=r"rank 0 .* has stopped answering"):
+        second.watch()
+
+
+@pytest.mark.parametrize("store", [None, Lost(), Died()])
+def test_where_there_is_no_store_the_error_says_that_the_culprit_is_not_known(store):
+    mine, error = FailureNotes(team(0), "k", store), reset()
+    assert mine.ask(error) is None
+    mine.lost(error)
+    (note,) = error.__notes__
+    assert "which rank has failed is not known" in note
+    assert "rank 0" in note
+
+
+def test_alone_nobody_is_asked():
+    error = reset()
+    assert FailureNotes(Placed(None, 0, 1), "k", dist.HashStore()).ask(error) is None
+    assert not hasattr(error, "__notes__")
+
+
+def raised_from(cause, *, hidden=False):
+    try:
+        try:
+            raise cause
+        except Exception as error:
+            raise KeyError("of the user's") from (None if hidden else error)
+    except KeyError as error:
+        return error
+
+
+@pytest.mark.parametrize(("error", "is_one"), [
+    (reset(), True), (dist.DistBackendError("NCCL error"), True), (raised_from(reset()), True),
+    (raised_from(reset(), hidden=True), True), (raised_from(ValueError("mine")), False),
+    (RuntimeError("of the user's"), False), (dist.DistStoreError("timed out"), False), (Mute(), False),
+])  # fmt: skip
+def test_errors_that_come_from_a_collective_are_known(error, is_one):
+    assert failures.of_a_collective(error) is is_one
+
+
 def test_without_a_store_there_are_no_notes():
     mine = FailureNotes(team(0), "k", None)
     mine.leave(ValueError("unheard"))
     assert mine.first() is None
 
 
-def test_each_passage_of_a_group_has_its_own_key_equal_on_all_ranks(monkeypatch):
+def key_of_next_passage(group):
+    return standing_of(Team(group, GroupRank(0), 1)).next_passage()
+
+
+def test_each_passage_of_a_group_has_its_own_key_equal_on_all_ranks():
     by_rank = []
-    for rank in range(2):
-        monkeypatch.setattr(failures, "_passages", {})  # each rank is a process of its own
-        by_rank.append([next_passage(team(rank, name)) for name in ("g", "h", "g", "g")])
+    for _ in range(2):  # each rank is a process of its own, so each has a world of its own
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        g, h = dist.group.WORLD, dist.new_group()
+        by_rank.append([key_of_next_passage(group) for group in (g, h, g, g)])
+        dist.destroy_process_group()
     assert by_rank[0] == by_rank[1]
     assert len(set(by_rank[0])) == 4
+
+
+def test_a_new_group_of_an_old_name_in_one_world_has_keys_of_its_own():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        keys = []
+        for _ in range(2):
+            group = dist.new_group([0], use_local_synchronization=True)  # named after its ranks
+            keys.append((group.group_name, key_of_next_passage(group)))
+            dist.destroy_process_group(group)
+        assert keys[0][0] == keys[1][0]
+        assert keys[0][1] != keys[1][1]
+    finally:
+        dist.destroy_process_group()

@@ -24,6 +24,13 @@ def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device)
     packed shard, and no other rank holds anything of its peers. The waits end with the process group's own timeout:
     a message from rank to rank cannot be waited for in slices (on Gloo the first slice that runs out ends it).
     """
+    team.tally.count()  # for messages between two ranks, and again where this rank's have come
+    states = _gather(team, mine, to, device)
+    team.tally.count()
+    return states
+
+
+def _gather(team: Team, mine: States, to: GroupRank, device: torch.device) -> States | None:
     if team.rank != to:
         _send(team, mine, to, device)
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..comm.ranks import GroupRank, Team
-from ..join.hooks import Joinable, JoinHook
+from ..join.hooks import Follower, JoinHook
 from . import checkpoint
 from .arguments import Group, check_alike, checked_group, checked_groups, local_constructor
 from .at_once import small_ones_at_once
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 Closure = Callable[[], Any]
 
 
-class ZeroRedundancyOptimizer(Sending, Joinable, CompatibleNames):
+class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
     """Wraps any optimizer and shards its state over the ranks of a process group.
 
     Every parameter is owned by one rank. ``step`` updates the parameters of this rank with a local optimizer
@@ -62,7 +62,7 @@ class ZeroRedundancyOptimizer(Sending, Joinable, CompatibleNames):
         groups = checked_groups(params)
         constructor = local_constructor(optimizer_class, overlap_with_ddp)
         team = Team.of(process_group)
-        Joinable.__init__(self)
+        Follower.__init__(self)
         self._under_construction = True
         super().__init__(groups, defaults)
         self._under_construction = False

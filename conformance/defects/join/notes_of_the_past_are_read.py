@@ -1,6 +1,6 @@
 """A failure in one context is taken for one in the contexts that follow."""
 
-from impl.join import failures
+from impl.join.standing import Standing
 
 from ..planting import edit
 
@@ -8,4 +8,4 @@ CLAUSES = ("DDPJ-034",)
 
 
 def plant() -> None:
-    edit(failures, "next_passage", "_passages[name] = _passages.get(name, 0) + 1", "_passages[name] = 1")
+    edit(Standing, "next_passage", "self._passages += 1", "self._passages = 1")

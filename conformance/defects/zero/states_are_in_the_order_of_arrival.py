@@ -8,4 +8,4 @@ CLAUSES = ("ZERO-016",)
 
 
 def plant() -> None:
-    edit(impl.zero.checkpoint, "gather_states", "return dict(sorted(gathered.items()))", "return gathered")
+    edit(impl.zero.checkpoint, "_gather", "return dict(sorted(gathered.items()))", "return gathered")

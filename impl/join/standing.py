@@ -1,0 +1,60 @@
+"""What a rank keeps of a process group from one context to the next. It hangs on the group, never on its name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from ..comm.ranks import Team
+
+
+class Standing:
+    """A group as this rank knows it since the first context over it, which all its ranks have entered together."""
+
+    def __init__(self, team: Team, token: str) -> None:
+        #: begins all keys of the group in the store; equal on all its ranks, and no other group's
+        self.token = token
+        #: a context over it has ended by an exception here, and its ranks were not seen in step since then
+        self.in_doubt = False
+        #: keys that this rank has set for the last passages; in_step.py takes older ones back
+        self.told: list[str] = []
+        self._passages = 0
+        self._tally = team.tally
+        self._before = team.tally.started
+
+    @property
+    def started(self) -> int:
+        """How many collectives this rank has started on it since the first context over it began."""
+        return self._tally.started - self._before
+
+    def next_passage(self) -> str:
+        """A key for the passage that begins now, equal on all ranks: they enter the contexts of a group together."""
+        self._passages += 1
+        return f"{self.token}/{self._passages}"
+
+
+_standings: WeakKeyDictionary[dist.ProcessGroup, Standing] = WeakKeyDictionary()
+#: How many groups of a name have entered a context, in each world. A rank that is replaced begins a new world with the
+#: others, which has a store of its own (torch's groups could not meet over the old one), so all count from one.
+_of_a_name: WeakKeyDictionary[dist.ProcessGroup, Counter[str]] = WeakKeyDictionary()
+
+
+def standing_of(team: Team) -> Standing:
+    """What this rank keeps of the team's group."""
+    standing = _standings.get(team.group)
+    if standing is None:
+        standing = _standings[team.group] = Standing(team, _new_token(team.group))
+    return standing
+
+
+def _new_token(group: dist.ProcessGroup) -> str:
+    try:
+        name = str(group.group_name)
+    except RuntimeError:  # a group that torch.distributed was never told of; it has no store either
+        name = "unnamed"
+    world = dist.group.WORLD
+    numbers = Counter[str]() if world is None else _of_a_name.setdefault(world, Counter())
+    numbers[name] += 1
+    return f"join/{name}/{numbers[name]}"

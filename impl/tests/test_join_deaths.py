@@ -1,0 +1,123 @@
+"""A rank that dies inside a context, without a word: its peers name that rank, and never each other."""
+
+import json
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
+from impl.ddp import stages
+from impl.join import failures
+from impl.tests.comm_hook_ranks import _starting
+
+_DEADLINE_S = 300.0
+#: how long ranks may take to answer here: a busy machine makes them late
+_PATIENCE_S = 6.0
+
+
+def die(kind):
+    if kind == "exits":
+        os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def die_as_a_shadow(kind, zero):
+    """From now on: at the second act that this rank shadows."""
+    acts = []
+
+    def dying(right):
+        def act(*args):
+            acts.append(args)
+            if len(acts) == 3:
+                die(kind)
+            return right(*args)
+
+        return act
+
+    stages.shadow = dying(stages.shadow)
+    if zero is not None:
+        zero._joining.shadow_step = dying(zero._joining.shadow_step)
+
+
+def train(rank, world, kind, where, with_zero, dying):
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model = DistributedDataParallel(net, bucket_cap_mb=1e-5)
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1) if with_zero else None
+    inputs = {"live": 6, "in its backward": 6, "shadowing": 6, "alone": 2}[where]
+    if rank == dying:
+        inputs = {"live": 3, "in its backward": 3, "shadowing": 2, "alone": 5}[where]
+        if where == "shadowing":
+            die_as_a_shadow(kind, zero)
+    with Join([model, zero] if with_zero else [model]):
+        for iteration in range(inputs):
+            model.zero_grad()
+            out = model(torch.ones(1, 2))
+            if rank == dying and iteration == inputs - 1 and where == "in its backward":
+                net[1].weight.register_hook(lambda _: die(kind))
+            out.sum().backward()
+            if with_zero:
+                zero.step()
+        if rank == dying and where in ("live", "alone"):
+            die(kind)
+
+
+def work(folder, rank, world, *how):
+    torch.set_num_threads(1)
+    failures._ANSWER_WITHIN_S = _PATIENCE_S
+    store = dist.FileStore(f"{folder}/store", world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=_DEADLINE_S))
+    try:
+        train(rank, world, *how)
+        told = "nothing happened"
+    except BaseException as error:
+        told = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    Path(folder, str(rank)).write_text(json.dumps(told))
+    os._exit(0)  # at once: the others lose this rank, too
+
+
+def told_by(folder, world, *how):
+    """What each rank raised; None for the one that died."""
+    ranks = [_starting.Process(target=work, args=(folder, rank, world, *how), daemon=True) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    end = time.monotonic() + _DEADLINE_S
+    try:
+        for process in ranks:
+            process.join(max(end - time.monotonic(), 0))
+            assert process.exitcode is not None, "a rank still waits"
+    finally:
+        for process in ranks:
+            process.kill()
+    files = [Path(folder, str(rank)) for rank in range(world)]
+    return [json.loads(file.read_text()) if file.exists() else None for file in files]
+
+
+#: kind of death, world, where, with ZeRO, which rank; any two choices meet
+CELLS = [
+    ("killed", 2, "live", False, 1), ("exits", 2, "shadowing", True, 0), ("killed", 2, "alone", True, 1),
+    ("exits", 2, "in its backward", False, 0),
+    ("killed", 3, "live", True, 0), ("exits", 3, "live", False, 1), ("exits", 3, "shadowing", False, 2),
+    ("killed", 3, "shadowing", True, 1), ("exits", 3, "alone", False, 0), ("killed", 3, "alone", True, 2),
+    ("killed", 3, "in its backward", False, 2), ("exits", 3, "in its backward", True, 1),
+    ("exits", 4, "live", True, 3), ("killed", 4, "shadowing", False, 0), ("killed", 4, "alone", False, 1),
+    ("exits", 4, "in its backward", True, 2), ("killed", 4, "in its backward", False, 0),
+    ("exits", 4, "alone", True, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "world", "where", "with_zero", "dying"), CELLS)
+def test_survivors_name_the_rank_that_died(tmp_path, kind, world, where, with_zero, dying):
+    told = told_by(str(tmp_path), world, kind, where, with_zero, dying)
+    assert told[dying] is None
+    for rank, text in enumerate(told):
+        if rank != dying:
+            assert f"rank {dying} has stopped answering" in text, told
+            assert "left the join context" not in text
