@@ -28,7 +28,7 @@ GPU = Facts("2.11.0+cu130", "13.0", "2.28.9", [{"name": "GPU", "memory_mib": 1, 
 
 def called(*words, **more):
     return subprocess.run(
-        [sys.executable, "-m", "reports", "gpu", *words], capture_output=True, text=True, timeout=1200, cwd=HERE, **more
+        [sys.executable, "-m", "reports", "gpu", *words], capture_output=True, text=True, timeout=3000, cwd=HERE, **more
     )
 
 

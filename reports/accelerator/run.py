@@ -150,7 +150,7 @@ def _wiser(here: Here, part: Part, found: Row) -> Here:
     if part.name == "sharing":
         ways = [one["what"].rpartition(" ")[2] for one in found["findings"] if one["state"] == "held"]
         return replace(here, shared=ways[0] if ways else "")
-    if part.name == "perf" and found["record"]:
+    if part.name == "perf" and found["record"] and Outcome(found["outcome"]).final:
         return replace(here, measured=here.out / found["record"])
     return here
 
