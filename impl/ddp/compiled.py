@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import kernels
+
 if TYPE_CHECKING:
     from .wrapper import DistributedDataParallel
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 def forward(ddp: DistributedDataParallel, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As ``ddp.forward`` does it; only what the wrapped module does is left to the compiler."""
     inputs, kwargs = _before(ddp, inputs, kwargs)
-    return _after(ddp, ddp._run_ddp_forward(*inputs, **kwargs))
+    with kernels.compiled_by_bucket(ddp.bucket_bytes_cap):
+        output = ddp._run_ddp_forward(*inputs, **kwargs)
+    return _after(ddp, output)
 
 
 @torch.compiler.disable
