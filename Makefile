@@ -23,6 +23,8 @@ PERF_BACK  = $(if $(filter command line environment,$(origin BACKEND)),$(BACKEND
 HISTORY     ?= history
 SERIES      ?= 1000
 PAGE_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/dashboard)
+MINUTES     ?= 25
+GPU_OUT      = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/gpu)
 NIGHTLY_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/nightly)
 
 VENV := .venv
@@ -37,7 +39,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power test lint clean
+.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power gpu test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -51,6 +53,7 @@ help:
 	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(NIGHTLY_OUT) BUDGET=30m"
 	@echo "make dashboard     the page of a history that there is already   HISTORY=$(HISTORY) OUT=$(PAGE_OUT)"
 	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
+	@echo "make gpu           what is proved on this machine's GPUs, and what is not; goes on where it stopped   MINUTES=$(MINUTES)"
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
@@ -111,6 +114,9 @@ dashboard: $(READY)
 
 judge-power: $(READY)
 	$(RUN) -m reports power --series '$(SERIES)' $(ARGS)
+
+gpu: $(READY)
+	@$(RUN) -m reports gpu --minutes '$(MINUTES)' --out '$(GPU_OUT)' $(ARGS)
 
 test: $(READY)
 	@$(RUN) -m pytest $(ARGS)

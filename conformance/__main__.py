@@ -1,4 +1,4 @@
-"""The command line: ``python -m conformance run | clauses | show | defects | repro``."""
+"""The command line: ``python -m conformance run | clauses | show | defects | repro | gpu``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    words = "run | clauses | show | page | compare | defects | repro"
+    words = "run | clauses | show | page | compare | defects | repro | gpu"
     commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -37,7 +37,16 @@ def parser() -> argparse.ArgumentParser:
     repro.add_argument("--out", default="out/repros", metavar="FOLDER", help="for both files (default: %(default)s)")
     _pages(commands)
     _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
+    _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
+
+
+def _gpu(gpu: argparse.ArgumentParser) -> None:
+    gpu.add_argument("part", choices=("facts", "sharing", "streams", "failures", "memory"), metavar="PART")
+    gpu.add_argument("--backend", default="nccl", metavar="NAME", help="of sharing: several (default: %(default)s)")
+    gpu.add_argument("--world", default="2", metavar="N", help="ranks (default: %(default)s)")
+    gpu.add_argument("--only", default="", metavar="CASES", help="of streams: these, by name (default: all)")
+    gpu.add_argument("--out", default="", metavar="FILE", help="of the findings; goes on with those that are in it")
 
 
 def _run(run: argparse.ArgumentParser) -> None:
@@ -100,6 +109,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.compare import compare as command
         case "defects":
             from .commands.defects import defects as command
+        case "gpu":
+            from .commands.gpu import gpu as command
         case _:
             from .commands.show import show as command
     return command(given)

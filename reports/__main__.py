@@ -1,4 +1,4 @@
-"""The command line: ``python -m reports nightly | judge | dashboard | export | ack | simulate | power``."""
+"""The command line: ``python -m reports nightly | judge | dashboard | export | ack | simulate | power | gpu``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ STATUSES = """exit status:
   1   a confirmed regression or a broken clause that nobody has acknowledged
   2   could not judge: bad input, another run going on, or a part of the night is missing
   130 interrupted; what was finished is in the history"""
+
+GPU = """exit status:
+  0   everything that can be run here is proved
+  1   something does not hold
+  2   there is no GPU, nothing could be run, or the input is bad
+  3   some part is still to come: the same command goes on
+  130 interrupted; the same command goes on"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     simulate.add_argument("--nights", default=365, type=int, metavar="N", help="(default: %(default)s)")
     simulate.add_argument("--cells", default=65, type=int, metavar="N", help="three series each (default: %(default)s)")
     simulate.add_argument("--seed", default=1, type=int)
+    _gpu(commands.add_parser("gpu", help="what is proved on this machine's GPUs", epilog=GPU, formatter_class=raw))
     power = commands.add_parser("power", help="judge a simulated year with known truth, and count what was found")
     power.add_argument("--series", default=1000, type=int, metavar="N", help="for each figure (default: %(default)s)")
     power.add_argument("--seed", default=1, type=int)
@@ -69,6 +77,15 @@ def _nightly(nightly: argparse.ArgumentParser) -> None:
         "--conformance", default=CONFORMANCE, metavar="COMMAND", help="'' for none (default: %(default)s)"
     )
     nightly.add_argument("--perf", default=PERF, metavar="COMMAND", help="'' for none (default: %(default)s)")
+
+
+def _gpu(gpu: argparse.ArgumentParser) -> None:
+    gpu.add_argument("--minutes", default=25.0, type=float, metavar="N", help="for all parts (default: %(default)g)")
+    gpu.add_argument("--out", default="out/gpu", metavar="FOLDER", help="of all files (default: %(default)s)")
+    gpu.add_argument("--only", default="", metavar="PARTS", help="these, separated by commas (default: all)")
+    gpu.add_argument("--rehearse", action="store_true", help="every command on the CPU with Gloo: proves nothing")
+    gpu.add_argument("--select", default="*", metavar="PATTERNS", help="of a rehearsal: clauses of the suites")
+    gpu.add_argument("--list", action="store_true", help="only print the parts and their commands, as JSON lines")
 
 
 def _pages(commands: Any) -> None:
@@ -107,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _export(given)
             case "ack":
                 return _ack(given)
+            case "gpu":
+                return _run_gpu(given)
             case "simulate":
                 return _simulate(given)
             case _:
@@ -139,6 +158,21 @@ def _run_nightly(given: argparse.Namespace) -> int:
             history, opened(out), named(name), budget_s, clauses_s, given.subject, given.world, conformance, perf
         )
     )  # fmt: skip
+
+
+def _run_gpu(given: argparse.Namespace) -> int:
+    from .accelerator.run import Asked, gpu
+
+    if not given.minutes > 0:
+        raise HistoryError(f"{given.minutes:g} minutes are no time; give for example --minutes 25")
+    if given.select != "*" and not given.rehearse:
+        raise HistoryError("--select shortens a rehearsal; what is proved is proved of all clauses")
+    only = tuple(part.strip() for part in given.only.split(",") if part.strip())
+    if given.list:
+        from .accelerator.listed import print_all
+
+        return print_all(only)
+    return gpu(Asked(Path(given.out), given.minutes, given.rehearse, only, given.select))
 
 
 def _above_zero(name: str, number: int) -> None:

@@ -7,6 +7,9 @@ whether that works, and in every rank.
 ``gloo+cuda`` is a backend for tensors of a kind of device that it can carry but would not choose. There ranks share
 devices, if there are fewer: right for telling what is correct, on one GPU too, and for no time. Every case and record
 says it in the backend's name.
+
+``nccl+hostid`` and ``nccl+multirank`` are NCCL with ranks that share GPUs, which NCCL refuses unless it is told (see
+``SHARING``). What is correct there is correct; NVIDIA supports neither way, and no time of it means anything.
 """
 
 from __future__ import annotations
@@ -18,6 +21,16 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+
+#: How ranks of NCCL come to share a GPU: each takes itself to be a host of its own and they talk over the loopback
+#: device, or NCCL (2.30 and newer) is told to allow it.
+SHARING = {
+    "hostid": {
+        "NCCL_HOSTID": "joinery-{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+    },
+    "multirank": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},
+}  # fmt: skip
 
 #: All ranks are on this machine. Without it Gloo looks up the machine's own name, which can be slow or fail.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform.startswith("linux") else "lo0"}
@@ -50,8 +63,18 @@ def device_of(spec: str, rank: int) -> torch.device:
     return torch.device("cpu") if "cpu" in can else torch.device(can[0], rank)
 
 
+def surroundings_of(spec: str, rank: int) -> dict[str, str]:
+    """Variables that a rank must have before this backend starts."""
+    return {name: value.format(rank=rank) for name, value in _sharing(spec).items()}
+
+
+def _sharing(spec: str) -> dict[str, str]:
+    name, _, way = spec.lower().partition("+")
+    return SHARING.get(way, {}) if name == "nccl" else {}
+
+
 def _asked_kind(spec: str) -> str:
-    return spec.partition("+")[2].lower()
+    return "cuda" if _sharing(spec) else spec.partition("+")[2].lower()
 
 
 def _carries(name: str) -> list[str]:
@@ -80,7 +103,7 @@ def ensure_runnable(spec: str, world: int) -> None:
     have, here = _devices(kind), min(world, _MOST_HERE[-1])
     if asked and not have:
         raise NotRunnable(f"backend {spec!r} needs a {asked} device, and this machine has none")
-    if have < here and (name == "nccl" or not asked):
+    if have < here and not _sharing(spec) and (name == "nccl" or not asked):
         raise NotRunnable(
             f"backend {spec!r} needs one {kind} device per rank: {here} ranks were asked for, this machine has {have}"
         )

@@ -100,6 +100,7 @@ def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...
     device = backends.device_of(order.backend, rank if order.device is None else order.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    os.environ.update(backends.surroundings_of(order.backend, rank))
     if order.init:
         dist.init_process_group(
             name, store=dist.PrefixStore("group", store), rank=rank, world_size=order.world, timeout=limit

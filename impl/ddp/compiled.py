@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import kernels
+
 if TYPE_CHECKING:
     from .wrapper import DistributedDataParallel
 
@@ -18,7 +20,8 @@ def forward(ddp: DistributedDataParallel, inputs: tuple[Any, ...], kwargs: dict[
     """As ``ddp.forward`` does it; only what the wrapped module does is left to the compiler."""
     inputs, kwargs = _before(ddp, inputs, kwargs)
     try:
-        output = ddp._run_ddp_forward(*inputs, **kwargs)
+        with kernels.compiled_by_bucket(ddp.bucket_bytes_cap):
+            output = ddp._run_ddp_forward(*inputs, **kwargs)
     except BaseException as error:
         ddp._note_failed_forward(error)
         raise

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.distributed import rpc
 
+from .plan import DEFAULT_FIRST_BUCKET_BYTES
 from .unused import parameters_behind
 
 #: what collectives and hooks hand out; ``torch.futures.Future`` is only its best-known subclass
@@ -92,6 +93,30 @@ def backwards_are_compiled() -> bool:
     """Whether compiled autograd is on (whose module is there once somebody has asked for it)."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return module is not None and bool(module.compiled_autograd_enabled)
+
+
+class _Split:
+    """What the compiler is told of a DDP whose forward it may meet: how large a piece of its graph should be.
+
+    It cuts a forward where a bucket is full, so that gradients arrive bucket by bucket and not all at the end, and asks
+    torch's own class whose forward is running. It takes no cap below that of torch's first bucket.
+    """
+
+    def __init__(self, cap_bytes: int) -> None:
+        self.bucket_bytes_cap = max(cap_bytes, DEFAULT_FIRST_BUCKET_BYTES)
+        self._outer: Any = None  # of the forward around this one
+
+    def __enter__(self) -> None:
+        self._outer = torch.nn.parallel.DistributedDataParallel._active_ddp_module
+        torch.nn.parallel.DistributedDataParallel._active_ddp_module = self  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        torch.nn.parallel.DistributedDataParallel._active_ddp_module = self._outer
+
+
+def compiled_by_bucket(cap_bytes: int) -> AbstractContextManager[None]:
+    """Inside the block, what the compiler compiles it splits into pieces of about a bucket; nothing without it."""
+    return _Split(cap_bytes) if "torch._dynamo" in sys.modules else _AS_IT_IS
 
 
 def backward_id() -> int:

@@ -231,7 +231,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         with kernels.profiled("DistributedDataParallel.forward"):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             try:
-                output = self._run_ddp_forward(*inputs, **kwargs)
+                with kernels.compiled_by_bucket(self.bucket_bytes_cap):  # a part of the module may be compiled
+                    output = self._run_ddp_forward(*inputs, **kwargs)
             except BaseException as error:
                 self._note_failed_forward(error)
                 if self._mixed_precision_run is not None:

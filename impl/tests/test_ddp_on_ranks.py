@@ -1,5 +1,6 @@
 """DDP where others' machinery is around it: the compiler, and process groups of a class of the user's own."""
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -42,6 +43,67 @@ def test_a_compiled_model_trains_as_it_does_uncompiled():
     for plain, compiled, graphs in run_on_ranks(train_compiled_and_not, 2):
         assert compiled == plain
         assert graphs == 1, "only the wrapped module is compiled, once"
+
+
+class Wide(nn.Module):
+    """Six layers of 1 MiB each; small integers, so that every order of summation gives the same bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(512, 512, bias=False) for _ in range(6)])
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.weight.copy_(torch.eye(512) * 2)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def graphs_and_gradients(made, rank, *, inside):
+    """How many pieces the compiler was given of a model under DDP, and the gradients; ``inside``: the module alone."""
+    torch.compiler.reset()
+    pieces = []
+
+    def backend(graph, _inputs):
+        pieces.append(graph)
+        return graph.forward
+
+    ddp = made(torch.compile(Wide(), backend=backend) if inside else Wide(), bucket_cap_mb=1)
+    forward = ddp if inside else torch.compile(ddp, backend=backend)
+    for iteration in range(2):
+        ddp.zero_grad()
+        forward(torch.full((1, 512), float(rank + iteration))).sum().backward()
+    return len(pieces), [parameter.grad.clone() for parameter in ddp.parameters()]
+
+
+def compile_ours_and_torchs(rank, world, inside):
+    ours = graphs_and_gradients(DistributedDataParallel, rank, inside=inside)
+    theirs = graphs_and_gradients(torch.nn.parallel.DistributedDataParallel, rank, inside=inside)
+    plain = DistributedDataParallel(Wide(), bucket_cap_mb=1)
+    plain(torch.full((1, 512), float(rank + 1))).sum().backward()
+    same = all(map(torch.equal, ours[1], [parameter.grad for parameter in plain.parameters()]))
+    left = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+    return ours[0], theirs[0], same, left
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_compiled_model_is_split_where_torchs_is_so_that_buckets_can_start_early(inside):
+    for ours, theirs, same, left in run_on_ranks(compile_ours_and_torchs, 2, inside):
+        assert ours == theirs > 1
+        assert same
+        assert left is None, "the forward has ended, and the compiler would still split for it"
+
+
+def compile_with_a_tiny_cap(rank, world):
+    model = DistributedDataParallel(linear(), bucket_cap_mb=1e-4)
+    return train(model, rank, torch.compile(model, backend="eager"))
+
+
+def test_a_cap_below_the_compilers_least_compiles():
+    first, second = run_on_ranks(compile_with_a_tiny_cap, 2)
+    assert first == second
 
 
 class Alone(dist.ProcessGroup):

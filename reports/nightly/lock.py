@@ -12,7 +12,7 @@ from ..history import HistoryError
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, what: str = "a nightly run") -> Iterator[None]:
     """Hold the lock for the block; ``HistoryError`` if another process holds it.
 
     It is the kernel's lock on an open file, so it ends with its process, however that ends. The file itself stays: to
@@ -24,7 +24,7 @@ def locked(path: Path) -> Iterator[None]:
         except OSError as error:
             file.seek(0)
             who = file.read().strip() or "another process"
-            raise HistoryError(f"a nightly run is going on ({who}, {path}); wait for its end, or stop it") from error
+            raise HistoryError(f"{what} is going on ({who}, {path}); wait for its end, or stop it") from error
         file.truncate(0)
         file.write(f"process {os.getpid()}")
         file.flush()

@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 def nightly(asked: Asked) -> int:
     """Do it all; returns the exit status."""
-    with locked(asked.history / f".lock-{asked.machine}"), _terminated_like_interrupted():
+    with locked(asked.history / f".lock-{asked.machine}"), terminated_like_interrupted():
         work = asked.out / f"work-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
         work.mkdir(parents=True)
         tonight = Tonight(asked, work)
@@ -96,7 +96,7 @@ def _page(judged: JudgedHistory, asked: Asked) -> Path | None:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
+def terminated_like_interrupted() -> Iterator[None]:
     """A polite request to end (SIGTERM) ends a run as Ctrl-C does: kept as far as it came, and without children."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -110,4 +110,4 @@ def _terminated_like_interrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-__all__ = ["INTERRUPTED", "Health", "nightly"]
+__all__ = ["INTERRUPTED", "Health", "nightly", "terminated_like_interrupted"]

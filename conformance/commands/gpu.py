@@ -1,0 +1,64 @@
+"""``python -m conformance gpu PART``: what only an accelerator can show, into a file of findings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from .. import asked as ask
+from ..bad_input import BadInput
+from ..ending import terminated_like_interrupted
+from ..judgement import BROKEN as STATUS_BROKEN
+
+
+def gpu(given: Namespace) -> int:
+    """Find out what the part is about; 1 if something does not hold."""
+    if given.part == "facts":
+        return _facts()
+    from ..accelerator import failures, memory, sharing, streams
+    from ..accelerator.findings import book_at
+
+    if not given.out:
+        raise BadInput("say where the findings go: --out FILE")
+    backends = ask.words(given.backend, "backend")
+    if given.part != "sharing":
+        (world,) = ask.worlds(given.world, backends[0])[:1]
+    with book_at(Path(given.out)) as book, terminated_like_interrupted():
+        match given.part:
+            case "sharing":
+                sharing.find(book, backends)
+            case "streams":
+                streams.find(book, backends[0], world, _cases(given.only), look=not given.only)
+            case "failures":
+                failures.find(book, backends[0], world)
+            case _:
+                memory.find(book, backends[0], world)
+        for one in book.findings:
+            print(f"{one.state:8} {one.what}{f': {one.why}' if one.why else ''}{_shown(one.value, one.unit)}")
+        return STATUS_BROKEN if book.broken else 0
+
+
+def _cases(only: str) -> list:  # type: ignore[type-arg]
+    from ..accelerator.streams import CASES
+
+    found = [case for case in CASES if not only or case.name in only.split(",")]
+    if not found:
+        raise BadInput(f"there is no case {only!r}; there are {', '.join(case.name for case in CASES)}")
+    return found
+
+
+def _shown(value: float | None, unit: str) -> str:
+    return "" if value is None else f": {value:.4g} {unit}".rstrip()
+
+
+def _facts() -> int:
+    from ..accelerator.machine import facts
+
+    found = facts()
+    print(json.dumps(found))
+    if found["gpus"]:
+        return 0
+    print(f"conformance: no GPU can be used: {found['why']}", file=sys.stderr)
+    return 2
