@@ -108,11 +108,11 @@ def _likeness(data: Sample) -> float:
 
 def _correlation(above: Sequence[float], below: Sequence[float]) -> float:
     """Lag-1, robust, and without the bias that few rounds give it."""
-    import numpy as np
-
     rounds = len(above)
     if rounds < LEAST_CORRELATED:
         return math.nan
+    import numpy as np
+
     first, second = np.array(above, dtype=float), np.array(below, dtype=float)
     middle = np.median(first) / np.median(second) if np.median(second) else 0.0
     apart = first / second - middle if (second > 0).all() else first - middle * second
