@@ -20,7 +20,7 @@ from . import sweep
 from .axes import ALONE
 from .plan import Place, plan
 from .verify import Row, row_of
-from .workloads import Workload, load
+from .workloads import KNOWN, SPARSE, Workload, load
 
 BUFFERED = frozenset({"convnet", "normed"})
 Gradients = oracle.State
@@ -68,6 +68,13 @@ def cases(worlds: Iterable[int]) -> list[Case]:
                     whose = (cell.follows_last and buffered, cell.joins and buffered)
                     found.add(Case(*shared, schedule, tuple(range(cell.world)), *whose))
     return sorted(found)
+
+
+def even(world: int, iterations: int) -> list[Case]:
+    """Every workload with every optimizer that it goes with, whether a sweep has it or not."""
+    pairs = [(name, "sgd") for name in KNOWN] + [(name, "adam") for name in KNOWN if name not in SPARSE]
+    ranks = tuple(range(world))
+    return [Case(name, "cpu", kind, (iterations,) * world, ranks, False, False) for name, kind in pairs]
 
 
 @dataclass

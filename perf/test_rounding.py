@@ -9,10 +9,11 @@ import os
 import pytest
 import torch
 
-from perf.sensitivity import cases, expectation, mistakes, rounding, stale, train
+from perf.sensitivity import cases, even, expectation, mistakes, rounding, stale, train
 
 MARGIN = 3.0  # below 1 / MARGIN of what is allowed, and above MARGIN times that
 WORLDS, FEW = range(1, 17), (3, 8)
+SHORTEST = 2  # batches of the shortest turn that a sweep can ask for
 
 
 def kind(case):
@@ -21,10 +22,10 @@ def kind(case):
 
 
 def chosen():
-    """All cases, or the first of each kind in the larger of a few worlds."""
+    """All cases, or one of each kind in a few worlds; and every workload with every optimizer."""
     if os.environ.get("ROUNDING") == "all":
-        return cases(WORLDS)
-    return sorted({kind(case): case for case in cases(FEW)}.values())
+        return sorted({*cases(WORLDS), *even(2, SHORTEST), *even(5, 6)})
+    return sorted({*{kind(case): case for case in cases(FEW)}.values(), *even(2, SHORTEST)})
 
 
 @pytest.fixture(autouse=True)

@@ -68,6 +68,16 @@ def test_weights_that_are_no_numbers_are_wrong():
     assert where == "bias"
 
 
+def test_a_rank_without_a_batch_has_the_initial_model_and_no_other():
+    workload = load("convnet", "cpu")
+    answer = expected(workload, cell("convnet"), (0,), (0,), CPU)
+    model = workload.model()
+    assert answer.gap(model, 0)[0] == 0
+    with torch.no_grad():
+        model.stem[1].bias[0] = 1e-30
+    assert answer.gap(model, 0) == (float("inf"), "stem.1.bias")
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_weights_and_batches_come_from_seeds(name):
     one, two = load(name, "cpu"), load(name, "cpu")

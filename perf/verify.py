@@ -43,7 +43,8 @@ class Row:
         if not self.names:
             return 0.0, ""
         got = flat(tensors)
-        apart = (got - self.values).abs().div_(self.allowed)
+        off = (got - self.values).abs()
+        apart = torch.where(off == 0, 0.0, off / self.allowed)  # where nothing was trained, nothing is allowed
         apart = torch.where(torch.isfinite(apart), apart, torch.inf)
         worst, at = apart.max(dim=0)
         place = int(at.item())

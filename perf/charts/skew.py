@@ -35,7 +35,8 @@ def draw(made: Board) -> Any:
         "inputs; flag and drop_last leave out what the shortest rank lacks, which is why they end sooner. Bound: the "
         "sum over iterations of the slowest active rank's own time, measured beside without communication.", rows,
     )  # fmt: skip
-    figure, panes = style.sheet(TITLE, caption, len(shown), height_in=3.0 if len(shown) < 4 else 2.5, legend_lines=3)
+    height_in = 3.0 if len(shown) < 4 else 2.5
+    figure, panes = style.sheet(TITLE, caption, len(shown), height_in=height_in, columns=2, legend_lines=3)
     for axis, (key, groups) in zip(panes, shown.items(), strict=True):
         _panel(axis, groups, made.subjects)
         axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}, {counted(key[2], 'rank')}")
