@@ -1,8 +1,8 @@
 """Which rank steps what in an overlapped step: a frozen plan over DDP's buckets, without processes.
 
 Owners are known by parameter before the first step, from the buckets that DDP is expected to settle on. Where it
-settles on others (its graph uses the parameters in another order than they are registered in), states move once to the
-owners that those buckets have.
+settles on others (its graph uses the parameters in another order than they are registered in), each state moves once,
+to the owner that those buckets have.
 """
 
 from __future__ import annotations
