@@ -143,4 +143,4 @@ class PowerSGDState:
     def fill_randomly(self, tensor: torch.Tensor) -> None:
         """Standard normal values, the same on every rank and on every kind of device."""
         generator = torch.Generator().manual_seed(self.rng.randrange(2**31))
-        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+        tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float32, device="cpu"))
