@@ -119,8 +119,10 @@ class SparseRound:
         if second is not None:
             more = second.pieces(place, [max(0, n - room) for n in rows])
             indices, values = _alternating(indices, more[0]), _alternating(values, more[1])
+        like = self._parts[place]
         total = torch.sparse_coo_tensor(
-            torch.cat(indices).unsqueeze(0), torch.cat(values), self._parts[place].shape, check_invariants=False
+            torch.cat(indices).unsqueeze(0), torch.cat(values), like.shape,
+            dtype=like.dtype, device=like.device, check_invariants=False,
         )
         return total.coalesce()
 
@@ -158,7 +160,8 @@ class _Message:
 
     def send(self, parts: Sequence[torch.Tensor], begin: Sequence[int], label: str) -> Pending:
         """Fill this rank's part with rows from ``begin`` on, as many as there is room for, and start gathering."""
-        self._own_counts.copy_(torch.tensor([part._nnz() for part in parts]))
+        counts = [part._nnz() for part in parts]
+        self._own_counts.copy_(torch.tensor(counts, dtype=torch.int64, device="cpu"))
         for part, start, room, (indices, values) in zip(parts, begin, self.rooms, self._own_views, strict=True):
             number = min(room, part._nnz() - start)
             if number == room == part._nnz():

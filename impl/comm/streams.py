@@ -57,4 +57,4 @@ def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype) -
     """
     if not is_accelerated(device):
         return torch.tensor(values, dtype=dtype, device=device)
-    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+    return torch.tensor(values, dtype=dtype, device="cpu", pin_memory=True).to(device, non_blocking=True)

@@ -194,11 +194,13 @@ class Bucket:
         return parameter.grad if parameter.grad.is_sparse else parameter.grad.to_sparse(1)
 
     def _no_rows(self) -> torch.Tensor:
-        parameter = self.parameters[0]
+        parameter, dtype = self.parameters[0], gradient_dtype(self.parameters[0])
         return torch.sparse_coo_tensor(
             torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
-            torch.empty((0, *parameter.shape[1:]), dtype=gradient_dtype(parameter), device=parameter.device),
+            torch.empty((0, *parameter.shape[1:]), dtype=dtype, device=parameter.device),
             parameter.shape,
+            dtype=dtype,
+            device=parameter.device,
         )
 
     def kept_gradient(self, place: int) -> torch.Tensor | None:

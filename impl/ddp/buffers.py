@@ -26,7 +26,7 @@ class _BufferCommHookLocation(Enum):
         known = _BufferCommHookLocation.__members__
         if type(location).__name__ != _BufferCommHookLocation.__name__ or name not in known:
             members = ", ".join(f"_BufferCommHookLocation.{each}" for each in known)
-            raise TypeError(f"Buffer communication hook: comm_hook_location must be {members}, not {location!r}.")
+            raise TypeError(f"Buffer communication hook: the location must be one of {members}, not {location!r}.")
         return known[name]
 
 

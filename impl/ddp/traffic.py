@@ -68,7 +68,7 @@ class Traffic:
         #: (state, hook) that replaces our reduction, once registered
         self.hook: tuple[Any, CommHook] | None = None
         #: how many ranks used each parameter, as last agreed; empty before the first agreement
-        self.use_counts = torch.empty(0, dtype=torch.int32)
+        self.use_counts = torch.empty(0, dtype=torch.int32, device="cpu")
         self._sparse_rooms: dict[torch.device, SparseRooms] = {}
         #: the sparse gradients that have come so far; they travel with the last bucket
         self._sparse: dict[torch.device, SparseRound] = {}

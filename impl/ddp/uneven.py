@@ -64,7 +64,7 @@ class UnevenInputs(Parts, Follower):
 
     def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
         """The highest ``input_rank`` among ranks for which ``rank_cond`` holds; ValueError if for none (DDPJ-021)."""
-        candidate = torch.tensor([input_rank if rank_cond else -1], device=self.device)
+        candidate = torch.tensor([input_rank if rank_cond else -1], dtype=torch.int64, device=self.device)
         highest = collectives.all_reduce(self.reducer.team, candidate, "common rank", dist.ReduceOp.MAX)
         found = int(highest.wait(self._watch()).item())
         if found == -1:
@@ -82,7 +82,7 @@ class UnevenInputs(Parts, Follower):
         ranks do not wait and get None; joined ranks get the answer.
         """
         wanted = not is_joined_rank and self.require_backward_grad_sync
-        flag = torch.tensor([float(wanted)], device=self.device)
+        flag = torch.tensor([wanted], dtype=torch.float32, device=self.device)
         pending = collectives.all_reduce(self.reducer.team, flag, "any backward to synchronise")
         return bool(pending.wait(self._watch()).item()) if is_joined_rank else None
 

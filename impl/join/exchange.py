@@ -47,7 +47,8 @@ class Exchange:
 
     def active(self, sums: torch.Tensor) -> torch.Tensor:
         """The number of active ranks that a message told of: one element."""
-        return torch.tensor([float(self._layout.read(sums.tolist()).active)], device=self._device)
+        number = self._layout.read(sums.tolist()).active
+        return torch.tensor([number], dtype=torch.float32, device=self._device)
 
     def _post(self, message: torch.Tensor, label: str) -> Pending:
         self.last_word_s = time.monotonic()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def count(team: Team, device: torch.device, contribution: int, label: str) -> Pending:
     """Start summing one number over the ranks."""
-    number = torch.full((1,), float(contribution), device=device)
+    number = torch.full((1,), float(contribution), dtype=torch.float32, device=device)
     return collectives.all_reduce(team, number, label)
 
 

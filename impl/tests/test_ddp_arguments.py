@@ -19,6 +19,10 @@ def shard(**arguments):
     return lambda: ZeroRedundancyOptimizer(nn.Linear(2, 2).parameters(), SGD, lr=1.0, **arguments)
 
 
+def place(location):
+    return lambda: wrap()()._register_buffer_comm_hook(None, print, location)
+
+
 STRANGER = dist.GroupMember.NON_GROUP_MEMBER
 MISTAKES = {
     "a function": (wrap(abs), "TypeError", "built-in function abs"),
@@ -31,6 +35,7 @@ MISTAKES = {
     "no mesh": (wrap(device_mesh=3), "TypeError", "device_mesh"),
     "no precision": (wrap(mixed_precision=torch.float16), "TypeError", "mixed_precision"),
     "a parameter's name": (wrap(param_to_hook_all_reduce="weight"), "TypeError", "param_to_hook_all_reduce"),
+    "a location by name": (place("PRE_FORWARD"), "TypeError", "'PRE_FORWARD'"),
     "a group's name": (wrap(process_group="world"), "TypeError", "'world'"),
     "ranks for a group": (shard(process_group=[0]), "TypeError", "[0]"),
     "a group of others": (wrap(process_group=STRANGER), "ValueError", "not a member"),

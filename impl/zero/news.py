@@ -67,7 +67,7 @@ class NewsChannel:
 
         ``news`` and ``sparse`` are read on the source only; ``marks`` must be equally long on all ranks.
         """
-        control = torch.tensor([0, *marks], dtype=torch.uint8)
+        control = torch.tensor([0, *marks], dtype=torch.uint8, device="cpu")
         fresh = b""
         if self._team.rank == source:
             if news is None:
