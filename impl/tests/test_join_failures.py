@@ -151,7 +151,7 @@ def test_where_several_do_not_answer_none_of_them_is_said_to_be_dead():
 def test_where_everybody_answers_nobody_is_blamed():
     first, second, third = notes(dist.HashStore())
     second.answer(), third.answer()
-    with pytest.raises(PeerFailed, match="every rank still answers: whose fault it is, is not known"):
+    with pytest.raises(PeerFailed, match="every rank still answers: the cause is not known"):
         first.lost(reset())
 
 
