@@ -1,6 +1,8 @@
 """Loops that differ from one forward and one backward an iteration: the document asks for no change to them."""
 
 import itertools
+import os
+import re
 
 import torch
 import torch.distributed as dist
@@ -338,3 +340,53 @@ def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_o
             assert outcome.error.is_a(RuntimeError), run.story()
             assert f"rank {ranks.world - 1} " in outcome.error.text
             assert scenario in outcome.error.text
+
+
+def die_on_one(ctx, schedule, dying):
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            if ctx.rank == dying and iteration == 1:
+                os._exit(3)
+            model(models.divisible(ctx.rank, iteration)).sum().backward()
+
+
+@check("JOIN-057", worlds=(3,), deadline_s=20)
+def test_where_a_rank_dies_nobody_else_is_blamed_for_it(ranks):
+    for dying in (ranks.world - 1, 0):
+        run = ranks.run(die_on_one, (4,) * ranks.world, dying)
+        assert type(run.outcomes[dying]).__name__ == "Died", run.story()
+        for rank, peer in enumerate(run.outcomes):
+            assert type(peer).__name__ != "Finished", f"rank {rank} noticed nothing"
+            if type(peer).__name__ == "Raised":
+                named = re.findall(r"\brank (\d+)", peer.error.text)
+                assert not named or str(dying) in named, f"rank {rank}: {peer.error}"
+
+
+def leave_all_alike(ctx):
+    """Between two contexts ranks send what is no collective; all leave the second alike, and train in the third."""
+    model = ddp(ctx, models.scalar())
+    zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.0)
+    with model.join():
+        model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    zero.consolidate_state_dict(0)
+    left = caught(raise_inside, model)
+    assert left is not None
+    assert left.is_a(KeyError)
+    seen = []
+    with model.join():
+        for iteration in range(1 + ctx.rank):
+            model.zero_grad()
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(gradient(model.module.weight))
+    return seen
+
+
+def raise_inside(model):
+    with model.join():
+        raise KeyError("on every rank")
+
+
+@check("DDPJ-034", worlds=(3,))
+def test_a_context_that_all_ranks_left_alike_after_a_consolidation_keeps_nobody_from_the_next(ranks):
+    assert ranks(leave_all_alike) == means(tuple(range(1, 1 + ranks.world)))

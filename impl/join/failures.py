@@ -71,9 +71,7 @@ class Finding:
     def __str__(self) -> str:
         silent = " and ".join(map(_place, self.silent, self.global_ranks))
         if not self.silent:
-            return (
-                f"a collective failed on rank {self.asker}, and every rank still answers: the cause is not known"
-            )
+            return f"a collective failed on rank {self.asker}, and every rank still answers: the cause is not known"
         if len(self.silent) == 1:
             return f"{silent} has stopped answering (killed, or exited without an exception)"
         return (

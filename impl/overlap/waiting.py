@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from ..comm import streams
-from ..comm.pending import Watch
+from ..comm.pending import Watch, until_next_look
 
-_WATCH_EVERY_S = 0.05
 _FIRST_NAP_S = 0.00001
 _LONGEST_NAP_S = 0.0005
 
@@ -19,16 +18,17 @@ def wait_for(future: torch.futures.Future[Any], device: torch.device, watch: Wat
     """The future's value.
 
     On an accelerator this orders the current stream behind the reduction and does not block the host. On the host the
-    backend's own time limit ends the wait, and inside a join context the watch, which is called about every 50 ms.
+    backend's own time limit ends the wait, and inside a join context the watch, which is called now and then.
     """
     if watch is None or streams.is_accelerated(device):
         return future.wait()
     nap = _FIRST_NAP_S
-    next_look = time.monotonic() + _WATCH_EVERY_S
+    begun = time.monotonic()
+    next_look = begun + until_next_look(0, 1)
     while not future.done():
         if time.monotonic() >= next_look:
             watch()
-            next_look = time.monotonic() + _WATCH_EVERY_S
+            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, 1)
         time.sleep(nap)
         nap = min(nap * 1.3, _LONGEST_NAP_S)
     return future.wait()
