@@ -78,7 +78,11 @@ def started(team: Team) -> int | None:
 
 
 def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:
-    """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks."""
+    """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks.
+
+    ``device``: for a group without a backend for the CPU.
+    """
+    device = team.control_device(device)
     payload = pickle.dumps(value) if team.rank == source else b""
     length = torch.tensor([len(payload)], dtype=torch.int64, device=device)
     size = int(broadcast(team, length, source, f"{label}: length").wait().item())
@@ -90,7 +94,8 @@ def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.de
 
 
 def all_gather_object(team: Team, value: Any, device: torch.device, label: str) -> list[Any]:
-    """Every rank's small picklable value, in rank order. Blocks."""
+    """Every rank's small picklable value, in rank order. Blocks. ``device``: as of ``broadcast_object``."""
+    device = team.control_device(device)
     payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(device)
     sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
     sizes[team.rank] = payload.numel()

@@ -157,9 +157,11 @@ class Traffic:
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device) -> frozenset[int]:
         """Tell all ranks which parameters this one used; returns the indices of those that no rank used."""
+        # on the device, even where the group could send it from the CPU: as a rule the host need not wait for it
         marks = streams.tensor_on(device, used, torch.int32)
-        total = collectives.all_reduce(self.team, marks, "used parameters").wait(self.around.watch())
-        self.use_counts = total
+        told = collectives.all_reduce(self.team, marks, "used parameters")
+        self.use_counts = marks
         if all(used):
+            told.wait(self.around.watch())
             return frozenset()  # nothing to learn, so nothing is read back from the device
-        return frozenset(index for index, count in enumerate(total.tolist()) if not count)
+        return frozenset(index for index, count in enumerate(told.read(self.around.watch())) if not count)
