@@ -2,17 +2,20 @@
 
 import gc
 import weakref
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from impl.comm import collectives
 from impl.comm.ranks import Team
 from impl.ddp import bucket_queue
 from impl.ddp.bucket import Bucket
+from impl.ddp.mixed_precision import MixedPrecisionRun
 from impl.ddp.traffic import Traffic
 from impl.join.exchange import Exchange
 from impl.join.message import Layout
@@ -141,6 +144,35 @@ def test_shards_come_together_on_one_rank_from_the_cpu_or_on_the_groups_own_comm
     assert found[to] == dict(sorted(whole.items()))
     assert list(found[to]) == sorted(whole)
     assert [found[rank] for rank in range(3) if rank != to] == [None, None]
+
+
+# -- launches
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.called = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.called[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_parameters_are_lowered_by_one_launch_and_not_by_one_each():
+    parameters = [nn.Parameter(torch.tensor([1.0 + index, 1e-3])) for index in range(5)]
+    kept = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    run = object.__new__(MixedPrecisionRun)
+    run._parameters = [*parameters, kept]
+    with Counting() as counting:
+        run._lower(torch.bfloat16)
+    assert counting.called["_foreach_copy_"] == 1
+    assert counting.called["_to_copy"] == 0
+    for index, parameter in enumerate(parameters):
+        assert torch.equal(parameter.data, torch.tensor([1.0 + index, 1e-3]).to(torch.bfloat16))
+    assert kept.dtype is torch.bfloat16
 
 
 # -- memory
