@@ -36,12 +36,16 @@ class Join:
     ranks raise ``RuntimeError`` naming it, at their next wait inside the context. A rank that blocks in a collective
     of the user's own meets the process group's timeout instead.
 
+    On accelerators, ``init_process_group("cpu:gloo,cuda:nccl")`` (what torch takes where neither a backend nor a device
+    is named) is the set-up to use: the context's messages then travel between the CPUs, and neither wait for what is
+    queued on the device nor make the host wait for it. With NCCL alone they lie on the device.
+
     Everything that the context changes on the joinables is put back when the block is left. The same object can be
     entered again, and contexts over the same joinables can be nested.
 
     Args:
         joinables: what takes part, each listed once, all on one process group. Hooks run in this order. The device of
-            the first serves for the context's own collectives.
+            the first serves for the context's own collectives, unless they can travel between CPUs.
         enable: False makes the context do nothing at all.
         throw_on_early_termination: raise ``RuntimeError`` on every rank as soon as one has run out while another has
             not, instead of shadowing. Costs a blocking message per iteration.
