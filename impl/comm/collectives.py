@@ -71,7 +71,11 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
 
 
 def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:
-    """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks."""
+    """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks.
+
+    ``device``: for a group without a backend for the CPU.
+    """
+    device = team.control_device(device)
     payload = pickle.dumps(value) if team.rank == source else b""
     length = torch.tensor([len(payload)], dtype=torch.int64, device=device)
     size = int(broadcast(team, length, source, f"{label}: length").wait().item())
@@ -83,7 +87,8 @@ def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.de
 
 
 def all_gather_object(team: Team, value: Any, device: torch.device, label: str) -> list[Any]:
-    """Every rank's small picklable value, in rank order. Blocks."""
+    """Every rank's small picklable value, in rank order. Blocks. ``device``: as of ``broadcast_object``."""
+    device = team.control_device(device)
     payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(device)
     sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
     sizes[team.rank] = payload.numel()
@@ -103,6 +108,7 @@ def all_to_all_object(team: Team, values: Sequence[Any], device: torch.device, l
     """
     if team.size == 1:
         return list(values)
+    device = team.control_device(device)
     packed = [b"" if rank == team.rank else pickle.dumps(value) for rank, value in enumerate(values)]
     lengths = torch.tensor(list(map(len, packed)), dtype=torch.int64, device=device)
     arriving = torch.empty_like(lengths)
@@ -123,4 +129,5 @@ def _all_to_all(
 ) -> Pending:
     trace.note(label)
     work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
+    team.tally.count()
     return Pending(label, received, work, team)

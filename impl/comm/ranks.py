@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType
 
+import torch
 import torch.distributed as dist
 
 from .tally import Tally, tally_of
@@ -54,12 +56,31 @@ class Team:
         return GlobalRank(dist.get_global_rank(self.group, rank))
 
     @cached_property
-    def blocks_host(self) -> bool:
-        """Whether a wait for the group's collectives holds up the host for an accelerator's tensors, too: Gloo's do."""
+    def _backends(self) -> dict[str, str]:
+        """The group's backend for each kind of device; empty for a group that torch.distributed was never told of."""
         try:
-            return bool(dist.get_backend(self.group) == dist.Backend.GLOO)
-        except (ValueError, KeyError):  # a group of the user's own
-            return False
+            config = dist.get_backend_config(self.group)
+        except (ValueError, KeyError, TypeError):
+            return {}
+        pairs = (entry.partition(":") for entry in config.lower().split(","))
+        return {kind: name for kind, _, name in pairs}
+
+    @cached_property
+    def blocks_host(self) -> bool:
+        """Whether a wait for the group's collectives holds up the host for an accelerator's tensors, too.
+
+        Gloo's does, also as one of several backends, and that of NCCL if its blocking wait is asked for.
+        """
+        ours = {name for kind, name in self._backends.items() if kind != "cpu"}
+        return "gloo" in ours or ("nccl" in ours and _blocking_wait())
+
+    def control_device(self, device: torch.device) -> torch.device:
+        """Where a message lies that is made and read by the host, in a team whose data lie on ``device``.
+
+        On the CPU where the group has a backend for it ("cpu:gloo,cuda:nccl", say): on an accelerator it would queue up
+        behind the computation, and the host would wait for both.
+        """
+        return torch.device("cpu") if "cpu" in self._backends else device
 
     @cached_property
     def is_in_python(self) -> bool:
@@ -74,3 +95,9 @@ class Team:
     @property
     def members(self) -> range:
         return range(self.size)
+
+
+def _blocking_wait() -> bool:
+    """Whether a wait on NCCL holds up the host until the collective has ended, as a variable of torch's may ask."""
+    names = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+    return any(os.environ.get(name, "").lower() in ("1", "y", "yes", "t", "true", "on") for name in names)

@@ -32,6 +32,8 @@ class BucketQueue:
     def lay_out(self, plan: BucketPlan) -> None:
         """Take new buckets; gradients that live in the old ones move over."""
         self.plan = plan
+        if not self._as_view:  # nothing in the old buffers is needed: they go before the new ones come
+            self.buckets, self._bucket_of = [], {}
         self.buckets = [Bucket(spec, self._parameters, as_view=self._as_view) for spec in plan.buckets]
         self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
         with torch.no_grad():

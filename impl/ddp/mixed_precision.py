@@ -85,8 +85,17 @@ class MixedPrecisionRun:
             if parameter.grad is not None:
                 self._kept[parameter] = parameter.grad
                 parameter.grad = None
-            parameter.data = parameter.data.to(low)
+        self._lower(low)
         return self._lowered(inputs, low), self._lowered(kwargs, low)
+
+    def _lower(self, low: torch.dtype) -> None:
+        """Show copies in low precision, made by one call for all: on an accelerator each would be a launch."""
+        changing = [parameter for parameter in self._parameters if parameter.dtype is not low]
+        copies = [torch.empty_like(parameter.data, dtype=low) for parameter in changing]
+        if copies:
+            kernels.copy_all(copies, [parameter.data for parameter in changing])
+        for parameter, copy in zip(changing, copies, strict=True):
+            parameter.data = copy
 
     @staticmethod
     def _lowered(value: Any, low: torch.dtype) -> Any:

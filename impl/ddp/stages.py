@@ -80,7 +80,7 @@ def shadow(ddp: DistributedDataParallel, stage: Stage) -> None:
 
 def _replan(ddp: DistributedDataParallel) -> None:
     reducer = ddp.reducer
-    device = reducer.buckets[0].spec.device
+    device = reducer.team.control_device(reducer.buckets[0].spec.device)
     order = torch.tensor(reducer.proposed_order(), dtype=torch.int64, device=device)
     agreed = collectives.broadcast(reducer.team, order, ddp._source(), "bucket order").wait(ddp._watch())
     reducer.rebuild(agreed.tolist())

@@ -173,11 +173,13 @@ class Traffic:
         ``learned``: of a static graph, whether this rank has learned how it uses the parameters; else None.
         """
         said = [*used] if learned is None else [*used, learned]
+        # on the device, even where the group could send it from the CPU: as a rule the host need not wait for it
         marks = streams.tensor_on(device, said, torch.int32)
-        total = collectives.all_reduce(self.team, marks, "used parameters").wait(self.around.watch())
-        self.use_counts = total[: len(used)]
+        told = collectives.all_reduce(self.team, marks, "used parameters")
+        self.use_counts = marks[: len(used)]
         if learned is None and all(used):
+            told.wait(self.around.watch())
             return Agreement(frozenset())  # nothing to learn, so nothing is read back from the device
-        counts = total.tolist()
+        counts = told.read(self.around.watch())
         unused = frozenset(index for index in range(len(used)) if not counts[index])
         return Agreement(unused, learned_by_all=learned is not None and counts[-1] == self.team.size)

@@ -38,12 +38,16 @@ class Join:
     synchronised iteration fails on one rank and the error is caught inside the block: its peers go on with that
     iteration, so this rank's next one raises. Leave bad batches out before their forward, on all ranks alike.
 
+    On accelerators, ``init_process_group("cpu:gloo,cuda:nccl")`` (what torch takes where neither a backend nor a device
+    is named) is the set-up to use: the context's messages then travel between the CPUs, and neither wait for what is
+    queued on the device nor make the host wait for it. With NCCL alone they lie on the device.
+
     Everything that the context changes on the joinables is put back when the block is left. The same object can be
     entered again, and contexts over the same joinables can be nested.
 
     Args:
         joinables: what takes part, each listed once, all on one process group. Hooks run in this order. The device of
-            the first serves for the context's own collectives.
+            the first serves for the context's own collectives, unless they can travel between CPUs.
         enable: False makes the context do nothing at all.
         throw_on_early_termination: raise ``RuntimeError`` on every rank as soon as one has run out while another has
             not, instead of shadowing. Costs a blocking message per iteration.

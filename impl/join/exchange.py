@@ -18,7 +18,8 @@ class Exchange:
 
     def __init__(self, team: Team, device: torch.device, layout: Layout) -> None:
         self._team = team
-        self._device = device
+        self._device = device  # of the joinables: what users are handed lies there
+        self._control = team.control_device(device)
         self._layout = layout
         self._ready: dict[tuple[int | None, Act | None], torch.Tensor] = {}  # messages of this rank, to be cloned
         self._understood: dict[tuple[int, ...], Reading] = {}
@@ -55,4 +56,4 @@ class Exchange:
         return collectives.all_reduce(self._team, message, label)
 
     def _tensor(self, words: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(words, dtype=torch.int64, device=self._device)
+        return torch.tensor(words, dtype=torch.int64, device=self._control)

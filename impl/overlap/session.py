@@ -152,7 +152,8 @@ class OverlapSession:
             return None
         live = not _shadowing(ddp)
         keeps = [live and part.bucket.kept_gradient(place) is not None for place in range(len(used))]
-        marks = streams.tensor_on(part.bucket.spec.device, [used, keeps], torch.int32)
+        device = ddp.reducer.team.control_device(part.bucket.spec.device)
+        marks = streams.tensor_on(device, [used, keeps], torch.int32)
         return all_reduce(ddp.reducer.team, marks, f"overlap: who uses bucket {part.bucket.spec.index}")
 
     def _untouched(

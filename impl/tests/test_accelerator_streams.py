@@ -143,7 +143,7 @@ class Queued(Unending):
 
 def test_where_it_only_orders_the_stream_the_host_goes_on_at_once(gloo, monkeypatch):
     monkeypatch.setattr(streams, "is_accelerated", lambda _: True)
-    monkeypatch.setattr(dist, "get_backend", lambda _: "nccl")
+    monkeypatch.setattr(dist, "get_backend_config", lambda _: "cuda:nccl")
     work = Queued()
     Pending("count", torch.zeros(1), work, Team.of()).wait(failed_peer)
     assert work.waits == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..comm.collectives import all_to_all_object
+from ..comm.collectives import all_to_all_object, broadcast
 from ..comm.ranks import GroupRank, Team
 from ..comm.sharded import receive, send
 
@@ -20,9 +20,11 @@ States = dict[int, Any]
 def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device) -> States | None:
     """Every rank's states on rank ``to``, ascending by index; None elsewhere (ZERO-016).
 
-    One shard travels at a time, straight to the target, so that the target never holds more than the result and one
-    packed shard, and no other rank holds anything of its peers. The waits end with the process group's own timeout:
-    a message from rank to rank cannot be waited for in slices (on Gloo the first slice that runs out ends it).
+    One shard travels at a time, so that the target never holds more than the result and one packed shard. Between CPUs
+    it goes straight to the target, and no other rank holds anything of its peers. Where the group has a backend for an
+    accelerator only, everybody receives it for a moment: a message from rank to rank would make NCCL build a
+    communicator for every pair, which stays. The waits end with the process group's own timeout: a message from rank to
+    rank cannot be waited for in slices (on Gloo the first slice that runs out ends it).
     """
     team.tally.count()  # for messages between two ranks, and again where this rank's have come
     states = _gather(team, mine, to, device)
@@ -31,6 +33,9 @@ def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device)
 
 
 def _gather(team: Team, mine: States, to: GroupRank, device: torch.device) -> States | None:
+    device = team.control_device(device)
+    if device.type != "cpu":
+        return _shared(team, mine, to, device)
     if team.rank != to:
         _send(team, mine, to, device)
         return None
@@ -52,10 +57,24 @@ def handed_over(team: Team, mine: States, owners: Sequence[int], device: torch.d
     return held
 
 
+def _shared(team: Team, mine: States, to: GroupRank, device: torch.device) -> States | None:
+    """The same on the group's own communicator: each rank in turn sends to all."""
+    gathered: States = snapshot(mine) if team.rank == to else {}
+    for rank in map(GroupRank, team.members):
+        if rank == to:
+            continue
+        body = _packed(mine).to(device) if team.rank == rank else None
+        length = torch.tensor([0 if body is None else body.numel()], dtype=torch.int64, device=device)
+        size = int(broadcast(team, length, rank, f"zero: size of the states of rank {rank}").wait().item())
+        whole = torch.empty(size, dtype=torch.uint8, device=device) if body is None else body
+        broadcast(team, whole, rank, f"zero: states of rank {rank}").wait()
+        if team.rank == to:
+            gathered.update(_unpacked(whole))
+    return dict(sorted(gathered.items())) if team.rank == to else None
+
+
 def _send(team: Team, states: States, to: GroupRank, device: torch.device) -> None:
-    stream = io.BytesIO()
-    torch.save(snapshot(states), stream)
-    body = torch.frombuffer(stream.getbuffer(), dtype=torch.uint8).to(device)
+    body = _packed(states).to(device)
     length = torch.tensor([body.numel()], dtype=torch.int64, device=device)
     send(team, length, to, f"zero: size of the states of rank {team.rank}").wait()
     send(team, body, to, f"zero: states of rank {team.rank}").wait()
@@ -66,6 +85,16 @@ def _receive(team: Team, source: GroupRank, device: torch.device) -> States:
     size = int(receive(team, length, source, f"zero: size of the states of rank {source}").wait().item())
     body = torch.empty(size, dtype=torch.uint8, device=device)
     receive(team, body, source, f"zero: states of rank {source}").wait()
+    return _unpacked(body)
+
+
+def _packed(states: States) -> torch.Tensor:
+    stream = io.BytesIO()
+    torch.save(snapshot(states), stream)
+    return torch.frombuffer(stream.getbuffer(), dtype=torch.uint8)
+
+
+def _unpacked(body: torch.Tensor) -> States:
     # written by a peer of our own job a moment ago, so arbitrary Python values are as safe as the peer itself
     states: States = torch.load(io.BytesIO(body.cpu().numpy().tobytes()), map_location="cpu", weights_only=False)
     return states

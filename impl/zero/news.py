@@ -74,7 +74,7 @@ class NewsChannel:
                 raise AssertionError("the source of news has none")
             fresh = news.packed()
             control[0] = int(fresh != self._last or bool(sparse))
-        control = control.to(self._device)
+        control = control.to(self._team.control_device(self._device))
         told = broadcast(self._team, control, source, "zero: news for joined ranks").wait(watch).tolist()
         if not told[0]:
             return None, told[1:], {}
