@@ -39,7 +39,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power gpu test lint clean
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power gpu test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -57,7 +57,9 @@ help:
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
-	@echo "make lint          ruff, mypy, import-linter"
+	@echo "make test-quick    those of them that take seconds: under two minutes in all"
+	@echo "make lint          ruff, mypy, import-linter, places of the planted defects, documents"
+	@echo "make docs          the documents as pages: out/docs/index.html"
 	@echo "make setup         only the set-up, which the others do by themselves: $(VENV) from constraints.txt"
 	@echo "make clean         remove $(VENV), caches and out/"
 	@echo
@@ -121,7 +123,14 @@ gpu: $(READY)
 test: $(READY)
 	@$(RUN) -m pytest $(ARGS)
 
-# All three run even if an earlier one complains, so that one run shows everything.
+test-quick: $(READY)
+	@$(RUN) -m pytest -m 'not slow' $(ARGS)
+
+docs: $(READY)
+	$(RUN) -m sphinx -W --keep-going -q docs out/docs
+	@echo "written: out/docs/index.html"
+
+# All of these run even if an earlier one complains, so that one run shows everything.
 lint: $(READY)
 	@status=0; \
 	$(RUN) -m ruff check . || status=1; \

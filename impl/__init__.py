@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .overlap import hook_with_zero_step_interleaved as hook_with_zero_step_interleaved
     from .zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # the room of each public name; a room is imported when one of its names is first asked for
 _ROOMS = {
