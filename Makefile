@@ -20,6 +20,12 @@ BUDGET    ?=
 PERF_OUT   = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/perf)
 PERF_BACK  = $(if $(filter command line environment,$(origin BACKEND)),$(BACKEND),auto)
 
+# hosts on this machine, over a network: make perf HOSTS=4 NET=1gbit
+HOSTS     ?=
+NET       ?= 1gbit
+DELAY     ?=
+ON_HOSTS   = $(if $(HOSTS),conformance hosts --hosts '$(HOSTS)' --rate '$(NET)' $(if $(DELAY),--delay '$(DELAY)') -- -m)
+
 HISTORY     ?= history
 SERIES      ?= 1000
 PAGE_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/dashboard)
@@ -48,6 +54,7 @@ help:
 	@echo "make conformance-full   every case, at 1, 2, 3, 4 and 8 ranks; goes on where an earlier run stopped"
 	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
 	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(PERF_OUT)"
+	@echo "                   on hosts of this machine, over a network: HOSTS=4 NET=1gbit (conformance, too)"
 	@echo "make perf-list     the sweeps, workloads and axes that there are"
 	@echo "make rounding      what rounding and mistakes do to every workload, at 1 to 16 ranks, against what is allowed"
 	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(NIGHTLY_OUT) BUDGET=30m"
@@ -79,7 +86,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --requirement constraints.txt
 	@touch $@
 
-JUDGE = $(RUN) -m conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --select '$(or $(SELECT),*)' --out '$(OUT)' --jobs '$(JOBS)'
+JUDGE = $(RUN) -m $(ON_HOSTS) conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --select '$(or $(SELECT),*)' --out '$(OUT)' --jobs '$(JOBS)'
 
 # Without WORLDS and SELECT the quick tier; with them every case of that part.
 conformance: $(READY)
@@ -93,7 +100,7 @@ clauses: $(READY)
 	$(RUN) -m conformance clauses --select '$(or $(SELECT),*)' $(ARGS)
 
 perf: $(READY)
-	$(RUN) -m perf run --world '$(WORLD)' --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(PERF_OUT)' --charts $(ARGS)
+	$(RUN) -m $(ON_HOSTS) perf run $(if $(HOSTS),,--world '$(WORLD)') --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(PERF_OUT)' --charts $(ARGS)
 
 perf-list: $(READY)
 	$(RUN) -m perf list $(ARGS)

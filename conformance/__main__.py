@@ -21,7 +21,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    words = "run | clauses | show | page | compare | defects | repro | gpu"
+    words = "run | clauses | show | page | compare | defects | repro | hosts | gpu"
     commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     repro.add_argument("--subject", default="torch", metavar="NAME", help="whose break (default and only: torch)")
     repro.add_argument("--out", default="out/repros", metavar="FOLDER", help="for both files (default: %(default)s)")
     _pages(commands)
+    _hosts(commands.add_parser("hosts", help="run a script on hosts of this machine, over a network of a chosen rate"))
     _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
     _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
@@ -88,6 +89,16 @@ def _defects(defects: argparse.ArgumentParser) -> None:
     defects.add_argument("--checks", metavar="FOLDER", help="a folder of checks instead of the suite's own")
 
 
+def _hosts(hosts: argparse.ArgumentParser) -> None:
+    hosts.add_argument("--hosts", default="2", metavar="N", help="how many (default: %(default)s)")
+    hosts.add_argument("--rate", default="1gbit", metavar="RATE", help="of each link: 200mbit (default: %(default)s)")
+    hosts.add_argument("--delay", default="", metavar="TIME", help="of each link, one way: 200us")
+    hosts.add_argument("--racks", default="1", metavar="N", help="switches with uplinks (default: %(default)s)")
+    hosts.add_argument("--uplink", default="", metavar="RATE", help="of each rack (default: as a host's link)")
+    hosts.add_argument("--ranks", default="1", metavar="N", help="on each host (default: %(default)s)")
+    hosts.add_argument("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT …", help="as torchrun takes it")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; returns the exit status."""
     given = parser().parse_args(arguments)
@@ -107,6 +118,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.page import page as command
         case "compare":
             from .commands.compare import compare as command
+        case "hosts":
+            from .commands.hosts import hosts as command
         case "defects":
             from .commands.defects import defects as command
         case "gpu":
