@@ -143,6 +143,8 @@ lint: $(READY)
 	$(RUN) -m ruff check . || status=1; \
 	$(RUN) -m mypy || status=1; \
 	$(RUN) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' || status=1; \
+	$(RUN) -m conformance defects --try || status=1; \
+	$(RUN) -m sphinx -W --keep-going -q docs out/docs || status=1; \
 	exit $$status
 
 clean:

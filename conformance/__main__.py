@@ -85,6 +85,9 @@ def _defects(defects: argparse.ArgumentParser) -> None:
     defects.add_argument("--select", default="*", metavar="PATTERNS", help=patterns)
     defects.add_argument("--jobs", default="2", metavar="N", help="defects at a time (default: %(default)s)")
     defects.add_argument("--list", action="store_true", help="only list them")
+    defects.add_argument(
+        "--try", dest="try_only", action="store_true", help="only plant them: does each still have its place?"
+    )
     defects.add_argument("--defects", metavar="FOLDER", help="a folder of defects instead of the suite's own")
     defects.add_argument("--checks", metavar="FOLDER", help="a folder of checks instead of the suite's own")
 

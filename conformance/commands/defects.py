@@ -12,31 +12,35 @@ from .. import inventory
 from ..asked import numbers, words
 from ..bad_input import BadInput
 from ..clauses import Catalogue, load
-from ..defects import sins
+from ..defects import catalogue
+from ..defects.catalogue import Defect
 from ..defects.gang import Gang
 from ..defects.hunted import Answer, Hunted
-from ..defects.sins import Sin
 from ..ending import terminated_like_interrupted
 from ..judgement import BROKEN, INTERRUPTED, OK
 
 
 def defects(given: Namespace) -> int:
     """Hunt what was selected, print what became of each; returns the exit status."""
-    folder = Path(given.defects) if given.defects is not None else sins.HERE
+    folder = Path(given.defects) if given.defects is not None else catalogue.HERE
     checks = Path(given.checks) if given.checks is not None else inventory.CHECKS
     for path, what in ((folder, "defects"), (checks, "checks")):
         if not path.is_dir():
             raise BadInput(f"there is no folder of {what} at {path}")
-    known = sins.load(folder)
+    known = catalogue.load(folder)
     if not known:
-        raise BadInput(f"there are no defects in {folder}; one is a file AREA/SIN.py")
+        raise BadInput(f"there are no defects in {folder}; one is a function with @defect in AREA/MODULE.py")
     ensure_known(known, load(), checks)
-    wanted = sins.select(words(given.select, "pattern"), known)
+    wanted = catalogue.select(words(given.select, "pattern"), known)
     (jobs,) = numbers(given.jobs, "number of jobs")[:1]
-    return _list(wanted) if given.list else _hunt(wanted, Gang(jobs, folder.resolve(), checks.resolve()))
+    if given.list:
+        return _list(wanted)
+    if given.try_only:
+        return _try(wanted, folder)
+    return _hunt(wanted, Gang(jobs, folder.resolve(), checks.resolve()))
 
 
-def ensure_known(known: Sequence[Sin], catalogue: Catalogue, checks: Path) -> None:
+def ensure_known(known: Sequence[Defect], catalogue: Catalogue, checks: Path) -> None:
     """BadInput unless every clause that a defect names is decided by some check."""
     cited = inventory.by_clause(inventory.declared(checks))
     for sin in known:
@@ -46,14 +50,32 @@ def ensure_known(known: Sequence[Sin], catalogue: Catalogue, checks: Path) -> No
                 raise BadInput(f"defect {sin.id} names {clause}, but {why}")
 
 
-def _list(wanted: Sequence[Sin]) -> int:
+def _list(wanted: Sequence[Defect]) -> int:
     for sin in wanted:
         print(f"{sin.id}  {', '.join(sin.clauses)}\n    {sin.sentence}")
     print(f"\n{len(wanted)} planted defects, {len({c for sin in wanted for c in sin.clauses})} clauses")
     return OK
 
 
-def _hunt(wanted: Sequence[Sin], gang: Gang) -> int:
+def _try(wanted: Sequence[Defect], folder: Path) -> int:
+    """Plant each defect in this process and take it out again; the exit status says whether all could be."""
+    from ..defects import planted
+
+    os.environ[planted.FOLDER] = str(folder.resolve())
+    lost = 0
+    for defect in wanted:
+        try:
+            planted.subject(defect.attribute)
+        except Exception as error:
+            lost += 1
+            print(f"{defect.id}: {error}")
+        finally:
+            planted.clear()
+    print(f"{len(wanted) - lost} of {len(wanted)} defects have their place")
+    return BROKEN if lost else OK
+
+
+def _hunt(wanted: Sequence[Defect], gang: Gang) -> int:
     width = max(len(sin.id) for sin in wanted)
     killed: list[Hunted] = []
     others: list[Hunted] = []
@@ -79,7 +101,7 @@ def _conclude(killed: Sequence[Hunted], others: Sequence[Hunted]) -> int:
     return BROKEN if others else OK
 
 
-def _rows(sin: Sin, hunted: Hunted, width: int) -> list[str]:
+def _rows(sin: Defect, hunted: Hunted, width: int) -> list[str]:
     if hunted.trouble:
         return [f"{sin.id:<{width}}  NOT TRIED: {hunted.trouble}"]
     names = [sin.id, *[""] * len(hunted.answers)]

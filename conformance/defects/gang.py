@@ -13,8 +13,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .catalogue import Defect
 from .hunted import Hunted
-from .sins import Sin
 
 LIMIT_S = 600.0  # for one defect with all its checks, each of which has deadlines of its own
 _WORDS = 400  # of what a dead worker said last
@@ -32,7 +32,7 @@ class Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
 
-    def hunt(self, sin: Sin) -> Hunted:
+    def hunt(self, sin: Defect) -> Hunted:
         """Have one defect hunted; a worker that dies or does not answer is trouble, never a kill."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -83,7 +83,7 @@ class Gang:
             for worker in self._workers:
                 worker.end()
 
-    def hunt(self, wanted: Sequence[Sin]) -> Iterator[tuple[Sin, Hunted]]:
+    def hunt(self, wanted: Sequence[Defect]) -> Iterator[tuple[Defect, Hunted]]:
         """Hunt all of them; yields them in order, each as soon as it and those before it are done."""
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         done: queue.SimpleQueue[tuple[int, Hunted]] = queue.SimpleQueue()
@@ -100,7 +100,7 @@ class Gang:
             yield sin, found.pop(place)
 
     def _work(
-        self, wanted: Sequence[Sin], waiting: queue.SimpleQueue[int], done: queue.SimpleQueue[tuple[int, Hunted]]
+        self, wanted: Sequence[Defect], waiting: queue.SimpleQueue[int], done: queue.SimpleQueue[tuple[int, Hunted]]
     ) -> None:
         worker: Worker | None = None
         while not self._over:

@@ -18,8 +18,8 @@ from ..frame import Frame
 from ..ranks import Cluster
 from ..results import Case, Outcome, Result
 from ..verdict import Verdict
+from .catalogue import Defect
 from .hunted import Answer, Hunted
-from .sins import Sin
 
 # Planted code must not be wrong in a way that no program is.
 _NOT_THE_SIN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|PlantError|Unpicklable)\b")
@@ -84,7 +84,7 @@ def _where(case: Case) -> str:
 class _Stops:
     """Leaves out the checks that can tell nothing: at other worlds than needed, or of clauses that are broken."""
 
-    def __init__(self, hunt: Hunt, sin: Sin) -> None:
+    def __init__(self, hunt: Hunt, sin: Defect) -> None:
         self.hunt, self.sin = hunt, sin
 
     @pytest.hookimpl(trylast=True)
@@ -142,7 +142,7 @@ class Library:
         return Library(load(), checks, files)
 
 
-def hunt(sin: Sin, library: Library, cluster: Cluster) -> Hunted:
+def hunt(sin: Defect, library: Library, cluster: Cluster) -> Hunted:
     """Run the checks of the clauses that a defect names. It must be known to plant."""
     start = time.monotonic()
     asked = Asked({sin.id: sin.spec}, {sin.id: ""}, "gloo", sin.worlds or WORLDS, sin.clauses)

@@ -1,4 +1,4 @@
-"""Defective subjects by name: ``conformance.defects.planted:<area>__<sin>`` plants that defect and is its subject.
+"""Defective subjects by name: ``conformance.defects.planted:<area>__<topic>__<name>`` plants a defect.
 
 At most one defect is planted in a process; asking for another one takes the former out. The files are those of this
 folder, or of the one that the environment variable CONFORMANCE_DEFECTS names (so that it reaches the ranks too).
@@ -7,13 +7,15 @@ folder, or of the one that the environment variable CONFORMANCE_DEFECTS names (s
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from ..subjects import Subject
 from ..subjects import impl as ours
-from . import planting, sins
+from . import catalogue, planting
 
 FOLDER = "CONFORMANCE_DEFECTS"
 _current: tuple[str, Subject] | None = None
@@ -30,16 +32,16 @@ def subject(attribute: str) -> Subject:
     global _current
     if _current is None or _current[0] != attribute:
         clear()
-        area, _, sin = attribute.partition("__")
+        area, module, name = attribute.split("__", 2)
         try:
-            _module(area, sin).plant()
+            _plant(area, module, name)()
             if not planting.changed():
-                raise planting.PlantError("plant() replaced nothing through swap or edit")
+                raise planting.PlantError("it replaced nothing through edit, swap or override")
         except BaseException:
             planting.undo()
             raise
         right = ours.gather()
-        _current = (attribute, Subject(f"{area}/{sin}", right.version, right.names, right.lacks))
+        _current = (attribute, Subject(f"{area}/{name}", right.version, right.names, right.lacks))
     return _current[1]
 
 
@@ -50,12 +52,13 @@ def clear() -> None:
     planting.undo()
 
 
-def _module(area: str, sin: str) -> Any:
-    """The file of a defect, loaded anew."""
-    path = Path(os.environ.get(FOLDER, sins.HERE)) / area / f"{sin}.py"
-    spec = spec_from_file_location(f"{__package__}.{area}.{sin}", path)
+def _plant(area: str, module: str, name: str) -> Callable[[], None]:
+    """The function that plants a defect; its module is loaded anew."""
+    path = Path(os.environ.get(FOLDER, catalogue.HERE)) / area / f"{module}.py"
+    spec = spec_from_file_location(f"{__package__}.{area}.{module}", path)
     if spec is None or spec.loader is None or not path.exists():
-        raise planting.PlantError(f"there is no planted defect {area}/{sin}")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        raise planting.PlantError(f"there is no planted defect {area}/{name}")
+    loaded = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    plant: Callable[[], None] = getattr(loaded, name)
+    return plant

@@ -1,4 +1,4 @@
-"""How a defect is planted and taken out again: ``swap`` or ``override`` an attribute, ``edit`` a line of a function."""
+"""How a defect is declared, planted and taken out again: ``edit`` a function's text, ``swap`` or ``override`` it."""
 
 from __future__ import annotations
 import __future__
@@ -7,15 +7,29 @@ import functools
 import inspect
 import sys
 import textwrap
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from . import locating
+
 _undo: list[tuple[Any, str, Any]] = []  # (owner, name, what was there), in the order of planting
+_sources: dict[str, str] = {}  # of functions that are edited now, by their full names
 _NOTHING = object()  # in its place: the attribute was not there
 
 
 class PlantError(RuntimeError):
     """A defect that cannot be planted: what it replaces is not there, or not as it expects."""
+
+
+def defect(*clauses: str, worlds: tuple[int, ...] = ()) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Declare a function that plants a defect: EACH of ``clauses`` must catch it, at the smallest of ``worlds``.
+
+    Without ``worlds``: at two ranks, or as few as a check needs. The function's docstring says the mistake in a
+    sentence. ``catalogue`` reads all this from the syntax tree, so the arguments must be literals.
+    """
+    del clauses, worlds
+    return lambda plant: plant
 
 
 def swap(owner: Any, name: str, wrong: Any) -> Any:
@@ -37,12 +51,30 @@ def swap(owner: Any, name: str, wrong: Any) -> Any:
     return raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
 
 
-def edit(owner: Any, name: str, old: str, new: str) -> None:
-    """Replace ``old``, which must occur exactly once, in the source of a function or method of impl.
+def edit(old: str, new: str, *, within: str = "") -> None:
+    """Replace ``old`` in the source of the one function or method of impl that holds it, exactly once.
 
-    The source begins at the function's own ``def`` (or decorator) at column 0; pieces of several lines are written
-    with the indentation that follows from that.
+    So a function may move to another class or file and the defect still finds it. Where several functions hold the
+    same text, ``within`` names the right one by the end of its dotted name, such as ``after_forward`` or
+    ``Reducer.begin``. The source begins at the function's own ``def`` (or decorator) at column 0; pieces of several
+    lines are written with the indentation that follows from that.
     """
+    places = [place for place in locating.holding(old, _sources) if place.is_called(within)]
+    if len(places) != 1:
+        where = f" within {within}" if within else ""
+        named = f" ({', '.join(sorted(place.called for place in places))})" if places else ""
+        raise PlantError(
+            f"{len(places)} functions of impl hold what the defect changes{where}, not one{named}: {old!r}; adapt the "
+            "defect to the new text, or say within which function it is meant"
+        )
+    (place,) = places
+    owner = place.owner()
+    edit_in(owner, place.name, old, new)
+    _sources[place.called] = _function(_defined(owner, place.name), place.called).planted_source
+
+
+def edit_in(owner: Any, name: str, old: str, new: str) -> None:
+    """Replace ``old``, which must occur exactly once, in the source of this function or method."""
     raw = _defined(owner, name)
     function = _function(raw, f"{_called(owner)}.{name}")
     source = getattr(function, "planted_source", None) or textwrap.dedent(inspect.getsource(function))
@@ -69,6 +101,7 @@ def override(owner: Any, name: str, wrong: Any) -> Any:
 
 def undo() -> None:
     """Put everything back that was replaced since the last time."""
+    _sources.clear()
     while _undo:
         owner, name, raw = _undo.pop()
         if raw is _NOTHING:
@@ -129,4 +162,4 @@ def _compiled(source: str, function: Any, called: str) -> Any:
 
 
 def _called(owner: Any) -> str:
-    return getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
+    return str(getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner)))

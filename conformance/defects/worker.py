@@ -17,10 +17,10 @@ from pathlib import Path
 from .. import inventory
 from ..ranks import Cluster
 from ..ranks.nursery import PRELOAD
-from . import planted, sins
+from . import catalogue, planted
+from .catalogue import Defect
 from .hunt import Library, hunt
 from .hunted import Hunted
-from .sins import Sin
 
 
 def main(defects: str, checks: str) -> None:
@@ -31,7 +31,7 @@ def main(defects: str, checks: str) -> None:
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ[planted.FOLDER] = defects
     asked = _asked()
-    known = {sin.id: sin for sin in sins.load(Path(defects))}
+    known = {sin.id: sin for sin in catalogue.load(Path(defects))}
     library = Library.read(Path(checks))
     with Cluster("gloo", preload=_modules(Path(checks))) as cluster:
         for name in PRELOAD:  # while the ranks' own process loads the same
@@ -63,7 +63,7 @@ def _modules(checks: Path) -> list[str]:
     return [f"conformance.checks.{path.stem}" for path in sorted(checks.glob("test_*.py"))]
 
 
-def _trouble(sin: Sin) -> str:
+def _trouble(sin: Defect) -> str:
     """Why the defect cannot be planted; empty if it can."""
     try:
         planted.subject(sin.attribute)

@@ -12,13 +12,13 @@ import pytest
 from conformance import clauses, inventory
 from conformance.bad_input import BadInput
 from conformance.commands.defects import ensure_known
-from conformance.defects import planted, planting, sins
+from conformance.defects import catalogue, planted, planting
 from conformance.defects.planting import PlantError
 
 from .test_frame_run import marked, needs_proc, wait_for
 
 HOME = Path(__file__).parents[2]
-SINS = sins.load()
+DEFECTS = catalogue.load()
 CATALOGUE = clauses.load()
 #: one or two of each area, hunted in every run of the tests; `make defects` hunts all
 SUBSET = (
@@ -29,38 +29,37 @@ SUBSET = (
     "zero/joined_rank_steps_with_its_old_gradients",
 )  # fmt: skip
 
-HARMLESS = '''"""Nothing is wrong here."""
+HARMLESS = '''"""Made up for a test."""
 
-from impl.ddp import DistributedDataParallel
-
-from conformance.defects.planting import edit
-
-CLAUSES = ("DDP-044", "DDP-049")
+from conformance.defects.planting import defect, edit
 
 
-def plant():
-    edit(DistributedDataParallel, "no_sync", "before = self", "before = True and self")
+@defect("DDP-044", "DDP-049")
+def NAME():
+    """Nothing is wrong here."""
+    edit("before = self.require", "before = True and self.require", within="no_sync")
 '''
-HARMFUL = HARMLESS.replace('"no_sync", "before = self", "before = True and self"', '"forward", "LABEL", "OTHER"')
-HARMFUL = HARMFUL.replace("LABEL", '\\"DistributedDataParallel.forward\\"').replace("OTHER", '\\"DDP.forward\\"')
-MISNAMED = HARMLESS.replace("before = self", "behind = self")
-CLUMSY = HARMFUL.replace('\\"DDP.forward\\"', "no_such_name")
+_HARMLESS_EDIT = '"before = self.require", "before = True and self.require", within="no_sync"'
+HARMFUL = HARMLESS.replace(_HARMLESS_EDIT, "LABEL, OTHER")
+HARMFUL = HARMFUL.replace("LABEL", "'\"DistributedDataParallel.forward\"'").replace("OTHER", "'\"DDP.forward\"'")
+MISNAMED = HARMLESS.replace('"before = self.require"', '"behind = self.require"')
+CLUMSY = HARMFUL.replace("'\"DDP.forward\"'", '"no_such_name"')
 
 
 def test_every_defect_names_clauses_that_checks_decide():
-    assert len(SINS) >= 150
-    ensure_known(SINS, CATALOGUE, inventory.CHECKS)
+    assert len(DEFECTS) >= 150
+    ensure_known(DEFECTS, CATALOGUE, inventory.CHECKS)
 
 
 def test_no_two_defects_say_the_same():
-    sentences = [f"{sin.area}: {sin.sentence}" for sin in SINS]
+    sentences = [f"{defect.area}: {defect.sentence}" for defect in DEFECTS]
     assert sorted(set(sentences)) == sorted(sentences)
 
 
-@pytest.mark.parametrize("sin", SINS, ids=lambda sin: sin.id)
-def test_every_defect_can_be_planted_and_taken_out_again(sin):
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.id)
+def test_every_defect_can_be_planted_and_taken_out_again(defect):
     try:
-        assert planted.subject(sin.attribute).name == sin.id
+        assert planted.subject(defect.attribute).name == defect.id
         assert planting.changed()
     finally:
         planted.clear()
@@ -71,7 +70,7 @@ def lay(folder, **defects):
     """A folder of defects made up for a test."""
     (folder / "ddp").mkdir()
     for name, text in defects.items():
-        (folder / "ddp" / f"{name}.py").write_text(text)
+        (folder / "ddp" / f"in_{name}.py").write_text(text.replace("NAME", name))
     return folder
 
 
@@ -86,9 +85,9 @@ def test_the_suite_catches_a_few_of_each_area():
     status, out, err = hunt("--select", ",".join(SUBSET))
     assert status == 0, out + err
     assert out.splitlines()[-1] == f"{len(SUBSET)} killed, 0 survived"
-    for sin in SINS:
-        if sin.id in SUBSET:
-            assert all(clause in out for clause in sin.clauses)
+    for defect in DEFECTS:
+        if defect.id in SUBSET:
+            assert all(clause in out for clause in defect.clauses)
 
 
 def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_path):
@@ -100,7 +99,7 @@ def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_pat
     assert ["ddp/a_harmless", "DDP-044", "SURVIVED"] in [row[:3] for row in rows]
     assert "ddp/a_harmful: not caught by DDP-049" in out
     assert "ddp/a_harmless: not caught by DDP-044, DDP-049" in out
-    assert "no_sync holds 0 times what the defect changes" in out
+    assert "0 functions of impl hold what the defect changes within no_sync" in out
     assert "ddp/b_clumsy: not caught by DDP-044, DDP-049" in out  # a NameError of the defect's own proves nothing
     assert out.splitlines()[-1] == "0 killed, 3 survived, 1 could not be tried"
 
@@ -137,18 +136,18 @@ def test_bad_input_is_one_sentence_and_status_2(words, said):
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("CLAUSES = ('DDP-049',)", "does not say its sin"),
-    ("'''A sin.'''\nCLAUSES = 'DDP-049'", "needs CLAUSES"),
-    ("'''A sin.'''\nCLAUSES = ('DDP-049',)\nWORLDS = ('2',)", "WORLDS must be"),
-    ("'''A sin.'''\nCLAUSES = (", "is no Python"),
+    ("@defect('DDP-049')\ndef wrong(): ...", "does not say its mistake"),
+    ("@defect(CLAUSES)\ndef wrong():\n  'A mistake.'", "needs @defect"),
+    ("@defect('DDP-049', worlds=('2',))\ndef wrong():\n  'A mistake.'", "worlds must be"),
+    ("@defect(", "is no Python"),
 ])  # fmt: skip
 def test_a_file_that_declares_itself_badly_is_refused(tmp_path, text, said):
     with pytest.raises(BadInput, match=said):
-        sins.load(lay(tmp_path, wrong=text))
+        catalogue.load(lay(tmp_path, wrong=text))
 
 
 def test_a_defect_of_an_unknown_clause_is_refused(tmp_path):
-    known = sins.load(lay(tmp_path, wrong=HARMLESS.replace("DDP-049", "DDP-999")))
+    known = catalogue.load(lay(tmp_path, wrong=HARMLESS.replace("DDP-049", "DDP-999")))
     with pytest.raises(BadInput, match="names DDP-999, but there is no such clause"):
         ensure_known(known, CATALOGUE, inventory.CHECKS)
 
@@ -181,9 +180,9 @@ def test_planting_changes_what_it_says_and_nothing_afterwards():
     try:
         right = planting.swap(Shelter, "fixed", lambda: right() + 1)
         planting.swap(Shelter, "told", lambda self: "wrong")
-        planting.edit(Shelter, "of", "number < 3", "number <= 3")
-        planting.edit(Shelter, "of", '"many"', '"lots"')
-        planting.edit(Lean, "of", "upper", "title")
+        planting.edit_in(Shelter, "of", "number < 3", "number <= 3")
+        planting.edit_in(Shelter, "of", '"many"', '"lots"')
+        planting.edit_in(Lean, "of", "upper", "title")
         planting.override(Lean, "fixed", lambda self: 7)
         assert (Shelter.fixed(), Shelter().told, Shelter().of(3), Lean().of(4)) == (2, "wrong", "few", "Lots")
         assert Lean().fixed() == 7
@@ -195,8 +194,8 @@ def test_planting_changes_what_it_says_and_nothing_afterwards():
 
 @pytest.mark.parametrize(("act", "said"), [
     (lambda: planting.swap(Lean, "told", None), "Lean does not define 'told' any more; Shelter defines it"),
-    (lambda: planting.edit(Shelter, "of", "return", "raise"), "holds 2 times what the defect changes"),
-    (lambda: planting.edit(Shelter, "of", "number <", "number <<<"), "is no Python"),
+    (lambda: planting.edit_in(Shelter, "of", "return", "raise"), "holds 2 times what the defect changes"),
+    (lambda: planting.edit_in(Shelter, "of", "number <", "number <<<"), "is no Python"),
     (lambda: planting.override(Lean, "of", None), "Lean defines 'of' itself"),
 ])  # fmt: skip
 def test_what_cannot_be_planted_is_said_in_a_sentence(act, said):
