@@ -1,0 +1,32 @@
+"""Defects of area comm: gradient values."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("DDPJ-014")
+def eight_bits_always_divided_by_all() -> None:
+    """Hooks of eight bits divide by the number of all ranks where the active ones were asked for."""
+    edit("divisor_of(team, bucket)", "team.size", within="_gather_and_average")
+
+
+@defect("DDPJ-014")
+def power_sgd_always_divides_by_all() -> None:
+    """PowerSGD divides by the number of all ranks where the active ones were asked for."""
+    edit("divisor_of(self.team, bucket)", "self.team.size")
+
+
+@defect("DDPJ-014")
+def sparse_gradients_of_hooks_always_divided_by_all() -> None:
+    """Hooks divide sparse gradients by the number of all ranks where the active ones were asked for."""
+    edit("sum_sparse(team, tensor, label) / divisor", "sum_sparse(team, tensor, label) / team.size")
+
+
+@defect("DDPJ-014")
+def views_of_a_joined_rank_show_old_gradients() -> None:
+    """On a joined rank the bucket's gradients are not views of the zeros that it sends."""
+    edit(
+        "bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)",
+        "[flat] if bucket.spec.sparse else bucket.views",
+    )

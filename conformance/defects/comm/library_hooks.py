@@ -1,0 +1,251 @@
+"""Defects of area comm: built-in and library hooks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from impl.ddp import hooks
+from impl.ddp.hooks import builtin, debugging_hooks, default_hooks, powerSGD_hook, reduction
+
+from ..planting import defect, edit, swap
+
+
+@defect("COMM-030")
+def any_optimizer_in_the_hook() -> None:
+    """An optimizer that cannot step a single parameter is accepted."""
+    edit("if not callable(getattr(functional_optim, _STEP_METHOD, None)):", "if functional_optim is None:")
+
+
+@defect("COMM-017", "COMM-018")
+def built_in_hooks_mixed_up() -> None:
+    """The two built-in hooks stand for each other."""
+    kinds, hooks = list(builtin._HOOKS), list(builtin._HOOKS.values())
+    swap(builtin, "_HOOKS", dict(zip(kinds, hooks[::-1], strict=True)))
+
+
+@defect("COMM-026")
+def compressed_at_the_least_rate() -> None:
+    """PowerSGD also compresses a matrix that shrinks by the least rate and no more."""
+    edit("* min_rate < rows * columns", "* min_rate <= rows * columns")
+
+
+@defect("COMM-020")
+def compressed_result_in_another_tensor() -> None:
+    """The compression hooks do not write their result back into the bucket."""
+    swap(default_hooks, "_restore", lambda buffer, done: done.value().to(buffer.dtype))
+
+
+@defect("COMM-020")
+def compression_divides_last() -> None:
+    """In half precision the hooks of the library make the sum before the division, and it overflows."""
+    edit("if divides_first(tensor.dtype):", "if False:", within="start_mean")
+    edit("if not divides_first(tensor.dtype):", "if True:")
+
+
+@defect("COMM-018", "COMM-020")
+def compression_forgets_to_cast() -> None:
+    """The compression hooks send the bucket in full precision."""
+    edit("buffer.to(dtype)", "buffer.clone()", within="_compressed_mean")
+
+
+@defect("COMM-028")
+def each_rank_is_a_machine() -> None:
+    """Without a subgroup, post-local SGD takes each rank for a machine of its own."""
+    edit("if machines[rank] == machine", "if rank == team.rank")
+
+
+@defect("COMM-023")
+def enumeration_hands_power_sgd_the_group() -> None:
+    """Registration by enumeration gives PowerSGD the bare group as its state."""
+    def register(comm_hook_type: Any, model: Any, state: Any = None) -> None:
+        value: partial[None] = comm_hook_type.value
+        model.register_comm_hook(state, value.keywords["comm_hook"])
+
+    swap(hooks, "register_ddp_comm_hook", register)
+
+
+@defect("COMM-023")
+def enumeration_keeps_the_state() -> None:
+    """Registration by enumeration does not hand the state on."""
+    edit("state=state", "state=None")
+
+
+@defect("COMM-026")
+def epsilon_replaces_the_norm() -> None:
+    """With an epsilon, columns are divided by it and not by their norm."""
+    edit("column / (norm + epsilon)", "column / (epsilon or norm)")
+
+
+@defect("COMM-017")
+def hooks_ignore_results_in_futures() -> None:
+    """Hooks of the library take the tensor that they sent for the result, wherever the process group has left it."""
+    edit("pending.take(done.value())", "done.value()")
+
+
+@defect("COMM-019", "COMM-017", "COMM-020")
+def library_hooks_sum() -> None:
+    """The library's hooks sum and do not divide."""
+    swap(reduction, "divisor_of", lambda team, bucket: 1)
+
+
+@defect("COMM-028", worlds=(4,))
+def local_sgd_always_averages() -> None:
+    """Local averaging cannot be switched off."""
+    edit("if not state.post_local_gradient_allreduce:", "if state.post_local_gradient_allreduce is None:")
+
+
+@defect("COMM-028", worlds=(4,))
+def local_sgd_starts_one_iteration_late() -> None:
+    """Local averaging starts one iteration after it was asked to."""
+    edit("state.iter >= state", "state.iter > state")
+
+
+@defect("COMM-028", worlds=(4,))
+def local_sgd_stays_global() -> None:
+    """After the start gradients are still averaged over the whole group."""
+    edit("allreduce_hook(state.subgroup, bucket)", "allreduce_hook(state.process_group, bucket)")
+
+
+@defect("COMM-022")
+def no_op_hook_communicates() -> None:
+    """The no-op hook averages all the same."""
+    swap(debugging_hooks, "noop_hook", default_hooks.allreduce_hook)
+
+
+@defect("COMM-022")
+def no_op_hook_empties_the_bucket() -> None:
+    """The no-op hook returns zeros."""
+    edit("settled(bucket.buffer())", "settled(bucket.buffer() * 0)", within="noop_hook")
+
+
+@defect("COMM-030")
+def optimizer_in_the_hook_is_a_type_error() -> None:
+    """An optimizer that cannot step a single parameter is refused with a TypeError."""
+    edit("raise ValueError(", "raise TypeError(", within="_OptimizerHookState.__init__")
+
+
+@defect("COMM-030")
+def optimizer_in_the_hook_steps_everything() -> None:
+    """An optimizer in the hook steps all parameters, not only those that it was given."""
+    edit("return self.params_to_optimize is None or parameter in self.params_to_optimize", "return True")
+
+
+@defect("COMM-026")
+def power_sgd_always_starts_warm() -> None:
+    """The factors of the last iteration are taken up again although the user turned that off."""
+    edit(" if self.state.warm_start else None", "")
+    edit("if self.state.warm_start:", "if True:")
+
+
+@defect("COMM-027")
+def power_sgd_comes_back_without_a_group() -> None:
+    """A loaded state has no process group."""
+    edit("self.process_group = dist.group.WORLD", "self.process_group = None")
+
+
+@defect("COMM-026")
+def power_sgd_keeps_local_factors() -> None:
+    """The second factor stays each rank's own."""
+    def send(self: Any) -> Any:
+        own = [q.clone() for q in self.qs]
+        pending = right(self)
+        self.own = own
+        return pending
+
+    def decompress(self: Any) -> torch.Tensor:
+        done = finish(self)
+        for group, p, q in zip(self.plan.groups, self.ps, self.own, strict=True):
+            powerSGD_hook._write(group, self.gradients, torch.bmm(p, q.transpose(1, 2)))
+        return done
+
+    right = swap(powerSGD_hook._Exchange, "send_q_and_rest", send)
+    finish = swap(powerSGD_hook._Exchange, "decompress", decompress)
+
+
+@defect("COMM-027")
+def power_sgd_loses_its_group_silently() -> None:
+    """Saving a state without its group is not mentioned."""
+    edit('logger.warning("PowerSGDState', 'logger.debug("PowerSGDState')
+
+
+@defect("COMM-025")
+def power_sgd_memory_and_start() -> None:
+    """An early start is refused only if error feedback and warm start are both on."""
+    edit("(use_error_feedback or warm_start)", "(use_error_feedback and warm_start)")
+
+
+@defect("COMM-025")
+def power_sgd_never_starts_early() -> None:
+    """An early start is refused even where nothing is remembered."""
+    edit("(use_error_feedback or warm_start) and start", "start")
+
+
+@defect("COMM-026")
+def power_sgd_never_starts_warm() -> None:
+    """The factors of the last iteration are not taken up again."""
+    edit("self.state.q_memory_dict.get(self.index) if self.state.warm_start else ", "")
+
+
+@defect("COMM-026")
+def power_sgd_rest_stays_local() -> None:
+    """What is not compressed, biases for instance, is not averaged."""
+    edit("self.gradients[position].copy_(slot)", "slot.copy_(self.gradients[position])")
+
+
+@defect("COMM-027")
+def power_sgd_saves_its_group() -> None:
+    """The state keeps its process group when it is saved."""
+    edit(' if slot != "process_group"', "")
+
+
+@defect("COMM-025")
+def power_sgd_starts_at_one() -> None:
+    """Compression with memory may start at iteration 1."""
+    edit("start_powerSGD_iter <= 1", "start_powerSGD_iter < 1")
+
+
+@defect("COMM-026")
+def power_sgd_starts_one_iteration_early() -> None:
+    """Compression starts one iteration before it was asked to."""
+    edit(
+        "state.iter < state.start_powerSGD_iter",
+        "state.iter + 1 < state.start_powerSGD_iter",
+        within="powerSGD_hook",
+    )
+
+
+@defect("COMM-029")
+def quantised_gradients_summed() -> None:
+    """Quantised gradients are summed and not divided."""
+    edit(".div_(divisor)", "", within="_gather_and_average")
+
+
+@defect("COMM-029")
+def quantised_with_one_scale_for_all_ranks() -> None:
+    """Every rank's bytes are read with the first rank's scale."""
+    edit(
+        "    for row in rows[1:]:",
+        "    for row in rows[1:]:\n"
+        "            row = torch.cat([rows[0][: layout.scale_bytes], row[layout.scale_bytes :]])",
+    )
+
+
+@defect("COMM-029")
+def quantised_without_zero_point() -> None:
+    """Quantised values are read as if the smallest were zero."""
+    edit("levels.sub_(zero_point.unsqueeze(1)).mul_", "levels.mul_")
+
+
+@defect("COMM-029")
+def range_of_8_bits_leaves_zero_out() -> None:
+    """The range of a channel begins at its least value although all of them are positive."""
+    edit("values.amin(dim=1).clamp_(max=0)", "values.amin(dim=1)")
+
+
+@defect("COMM-021")
+def wrapped_hook_sees_full_precision() -> None:
+    """A compression wrapper runs the hook on the bucket as it is."""
+    edit("bucket.set_buffer(buffer.to(dtype))", "bucket.set_buffer(buffer.clone())")

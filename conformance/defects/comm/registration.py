@@ -1,0 +1,209 @@
+"""Defects of area comm: registration and validation."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import torch
+
+from impl.ddp import DistributedDataParallel, kernels
+from impl.ddp.bucket import Bucket, GradBucket
+from impl.ddp.bucket_queue import BucketQueue
+from impl.ddp.hooks import validation
+from impl.ddp.traffic import Traffic
+
+from ..planting import defect, edit, swap
+
+
+@defect("COMM-005")
+def any_future_accepted() -> None:
+    """A future of anything is accepted as the return annotation."""
+    edit(" and get_args(annotation) == (torch.Tensor,)", "")
+
+
+@defect("COMM-003")
+def any_hook_accepted() -> None:
+    """A hook that cannot be called is found out in the first backward."""
+    edit("    if not callable(hook):", "    if not callable(hook):\n        return\n    if hook is None:")
+
+
+@defect("COMM-006")
+def bfloat16_always_accepted() -> None:
+    """bfloat16 hooks are accepted on any machine."""
+    swap(validation, "bfloat16_can_be_reduced", lambda: True)
+
+
+@defect("COMM-006")
+def bfloat16_wrapper_not_recognised() -> None:
+    """Of the two bfloat16 hooks only the plain one is refused without support."""
+    swap(validation, "_BFLOAT16_HOOKS", ("bf16_compress_hook",))
+
+
+@defect("COMM-004")
+def bucket_annotation_unread() -> None:
+    """Any annotation of the bucket is accepted."""
+    swap(validation, "_is_bucket", lambda annotation: True)
+
+
+@defect("COMM-016")
+def buckets_counted_from_one() -> None:
+    """The first bucket has index 1."""
+    swap(GradBucket, "index", lambda self: self._index + 1)
+
+
+@defect("COMM-016", "COMM-021")
+def buffer_cannot_be_replaced() -> None:
+    """Replacing a bucket's buffer has no effect."""
+    swap(GradBucket, "set_buffer", lambda self, buffer: None)
+
+
+@defect("COMM-007")
+def built_in_hook_leaves_the_slot_free() -> None:
+    """A built-in hook does not count as a registration."""
+    def register(self: DistributedDataParallel, kind: Any) -> None:
+        self.reducer.traffic.hook = None
+        right(self, kind)
+
+    right = swap(DistributedDataParallel, "_register_builtin_comm_hook", register)
+
+
+@defect("COMM-011")
+def built_in_hook_logged_as_a_function() -> None:
+    """A built-in hook is logged by its function's name."""
+    edit("str(kind)", "hook.__qualname__")
+
+
+@defect("COMM-012")
+def each_bucket_gets_its_own_state() -> None:
+    """Every call of the hook is given a copy of the state."""
+    def start(self: Traffic, hook: tuple[Any, Any], *rest: Any, **more: Any) -> Any:
+        state, function = hook
+        with contextlib.suppress(TypeError):  # a process group, say, cannot be copied
+            state = copy.copy(state)
+        return right(self, (state, function), *rest, **more)
+
+    right = swap(Traffic, "_start_hook", start)
+
+
+@defect("COMM-016", "COMM-026", "COMM-028")
+def first_bucket_called_last() -> None:
+    """The first bucket says that it is the last one."""
+    swap(BucketQueue, "is_last", lambda self, bucket: bucket is self.buckets[0])
+
+
+@defect("COMM-016")
+def gradients_are_copies() -> None:
+    """A bucket's gradients are copies of its buffer's parts."""
+    swap(GradBucket, "gradients", lambda self: [view.clone() for view in self._views])
+
+
+@defect("COMM-016")
+def gradients_stay_in_the_old_buffer() -> None:
+    """After a bucket's buffer was replaced its gradients still show the old one."""
+    edit("buffer.as_strided(view.size(), view.stride(), view.storage_offset() + shift)", "view")
+
+
+@defect("COMM-015")
+def hook_errors_become_runtime_errors() -> None:
+    """An error in the hook comes out of backward as a RuntimeError."""
+    edit(
+        "    future = function(state, shown)",
+        "    try:\n        future = function(state, shown)\n"
+        "    except Exception as error:\n        raise RuntimeError(f'the hook failed: {error}') from error",
+    )
+
+
+@defect("COMM-015")
+def hook_errors_keep_the_gradients_local() -> None:
+    """An error in the hook is swallowed, and the gradients stay local."""
+    edit(
+        "    future = function(state, shown)",
+        "    try:\n        future = function(state, shown)\n"
+        "    except Exception:\n        future = torch.futures.Future()\n        future.set_result(flat)",
+    )
+
+
+@defect("COMM-001", "COMM-012")
+def hook_for_the_first_bucket_only() -> None:
+    """The hook reduces the first bucket; the others take the ordinary way."""
+    edit("if self.hook is not None:", "if self.hook is not None and not bucket.spec.index:")
+
+
+@defect("COMM-002", "COMM-001")
+def hook_gets_divided_gradients() -> None:
+    """The bucket is divided before the hook sees it."""
+    def start(self: Traffic, hook: Any, bucket: Any, flat: Any, last: bool) -> Any:
+        kernels.divide(flat, self.team.size)
+        return right(self, hook, bucket, flat, last)
+
+    right = swap(Traffic, "_start_hook", start)
+
+
+@defect("COMM-011")
+def hook_logged_by_its_short_name() -> None:
+    """The log has the hook's bare name instead of the qualified one."""
+    edit('getattr(hook, "__qualname__", type(hook).__qualname__)', 'getattr(hook, "__name__", type(hook).__name__)')
+
+
+@defect("COMM-003")
+def hook_not_callable_is_a_value_error() -> None:
+    """A hook that cannot be called is refused with a ValueError."""
+    edit('refuse(TypeError, f"Communication hook must', 'refuse(ValueError, f"Communication hook must')
+
+
+@defect("COMM-016")
+def parameters_in_order_of_registration() -> None:
+    """A bucket's parameters come in another order than its gradients."""
+    swap(GradBucket, "parameters", lambda self: list(self._parameters)[::-1])
+
+
+@defect("COMM-003")
+def refusals_of_hooks_not_logged() -> None:
+    """What is wrong with a hook is raised, but not logged."""
+    edit("refuse = log_and_throw or _throw", "refuse = _throw")
+
+
+@defect("COMM-001", "COMM-013", "COMM-017", "COMM-019")
+def result_of_the_hook_divided() -> None:
+    """The hook's result is divided once more."""
+    def result(self: Traffic, bucket: Any, value: Any) -> torch.Tensor:
+        return right(self, bucket, value) / self.team.size
+
+    right = swap(Traffic, "_hook_result", result)
+
+
+@defect("COMM-001")
+def result_of_the_hook_ignored() -> None:
+    """What the bucket holds becomes the gradients, not what the hook's future holds."""
+    def result(self: Traffic, bucket: Bucket, value: Any) -> torch.Tensor:
+        found = right(self, bucket, value)
+        return found if bucket.flat is None else bucket.flat
+
+    right = swap(Traffic, "_hook_result", result)
+
+
+@defect("COMM-005")
+def return_annotation_unread() -> None:
+    """Any return annotation is accepted."""
+    swap(validation, "_is_future_of_tensor", lambda annotation: True)
+
+
+@defect("COMM-007")
+def second_hook_is_a_value_error() -> None:
+    """A second registration is refused with a ValueError."""
+    edit("            RuntimeError,", "            ValueError,", within="_occupy_hook_slot")
+
+
+@defect("COMM-007")
+def second_hook_replaces_the_first() -> None:
+    """A second registration silently replaces the hook."""
+    edit("if self.reducer.traffic.hook is not None:", "if self._comm_hooks is None:")
+
+
+@defect("COMM-016")
+def views_of_a_replaced_buffer_forget_where_it_begins() -> None:
+    """Where a hook replaces the buffer by a part of another tensor, the gradients are those of the tensor's
+    beginning."""
+    edit("buffer.storage_offset() - self._flat.storage_offset()", "0")

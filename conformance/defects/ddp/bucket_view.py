@@ -1,0 +1,32 @@
+"""Defects of area ddp: gradient_as_bucket_view."""
+
+from __future__ import annotations
+
+from impl.ddp import DistributedDataParallel
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-120")
+def batched_copy_divides_twice() -> None:
+    """With batched copies the average is divided once more."""
+    def deliver(self: DistributedDataParallel) -> None:
+        if self.batched_grad_copy:
+            for parameter in self.reducer.parameters:
+                if parameter.grad is not None:
+                    parameter.grad /= self.reducer.team.size
+        right(self)
+
+    right = swap(DistributedDataParallel, "_on_delivered", deliver)
+
+
+@defect("DDP-117", "DDP-118")
+def gradients_never_share_memory() -> None:
+    """gradient_as_bucket_view is accepted and has no effect."""
+    edit("as_view=self.gradient_as_bucket_view and", "as_view=self.static_graph and")
+
+
+@defect("DDP-117")
+def gradients_of_a_half_emptied_bucket_are_lost() -> None:
+    """With bucket views, one gradient that lies in the bucket is taken to mean that all do."""
+    edit("elif not all(map(is_, gradients, self.", "elif not any(map(is_, gradients, self.")

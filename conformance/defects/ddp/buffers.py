@@ -1,0 +1,207 @@
+"""Defects of area ddp: buffers and buffer communication hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from impl.comm.ranks import GroupRank
+from impl.ddp import DistributedDataParallel, params
+from impl.ddp.buffers import _BufferCommHook, _BufferCommHookLocation
+from impl.ddp.uneven import UnevenInputs
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-092")
+def any_buffer_hook_accepted() -> None:
+    """A buffer hook that cannot be called is found out in the first forward."""
+    edit("assert callable(hook),", "assert hook is not None,")
+
+
+@defect("DDP-095")
+def buffer_futures_not_awaited() -> None:
+    """Nobody waits for the futures that a buffer hook returns."""
+    edit("future.wait()", "pass", within="_results")
+
+
+@defect("DDP-091")
+def buffer_hook_before_by_default() -> None:
+    """A buffer hook without a location runs before the forward."""
+    edit(
+        "= _BufferCommHookLocation.POST_FORWARD",
+        "= _BufferCommHookLocation.PRE_FORWARD",
+        within="_register_buffer_comm_hook",
+    )
+
+
+@defect("DDP-093")
+def buffer_hook_beside_the_broadcast() -> None:
+    """The broadcast is made although a buffer hook is registered."""
+    edit("    else:\n        self._broadcast", "    if True:\n        self._broadcast")
+
+
+@defect("DDP-094")
+def buffer_hook_runs_twice() -> None:
+    """A buffer hook runs before the forward and after it, whatever its location."""
+    edit("hook is not None and hook.buffer_comm_hook_location is after", "hook is not None and after")
+    edit("(hook is None or hook.buffer_comm_hook_location is before)", "(hook is None or before)")
+
+
+@defect("DDP-093")
+def buffer_hook_sees_prefixed_names() -> None:
+    """A buffer hook is given the names of the DDP model, with module. in front."""
+    def call(self: _BufferCommHook, buffers: dict[str, torch.Tensor]) -> list[Any]:
+        return right(self, {f"module.{name}": buffer for name, buffer in buffers.items()})
+
+    right = swap(_BufferCommHook, "call", call)
+
+
+@defect("DDP-096")
+def buffer_hook_without_buffers() -> None:
+    """A buffer hook is called for a model that has no buffers, with an empty dictionary."""
+    edit("return wanted and len(self.modules_buffers) > 0", "return wanted")
+
+
+@defect("DDP-094")
+def buffer_hooks_at_torchs_locations_never_run() -> None:
+    """A location for a buffer hook is kept as it is given; one of torch's enumeration is none of ours, and nothing
+    runs."""
+    swap(_BufferCommHookLocation, "of", lambda location: location)
+
+
+@defect("DDP-086")
+def buffer_sync_counts_as_a_change() -> None:
+    """Overwriting buffers bumps their versions, and a graph that saved them is lost."""
+    edit("[tensor.data for", "[tensor.detach() for")
+
+
+@defect("DDP-080", "DDP-087")
+def buffers_are_averaged() -> None:
+    """Buffers are averaged over the ranks instead of following rank 0."""
+    def average(self: DistributedDataParallel, source: Any) -> None:
+        for buffer in self.modules_buffers:
+            mean = buffer.double()
+            dist.all_reduce(mean, group=self.process_group)
+            buffer.copy_(mean / self.reducer.team.size)
+
+    swap(DistributedDataParallel, "_broadcast_buffers", average)
+
+
+@defect("DDP-080")
+def buffers_follow_the_last_rank() -> None:
+    """Outside of joins, buffers follow the last rank of the group."""
+    swap(UnevenInputs, "_source", lambda self: GroupRank(self.reducer.team.size - 1))
+
+
+@defect("DDP-084")
+def buffers_looked_up_once() -> None:
+    """Buffers are looked up at construction only; one that the module replaces is left behind."""
+    edit("    self._assign_modules_buffers()\n", "", within="_sync_module_buffers")
+
+
+@defect("DDP-080")
+def buffers_synchronised_after_the_forward() -> None:
+    """Buffers are broadcast after the wrapped forward, which has then read the old ones."""
+    before = swap(
+        DistributedDataParallel, "_check_sync_bufs_pre_fwd", lambda self: bool(self._buffer_hook) and before(self)
+    )
+    after = swap(
+        DistributedDataParallel,
+        "_check_sync_bufs_post_fwd",
+        lambda self: self.will_sync_module_buffers() if self._buffer_hook is None else after(self),
+    )
+
+
+@defect("DDP-081", "DDP-096")
+def buffers_synchronised_in_no_sync_too() -> None:
+    """Buffers are broadcast whatever the former forward said."""
+    edit("allowed and self", "self")
+
+
+@defect("DDP-088")
+def evaluation_keeps_its_own_buffers() -> None:
+    """An evaluation never synchronises buffers, so that every rank evaluates a model of its own."""
+    edit("return self._join_session is not None or not self.require_backward_grad_sync", "return True")
+
+
+@defect("DDP-088")
+def evaluation_mode_switches_buffers_off() -> None:
+    """In evaluation mode buffers are not synchronised, gradients or not."""
+    edit("and not self._evaluates_alone()", "and self.training")
+
+
+@defect("DDP-081")
+def evaluation_outlives_accumulation() -> None:
+    """What an evaluation left to be synchronised waits for the next synchronised forward, past all accumulating
+    ones."""
+    edit(
+        "if self._sync_due_after_evaluation:",
+        "if self._sync_due_after_evaluation and self.require_backward_grad_sync:",
+    )
+
+
+@defect("DDP-085", "DDP-149")
+def ignored_buffers_take_part() -> None:
+    """Buffers on the ignore list are synchronised like others."""
+    swap(params, "managed_buffers", lambda module, ignored: dict(module.named_buffers()))
+
+
+@defect("DDP-095")
+def later_futures_of_buffers_replace_earlier_ones() -> None:
+    """Of two forwards before a backward only the second one's buffer futures are waited for."""
+    edit(
+        "self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))",
+        "self.reducer.other_futures = self._buffer_hook.call(self.named_module_buffers)",
+    )
+
+
+@defect("DDP-083")
+def newer_switch_silences_the_start() -> None:
+    """forward_sync_buffers=False switches off the broadcast at construction too."""
+    edit("buffers if syncs_buffers_at_start else {}", "buffers if self.forward_sync_buffers else {}")
+
+
+@defect("DDP-083")
+def old_buffer_switch_rules_the_start() -> None:
+    """The old switch for buffers decides about the start although the newer one was given, too."""
+    edit("broadcast_buffers is not False or forward_sync_buffers is not None", "broadcast_buffers is not False")
+
+
+@defect("DDP-083")
+def older_switch_wins() -> None:
+    """Of the two switches for buffers the older one wins."""
+    edit(
+        "if forward_sync is not None:",
+        "if forward_sync is not None and broadcast_buffers is None:",
+        within="syncs_buffers_in_forward",
+    )
+
+
+@defect("DDP-087")
+def only_floating_buffers() -> None:
+    """Integer and boolean buffers are left out."""
+    edit("if name not in ignored", "if name not in ignored and buffer.is_floating_point()", within="managed_buffers")
+
+
+@defect("DDP-087")
+def only_persistent_buffers() -> None:
+    """Buffers that are not in the state dict are left out."""
+    edit("if name not in ignored", "if name not in ignored and name in module.state_dict()", within="managed_buffers")
+
+
+@defect("DDP-095")
+def only_the_first_future_of_a_hook_counts() -> None:
+    """Of the futures that a buffer hook returns only the first is waited for."""
+    edit("return list(futures) if", "return list(futures)[:1] if")
+
+
+@defect("DDP-082")
+def switch_off_forgets_the_start() -> None:
+    """broadcast_buffers=False leaves the broadcast at construction in place."""
+    edit(
+        "syncs_buffers_at_start = broadcast_buffers is not False or",
+        "syncs_buffers_at_start = module is not None or",
+    )

@@ -1,0 +1,64 @@
+"""Defects of area ddp: delayed all-reduce."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("DDP-123")
+def delayed_buffer_always_emptied() -> None:
+    """The flat buffer of delayed gradients is emptied after every forward."""
+    edit("if parameter.grad is None:", "if view is not None:", within="after_forward")
+
+
+@defect("DDP-123")
+def delayed_buffer_keeps_old_gradients() -> None:
+    """A delayed gradient that was set to None starts from what its view last held."""
+    edit("            view.zero_()\n", "", within="after_forward")
+
+
+@defect("DDP-122")
+def delayed_gradients_cleared_after_forward_stay_local() -> None:
+    """A delayed gradient that is cleared between forward and backward is not taken into the buffer."""
+    edit("self._gather_strays()", "pass")
+
+
+@defect("DDP-122")
+def delayed_gradients_one_by_one() -> None:
+    """Each delayed gradient travels by itself instead of all in one piece."""
+    edit("self._start(self._flats)", "self._start(list(self._views.values()))")
+
+
+@defect("DDP-122")
+def delayed_gradients_summed() -> None:
+    """Delayed gradients are summed and not divided."""
+    edit("kernels.divide(flat, 1 if divides_first(flat.dtype) else divisor)", "pass")
+
+
+@defect("DDP-121")
+def delayed_parameters_not_broadcast() -> None:
+    """Delayed parameters keep each rank's own initial values."""
+    edit("[parameter.detach() for parameter in parameters]", "[]")
+
+
+@defect("DDP-122")
+def evaluation_cancels_the_delayed_reduction() -> None:
+    """A forward without gradients between forward and backward keeps delayed gradients from being averaged."""
+    asked = "if torch.is_grad_enabled():"
+    edit(asked, f"self._due = False\n    {asked}", within="DelayedReduction.after_forward")
+
+
+@defect("DDP-122")
+def strays_stay_beside_the_delayed_buffer() -> None:
+    """A delayed gradient that came in other memory is averaged in the buffer, but stays where and what it was."""
+    edit(
+        "view.copy_(parameter.grad)\n            parameter.grad = view",
+        "view.copy_(parameter.grad)",
+        within="_gather_strays",
+    )
+
+
+@defect("DDP-122")
+def trigger_never_comes() -> None:
+    """The reduction of delayed gradients waits for the next backward."""
+    edit("kernels.call_at_end_of_backward(self._reduce)", "self._due = not self._flats")

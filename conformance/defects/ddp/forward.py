@@ -1,0 +1,89 @@
+"""Defects of area ddp: forward path and module behaviour."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from impl.ddp import DistributedDataParallel
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-042")
+def active_after_an_error() -> None:
+    """The active model is not forgotten when its forward raises."""
+    edit(
+        "try:\n        return self.module(*inputs, **kwargs)\n    finally:\n        running.ddp = outer",
+        "output = self.module(*inputs, **kwargs)\n    running.ddp = outer\n    return output",
+    )
+
+
+@defect("DDP-037")
+def always_ties_outputs() -> None:
+    """Outputs pass the sink even where nothing is searched for, and come back as other objects."""
+    edit("if not (self.reducer.use.searched or self.reducer.facts.holds_back):", "if not ticket.sync:")
+
+
+@defect("DDP-044")
+def another_profiler_label() -> None:
+    """The forward appears in profiles under the name of the wrapped module."""
+    edit('"DistributedDataParallel.forward"', 'f"{type(self.module).__name__}.forward"')
+
+
+@defect("DDP-040")
+def attributes_not_looked_up_inside() -> None:
+    """An attribute that DDP lacks is not looked up on the wrapped module."""
+    swap(DistributedDataParallel, "__getattr__", nn.Module.__getattr__)
+
+
+@defect("DDP-038")
+def calls_forward_past_the_hooks() -> None:
+    """The wrapped module's forward is called directly, past its hooks."""
+    edit("self.module(", "self.module.forward(")
+
+
+@defect("DDP-047")
+def evaluation_takes_part() -> None:
+    """A gradient-free forward goes through the same preparations as a training one."""
+    edit("sync = torch.is_grad_enabled() and self", "sync = self")
+
+
+@defect("DDP-036")
+def keywords_not_passed_on() -> None:
+    """Keyword arguments do not reach the wrapped module."""
+    edit("self.module(*inputs, **kwargs)", "self.module(*inputs)")
+
+
+@defect("DDP-048")
+def lone_evaluation_counts_for_all() -> None:
+    """A rank that has evaluated alone takes buffers for synchronised that the others will synchronise."""
+    edit("if not self._evaluates_alone():", "if True:")
+
+
+@defect("DDP-036", "DDP-102")
+def named_tuples_become_tuples() -> None:
+    """A named tuple comes back as a plain tuple where the graph is searched."""
+    edit("return original._make(items) if", "return tuple(items) if")
+
+
+@defect("DDP-037")
+def outputs_out_of_sight_begin_no_backward() -> None:
+    """Outputs in which no tensor was found are taken to announce their backward themselves, and are waited for in
+    vain."""
+    edit("not (ticket.announced and ticket.context is None)", "ticket.context is not None")
+    edit("ticket is None or", "ticket is None or not ticket.announced or", within="waits_for_another")
+
+
+@defect("DDP-045")
+def to_kwargs_without_a_tuple() -> None:
+    """to_kwargs returns the arguments bare instead of one tuple for each device."""
+    edit(
+        "(self._moved(inputs, device),), (self._moved(kwargs, device),)",
+        "self._moved(inputs, device), self._moved(kwargs, device)",
+    )
+
+
+@defect("DDP-039")
+def train_returns_the_wrapped_module() -> None:
+    """train() returns the wrapped module, so that a chain of calls loses DDP."""
+    swap(DistributedDataParallel, "train", lambda self, mode=True: self.module.train(mode))

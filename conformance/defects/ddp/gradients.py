@@ -1,0 +1,319 @@
+"""Defects of area ddp: gradient averaging and buckets."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from impl.comm import averaging, pending
+from impl.comm.pending import Pending, Watch
+from impl.ddp import DistributedDataParallel, kernels, params
+from impl.ddp.backwards import Backwards
+from impl.ddp.reducer import Reducer
+from impl.ddp.shared import SharedFacts
+from impl.ddp.ticket import Ticket
+from impl.ddp.uneven import UnevenInputs
+from impl.ddp.use import Use
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-062")
+def accumulated_arrivals_are_forgotten_in_the_first_bucket_only() -> None:
+    """Arrivals under ``no_sync`` stay noted in all buckets but the first, and stand for gradients that are
+    missing."""
+    edit("for bucket in self._queue.buckets:", "for bucket in self._queue.buckets[:1]:", within="forward_begins")
+
+
+@defect("DDP-050")
+def averages_are_recorded_where_graphs_are_kept() -> None:
+    """Where a backward keeps its graph, what happens in the buckets becomes a part of it."""
+    edit("torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS", "_AS_IT_IS")
+
+
+@defect("DDP-053")
+def buckets_in_order_of_registration() -> None:
+    """The first buckets hold the parameters that were registered first."""
+    edit(", reverse=True)", ")")
+    edit("range(len(specs) - 1, -1, -1)", "range(len(specs))")
+
+
+@defect("DDP-066")
+def casting_brings_removed_hooks_back() -> None:
+    """Casting the model watches its gradients again although the hooks were removed."""
+    edit("if not self._arrivals.watching:\n        return\n    if", "if")
+
+
+@defect("DDP-062")
+def complains_at_the_end_of_backward() -> None:
+    """A backward that leaves gradients out raises at its end, though a further one may complete it."""
+    edit(
+        "        return  # another backward",
+        "        self._armed = False\n        self.check_finished()  # another backward",
+    )
+
+
+@defect("DDP-062")
+def complains_of_what_came() -> None:
+    """The error about missing gradients lists the parameters that did receive one."""
+    edit(
+        "missing, started = self.readiness.missing(),",
+        "missing, started = [i for i, need in enumerate(self.readiness._need) if need <= 0],",
+    )
+
+
+@defect("DDP-056")
+def dense_gradients_of_tables_become_wholly_sparse() -> None:
+    """The dense gradient of a sparse table is made sparse element by element, not row by row."""
+    edit("to_sparse(1)", "to_sparse()")
+
+
+@defect("DDP-049", "DDP-050")
+def divides_by_one_too_many() -> None:
+    """The average divides by one rank too many."""
+    right = swap(UnevenInputs, "_divisor", lambda self: right(self) + 1)
+    swap(UnevenInputs, "_known_divisor", lambda self: right(self) + 1)
+
+
+@defect("DDP-051", worlds=(3,))
+def divides_by_the_world() -> None:
+    """In a subgroup the sum is divided by the size of the world."""
+    swap(UnevenInputs, "_divisor", lambda self: dist.get_world_size())
+    swap(UnevenInputs, "_known_divisor", lambda self: dist.get_world_size())
+
+
+@defect("DDP-052")
+def dtypes_share_buckets() -> None:
+    """Parameters of different dtypes travel in one bucket, in the dtype of its first."""
+    edit("kind = (spec.dtype, spec.device)", "kind = (spec.device, spec.device)")
+
+
+@defect("DDP-054")
+def each_rank_has_its_own_bucket_sizes() -> None:
+    """Ranks that were given different bucket sizes each lay out their own buckets."""
+    edit("if any(row != rows[0] for row in rows):", "if False:")
+
+
+@defect("DDP-054")
+def each_rank_rebuilds_its_own_order() -> None:
+    """Each rank lays its buckets out in the order in which its own gradients came."""
+    edit(
+        "reducer.rebuild(agreed.tolist())",
+        "reducer.rebuild(order.tolist() if agreed is None else reducer.proposed_order())",
+    )
+
+
+@defect("DDP-057")
+def embedding_bags_taken_for_dense() -> None:
+    """Sparse gradients are expected of Embedding, not of EmbeddingBag."""
+    edit("(nn.Embedding, nn.EmbeddingBag)", "nn.Embedding")
+
+
+@defect("DDP-054")
+def first_iteration_in_small_buckets() -> None:
+    """The first iteration already uses buckets of the final size."""
+    edit("expected_plan(specs, UNLIMITED)", "expected_plan(specs, caps)")
+
+
+@defect("DDP-058", "DDP-100", "DDP-105")
+def frozen_parameters_get_zeros() -> None:
+    """After a backward every parameter without a gradient has one of zeros."""
+    def deliver(self: DistributedDataParallel) -> None:
+        for parameter in self.module.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        right(self)
+
+    right = swap(DistributedDataParallel, "_on_delivered", deliver)
+
+
+@defect("DDP-065")
+def functional_gradients_use_up_the_forward() -> None:
+    """After torch.autograd.grad the backward through the same forward stays local."""
+    asked = "if ticket.context is None and not kernels"
+    edit(asked, f"ticket.spent = True\n    {asked}", within="Backwards.begin")
+
+
+@defect("DDP-049")
+def gradients_before_the_outputs_are_overlooked() -> None:
+    """A gradient that comes before those of the outputs, in the same backward, is not counted."""
+    edit("self.forwards.came_early(backward)", "()", within="begin")
+
+
+@defect("DDP-049")
+def gradients_travel_in_their_parameters_dtype() -> None:
+    """Gradients that are kept in a wider dtype than their parameters are rounded on their way between ranks."""
+    swap(averaging, "gradient_dtype", lambda parameter: parameter.dtype)
+    swap(params, "check_gradient_dtypes", lambda *_: None)
+
+
+@defect("DDP-049", "DDP-122")
+def half_precision_divides_the_sum() -> None:
+    """In half precision DDP adds up before it divides, so that sums overflow whose mean does not."""
+    swap(averaging, "divides_first", lambda dtype: False)
+
+
+@defect("DDP-066")
+def hooks_stay() -> None:
+    """Removing the hooks leaves them in place."""
+    swap(Reducer, "remove_hooks", lambda self: None)
+
+
+@defect("DDP-049")
+def large_gradients_are_not_scaled() -> None:
+    """Gradients that are large enough to be copied one by one are summed and not averaged."""
+    edit("torch.mul(source, factor, out=view)", "view.copy_(source)")
+
+
+@defect("DDP-049", worlds=(3,))
+def large_sums_are_not_divided() -> None:
+    """Sums that are large enough to be delivered one by one are not divided."""
+    edit("torch.div(view, divisor, out=target)", "target.copy_(view)")
+
+
+@defect("DDP-053")
+def lasting_buckets_filled_backwards() -> None:
+    """Buckets that are never rebuilt are filled from the last registered parameter on, so the odd one comes last."""
+    edit("UNLIMITED)", "UNLIMITED if will_be_rebuilt else caps)")
+    edit("if will_be_rebuilt:", "if specs:")
+
+
+@defect("DDP-059", "DDP-099")
+def left_out_parameters_contribute_zeros() -> None:
+    """A rank that does not use a parameter contributes zeros for it, although it holds an average of earlier
+    iterations."""
+    edit("if gradient is None:", "if gradient is None or index in unused:")
+
+
+@defect("DDP-068", "DDP-111")
+def nested_backwards_not_watched() -> None:
+    """Gradients that come in a backward inside of backward are not noticed."""
+    def begin(self: Backwards, ticket: Ticket) -> None:
+        self.outermost = kernels.backward_id()
+        right_begin(self, ticket)
+
+    def arrived(self: Backwards, index: int) -> None:
+        if getattr(self, "outermost", kernels.backward_id()) == kernels.backward_id():
+            right_arrived(self, index)
+
+    right_begin = swap(Backwards, "begin", begin)
+    right_arrived = swap(Backwards, "arrived", arrived)
+
+
+@defect("DDP-054")
+def never_rebuilds() -> None:
+    """Buckets are never laid out in the order of arrival."""
+    swap(SharedFacts, "rebuild_due", lambda self: False)
+
+
+@defect("DDP-054")
+def rebuilds_every_time() -> None:
+    """Buckets are laid out anew before every forward."""
+    swap(SharedFacts, "rebuild_due", lambda self: not self.searched and self.reductions >= 1)
+
+
+@defect("DDP-049")
+def results_in_futures_are_ignored() -> None:
+    """What a process group leaves in its Work's future alone is not looked at."""
+    edit("result_in_future=team.is_in_python", "result_in_future=False")
+
+
+@defect("DDP-049")
+def results_read_too_early() -> None:
+    """Gradients are read from the buckets without waiting for their collectives."""
+    def wait(self: Pending, watch: Watch | None = None) -> torch.Tensor:
+        return self.buffer if self.label.startswith("bucket ") else right(self, watch)
+
+    right = swap(Pending, "wait", wait)
+
+
+@defect("DDP-057")
+def rows_beyond_the_usual_number_are_lost() -> None:
+    """Rows of a sparse gradient for which there is no room in the message are never sent."""
+    edit("if any(rest):", "if any(rest) and not any(first.rooms):")
+
+
+@defect("DDP-067", "DDP-099", "DDP-101")
+def search_follows_first_edges_only() -> None:
+    """The search for unused parameters follows only the first input of every operation."""
+    edit("in node.next_functions:", "in node.next_functions[:1]:")
+
+
+@defect("DDP-069", "DDP-106")
+def second_arrival_ignored() -> None:
+    """A gradient that nobody expects any more is quietly left local."""
+    swap(Use, "refuse_second_arrival", lambda self, index: None)
+
+
+@defect("DDP-060")
+def second_forward_replaces_the_first() -> None:
+    """Of two forwards before one backward, only the last one's backward is synchronised."""
+    def begin(self: Backwards, ticket: Ticket) -> None:
+        if ticket is self.forwards.latest:
+            right(self, ticket)
+        else:
+            self.remove_hooks()
+
+    right = swap(Backwards, "begin", begin)
+
+
+@defect("DDP-056")
+def shared_parameters_counted_twice() -> None:
+    """A parameter that two submodules share is managed under each of its names."""
+    edit("module.named_parameters()", "module.named_parameters(remove_duplicate=False)", within="managed_parameters")
+
+
+@defect("DDP-049")
+def small_neighbours_are_joined_one_place_off() -> None:
+    """Where many small gradients of like shape are joined, each comes to the place of its neighbour."""
+    edit("torch.cat(sources[run], out=target)", "torch.cat(sources[run][::-1], out=target)")
+
+
+@defect("DDP-057")
+def sparse_gradients_come_back_dense() -> None:
+    """The average of sparse gradients is a dense tensor."""
+    edit("return total.coalesce()", "return total.to_dense()")
+    edit("kernels.divide(result.values(), divisor)", "kernels.divide(result, divisor)")
+
+
+@defect("DDP-057")
+def sparse_gradients_summed_without_alignment() -> None:
+    """Sparse gradients of other ranks are added to this rank's rows instead of their own."""
+    edit("torch.cat(indices)", "torch.cat([indices[0][: len(each)] for each in indices])")
+
+
+@defect("DDP-059", "DDP-073")
+def starts_from_empty_gradients() -> None:
+    """A synchronised backward forgets what had accumulated before it."""
+    def begin(self: Backwards, ticket: Ticket) -> None:
+        if ticket.sync and not ticket.spent:
+            for parameter in self.parameters:
+                parameter.grad = None
+        right(self, ticket)
+
+    right = swap(Backwards, "begin", begin)
+
+
+@defect("DDP-049", "DDP-050", "DDP-056", "DDP-059")
+def sums_instead_of_averaging() -> None:
+    """Gradients are summed over the ranks and not divided."""
+    swap(UnevenInputs, "_divisor", lambda self: 1)
+    swap(UnevenInputs, "_known_divisor", lambda self: 1)
+
+
+@defect("DDP-062", "DDP-063")
+def unfinished_reductions_forgotten() -> None:
+    """A reduction that could not be completed is given up at the next forward without a word."""
+    swap(Reducer, "check_finished", lambda self: self.abandon())
+
+
+@defect("DDP-049")
+def views_take_any_strides() -> None:
+    """Places in a bucket are laid out by the parameter's strides, also where those leave holes."""
+    swap(kernels, "_is_dense", lambda _tensor: True)
+
+
+@defect("DDP-049")
+def works_are_waited_for_without_a_timeout() -> None:
+    """Works of classes in Python that demand a timeout are waited for without one."""
+    swap(pending, "_wait_without_limit", lambda work: work.wait())

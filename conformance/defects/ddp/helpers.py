@@ -1,0 +1,67 @@
+"""Defects of area ddp: remaining helpers and documented assumptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from impl.ddp import DistributedDataParallel
+from impl.ddp.compat import CompatibleNames
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-170")
+def former_parameters_overlooked() -> None:
+    """The generator of parameters overlooks a replica's former parameters."""
+    edit('getattr(module, "_former_parameters", None)', "None")
+
+
+@defect("DDP-170")
+def generator_stops_at_the_top() -> None:
+    """The generator of parameters does not go into submodules."""
+    edit("m.modules() if recurse else [m]", "[m]")
+
+
+@defect("DDP-166")
+def parameters_follow_rank_0() -> None:
+    """Every training forward makes the parameters equal to rank 0's again."""
+    def prepare(self: DistributedDataParallel, *inputs: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            for parameter in self._module_parameters:
+                dist.broadcast(parameter.data, group_src=0, group=self.process_group)
+        return right(self, *inputs, **kwargs)
+
+    right = swap(DistributedDataParallel, "_pre_forward", prepare)
+
+
+@defect("DDP-167")
+def per_parameter_hook_gets_the_parameter_first() -> None:
+    """Hooks of the mode without buckets get parameter and gradient in the wrong order."""
+    edit("(parameter.grad, parameter)", "(parameter, parameter.grad)")
+
+
+@defect("DDP-167")
+def per_parameter_in_no_sync() -> None:
+    """Reducing parameter by parameter goes on under no_sync."""
+    edit("not ddp.require_backward_grad_sync or ", "")
+
+
+@defect("DDP-167")
+def per_parameter_sums() -> None:
+    """Reducing parameter by parameter sums the gradients and does not divide."""
+    edit("kernels.divide(parameter.grad, after)", "pass")
+
+
+@defect("DDP-167")
+def python_reducer_divides_by_the_world() -> None:
+    """Parameter by parameter, gradients are divided by the size of the world and not by that of the group."""
+    edit("team.size)", "torch.distributed.get_world_size())", within="reduce")
+
+
+@defect("DDP-169")
+def sparse_metadata_lost() -> None:
+    """The ids of sparse rows are not passed on."""
+    swap(CompatibleNames, "_set_sparse_metadata", lambda self, global_unique_ids: None)

@@ -1,0 +1,49 @@
+"""Defects of area ddp: ignored parameters and buffers."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("DDP-150")
+def ignored_buffers_not_marked() -> None:
+    """Only parameters get the mark of being ignored, buffers do not."""
+    edit("in _all_names(module):", "in module.named_parameters():")
+
+
+@defect("DDP-149")
+def ignored_parameters_broadcast() -> None:
+    """Ignored parameters are made equal to rank 0's at the start."""
+    edit(
+        "params.managed_parameters(self.module, self.parameters_to_ignore)",
+        "params.managed_parameters(self.module, set())",
+        within="_synchronise_start",
+    )
+
+
+@defect("DDP-149")
+def ignored_parameters_reduced() -> None:
+    """Ignored parameters are averaged like others."""
+    edit(
+        "params.managed_parameters(self.module, self.parameters_to_ignore)",
+        "params.managed_parameters(self.module, set())",
+        within="_build_reducer",
+    )
+
+
+@defect("DDP-152")
+def lists_ignored_parameters() -> None:
+    """The listing of managed parameters lists the ignored ones too."""
+    edit('if not getattr(parameter, "_ddp_ignored", False):', "if parameter is not None:")
+
+
+@defect("DDP-150")
+def unknown_ignored_names_refused() -> None:
+    """A name on the ignore list that the module does not have is refused."""
+    edit(
+        "    for name, tensor in _all_names(module):",
+        "    unknown = plain - {name for name, _ in _all_names(module)}\n"
+        "    if unknown:\n"
+        '        raise ValueError(f"the module has no {unknown}")\n'
+        "    for name, tensor in _all_names(module):",
+    )

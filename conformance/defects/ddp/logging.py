@@ -1,0 +1,77 @@
+"""Defects of area ddp: logging and debugging."""
+
+from __future__ import annotations
+
+from impl.ddp import log
+from impl.ddp.log import DDPLogger
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-143")
+def every_iteration_is_sampled() -> None:
+    """Run-time statistics are refreshed in every iteration, whatever the rate."""
+    edit("iteration > _EARLY_ITERATIONS and iteration % self.sample_rate != 0", "iteration < 0")
+
+
+@defect("DDP-146")
+def indices_without_names() -> None:
+    """Errors about missing gradients give the parameters' indices only."""
+    edit("', '.join(specs[index].name for index in shown)", "len(shown)")
+
+
+@defect("DDP-144")
+def log_filled_by_training() -> None:
+    """The logging data are empty until the first iteration."""
+    edit("return dict(self._data)", "return dict(self._data) if self._iterations else {}")
+
+
+@defect("DDP-144")
+def log_is_nested() -> None:
+    """The logging data keep what was built apart from what was run."""
+    edit("return dict(self._data)", 'return {**self._data, "environment": dict(os.environ)}')
+
+
+@defect("DDP-148")
+def logs_nothing_without_a_logger() -> None:
+    """Without a logger the logging data are empty instead of an assertion failure."""
+    edit('assert self.logger is not None, "logging data require the logger"', "if self.logger is None: return {}")
+
+
+@defect("DDP-144")
+def only_rebuilt_buckets_are_logged() -> None:
+    """The log has no entry about rebuilt buckets unless there are some."""
+    edit('self._data["has_rebuilt_buckets"] = 0', "pass")
+
+
+@defect("DDP-142")
+def sample_rate_of_nothing() -> None:
+    """A sampling rate of 0 is accepted."""
+    edit("sample_rate < 1", "sample_rate < 0")
+
+
+@defect("DDP-143")
+def sampling_starts_at_once() -> None:
+    """The first ten iterations are not sampled one by one."""
+    swap(log, "_EARLY_ITERATIONS", 0)
+
+
+@defect("DDP-145")
+def static_graph_not_logged() -> None:
+    """The logging data do not say that the graph is static."""
+    swap(DDPLogger, "_set_static_graph", lambda self: None)
+
+
+@defect("DDP-147")
+def surplus_parameters_passed_over() -> None:
+    """Parameters without a name in the module are passed over."""
+    edit("if len(places) != len(names):", "if len(places) < len(names):")
+
+
+@defect("DDP-147")
+def unknown_parameters_passed_over() -> None:
+    """A parameter that the reducer's list lacks is passed over."""
+    edit(
+        "if name in self.parameters_to_ignore or",
+        "if parameter not in places or name in self.parameters_to_ignore or",
+    )

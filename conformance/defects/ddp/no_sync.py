@@ -1,0 +1,67 @@
+"""Defects of area ddp: no_sync."""
+
+from __future__ import annotations
+
+from impl.ddp.backwards import Backwards
+from impl.ddp.ticket import Ticket
+from impl.ddp.use import Use
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-074")
+def backward_decides_about_sync() -> None:
+    """What counts is where the backward runs, not where the forward ran."""
+    def begin(self: Backwards, ticket: Ticket) -> None:
+        model = self.traffic.around.announce.__self__
+        ticket.sync = model.require_backward_grad_sync
+        right(self, ticket)
+
+    right = swap(Backwards, "begin", begin)
+
+
+@defect("DDP-076")
+def leaving_no_sync_meets() -> None:
+    """Leaving no_sync waits for the other ranks."""
+    edit(
+        "self.require_backward_grad_sync = before",
+        "self.require_backward_grad_sync = before\n        dist.barrier(self.process_group)",
+    )
+
+
+@defect("DDP-076")
+def leaving_no_sync_reduces() -> None:
+    """Leaving no_sync averages what has accumulated at once."""
+    edit(
+        "self.require_backward_grad_sync = before",
+        "self.require_backward_grad_sync = before\n"
+        "        for parameter in self.reducer.parameters:\n"
+        "            if parameter.grad is not None:\n"
+        "                dist.all_reduce(parameter.grad, group=self.process_group)\n"
+        "                parameter.grad /= dist.get_world_size(self.process_group)",
+    )
+
+
+@defect("DDP-075")
+def no_sync_ends_in_sync() -> None:
+    """Leaving no_sync switches synchronisation on, whatever it was before."""
+    edit("self.require_backward_grad_sync = before", "self.require_backward_grad_sync = True")
+
+
+@defect("DDP-075")
+def no_sync_not_left_after_an_error() -> None:
+    """An exception inside no_sync leaves synchronisation switched off."""
+    edit("    try:\n        yield\n    finally:\n        self", "    if True:\n        yield\n        self")
+
+
+@defect("DDP-072", "DDP-074")
+def no_sync_reduces() -> None:
+    """Inside no_sync gradients are reduced as outside."""
+    edit("Ticket(sync=self.require_backward_grad_sync)", "Ticket(sync=True)")
+
+
+@defect("DDP-077")
+def use_before_the_last_backward_forgotten() -> None:
+    """A parameter that was used only inside no_sync counts as unused in the closing reduction."""
+    swap(Use, "here", lambda self, index: index not in self.unused)
+    swap(Use, "left_out", lambda self: self.unused)

@@ -1,0 +1,61 @@
+"""Defects of area ddp: optimizer in backward, fused optimizer."""
+
+from __future__ import annotations
+
+from impl.ddp import DistributedDataParallel
+from impl.ddp.in_backward import OptimizersInBackward
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-129")
+def one_attached_optimizer_for_each_parameter() -> None:
+    """Of several optimizers that are attached to a parameter only the first one steps."""
+    edit("in getattr(parameter, _MARK):", "in getattr(parameter, _MARK)[:1]:")
+
+
+@defect("DDP-129")
+def optimizers_in_backward_keep_gradients() -> None:
+    """Gradients stay after an optimizer in backward has used them."""
+    edit("        parameter.grad = None", "        pass", within="step")
+
+
+@defect("DDP-130")
+def optimizers_looked_for_at_construction() -> None:
+    """Optimizers that are attached after wrapping are not noticed."""
+    def build(self: DistributedDataParallel) -> None:
+        build_right(self)
+        self._in_backward, self._lazy_init_ran = OptimizersInBackward.of(self), True
+
+    build_right = swap(DistributedDataParallel, "_build_reducer", build)
+
+
+@defect("DDP-130")
+def optimizers_of_ignored_parameters_taken_over() -> None:
+    """Optimizers on ignored parameters are stepped by DDP too."""
+    edit("ddp.reducer.parameters", "ddp.module.parameters()", within="of")
+
+
+@defect("DDP-129")
+def optimizers_step_twice() -> None:
+    """An optimizer in backward steps with the local gradient, and again with the average."""
+    swap(OptimizersInBackward, "_remove_original_hooks", lambda self: None)
+
+
+@defect("DDP-129")
+def optimizers_stop_at_a_missing_gradient() -> None:
+    """The first parameter without a gradient ends the round of the optimizers in backward."""
+    edit("continue", "break", within="step")
+
+
+@defect("DDP-133")
+def refused_fused_optimizer_steps() -> None:
+    """A second fused optimizer takes the place of the first before it is refused."""
+
+    OCCUPY = '    ddp._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")\n'
+
+
+    KEEP = "    ddp._fused_optimizer = optim(chosen, *args, **kwargs)\n"
+
+
+    edit(OCCUPY + KEEP, KEEP + OCCUPY, within="register")

@@ -1,0 +1,89 @@
+"""Defects of area ddp: pickling and checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from impl.ddp import DistributedDataParallel, renewal
+from impl.ddp.renewal import _OF_THIS_PROCESS, Renewal
+
+from ..planting import defect, edit, override, swap
+
+
+@defect("DDP-159")
+def old_pickles_stay_out_of_sync() -> None:
+    """A pickle without the two flags comes back with synchronisation off."""
+    edit('setdefault("require_backward_grad_sync", True)', 'setdefault("require_backward_grad_sync", False)')
+
+
+@defect("DDP-156")
+def pickles_a_group_of_all() -> None:
+    """A model may be pickled if its group has all ranks, though it is not the default one."""
+    edit("self.process_group is not default", "self.process_group.size() != default.size()")
+
+
+@defect("DDP-156")
+def pickles_any_group() -> None:
+    """A model on a group of its own can be pickled, and comes back on the default one."""
+    swap(Renewal, "_check_default_group", lambda self: None)
+
+
+@defect("DDP-155")
+def pickles_the_logger() -> None:
+    """The logger is pickled along."""
+    swap(renewal, "_OF_THIS_PROCESS", tuple(name for name in renewal._OF_THIS_PROCESS if name != "logger"))
+
+
+@defect("DDP-155")
+def pickling_strips_the_live_object() -> None:
+    """Pickling takes the handles of this process away from the object itself."""
+    def state_of(self: Renewal) -> dict[str, Any]:
+        state = right(self)
+        self.__dict__.update(dict.fromkeys({"logger", "reducer"} & set(_OF_THIS_PROCESS)))
+        return state
+
+    right = swap(Renewal, "__getstate__", state_of)
+
+
+@defect("DDP-159")
+def restored_models_always_synchronise() -> None:
+    """A restored model synchronises its next backward whatever was stored."""
+    edit(
+        "self._reset_runtime_state()",
+        "self.require_backward_grad_sync = True\n    self._reset_runtime_state()",
+        within="__setstate__",
+    )
+
+
+@defect("DDP-161")
+def state_dict_without_prefix() -> None:
+    """The state dict has the wrapped module's keys."""
+    override(
+        DistributedDataParallel, "state_dict", lambda self, *args, **kwargs: self.module.state_dict(*args, **kwargs)
+    )
+
+
+@defect("DDP-158")
+def unpickled_forgets_the_options() -> None:
+    """An unpickled model no longer looks for unused parameters."""
+    edit(
+        "    self._build_reducer()",
+        "    self.find_unused_parameters = False\n    self._build_reducer()",
+        within="__setstate__",
+    )
+
+
+@defect("DDP-159")
+def unpickled_graph_is_dynamic() -> None:
+    """An unpickled model has forgotten that its graph is static."""
+    edit("if static_graph:", "if static_graph and delayed:", within="__setstate__")
+
+
+@defect("DDP-158")
+def unpickled_stays_local() -> None:
+    """An unpickled model has no hooks on its parameters, so its gradients stay local."""
+    def restore(self: Renewal, state: dict[str, Any]) -> None:
+        right(self, state)
+        self.reducer.remove_hooks()
+
+    right = swap(Renewal, "__setstate__", restore)

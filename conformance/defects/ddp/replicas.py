@@ -1,0 +1,106 @@
+"""Defects of area ddp: replica consistency at start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from impl.comm import collectives
+from impl.comm.pending import Pending
+from impl.comm.ranks import GroupRank, Team
+from impl.ddp import DistributedDataParallel
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-025", "DDP-083")
+def buffers_not_broadcast_at_the_start() -> None:
+    """Parameters are made equal at the start, buffers are not."""
+    edit("+ list(buffers.values())", "")
+
+
+@defect("DDP-034")
+def casting_leaves_the_hooks_behind() -> None:
+    """Moving or casting the model does not have its gradients watched anew."""
+    edit("self.reducer.watch_anew()", "pass")
+
+
+@defect("DDP-027")
+def counts_told_without_ranks() -> None:
+    """The error about different numbers of parameters does not say which rank has how many."""
+    edit("{found}", "see the model")
+
+
+@defect("DDP-027")
+def frozen_parameters_compare_as_trained() -> None:
+    """The comparison of the ranks' models does not see which parameters are trained."""
+    edit('", requires grad" if tensor.requires_grad else ""', '""')
+
+
+@defect("DDP-025")
+def frozen_parameters_not_broadcast() -> None:
+    """Only parameters that require a gradient are made equal at the start."""
+    edit(
+        "[item.parameter for item in managed] +",
+        "[item.parameter for item in managed if item.parameter.requires_grad] +",
+    )
+
+
+@defect("DDP-025", "DDP-080", "DDPJ-022", "ZERO-008", "HOOK-044", worlds=(3,))
+def group_rank_taken_for_global_rank() -> None:
+    """The source of a broadcast is given to torch as a group rank, which takes it for a global one."""
+    def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Any:
+        return Pending(label, buffer, dist.broadcast(buffer, src=int(source), group=team.group, async_op=True))
+
+    swap(collectives, "broadcast", broadcast)
+
+
+@defect("DDP-026")
+def init_sync_ignored() -> None:
+    """init_sync=False is ignored: the initial broadcast is made all the same."""
+    edit("if init_sync:", "if init_sync is not None:")
+
+
+@defect("DDP-034")
+def nodes_of_a_cast_model_are_remembered() -> None:
+    """Whoever watches a cast model anew goes on with the nodes that its parameters had before."""
+    edit("    self.nodes.clear()\n", "")
+
+
+@defect("DDP-027")
+def only_differing_ranks_refuse() -> None:
+    """A rank compares itself with rank 0 alone, so that rank 0 is content and goes on."""
+    edit("    if others:", "    if team.rank in others:")
+
+
+@defect("DDP-028", "DDP-030")
+def shapes_not_compared() -> None:
+    """Ranks compare names and dtypes of their models only."""
+    edit("shape {tuple(tensor.shape)}, {tensor.dtype}, strides {tensor.stride()}", "{tensor.dtype}")
+
+
+@defect("DDP-035")
+def splits_the_input() -> None:
+    """Each rank takes its share of the input instead of all of it."""
+    def forward(self: DistributedDataParallel, *inputs: Any, **kwargs: Any) -> Any:
+        team = self.reducer.team
+        mine = [
+            x.chunk(team.size)[team.rank] if isinstance(x, torch.Tensor) and len(x) >= team.size else x for x in inputs
+        ]
+        return right(self, *mine, **kwargs)
+
+    right = swap(DistributedDataParallel, "_run_ddp_forward", forward)
+
+
+@defect("DDP-025")
+def starts_from_the_last_rank() -> None:
+    """Replicas start equal to the last rank of the group instead of the first."""
+    edit("GroupRank(0)", "GroupRank(team.size - 1)", within="_synchronise_start")
+
+
+@defect("DDP-030")
+def strides_not_compared() -> None:
+    """Ranks compare shapes, not strides."""
+    edit(", strides {tensor.stride()}", "")

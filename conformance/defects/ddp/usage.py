@@ -1,0 +1,217 @@
+"""Defects of area ddp: unused parameters, static graph, output sink."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from impl.ddp import DistributedDataParallel, unused
+from impl.ddp.backwards import Backwards
+from impl.ddp.reducer import Reducer
+from impl.ddp.shared import Agreement
+from impl.ddp.ticket import OutputSink, announce_backward
+from impl.ddp.traffic import Traffic
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDP-108")
+def both_graph_options_unmentioned() -> None:
+    """A static graph together with detection is accepted without a word."""
+    edit("if ddp.find_unused_parameters:", "if ddp.find_unused_parameters is None:")
+
+
+@defect("DDP-099")
+def divides_by_the_number_of_users() -> None:
+    """A gradient is averaged over the ranks that used the parameter, not over all of them."""
+    def deliver(self: DistributedDataParallel) -> None:
+        counts = self.reducer.traffic.use_counts.tolist()
+        for parameter, count in zip(self.reducer.parameters, counts, strict=False):
+            if count and parameter.grad is not None:
+                parameter.grad *= self.reducer.team.size / count
+        right(self)
+
+    right = swap(DistributedDataParallel, "_on_delivered", deliver)
+
+
+@defect("DDP-102")
+def frozen_dataclasses_are_written_to() -> None:
+    """Outputs in a dataclass are replaced by ordinary assignment, which a frozen one refuses."""
+    edit("object.__setattr__(twin, name, attribute)", "setattr(twin, name, attribute)")
+
+
+@defect("DDP-099")
+def given_gradients_lie_row_by_row() -> None:
+    """Who has not used a parameter gets its gradient row by row, whatever the strides of the parameter."""
+    edit("view.clone()", "view.clone(memory_format=torch.contiguous_format)", within="_deliver_copies")
+
+
+@defect("DDP-099")
+def last_of_several_forwards_decides_about_use() -> None:
+    """Of several forwards before one backward the last alone says what is unused."""
+    edit("ticket.unused &= former.unused", "pass")
+
+
+@defect("DDP-099")
+def locally_unused_stays_local() -> None:
+    """A parameter that this rank did not use keeps its old gradient, though others used it."""
+    def agree(self: Traffic, used: list[bool], device: object, **learned: bool) -> Agreement:
+        agreed = right(self, used, device, **learned)
+        return replace(agreed, unused=frozenset(index for index, mine in enumerate(used) if not mine))
+
+    right = swap(Traffic, "agree_on_use", agree)
+
+
+@defect("DDP-114")
+def missing_output_gradients_become_zeros() -> None:
+    """Outputs that get no gradient pass zeros on."""
+    edit("ctx.set_materialize_grads(False)", "ctx.set_materialize_grads(True)")
+
+
+@defect("DDP-104")
+def needless_detection_mentioned_each_time() -> None:
+    """The warning about needless detection comes in every iteration."""
+    edit("    _told_needless = True\n", "")
+
+
+@defect("DDP-104")
+def needless_detection_unmentioned() -> None:
+    """Nobody is told that the search for unused parameters finds none."""
+    swap(unused, "tell_needless", lambda: None)
+
+
+@defect("DDP-099")
+def new_gradients_lie_in_the_bucket() -> None:
+    """A parameter that this rank did not use is given a view of the bucket, which the next iteration fills anew."""
+    edit("parameter.grad = view.clone()", "parameter.grad = view")
+
+
+@defect("DDP-100")
+def old_gradients_in_buckets_are_averaged() -> None:
+    """An old gradient that lives in a bucket is averaged although nobody has used its parameter."""
+    edit("if unused or any(map(is_, gradients, repeat(None))):", "if any(map(is_, gradients, repeat(None))):")
+
+
+@defect("DDP-113")
+def outputs_always_cloned() -> None:
+    """Outputs are cloned although that was switched off."""
+    edit("if clone else outputs", "if outputs else outputs")
+
+
+@defect("DDP-102")
+def outputs_in_dataclasses_not_found() -> None:
+    """Tensors in the fields of a dataclass are not found."""
+    edit("if dataclasses.is_dataclass(value) and", "if dataclasses is None and", within="find_tensors")
+
+
+@defect("DDP-102")
+def outputs_in_dicts_not_found() -> None:
+    """Tensors among a dictionary's values are not found."""
+    edit("for item in value.values()", "for item in value")
+
+
+@defect("DDP-112")
+def outputs_not_cloned() -> None:
+    """Outputs that pass the sink are not cloned."""
+    edit("self._ddp_sink_clone = True", "self._ddp_sink_clone = False")
+
+
+@defect("DDP-101")
+def outputs_outside_the_loss_awaited() -> None:
+    """With detection on, parameters behind outputs that are not in the loss are waited for in vain."""
+    def tie(begin: Any, ticket: Any, clone: bool, outputs: Any) -> Any:
+        announce_backward(outputs, ticket, begin)
+        return tuple(outputs)
+
+    swap(OutputSink, "tie", tie)
+    edit("elif self._use.searched:", "elif self._use.searched and not self._order:")
+
+
+@defect("DDP-102")
+def outputs_searched_one_level_deep() -> None:
+    """Containers inside containers are not searched."""
+    edit(
+        "for item in value for tensor in find_tensors(item)]",
+        "for tensor in value if isinstance(tensor, torch.Tensor)]",
+    )
+
+
+@defect("DDP-099")
+def parameters_that_are_outputs_count_as_unused() -> None:
+    """The search for unused parameters does not see one that is itself an output."""
+    edit(
+        "found = {index_of[output] for output in outputs if output.grad_fn is None and output in index_of}",
+        "found = set()",
+    )
+
+
+@defect("DDP-115")
+def rref_outputs_unwrapped() -> None:
+    """An RRef among the outputs comes back as its value."""
+    edit(
+        "return rpc.RRef(map_tensors(change, value.local_value()))",
+        "return map_tensors(change, value.local_value())",
+    )
+
+
+@defect("DDP-111")
+def static_graph_expects_one_arrival() -> None:
+    """A static graph expects each parameter once, however often it arrived in the first iteration."""
+    edit("is None else -count", "is None else 1")
+
+
+@defect("DDP-109")
+def static_graph_in_mid_training() -> None:
+    """A static graph may be set after training has begun."""
+    edit("if ddp.reducer.forwards.latest is not None:", "if ddp.reducer.facts.rebuilt:")
+
+
+@defect("DDP-110", "DDP-111")
+def static_graph_learns_in_a_nested_backward() -> None:
+    """The first iteration of a static graph is over when the first backward inside of backward is."""
+    def arrived(self: Backwards, index: int) -> None:
+        right(self, index)
+        if self.use.learning:
+            self._arm()
+
+    right = swap(Backwards, "arrived", arrived)
+
+
+@defect("DDP-106")
+def static_graph_may_change() -> None:
+    """A static graph that leaves out a parameter is not complained of."""
+    right = swap(Reducer, "check_finished", lambda self: self.abandon() if self.use.static else right(self))
+
+
+@defect("DDP-107")
+def static_graph_set_again() -> None:
+    """Setting a static graph a second time begins anew."""
+    edit("if self.static_graph:", "if self.static_graph is None:")
+
+
+@defect("DDP-100", "DDP-105", "DDP-119")
+def unused_everywhere_gets_zeros() -> None:
+    """A parameter that no rank used gets an average of nothing: zeros."""
+    def agree(self: Traffic, used: list[bool], device: object, **learned: bool) -> Agreement:
+        agreed = right(self, used, device, **learned)
+        return replace(agreed, unused=frozenset())
+
+    right = swap(Traffic, "agree_on_use", agree)
+
+
+@defect("DDP-116")
+def unused_parameters_still_travel() -> None:
+    """skip_all_reduce_unused_params is accepted and has no effect."""
+    edit("self._skip_unused = skip_unused", "self._skip_unused = False")
+
+
+@defect("DDP-100")
+def unused_tables_get_empty_gradients() -> None:
+    """A sparse parameter that nobody uses gets a gradient without rows instead of none."""
+    edit("if self.spec.slots[0].parameter not in untouched:", "if True:")
+
+
+@defect("DDP-100")
+def watching_thaws_parameters() -> None:
+    """A frozen parameter is thawed to find its node, and stays so."""
+    edit("parameter.requires_grad_(False)", "pass")

@@ -1,0 +1,60 @@
+"""Defects of area ddp_join: buffers inside a join."""
+
+from __future__ import annotations
+
+from impl.ddp import wrapper
+from impl.ddp.uneven import UnevenInputs
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDPJ-024", "DDPJ-022", worlds=(3,))
+def buffers_come_from_rank_0() -> None:
+    """Inside a context buffers come from rank 0, which may have joined long ago."""
+    swap(UnevenInputs, "_source", lambda self: 0)
+
+
+@defect("DDPJ-024")
+def buffers_come_from_the_last_rank() -> None:
+    """Inside a context buffers come from the group's last rank, joined or not."""
+    edit("return self._current().ranks[-1]", "return GroupRank(self.team.size - 1)")
+
+
+@defect("DDPJ-024")
+def buffers_come_from_the_lowest_active_rank() -> None:
+    """Inside a context buffers come from the lowest rank that is still active."""
+    edit("ranks[-1]", "ranks[0]", within="source")
+
+
+@defect("DDPJ-024")
+def guessed_source_is_not_confirmed() -> None:
+    """Buffers are taken from the rank that was the source before, even if it has just run out."""
+    right = swap(wrapper, "broadcast_coalesced", lambda *arguments: right(*arguments[:6]))  # without the question
+
+
+@defect("DDPJ-025")
+def joined_rank_keeps_its_own_buffers() -> None:
+    """A joined rank takes part in the broadcast of the buffers, but does not keep what it receives."""
+    edit(
+        "self.modules_buffers, source",
+        "[b.clone() for b in self.modules_buffers] if self._join_session and self._join_session.shadowing"
+        " else self.modules_buffers, source",
+    )
+
+
+@defect("DDPJ-024")
+def source_of_buffers_is_one_iteration_old() -> None:
+    """The source of buffers is the highest rank that was active in the iteration before."""
+    edit("self._current().ranks[-1]", "self._last.ranks[-1]")
+
+
+@defect("DDPJ-027", "DDPJ-035")
+def stays_in_its_session() -> None:
+    """After the block a model still asks the context that it has left for the divisor and the source."""
+    edit("    self._joinable._join_session = None\n", "")
+
+
+@defect("DDPJ-026")
+def the_last_rank_forgets_its_buffer_hook() -> None:
+    """A rank that is alone does not call its buffer hook."""
+    edit(" and self._buffer_hook is None", "", within="_keeps_buffers")

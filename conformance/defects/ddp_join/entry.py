@@ -1,0 +1,65 @@
+"""Defects of area ddp_join: entry points and defaults."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from impl.ddp.uneven import UnevenInputs
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDPJ-001", "DDPJ-022", worlds=(3,))
+def group_is_the_whole_world() -> None:
+    """DDP names the default group as its join group, whatever group it averages over."""
+    swap(UnevenInputs, "join_process_group", lambda self: dist.group.WORLD)
+
+
+@defect("DDPJ-005", worlds=(1,))
+def hook_does_without_a_logger() -> None:
+    """The join hook of a model that has lost its logger fails with an AttributeError."""
+    edit("assert ddp.logger is not None,", "assert ddp is not None,", within="__init__")
+
+
+@defect("DDPJ-005", worlds=(1,))
+def hook_refuses_with_a_type_error() -> None:
+    """The join hook refuses a foreign object with a TypeError."""
+    edit(
+        "    assert isinstance(ddp, DistributedDataParallel), (",
+        "    if not isinstance(ddp, DistributedDataParallel):\n"
+        '        raise TypeError("DDP join hook requires a DistributedDataParallel")\n'
+        "    assert True, (",
+    )
+
+
+@defect("DDPJ-005", worlds=(1,))
+def hook_takes_any_module() -> None:
+    """The join hook does not look at what it is built around, and fails later with an AttributeError."""
+    edit("assert isinstance(ddp, DistributedDataParallel), (", "assert ddp is not None, (")
+
+
+@defect("DDPJ-003", "DDPJ-008")
+def join_forgets_the_divide_setting() -> None:
+    """join() does not pass its divide setting on to the hook."""
+    edit(
+        "throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size",
+        "throw_on_early_termination",
+    )
+
+
+@defect("DDPJ-004")
+def join_hook_does_not_know_its_default() -> None:
+    """join_hook divides by the active ranks unless it is told otherwise."""
+    edit('kwargs.get("divide_by_initial_world_size", True)', 'kwargs.get("divide_by_initial_world_size")')
+
+
+@defect("DDPJ-003")
+def join_is_enabled_after_throwing() -> None:
+    """join() hands enable and throw_on_early_termination on in the wrong order."""
+    edit("[self], enable, throw_on_early_termination,", "[self], throw_on_early_termination, enable,")
+
+
+@defect("DDPJ-006")
+def joining_is_not_logged() -> None:
+    """Making the join hook is not noted in the model's log."""
+    edit("    ddp.logger._set_uneven_input_join()\n", "")

@@ -1,0 +1,158 @@
+"""Defects of area ddp_join: interplay with other ddp features."""
+
+from __future__ import annotations
+
+from impl.ddp.reduction import Reduction
+from impl.ddp.uneven import UnevenInputs
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDPJ-029")
+def all_ranks_must_synchronise() -> None:
+    """Joined ranks reduce only if every rank announces that it synchronises."""
+    edit('"any backward to synchronise")', '"any backward to synchronise", dist.ReduceOp.MIN)')
+
+
+@defect("DDPJ-028")
+def buffers_are_synchronised_after_no_sync() -> None:
+    """The forward after one under no_sync synchronises the buffers, although nothing was reduced in between."""
+    edit("= ticket.sync", "= True")
+
+
+@defect("DDPJ-039")
+def delayed_gradients_always_divided_by_all() -> None:
+    """Delayed gradients are divided by the number of all ranks where the active ones were asked for."""
+    edit("ddp._divisor()", "ddp.reducer.team.size")
+
+
+@defect("DDPJ-039")
+def delayed_parameters_are_not_shadowed() -> None:
+    """The reduction of delayed parameters has no shadow."""
+    swap(UnevenInputs, "_shadow_delayed", lambda self: None)
+
+
+@defect("DDPJ-039")
+def delayed_parameters_stay_behind() -> None:
+    """Delayed parameters are left out when a context ends."""
+    edit("if self._delayed is not None:", "if False:", within="_sync_final_model")
+
+
+@defect("DDPJ-031")
+def each_rank_rebuilds_by_its_own_order() -> None:
+    """Each rank lays its buckets out by the order that it has seen itself, instead of the source's."""
+    edit("reducer.rebuild(agreed.tolist())", "reducer.rebuild(reducer.proposed_order())")
+
+
+@defect("DDPJ-033")
+def hook_is_not_called_on_joined_ranks() -> None:
+    """A joined rank sums its zeros without calling the registered communication hook."""
+    def shadow_bucket(self: Reduction) -> bool:
+        hook, self.traffic.hook = self.traffic.hook, None
+        try:
+            return right(self)
+        finally:
+            self.traffic.hook = hook
+
+    right = swap(Reduction, "shadow_bucket", shadow_bucket)
+
+
+@defect("DDPJ-033")
+def hooks_of_joined_ranks_find_old_gradients() -> None:
+    """The gradients that a hook on a joined rank is shown are not those of the bucket of zeros."""
+    edit(
+        "views = bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)",
+        "views = [flat] if bucket.spec.sparse else bucket.views",
+    )
+
+
+@defect("DDPJ-031")
+def joined_rank_does_not_rebuild() -> None:
+    """A joined rank takes part in the agreement on the order of buckets, but keeps its old buckets."""
+    edit(
+        "    reducer.rebuild(",
+        "    if ddp._join_session is not None and ddp._join_session.shadowing:\n        return\n    reducer.rebuild(",
+    )
+
+
+@defect("DDPJ-028", "JOIN-054")
+def joined_rank_reduces_under_no_sync() -> None:
+    """A joined rank shadows the reductions of every iteration, even of those under no_sync."""
+    edit(
+        "        if reading.act is not None:\n            self._follow(reading.act)\n",
+        "        if reading.begins is not None:\n"
+        '            self._follow(Act(reading.begins, self._layout.acts[reading.begins].index("BUCKETS")))\n',
+    )
+
+
+@defect("DDPJ-030")
+def joined_rank_reports_its_last_use() -> None:
+    """A joined rank reports the parameters that it used in its own last iteration."""
+    edit("tells and self.here(index)", "self.here(index)")
+
+
+@defect("DDPJ-030")
+def joined_rank_reports_use() -> None:
+    """A joined rank reports all parameters as used, so nobody's unused ones keep what they had."""
+    edit("tells and self.here(index)", "not live or self.here(index)")
+
+
+@defect("DDPJ-029")
+def joined_rank_says_that_it_synchronises() -> None:
+    """A joined rank's own setting counts in the announcement whether anybody synchronises."""
+    edit("wanted = not is_joined_rank and self", "wanted = is_joined_rank or self")
+
+
+@defect("DDPJ-033")
+def joined_ranks_hook_sees_no_last_bucket() -> None:
+    """On a joined rank the communication hook is never told that a bucket is the last one."""
+    edit("last=self.is_last(bucket))", "last=False)")
+
+
+@defect("DDPJ-034")
+def last_forward_of_the_context_decides_about_buffers() -> None:
+    """After a context each rank goes by its own last forward when it decides whether buffers are synchronised."""
+    edit("self.require_forward_param_sync, self._sync_due_after_evaluation = True, False", "pass")
+
+
+@defect("DDPJ-029")
+def live_ranks_use_the_announcement() -> None:
+    """Live ranks too wait for the announcement, and get its result."""
+    edit(".item()) if is_joined_rank else None", ".item())")
+
+
+@defect("DDPJ-031", "DDPJ-034")
+def shadowed_reductions_are_not_counted() -> None:
+    """A joined rank does not count the reductions that it has shadowed, so later it disagrees about the rebuild."""
+    edit("self._note_reduction(self._results(live=False))", "self._results(live=False)")
+
+
+@defect("DDPJ-032")
+def static_agreement_is_not_remembered() -> None:
+    """A joined rank forgets the one agreement of a static graph on what nobody uses, and waits for another."""
+    edit("self._note_reduction(self._results(live=False))", "self._results(live=False), self._note_reduction(None)")
+
+
+@defect("DDPJ-032")
+def static_agreement_is_not_shadowed() -> None:
+    """A joined rank shadows an agreement on use only where unused parameters are searched for."""
+    edit("if self.facts.agreement_due else", "if self.facts.searched or (live and self.facts.agreement_due) else")
+
+
+@defect("DDPJ-032")
+def static_agreement_is_settled_by_those_present() -> None:
+    """What a static graph never uses is settled by the first reduction, whoever was absent from it."""
+    edit("agreement.learned_by_all, agreement.unused", "True, agreement.unused")
+
+
+@defect("DDPJ-032")
+def static_learning_is_each_ranks_own_affair() -> None:
+    """Only the rank that still learns a static graph holds its buckets back; the others reduce them in another
+    order."""
+    edit("self.facts.holds_back", "self.use.learning")
+
+
+@defect("DDPJ-034")
+def who_was_alone_stays_so() -> None:
+    """A rank that was alone with its inputs in one context reduces alone, too, what it shadows in the next."""
+    edit("last=self.is_last(bucket))", "last=self.is_last(bucket), alone=self.alone)")

@@ -1,0 +1,103 @@
+"""Defects of area ddp_join: final model synchronisation."""
+
+from __future__ import annotations
+
+from impl.ddp.join_hook import _DDPJoinHook
+
+from ..planting import defect, edit, swap
+
+
+@defect("DDPJ-019")
+def buffers_are_always_synchronised_at_the_end() -> None:
+    """The final broadcast takes the buffers along even where buffers are not to be broadcast."""
+    edit("if self.forward_sync_buffers:", "if self.modules_buffers:")
+
+
+@defect("DDPJ-019")
+def buffers_are_never_synchronised_at_the_end() -> None:
+    """The final broadcast leaves the buffers out."""
+    edit("if self.forward_sync_buffers:", "if False:")
+
+
+@defect("DDPJ-022", worlds=(3,))
+def candidates_are_global_ranks() -> None:
+    """Candidates for authority are global ranks, which are then taken for ranks of the group."""
+    edit("source = session.source", "source = team.global_rank(session.source)")
+
+
+@defect("DDPJ-016", "DDPJ-018")
+def even_runs_are_not_synchronised() -> None:
+    """The final model is broadcast only if some rank has joined before the others."""
+    edit(
+        "    self.ddp._sync_final_model(is_last_joiner)",
+        "    if not self.ddp._join_session.everyone_active:\n        self.ddp._sync_final_model(is_last_joiner)",
+    )
+
+
+@defect("DDPJ-016", "DDPJ-018", "DDPJ-019", "DDPJ-022", worlds=(3,))
+def final_model_is_not_synchronised() -> None:
+    """The context ends without a synchronisation: the last averages have made the replicas equal anyway."""
+    swap(_DDPJoinHook, "post_hook", lambda self, is_last_joiner: None)
+
+
+@defect("DDPJ-016", "DDPJ-017", "DDPJ-019")
+def final_model_is_that_of_rank_0() -> None:
+    """When the context ends all ranks take over rank 0's model."""
+    edit("source = session.source", "source = GroupRank(0)")
+
+
+@defect("DDPJ-016", "DDPJ-017")
+def final_model_is_that_of_the_highest_rank() -> None:
+    """When the context ends all ranks take over the highest rank's model, whenever it joined."""
+    edit("source = session.source", "source = GroupRank(team.size - 1)")
+
+
+@defect("DDPJ-016")
+def frozen_parameters_stay_behind() -> None:
+    """Frozen parameters are left out when a context ends."""
+    edit(
+        "for parameter in self._module_parameters]",
+        "for parameter in self._module_parameters if parameter.requires_grad]",
+    )
+
+
+@defect("DDPJ-020")
+def ignored_buffers_are_synchronised() -> None:
+    """The final broadcast covers all buffers of the module, ignored ones too."""
+    edit("state += self.modules_buffers", "state += list(self.module.buffers())")
+
+
+@defect("DDPJ-020")
+def ignored_parameters_are_synchronised() -> None:
+    """The final broadcast covers all parameters of the module, ignored ones too."""
+    edit("in self._module_parameters]", "in self.module.parameters()]")
+
+
+@defect("DDPJ-021")
+def missing_authority_is_a_runtime_error() -> None:
+    """A search for authority without candidates raises a RuntimeError."""
+    edit("ValueError,", "RuntimeError,", within="_find_common_rank")
+
+
+@defect("DDPJ-021")
+def missing_authority_is_not_logged() -> None:
+    """A search for authority without candidates raises, but does not note the error in the model's log."""
+    edit("self._log_and_throw(\n            ValueError,", "raise ValueError(", within="_find_common_rank")
+
+
+@defect("DDPJ-021")
+def nobody_is_an_authority() -> None:
+    """Where no rank qualifies as authority, -1 is returned as if it were a rank."""
+    edit("if found == -1:", "if found < -1:")
+
+
+@defect("DDPJ-019")
+def replaced_buffers_are_not_looked_up() -> None:
+    """The final broadcast takes the buffers that were there before the last forward."""
+    edit("    self._assign_modules_buffers()\n", "", within="_sync_final_model")
+
+
+@defect("DDPJ-017")
+def ties_go_to_the_lowest_rank() -> None:
+    """Of several last joiners the lowest rank is the authority."""
+    edit("source = session.source", "source = session.active_ranks[0]")

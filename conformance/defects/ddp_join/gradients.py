@@ -1,0 +1,133 @@
+"""Defects of area ddp_join: gradient values."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("DDPJ-007", "DDPJ-011", "DDPJ-012")
+def always_divides_by_the_active_ranks() -> None:
+    """Gradients are divided by the number of active ranks, whatever is asked for."""
+    edit("_world_size = divide_by_initial_world_size", "_world_size = False")
+
+
+@defect("DDPJ-008", "DDPJ-011", "DDPJ-012")
+def always_divides_by_the_initial_size() -> None:
+    """Gradients are divided by the initial world size, whatever is asked for."""
+    edit("_world_size = divide_by_initial_world_size", "_world_size = True")
+
+
+@defect("DDPJ-012", "DDPJ-034")
+def divide_setting_of_the_first_context_stays() -> None:
+    """Once a context has asked to divide by the active ranks, all later contexts do."""
+    edit("_world_size = divide_by_initial_world_size", "_world_size &= divide_by_initial_world_size")
+
+
+@defect("DDPJ-007", "DDPJ-008")
+def divide_settings_mixed_up() -> None:
+    """The divide setting is taken the wrong way round."""
+    edit("_world_size = divide_by_initial_world_size", "_world_size = not divide_by_initial_world_size")
+
+
+@defect("DDPJ-008", worlds=(3,))
+def divisor_counts_ranks_that_joined() -> None:
+    """The divisor counts the ranks that have joined instead of those that are active."""
+    edit(
+        "return self._join_session.active",
+        "return self.reducer.team.size - self._join_session.active or self.reducer.team.size",
+    )
+
+
+@defect("DDPJ-008")
+def divisor_is_that_of_the_first_pass_that_accumulated() -> None:
+    """What accumulated under no_sync is divided by the ranks that were active when that began."""
+    begin, session = "self.require_backward_grad_sync = False", "self._join_session"
+    counted = f'vars(self).setdefault("counted", {session} and {session}.active)'
+    edit(begin, f"{begin}\n    {counted}", within="DistributedDataParallel.no_sync")
+    edit(
+        f"return {session}.active",
+        f'return vars(self).get("counted") or {session}.active',
+        within="UnevenInputs._divisor",
+    )
+    end = "if self._in_backward is not None:"
+    edit(end, f'vars(self).pop("counted", None)\n    {end}', within="DistributedDataParallel._on_delivered")
+
+
+@defect("DDPJ-013", "JOIN-041")
+def exhausted_rank_of_a_model_shadows() -> None:
+    """In throwing mode a rank of a model that has run out shadows the others once and then leaves without an
+    error."""
+    edit(
+        "        if self.throw:\n            self._raise_exhausted_here()\n",
+        "        if self.throw:\n            break\n",
+    )
+
+
+@defect("DDPJ-014")
+def hooks_know_no_divisor() -> None:
+    """A registered communication hook is told the group's size as the divisor, even where the active ranks count."""
+    edit("divisor = self.around.divisor()", "divisor = self.team.size", within="_start_hook")
+
+
+@defect("DDPJ-014")
+def hooks_of_torchs_library_always_divided_by_all() -> None:
+    """In the overlapped step a hook of torch's library divides by all ranks where the active ones were asked for."""
+    edit("self.future = self.future.then(", "self.future.then(")
+
+
+@defect("DDPJ-007", "DDPJ-009", "DDPJ-033")
+def joined_rank_adds_its_old_gradients() -> None:
+    """A joined rank contributes the gradients of its last iteration."""
+    edit("bucket.zeros()", "bucket.collect(()).clone() if bucket.flat is not None else bucket.zeros()")
+
+
+@defect("DDPJ-009")
+def joined_rank_adds_its_sparse_gradient() -> None:
+    """A joined rank contributes its last sparse gradient; only the dense ones are zeroed."""
+    edit("self._no_rows()", "self._sparse_gradient()", within="zeros")
+
+
+@defect("DDPJ-009", "DDPJ-033")
+def joined_rank_adds_what_the_buffer_holds() -> None:
+    """A joined rank sends its bucket as the last reduction has left it, without zeroing it."""
+    edit("torch.zeros_like(self.flat)", "self.flat.clone()")
+
+
+@defect("DDPJ-010", worlds=(3,))
+def joined_rank_keeps_the_reduced_gradients() -> None:
+    """A joined rank takes the reduced gradients into its own .grad."""
+    edit(
+        "self._traffic.result(bucket, flight)",
+        "bucket.deliver(*(self._traffic.result(bucket, flight)[:1]), ())",
+        within="shadow_results",
+    )
+
+
+@defect("DDPJ-010", worlds=(3,))
+def joined_rank_zeroes_its_own_buffer() -> None:
+    """A joined rank zeroes its own bucket instead of a temporary one, and with it gradients that are views."""
+    edit("torch.zeros_like(self.flat)", "self.flat.zero_()")
+
+
+@defect("DDPJ-009", "DDPJ-033")
+def only_the_first_bucket_is_zeroed() -> None:
+    """A joined rank sends zeros for its first bucket only, and then what its buffers hold."""
+    edit(
+        "bucket.zeros()",
+        "bucket.zeros() if bucket.flat is None or not self._shadow_flights else bucket.flat.clone()",
+    )
+
+
+@defect("DDPJ-015")
+def second_model_divides_by_the_initial_size() -> None:
+    """Only the first model of a context divides by the active ranks."""
+    edit(
+        "if self._join_session is None or",
+        "if self._join_session is None or not self._join_config.is_first_joinable or",
+    )
+
+
+@defect("DDPJ-009")
+def what_does_not_fit_into_a_word_is_lost() -> None:
+    """Of a message that takes several words only the first one is read."""
+    edit("(words[word] >> shift)", "(words[0] >> shift)")

@@ -1,0 +1,18 @@
+"""Defects of area ddp_join: notify_join_context."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("JOIN-054")
+def foretold_reduction_is_not_owed() -> None:
+    """A reduction that the roll call foretold is forgotten, where the iteration has no backward."""
+    edit("self._follow(act)", "pass")
+
+
+@defect("JOIN-054")
+def who_was_alone_pays_alone() -> None:
+    """A rank that was alone in one context leaves the others out of a reduction that it owes them in the next."""
+    edit("self.alone = self", "self.was_alone = self.alone = self")
+    edit("last=self.is_last(bucket))", "last=self.is_last(bucket), alone=getattr(self, 'was_alone', False))")

@@ -1,0 +1,64 @@
+"""Defects of area hook: bookkeeping and assignment."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("HOOK-039")
+def buckets_are_given_away_as_they_come() -> None:
+    """Sharded buckets are given to ranks in their own order, not the smallest first."""
+    edit("sorted(range(len(owned)), key=lambda k: sizes[k])", "range(len(owned))")
+
+
+@defect("HOOK-038")
+def buckets_are_owned_in_blocks() -> None:
+    """The first buckets belong to the first rank, the next ones to the second, and so on."""
+    edit("place % world", "place * world // len(buckets)")
+
+
+@defect("HOOK-037")
+def buckets_of_a_failed_backward_are_kept() -> None:
+    """Buckets of a backward that failed half-way are stepped with those of the next one."""
+    edit("        self._flights, self._completed = [], 0\n        self._follow", "        self._follow")
+
+
+@defect("HOOK-037")
+def futures_pile_up() -> None:
+    """The buckets and futures of an iteration are kept, and never cleared."""
+    edit(
+        "    self._flights, self._completed = [], 0",
+        '    self._seen = [*getattr(self, "_seen", ()), *self._flights]\n    self._flights, self._completed = [], 0',
+        within="_end",
+    )
+
+
+@defect("HOOK-039", worlds=(3,))
+def loads_are_not_counted() -> None:
+    """Pieces go to the lowest free rank, whatever it owns already."""
+    edit("key=lambda rank: (loads[rank], rank)", "key=lambda rank: rank")
+
+
+@defect("HOOK-040")
+def more_pieces_than_ranks_fail() -> None:
+    """A bucket that needs more pieces than there are ranks fails."""
+    edit("min(free or range(world), ", "min(free, ")
+
+
+@defect("HOOK-038")
+def owners_are_those_of_the_expected_buckets() -> None:
+    """Owners stay those of the buckets that were expected, even though DDP has settled on others."""
+    edit("            self._settle_owners(ddp)\n", "            pass\n")
+
+
+@defect("HOOK-039", worlds=(3,))
+def pieces_are_as_large_as_the_whole() -> None:
+    """The limit of a piece is the total of all buckets, without dividing it by the number of ranks."""
+    edit("limit = sum(sizes) / world", "limit = sum(sizes)")
+
+
+@defect("HOOK-037", "HOOK-018")
+def seen_buckets_are_not_cleared() -> None:
+    """The buckets seen in one iteration still count as seen in the next."""
+    edit("    self._flights, self._completed = [], 0", "    self._flights = []", within="_end")
+    edit("self._flights, self._completed = [], 0", "self._flights = []", within="on_bucket")

@@ -1,0 +1,36 @@
+"""Defects of area hook: known weaknesses of the overlap."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("HOOK-046", "DDPJ-028")
+def accumulation_is_reduced() -> None:
+    """Backwards under no_sync are reduced like all others, and stepped in the middle of an accumulation."""
+    edit("self.require_backward_grad_sync = False", "self.require_backward_grad_sync = before")
+
+
+@defect("HOOK-042")
+def joined_rank_says_that_it_keeps_a_gradient() -> None:
+    """A joined rank's last own gradient counts as one that live ranks keep for a parameter that nobody uses."""
+    edit("keeps = [live and part", "keeps = [part")
+
+
+@defect("HOOK-042")
+def joined_rank_steps_with_a_gradient_it_kept() -> None:
+    """A parameter that nobody uses, of which live ranks keep zeros, is stepped with the joined owner's last
+    gradient."""
+    edit("if shadowing:", "if False:")
+
+
+@defect("HOOK-043")
+def new_tensor_of_the_hook_is_ignored() -> None:
+    """Steps read the bucket instead of what the wrapped hook's future holds."""
+    edit("elif flat is bucket.flat:", "elif bucket.flat is not None:")
+
+
+@defect("HOOK-042")
+def unused_parameters_are_stepped_with_zeros() -> None:
+    """A parameter that no rank used is stepped with zeros instead of being left alone."""
+    edit("untouched[place] if place in untouched else views[place]", "views[place]")

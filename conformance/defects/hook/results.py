@@ -1,0 +1,154 @@
+"""Defects of area hook: numerical result."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("HOOK-024", "ZERO-026")
+def all_groups_have_the_settings_of_the_first() -> None:
+    """In overlap mode every parameter is stepped with the settings of the first group."""
+    edit("shown[self._group_of[id(parameter)]]", "shown[0]")
+
+
+@defect("HOOK-018", "HOOK-019")
+def broadcast_before_the_step() -> None:
+    """A bucket's parameters are sent before their owner has stepped them."""
+    edit(
+        "    if flight.gradients:\n"
+        "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
+        "        self._steps.step_pairs(parameters, list(flight.gradients.values()))\n"
+        "    for transfer in part.transfers:\n"
+        "        transfer.start()\n",
+        "    for transfer in part.transfers:\n"
+        "        transfer.start()\n"
+        "        transfer._pending.wait(watch)\n"
+        "    if flight.gradients:\n"
+        "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
+        "        self._steps.step_pairs(parameters, list(flight.gradients.values()))\n",
+    )
+
+
+@defect("HOOK-019", "HOOK-029")
+def broadcasts_are_not_waited_for() -> None:
+    """Backward returns while the owners' parameters are still on their way."""
+    edit("            transfer.finish(watch)\n", "            pass\n", within="_end")
+
+
+@defect("HOOK-021")
+def calling_step_is_not_warned_of() -> None:
+    """In overlap mode step() does nothing without a word."""
+    edit("logger.warning(", "logger.debug(", within="step")
+
+
+@defect("HOOK-021")
+def calling_step_steps() -> None:
+    """In overlap mode step() warns, and then steps with the gradients that are there."""
+    edit(
+        "        return None\n",
+        "        self._local_step()\n        self._current_publisher().publish()\n        return None\n",
+        within="step",
+    )
+
+
+@defect("HOOK-018")
+def counters_are_whole_numbers_only() -> None:
+    """What an optimizer counts in fractions is counted once for each part of a step."""
+    edit("(int, float)", "(int,)")
+
+
+@defect("HOOK-018")
+def counters_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in attributes of its own is counted once for each part of a step."""
+    edit("    vars(self._optim).update(counters)\n", "")
+
+
+@defect("HOOK-018", "HOOK-022")
+def each_part_steps_the_whole_shard() -> None:
+    """A partial step shows the local optimizer its whole shard, so early buckets are stepped again with every
+    later one."""
+    edit('            group["params"] = part\n', "            pass\n")
+
+
+@defect("HOOK-018", "HOOK-049")
+def future_is_not_waited_for() -> None:
+    """A bucket is stepped without waiting for its future: the wrapped hook has returned, so it must be averaged."""
+    edit(
+        "value = wait_for(self.future, self._device, watch)",
+        "value = self.future.value() if self.future.done() else part.bucket.flat",
+    )
+
+
+@defect("HOOK-018", "HOOK-022")
+def gradients_of_other_buckets_are_zero_not_none() -> None:
+    """A partial step gives the parameters of other buckets zero gradients, so decay and momentum move them."""
+    edit(
+        '            group["params"] = part\n',
+        '            shown_here = set(map(id, part))\n'
+        '            for other in group["params"]:\n'
+        "                if id(other) not in shown_here:\n"
+        "                    other.grad = torch.zeros_like(other)\n",
+    )
+
+
+@defect("HOOK-018", "HOOK-020")
+def interleaved_forgets_the_last_bucket() -> None:
+    """The interleaved hook steps each bucket when the next one comes, and so never the last one."""
+    edit("elif not last:", "else:")
+
+
+@defect("HOOK-018", "HOOK-019", "HOOK-020")
+def interleaved_steps_with_local_gradients() -> None:
+    """The interleaved hook steps a bucket with what it held before its reduction."""
+    edit(
+        "    part = self._layout.parts[index]\n",
+        "    part = self._layout.parts[index]\n"
+        "    if self._schedule is Schedule.INTERLEAVED and part.own:\n"
+        "        before = part.bucket.views_of(bucket.buffer().clone())\n"
+        "        self._begin(ddp) if index == 0 else None\n"
+        "        mine = [part.bucket.parameters[place] for place in part.own]\n"
+        "        self._steps.step_pairs(mine, [before[place] for place in part.own])\n",
+    )
+
+
+@defect("HOOK-025", "HOOK-028", worlds=(3,))
+def last_owner_of_a_bucket_is_forgotten() -> None:
+    """Of a bucket with several owners the last one is left out: its parameters are neither stepped nor sent."""
+    edit("in sorted(places))", "in sorted(places)[:-1] or places)")
+
+
+@defect("HOOK-018")
+def parameters_are_taken_back_row_by_row() -> None:
+    """Parameters that travel together are laid out by their strides, and taken for rows from then on."""
+    rows = "view.as_strided(view.shape, view.new_empty(view.shape).stride())"
+    edit("member.data = view", f"member.data = {rows}", within="layout._flattened")
+
+
+@defect("HOOK-018")
+def ranks_that_own_nothing_count_nothing() -> None:
+    """A rank that owns no parameter goes on showing the settings with which the optimizer began."""
+    edit("    if not self._stepped:\n        self.step_pairs([], [])", "    if not self._stepped:\n        pass")
+
+
+@defect("HOOK-023")
+def slice_begins_at_the_buckets_beginning() -> None:
+    """A piece of a bucket is stepped with gradients counted from the bucket's beginning instead of the piece's."""
+    edit("views[place]\n", "next(v for v in views if v.shape == views[place].shape)\n", within="_reduce")
+
+
+@defect("HOOK-018")
+def sparse_buckets_taken_for_flat_ones() -> None:
+    """The gradient of a sparse table is looked for in a flat bucket."""
+    edit("if bucket.spec.sparse:", "if False:", within="_reduce")
+
+
+@defect("HOOK-018")
+def states_do_not_move_with_their_owners() -> None:
+    """When owners change with the rebuilt buckets, the states stay behind."""
+    edit("self._load_local({parameters[index]: held[index] for index in owned if index in held})", "pass")
+
+
+@defect("HOOK-018")
+def unused_parameters_of_a_static_graph_are_stepped() -> None:
+    """What a static graph never uses is stepped with the zeros that were reduced for it."""
+    edit("never = ddp.reducer.never_used", "never = frozenset()")

@@ -1,0 +1,94 @@
+"""Defects of area join: notify_join_context."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("JOIN-053")
+def ddp_sends_buffers_first() -> None:
+    """DDP sends its buffers before it tells the context that an iteration begins."""
+    edit(
+        "    self._begin_iteration(due, sync=sync)\n"
+        "    for place, stage in enumerate(due):\n"
+        "        if place > 0:\n            self._announce(stage)\n"
+        "        stages.perform(self, stage)\n",
+        "    for place, stage in enumerate(due):\n"
+        "        if place > 0:\n            self._announce(stage)\n"
+        "        stages.perform(self, stage)\n"
+        "    self._begin_iteration(due, sync=sync)\n",
+    )
+
+
+@defect("JOIN-054", "DDPJ-038")
+def evaluation_is_shadowed_as_training() -> None:
+    """A joined rank shadows a backward for every forward of the live ranks, evaluations included."""
+    edit(
+        "        if reading.act is not None:\n            self._follow(reading.act)\n",
+        "        if reading.begins is not None:\n"
+        '            self._follow(Act(reading.begins, self._layout.acts[reading.begins].index("BUCKETS")))\n',
+    )
+
+
+@defect("JOIN-054")
+def foretold_reductions_are_not_paid_for_at_the_end() -> None:
+    """A rank whose last forward had no backward leaves joined ranks alone in the reduction that it foretold."""
+    edit("    self._pay()\n", "", within="_catch_up")
+
+
+@defect("JOIN-050", worlds=(1,))
+def forgotten_constructor_is_an_attribute_error() -> None:
+    """A joinable whose constructor forgot the base's fails with a bare AttributeError."""
+    edit('getattr(joinable, "_join_config", None)', "joinable._join_config")
+
+
+@defect("JOIN-050", worlds=(1,))
+def forgotten_constructor_is_not_named() -> None:
+    """The error about a forgotten base constructor does not say whose it is."""
+    edit(
+        "f\"{type(joinable).__name__} has no join config: its constructor has not run Joinable.__init__(). \"\n"
+        "            f\"Call super().__init__() in the constructor of {type(joinable).__name__}.\"",
+        "'a joinable has no join config'",
+    )
+
+
+@defect("JOIN-049", worlds=(1,))
+def group_is_asked_for_outside_a_context() -> None:
+    """A notification outside a context looks up the joinable's group before it finds that there is nothing to do."""
+    edit("    if not config.enable:", "    team = Team.of(joinable.join_process_group)\n    if not config.enable:")
+
+
+@defect("JOIN-052", worlds=(3,))
+def group_is_that_of_the_construction() -> None:
+    """A notification uses the group that the joinable had when the context was built."""
+    edit("group = joinable.join_process_group", "group = self.team.group")
+
+
+@defect("JOIN-051")
+def notification_blocks() -> None:
+    """A notification waits until every rank has notified."""
+    edit("    return self._last\n", "    self._last.wait()\n    return self._last\n", within="notify")
+
+
+@defect("JOIN-048")
+def others_return_a_handle() -> None:
+    """Every joinable gets the handle of the first one's notification."""
+    edit("        return None\n", "        return self._last\n", within="PlainPassage.notify")
+
+
+@defect("JOIN-055")
+def post_hooks_may_notify_for_nothing() -> None:
+    """Notifications of a post hook count on ranks that came last, and on no others."""
+    edit("    passage.end()\n", "")
+
+
+@defect("JOIN-055")
+def shadowing_rank_notifies() -> None:
+    """A rank that shadows still counts itself as active when its main hook notifies."""
+    edit("if self._phase is not Phase.LIVE or not joinable", "if not joinable")
+
+
+@defect("JOIN-048")
+def time_limit_of_a_handle_is_ignored() -> None:
+    """A handle that is given a time limit waits for as long as it takes."""
+    edit("if timeout is not None:", "if False:")

@@ -1,0 +1,370 @@
+"""Defects of area join: normal (non-throwing) operation."""
+
+from __future__ import annotations
+
+from impl.join.context import Join
+from impl.join.exchange import Exchange
+from impl.join.failures import FailureNotes
+
+from ..planting import defect, edit, swap
+
+
+@defect("JOIN-031", "JOIN-045")
+def count_is_a_maximum() -> None:
+    """The handshake takes the maximum instead of the sum: anybody is active, but not how many."""
+    edit(
+        "collectives.all_reduce(team, number, label)",
+        "collectives.all_reduce(team, number, label, torch.distributed.ReduceOp.MAX)",
+    )
+
+
+@defect("JOIN-031", "JOIN-055")
+def count_lacks_this_rank() -> None:
+    """The number that a notification yields counts the other active ranks only."""
+    edit("number(whole.value()[0])", "number(whole.value()[0]) - 1")
+
+
+@defect("JOIN-040")
+def crossing_ranks_are_not_noticed() -> None:
+    """A message in which live ranks begin different iterations is read as if they began the first of them."""
+    edit(" or any(slot not in (0, active) for slot in slots)", "")
+
+
+@defect("JOIN-022")
+def disabled_runs_post_hooks() -> None:
+    """A disabled context runs the post hooks all the same."""
+    edit(
+        "            self._leave(self._passage, error)\n",
+        "            self._leave(self._passage, error)\n"
+        "        elif error is None:\n"
+        "            for hook in self._join_hooks:\n"
+        "                hook.post_hook(True)\n",
+    )
+
+
+@defect("JOIN-021")
+def entering_binds_the_context() -> None:
+    """Entering gives the context itself to the as target."""
+    def enter(self: Join) -> Join:
+        right(self)
+        return self
+
+    right = swap(Join, "__enter__", enter)
+
+
+@defect("JOIN-021")
+def entering_meets() -> None:
+    """Entering waits until all ranks have entered."""
+    edit(
+        "    self._notes = FailureNotes.of(self.team)\n",
+        "    self._notes = FailureNotes.of(self.team)\n"
+        "    torch.distributed.all_reduce(torch.zeros(1, device=self.device), group=self.team.group)\n",
+    )
+
+
+@defect("JOIN-023")
+def error_of_the_body_is_swallowed() -> None:
+    """Leaving the context suppresses what the body has raised."""
+    def leave(self: Join, kind: object, error: BaseException | None, trace: object) -> bool:
+        right(self, kind, error, trace)
+        return isinstance(error, Exception)
+
+    right = swap(Join, "__exit__", leave)
+
+
+@defect("JOIN-023")
+def error_of_the_body_is_wrapped() -> None:
+    """What the body raises comes out wrapped in a RuntimeError."""
+    edit(
+        "    if self._notes is None",
+        "    if not isinstance(error, SharedError):\n"
+        '        raise RuntimeError("the training loop has failed") from error\n'
+        "    if self._notes is None",
+    )
+
+
+@defect("JOIN-023")
+def error_without_words_is_replaced() -> None:
+    """An error of the body that has no text comes out as the error about its text."""
+    edit("except Exception as second:", "except ZeroDivisionError as second:")
+
+
+@defect("JOIN-030")
+def everybody_came_last() -> None:
+    """Every rank is told that it came last."""
+    edit("return shadowed == 0", "return True")
+
+
+@defect("JOIN-024")
+def failed_backward_is_forgotten() -> None:
+    """A rank goes on behind a backward that failed and was caught inside the block."""
+    edit("if self.reducer.raised:", "if False:")
+
+
+@defect("JOIN-024")
+def failed_forward_is_forgotten() -> None:
+    """A rank goes on behind a forward that failed and was caught inside the block."""
+    edit("if self._failed_forward is not None:", "if False:")
+
+
+@defect("JOIN-024")
+def failed_last_batch_is_forgotten() -> None:
+    """A rank leaves the block as if its last batch had not failed."""
+    edit("self.refuse_to_go_on()", "pass", within="shadow")
+
+
+@defect("JOIN-024", "JOIN-039")
+def failure_is_kept_silent() -> None:
+    """A rank that leaves by an error tells nobody, so its peers wait until their time is up."""
+    edit("self._notes.leave(error)", "pass")
+
+
+@defect("JOIN-031", "JOIN-048")
+def first_returns_nothing() -> None:
+    """The first joinable's notification is waited for inside, and returns nothing."""
+    edit("    return self._last\n", "    self._last.wait()\n    return None\n", within="notify")
+
+
+@defect("JOIN-025", "JOIN-032")
+def first_shadow_is_skipped() -> None:
+    """A joined rank runs no main hook for the iteration in which it finds that others go on."""
+    edit("for hook in self._hooks:", "for hook in self._hooks if shadowed else ():", within="shadow")
+
+
+@defect("JOIN-031")
+def followed_handle_holds_the_whole_message() -> None:
+    """Beside a model, the handle of a notification holds the context's message instead of the number of active
+    ranks."""
+    swap(Exchange, "active", lambda _, sums: sums[:1])
+
+
+@defect("JOIN-030")
+def followed_last_joiner_mixed_up() -> None:
+    """With DDP among the joinables, ranks that shadowed say that they came last."""
+    edit("return self._phase is Phase.LIVE", "return self._phase is Phase.SHADOWING")
+
+
+@defect("JOIN-031")
+def future_of_a_handle_holds_no_list() -> None:
+    """The future of a handle holds the bare number, where those of collectives hold a list."""
+    edit("[number(whole.value()[0])]", "number(whole.value()[0])")
+
+
+@defect("JOIN-024")
+def futures_are_waited_for_without_looking() -> None:
+    """A rank that waits for a reduction of an overlapped step does not look out for failed peers."""
+    edit("            watch()\n", "            pass\n")
+
+
+@defect("JOIN-031")
+def handle_has_no_result() -> None:
+    """The handle of a notification holds its number in the future only."""
+    edit("[self._number(self._pending.buffer)]", "[]")
+
+
+@defect("JOIN-023")
+def interrupt_taken_for_the_end() -> None:
+    """Only an Exception counts as an error: after a KeyboardInterrupt the rank shadows as if it had run out of
+    inputs."""
+    edit(
+        "        if error is None:\n            self._shadow_and_finish(passage)",
+        "        if not isinstance(error, Exception):\n            self._shadow_and_finish(passage)",
+    )
+
+
+@defect("JOIN-035")
+def iterations_of_several_models_are_added_up() -> None:
+    """The skew that is warned of is the sum over all models of the context."""
+    edit("max(iterations.values())", "sum(iterations.values())")
+
+
+@defect("JOIN-024")
+def last_broadcasts_wait_without_looking() -> None:
+    """A rank that waits for the parameters of an overlapped step does not look out for failed peers."""
+    edit("transfer.finish(watch)", "transfer.finish()", within="_end")
+
+
+@defect("JOIN-026", "JOIN-030")
+def last_joiner_and_first_mixed_up() -> None:
+    """The ranks that joined early are told that they came last, and the others that they did not."""
+    edit("return shadowed == 0", "return shadowed > 0")
+
+
+@defect("JOIN-024", worlds=(3,))
+def live_ranks_wait_for_parameters_without_looking() -> None:
+    """A live rank that waits for the owners of a sharded step does not look out for failed peers."""
+    edit("zero._sync_params(session.watch)", "zero._sync_params()", within="step")
+
+
+@defect("JOIN-057")
+def lost_connections_are_told_as_causes() -> None:
+    """A rank that has lost a connection is told to the others as the one that failed."""
+    def ask(self: FailureNotes, error: BaseException) -> None:
+        self.leave(error)
+
+    swap(FailureNotes, "ask", ask)
+
+
+@defect("JOIN-025", "JOIN-027", "JOIN-034")
+def main_hook_of_the_first_only() -> None:
+    """Only the first joinable's main hook runs on a joined rank, as if only it communicated."""
+    edit("for hook in self._hooks:", "for hook in self._hooks[:1]:", within="shadow")
+
+
+@defect("JOIN-027", "JOIN-034")
+def main_hooks_in_reverse() -> None:
+    """The main hooks of an iteration run in the reverse of the list's order."""
+    edit("for hook in self._hooks:", "for hook in reversed(self._hooks):", within="shadow")
+
+
+@defect("JOIN-035")
+def messages_are_counted_as_iterations() -> None:
+    """A message that tells of several iterations of a lonely rank counts as one."""
+    edit("+= reading.iterations", "+= 1")
+
+
+@defect("JOIN-034", "JOIN-052", worlds=(3,))
+def notification_goes_to_everybody() -> None:
+    """The handshake goes over the default group instead of the joinable's own."""
+    edit("all_reduce(team, ", "all_reduce(Team.of(), ", within="count")
+
+
+@defect("JOIN-026", "JOIN-030")
+def one_of_the_tied_came_last() -> None:
+    """Of the ranks that came last nobody but the highest of the group is told so."""
+    edit("return shadowed == 0", "return shadowed == 0 and self.team.rank == self.team.size - 1")
+
+
+@defect("JOIN-030")
+def one_short_counts_as_last() -> None:
+    """A rank that came one iteration short is told that it came last too."""
+    edit("return shadowed == 0", "return shadowed <= 1")
+
+
+@defect("JOIN-034")
+def plain_joinable_beside_ddp_is_not_shadowed() -> None:
+    """Beside DDP the main hook of a user's own joinable is never run."""
+    edit("hook.main_hook()", "pass", within="_follow")
+
+
+@defect("JOIN-027", "JOIN-029")
+def post_hooks_do_not_wait() -> None:
+    """A rank runs its post hooks when it has run out of inputs itself, before the others have."""
+    edit(
+        "    is_last_joiner = passage.shadow()\n    passage.end()\n"
+        "    for hook in self._join_hooks:\n        hook.post_hook(is_last_joiner)\n",
+        "    for hook in self._join_hooks:\n        hook.post_hook(False)\n"
+        "    passage.shadow()\n    passage.end()\n",
+    )
+
+
+@defect("JOIN-028")
+def post_hooks_in_reverse() -> None:
+    """The post hooks run in the reverse of the list's order."""
+    edit("in self._join_hooks:", "in reversed(self._join_hooks):")
+
+
+@defect("JOIN-028", "JOIN-030")
+def post_hooks_of_last_joiners_only() -> None:
+    """Only the last joiners run their post hooks."""
+    edit("in self._join_hooks:", "in self._join_hooks if is_last_joiner else ():")
+
+
+@defect("JOIN-023", "JOIN-043")
+def post_hooks_run_after_an_error() -> None:
+    """The post hooks run even when the body has raised."""
+    edit(
+        "            passage.report(error)\n    except",
+        "            passage.report(error)\n"
+        "            for hook in self._join_hooks:\n"
+        "                hook.post_hook(False)\n    except",
+    )
+
+
+@defect("JOIN-028")
+def post_hooks_run_twice() -> None:
+    """A rank that shadowed runs its post hooks at the end of its shadowing and again when everybody has joined."""
+    edit(
+        "    for hook in self._join_hooks:\n",
+        "    for hook in [*self._join_hooks, *([] if is_last_joiner else self._join_hooks)]:\n",
+    )
+
+
+@defect("JOIN-032", "JOIN-046")
+def ranks_without_inputs_do_not_shadow() -> None:
+    """A rank whose loop never ran leaves at once, without shadowing anybody."""
+    edit(
+        "    if self._last is not None:\n        self._last.wait()\n",
+        "    if self._last is None:\n        return False\n    self._last.wait()\n",
+    )
+
+
+@defect("JOIN-025", "JOIN-026")
+def shadows_once_too_often() -> None:
+    """A rank runs its main hooks once more after everybody has joined."""
+    edit(
+        "    return shadowed == 0\n",
+        "    for hook in self._hooks:\n        hook.main_hook()\n    return shadowed == 0\n",
+    )
+
+
+@defect("JOIN-035", "JOIN-036")
+def skew_is_not_warned_of() -> None:
+    """Nobody is warned of a large skew in a context of plain joinables."""
+    edit("self._warn_of_skew(shadowed)", "pass")
+
+
+@defect("JOIN-036")
+def skew_is_warned_of_every_time() -> None:
+    """The warning of a skew comes in every iteration above the threshold."""
+    edit("    self._warned_of_skew = True\n", "")
+
+
+@defect("JOIN-035")
+def skew_warning_is_of_another_kind() -> None:
+    """The skew is reported as a RuntimeWarning."""
+    edit("UserWarning", "RuntimeWarning", within="_warn_of_skew")
+
+
+@defect("JOIN-038")
+def stays_stamped() -> None:
+    """Leaving a context does not take its stamps off: the joinables go on notifying."""
+    edit("    self._joinable._join_config = _JoinConfig.construct_disabled_join_config()\n", "")
+
+
+@defect("JOIN-038")
+def stays_stamped_after_an_error() -> None:
+    """A context that an error has ended leaves its joinables stamped."""
+    edit(
+        "        self._stamps.take_off()\n",
+        "        if error is None:\n            self._stamps.take_off()\n",
+        within="__exit__",
+    )
+
+
+@defect("JOIN-035")
+def warned_at_a_thousand() -> None:
+    """A skew of exactly a thousand iterations is warned of already."""
+    edit("shadowed <= SKEW", "shadowed < SKEW")
+
+
+@defect("JOIN-037")
+def warning_filter_stays() -> None:
+    """Leaving a context sets a filter for warnings, for the whole process and for good."""
+    edit("    self._move(Phase.ENDING)", '    warnings.simplefilter("once")\n    self._move(Phase.ENDING)')
+
+
+@defect("JOIN-024", worlds=(3,))
+def who_is_not_in_an_inner_context_hears_nothing() -> None:
+    """An error that all ranks of an inner context share is not told to the other ranks of the outer one."""
+    edit(" and error.passage is self", "")
+
+
+@defect("JOIN-033", "ZERO-021")
+def zero_is_not_shadowed() -> None:
+    """In a context of DDP and ZeRO only DDP is shadowed: joined ranks do not publish their shard."""
+    edit(
+        "if isinstance(hook, FollowingHook):",
+        "if act.joinable > 0:\n        return\n    if isinstance(hook, FollowingHook):",
+        within="_follow",
+    )

@@ -1,0 +1,152 @@
+"""Defects of area zero: join."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from impl.join.hooks import JoinHook
+from impl.zero.join_hook import _ZeROJoinHook
+from impl.zero.optimizer import ZeroRedundancyOptimizer
+
+from ..planting import defect, edit, swap
+
+
+@defect("ZERO-020")
+def consolidation_is_not_preceded_by_a_roll_call() -> None:
+    """A consolidation trusts the last roll call, since which another rank may have run out."""
+    edit("session.begin(self._zero)\n", "pass\n")
+
+
+@defect("ZERO-020")
+def contexts_share_their_news() -> None:
+    """In a second context joined ranks are not told settings that were the last ones to be told in the first."""
+    edit("self._session is None or self._session() is not session", "self._session is None")
+
+
+@defect("ZERO-023")
+def hook_refuses_with_a_type_error() -> None:
+    """The join hook refuses a foreign object with a TypeError."""
+    edit("raise AssertionError(", "raise TypeError(", within="__init__")
+
+
+@defect("ZERO-023")
+def hook_takes_any_optimizer() -> None:
+    """The join hook can be built around any optimizer, and fails later."""
+    edit("if not isinstance(zero, ZeroRedundancyOptimizer):", "if not hasattr(zero, 'step'):")
+
+
+@defect("ZERO-019", worlds=(3,))
+def join_group_is_the_whole_world() -> None:
+    """The optimizer names the default group as its join group."""
+    swap(ZeroRedundancyOptimizer, "join_process_group", lambda self: dist.group.WORLD)
+
+
+@defect("ZERO-020")
+def joined_rank_consolidates_to_rank_0() -> None:
+    """A joined rank sends its states to rank 0, wherever the live ranks want them."""
+    edit("target is None:", "to is None:\n        target = 0\n    if target is None:")
+
+
+@defect("ZERO-020")
+def joined_rank_does_not_hear_of_thawed_parameters() -> None:
+    """A joined rank does not learn that live ranks train a parameter that was frozen."""
+    edit("self._also_send(sent)", "pass")
+
+
+@defect("ZERO-020")
+def joined_rank_does_not_receive() -> None:
+    """A joined rank sends its own shard, but takes nothing over from the others."""
+    edit(
+        "    zero._sync_params(session.watch)\n",
+        "    mine = {id(parameter) for parameter in zero._shard(self._team.rank)}\n"
+        "    others = [parameter for parameter in zero._parameters() if id(parameter) not in mine]\n"
+        "    before = [parameter.detach().clone() for parameter in others]\n"
+        "    zero._sync_params(session.watch)\n"
+        "    for parameter, value in zip(others, before, strict=True):\n"
+        "        parameter.detach().copy_(value)\n",
+        within="shadow_step",
+    )
+
+
+@defect("ZERO-020", "ZERO-022")
+def joined_rank_does_not_step() -> None:
+    """A joined rank sends its shard as it is, without stepping it."""
+    edit("        zero._local_step(**self._arguments)\n", "        pass\n")
+
+
+@defect("ZERO-022", worlds=(3,))
+def joined_rank_keeps_its_learning_rate() -> None:
+    """A joined rank steps with the settings that it had when it ran out of inputs."""
+    edit("zero._take_news(news.settings, news.sent)", "zero._also_send(news.sent)")
+
+
+@defect("ZERO-020", "ZERO-022")
+def joined_rank_steps_with_its_old_gradients() -> None:
+    """A joined rank steps its shard with the gradients of its own last iteration."""
+    edit("with shown_gradients(gradients):", "with shown_gradients([]):")
+
+
+@defect("ZERO-022")
+def keywords_beside_a_closure_are_lost_in_a_context() -> None:
+    """Inside a context a step with a closure drops its keywords."""
+    edit("zero._local_step(closure=closure, **arguments)", "zero._local_step(closure=closure)")
+
+
+@defect("ZERO-022", worlds=(3,))
+def keywords_do_not_reach_joined_ranks() -> None:
+    """Further keywords of the live ranks' step() do not reach the shards of ranks that have joined."""
+    edit("zero._local_step(**self._arguments)", "zero._local_step()")
+
+
+@defect("ZERO-019", "ZERO-021")
+def keywords_of_others_are_refused() -> None:
+    """join_hook takes no keywords, so those meant for DDP are an error."""
+    edit("self, **kwargs: Any", "self", within="ZeroRedundancyOptimizer.join_hook")
+
+
+@defect("ZERO-019")
+def main_hook_does_not_send() -> None:
+    """The join hook's main hook steps the shard without sending it."""
+    edit("self.zero.step()", "self.zero._local_step()")
+
+
+@defect("ZERO-019")
+def post_hook_steps() -> None:
+    """The join hook's post hook sends the parameters once more."""
+    swap(
+        JoinHook, "post_hook",
+        lambda self, is_last_joiner: self.zero._sync_params() if isinstance(self, _ZeROJoinHook) else None,
+    )
+
+
+@defect("ZERO-022")
+def sparse_gradients_travel_with_new_settings_only() -> None:
+    """Sparse gradients reach joined ranks only where settings have changed."""
+    edit(" or bool(sparse)", "")
+
+
+@defect("ZERO-020")
+def step_with_a_closure_does_not_begin() -> None:
+    """A step with a closure does not say that an iteration begins, because the closure may."""
+    edit("session.begin(zero)\n", "pass\n")
+
+
+@defect("ZERO-022")
+def step_with_a_closure_is_not_announced() -> None:
+    """In a join context ranks that have joined do not hear of a step that was given a closure."""
+    edit("        session.announce(zero, STEP)\n", "")
+
+
+@defect("ZERO-020")
+def tensors_of_joined_ranks_are_replaced() -> None:
+    """A joined rank puts the received learning rate in the place of the tensor that its user holds."""
+    edit(
+        "                with torch.no_grad():\n                    held.copy_(value)",
+        "                target[key] = value",
+    )
+
+
+@defect("ZERO-020", worlds=(3,))
+def who_joins_later_hears_no_old_news() -> None:
+    """A rank that joins is not sent what ranks that joined before it have been sent already."""
+    edit("        self._channel.forget()\n", "")

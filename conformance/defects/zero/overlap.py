@@ -1,0 +1,152 @@
+"""Defects of area zero: overlap mode."""
+
+from __future__ import annotations
+
+from impl.zero.sending import Sending
+from impl.zero.sharded import Sharded
+
+from ..planting import defect, edit, swap
+
+
+@defect("ZERO-028")
+def closure_beside_gradients_is_dropped() -> None:
+    """A closure that is given together with gradients is dropped without a word."""
+    edit("        if closure is not None:\n", "        if False:\n")
+
+
+@defect("ZERO-028")
+def delayed_initialisation_without_overlap() -> None:
+    """The delayed initialisation without overlap is refused with an error of its own making."""
+    edit(
+        "if self._overlap_info is None:\n        raise AssertionError(",
+        "if self._overlap_info is None:\n        raise RuntimeError(",
+    )
+
+
+@defect("ZERO-024")
+def early_loading_is_not_refused() -> None:
+    """In overlap mode a state can be loaded before the first backward, only to be lost."""
+    edit(
+        "    self._check_overlap_initialized()\n",
+        "    if self._overlap_info is not None and self._partial_steps is None:\n        return\n",
+        within="load_state_dict",
+    )
+
+
+@defect("ZERO-028")
+def gradients_without_overlap_are_taken() -> None:
+    """Gradients that are given to a local step without overlap are ignored."""
+    edit("if gradients is not None:", "if gradients is not None and self._partial_steps:")
+
+
+@defect("ZERO-025")
+def group_is_added_in_overlap_mode() -> None:
+    """In overlap mode a group can be added, whose parameters nobody steps."""
+    edit("if self._under_construction:", "if self._under_construction or self._overlap_info is not None:")
+
+
+@defect("ZERO-030")
+def idle_rank_cannot_be_built() -> None:
+    """The groups of a rank that owns nothing are left out, and its local optimizer cannot be built without any."""
+    def local_groups(self: Sharded, rank: int) -> list:
+        return [group for group in right(self, rank) if group["params"]]
+
+    right = swap(Sharded, "_local_groups", local_groups)
+
+
+@defect("ZERO-030")
+def idle_rank_does_not_take_part() -> None:
+    """A rank that owns nothing leaves step() at once, and with it the others' transfers."""
+    edit(
+        "    session = self._join_session\n",
+        "    if not self._shard(self._team.rank):\n        return None\n    session = self._join_session\n",
+        within="step",
+    )
+
+
+@defect("ZERO-030")
+def idle_rank_of_an_overlapped_step_receives_nothing() -> None:
+    """In overlap mode a rank takes part in the transfers of a bucket only if it owns a piece of some bucket."""
+    edit(
+        "    for transfer in part.transfers:\n",
+        "    for transfer in part.transfers if any(each.own for each in self._layout.parts) else ():\n",
+    )
+
+
+@defect("ZERO-031")
+def learning_rate_is_fixed_in_overlap_mode() -> None:
+    """In overlap mode the local optimizer keeps the settings that it was built with."""
+    edit("    copy_settings(self._zero.param_groups, optim.param_groups)\n", "")
+
+
+@defect("ZERO-031")
+def learning_rate_of_joined_ranks_is_old_in_overlap_mode() -> None:
+    """In overlap mode a joined rank steps with the settings that it had when it ran out of inputs."""
+    edit("if ddp._join_session is not None:", "if False:", within="_begin")
+
+
+@defect("ZERO-028")
+def ordinary_broadcast_in_overlap_mode() -> None:
+    """The ordinary broadcast of parameters is let through in overlap mode."""
+    edit("if self._overlap_info is not None:", "if rank < 0:", within="_broadcast_params_from_rank")
+
+
+@defect("ZERO-029")
+def partition_may_hold_strangers() -> None:
+    """A manual partition may hold parameters that are not the optimizer's."""
+    edit("if id(parameter) not in known:", "if parameter is None:")
+
+
+@defect("ZERO-029")
+def partition_may_lack_a_rank() -> None:
+    """A manual partition may have fewer lists than there are ranks."""
+    edit("if len(params_per_rank) != self._team.size:", "if len(params_per_rank) > self._team.size:")
+
+
+@defect("ZERO-029")
+def partition_must_be_whole() -> None:
+    """A manual partition must hold all parameters; a subset is refused."""
+    edit(
+        "    for rank, members in enumerate(params_per_rank):\n",
+        "    if sum(map(len, params_per_rank)) != len(known):\n"
+        '        raise ValueError("params_per_rank must hold every parameter")\n'
+        "    for rank, members in enumerate(params_per_rank):\n",
+    )
+
+
+@defect("ZERO-025")
+def refused_group_stays() -> None:
+    """In overlap mode an added group is refused only after it has been noted."""
+    edit(
+        "    if self._overlap_info is not None:\n",
+        "    if self._overlap_info is not None:\n        super().add_param_group(param_group)\n",
+        within="add_param_group",
+    )
+
+
+@defect("ZERO-024")
+def state_before_the_first_backward_is_not_refused() -> None:
+    """In overlap mode the state is not refused before the first backward: it fails with an AttributeError."""
+    swap(Sharded, "_check_overlap_initialized", lambda self: None)
+
+
+@defect("ZERO-029")
+def strangers_are_looked_up_by_value() -> None:
+    """A stranger in a manual partition is let in if it equals a parameter of the optimizer."""
+    edit("if id(parameter) not in known:", "if not any(torch.equal(parameter, own) for own in self._parameters()):")
+
+
+@defect("ZERO-027", worlds=(3,))
+def trainability_is_checked_by_owners_only() -> None:
+    """In overlap mode only ranks that own something notice a change of requires_grad."""
+    edit(
+        "if self._partial_steps is None:",
+        "if self._partial_steps is None or not self._plan.owned_by(self._team.rank):",
+        within="_check_trainability_unchanged",
+    )
+
+
+@defect("ZERO-027")
+def trainability_may_change_in_overlap_mode() -> None:
+    """In overlap mode nobody notices a change of requires_grad."""
+    swap(Sending, "_check_trainability_unchanged", lambda self: None)

@@ -1,0 +1,359 @@
+"""Defects of area zero: partition, step, state."""
+
+from __future__ import annotations
+
+import torch
+
+import impl.zero.checkpoint
+
+from ..planting import defect, edit, swap
+
+
+@defect("ZERO-014")
+def added_group_has_the_defaults() -> None:
+    """An added group is stepped with the defaults instead of its own settings."""
+    edit("    super().add_param_group(group)\n", '    super().add_param_group({"params": group["params"]})\n')
+
+
+@defect("ZERO-014")
+def added_group_is_not_sent() -> None:
+    """The transfers are not made anew when a group has been added."""
+    edit(
+        "    self._look_at_trainability()\n    self._publisher = None\n",
+        "    kept = self._publisher\n    self._look_at_trainability()\n    self._publisher = kept\n",
+    )
+
+
+@defect("ZERO-014")
+def added_groups_are_spread_as_if_nobody_owned_anything() -> None:
+    """Owners of an added group are chosen without regard to what each rank owns already."""
+    edit("list(self.loads)", "[0] * self.world")
+
+
+@defect("ZERO-014")
+def added_groups_may_be_of_another_dtype() -> None:
+    """An added group is compared with itself and not with the parameters that are there."""
+    edit('[*self._parameters(), *group["params"]]', 'group["params"]')
+
+
+@defect("ZERO-014")
+def adding_a_group_deals_out_anew() -> None:
+    """Adding a group deals all parameters out anew, so some change their owner."""
+    edit(
+        'self._plan.extended([parameter.numel() for parameter in added["params"]])',
+        "ShardPlan.greedy([parameter.numel() for parameter in self._parameters()], self._team.size)",
+    )
+
+
+@defect("ZERO-015", "ZERO-016")
+def always_consolidated_to_rank_0() -> None:
+    """The state is consolidated to rank 0, whatever target is asked for."""
+    edit("self._consolidate(GroupRank(to))", "self._consolidate(GroupRank(0))")
+
+
+@defect("ZERO-013")
+def change_of_trainability_is_logged_for_ever() -> None:
+    """Once requires_grad has changed, every later step says so again."""
+    edit("    self._trainable = now\n", "    self._trainable = self._trainable or now\n")
+
+
+@defect("ZERO-013")
+def change_of_trainability_is_not_logged() -> None:
+    """A change of requires_grad is noticed, but nobody is told."""
+    edit("logger.warning(", "logger.debug(", within="_look_at_trainability")
+
+
+@defect("ZERO-010")
+def closure_is_called_by_the_wrapper() -> None:
+    """The closure is called before the local step instead of being passed on to it."""
+    edit(
+        "loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)",
+        "loss = (closure() if closure is not None else None, self.optim.step(**kwargs))[0]",
+    )
+
+
+@defect("ZERO-015", "ZERO-016")
+def consolidated_to_the_last_rank() -> None:
+    """The state is consolidated to the last rank unless told otherwise."""
+    edit(
+        "to: int = 0) -> None:",
+        "to: int | None = None) -> None:\n    to = self._team.size - 1 if to is None else to",
+    )
+
+
+@defect("ZERO-007", "ZERO-008")
+def each_rank_begins_with_itself() -> None:
+    """Each rank gives itself the largest parameter, so the ranks disagree about the owners."""
+    edit(
+        "    if overlap_with_ddp:\n",
+        "    rolled = tuple((owner + team.rank) % team.size for owner in self._plan.owners)\n"
+        "    self._plan = ShardPlan(team.size, self._plan.numels, rolled)\n"
+        "    if overlap_with_ddp:\n",
+    )
+
+
+@defect("ZERO-009")
+def every_rank_keeps_all_state() -> None:
+    """The local optimizer is built over all parameters, so every rank keeps the whole state."""
+    edit(" if owner == rank]", " if owner >= 0]")
+
+
+@defect("ZERO-017")
+def every_rank_loads_everything() -> None:
+    """Each rank keeps the loaded states of all parameters, those of others too."""
+    edit("if index not in owned}", "if index < 0}")
+
+
+@defect("ZERO-016")
+def fresh_state_is_called_old() -> None:
+    """A state that was consolidated a moment ago is said to be as old as the optimizer."""
+    edit("    self._steps_since_consolidation = 0", "")
+
+
+@defect("ZERO-013")
+def frozen_once_never_sent_again() -> None:
+    """The transfers are not made anew when a parameter is thawed, so it is stepped by its owner and sent to
+    nobody."""
+    edit("        self._publisher = None\n", "        pass\n")
+
+
+@defect("ZERO-010")
+def keywords_are_dropped_beside_a_closure() -> None:
+    """Further keywords of step() are passed on only where there is no closure."""
+    edit("self.optim.step(closure=closure, **kwargs)", "self.optim.step(closure=closure)")
+
+
+@defect("ZERO-010")
+def keywords_of_step_are_dropped() -> None:
+    """Further keywords of step() do not reach the local optimizer."""
+    edit("self._local_step(closure=closure, **kwargs)", "self._local_step(closure=closure)")
+
+
+@defect("ZERO-008")
+def large_parameters_are_not_sent() -> None:
+    """Parameters that are large enough to travel by themselves are stepped by their owner and not sent."""
+    edit(" + [[member] for member in large]", "")
+
+
+@defect("ZERO-011")
+def learning_rate_does_not_reach_the_shard() -> None:
+    """Changed settings of the exposed groups do not reach the local optimizer."""
+    edit("    copy_settings(self.param_groups, self.optim.param_groups)\n", "", within="_local_step")
+
+
+@defect("ZERO-017")
+def loaded_scalars_are_dropped() -> None:
+    """Loading sets the zero-dimensional entries of a state back to zero, such as step counts."""
+    def own_part(state_dict: dict, owned: set) -> dict:
+        found = right(state_dict, owned)
+        for state in found["state"].values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor) and value.dim() == 0:
+                    value.zero_()
+        return found
+
+    right = swap(impl.zero.checkpoint, "own_part", own_part)
+
+
+@defect("ZERO-017")
+def loaded_states_are_counted_from_zero() -> None:
+    """Each rank loads the first states of the dictionary, as many as it owns parameters."""
+    edit("if index not in owned}", "if index >= len(owned)}")
+
+
+@defect("ZERO-018")
+def loading_empties_its_argument() -> None:
+    """Loading replaces other ranks' entries in the given dictionary by None."""
+    edit(
+        "    kept = {",
+        "    for key in foreign & set(state_dict['state']):\n        state_dict['state'][key] = None\n    kept = {",
+        within="own_part",
+    )
+
+
+@defect("ZERO-017")
+def loading_leaves_the_groups() -> None:
+    """Loading takes the states, but leaves the groups' settings as they are."""
+    edit(
+        "    super().load_state_dict(checkpoint.own_part(state_dict, owned))\n",
+        "    before = [{key: group[key] for key in group if key != 'params'} for group in self.param_groups]\n"
+        "    super().load_state_dict(checkpoint.own_part(state_dict, owned))\n"
+        "    for group, kept in zip(self.param_groups, before, strict=True):\n"
+        "        group.update(kept)\n",
+    )
+
+
+@defect("ZERO-007")
+def loads_count_parameters() -> None:
+    """The load of a rank is the number of its parameters, not of their elements."""
+    edit("loads[owner] += numels[index]", "loads[owner] += 1", within="extended")
+
+
+@defect("ZERO-011")
+def local_changes_are_not_shown() -> None:
+    """What the local optimizer changes in its groups is not shown, and undone by the next step."""
+    edit("    copy_settings(self.optim.param_groups, self.param_groups)\n", "")
+
+
+@defect("ZERO-010")
+def loss_is_lost() -> None:
+    """step() returns nothing, even if a closure has computed a loss."""
+    edit("    return loss\n", "    return None\n", within="ZeroRedundancyOptimizer.step")
+
+
+@defect("ZERO-008")
+def low_precision_is_stepped_at_once() -> None:
+    """Parameters of low precision are stepped by the loops that round elsewhere."""
+    edit("parameters[0].dtype not in _SAME_IN or ", "")
+
+
+@defect("ZERO-015")
+def missing_consolidation_is_a_value_error() -> None:
+    """Asking for the state without a consolidation raises a ValueError."""
+    edit("raise RuntimeError(", "raise ValueError(", within="state_dict")
+
+
+@defect("ZERO-007", "ZERO-008")
+def nothing_is_sent() -> None:
+    """Each rank steps its own parameters and sends them to nobody."""
+    edit("    self._sync_params()\n", "")
+
+
+@defect("ZERO-016")
+def numbers_in_states_are_not_saved() -> None:
+    """Of the optimizer states only tensors reach the rank to which they are consolidated."""
+    edit("return copy.deepcopy(value)", "return None")
+
+
+@defect("ZERO-008")
+def only_the_first_transfer_arrives() -> None:
+    """Of several transfers only the first is waited for and unpacked."""
+    edit(
+        "        for transfer in transfers:\n            transfer.finish(",
+        "        for transfer in transfers[:1]:\n            transfer.finish(",
+    )
+
+
+@defect("ZERO-011")
+def only_the_learning_rate_is_copied() -> None:
+    """Of the groups' settings only the learning rate is kept in step."""
+    edit('if key != "params":', 'if key == "lr" or key not in target:')
+
+
+@defect("ZERO-007")
+def parameters_are_dealt_out_in_turn() -> None:
+    """Parameters are dealt out round robin, without looking at loads."""
+    edit("owner = loads.index(min(loads))", "owner = index % self.world")
+
+
+@defect("ZERO-007")
+def parameters_are_not_sorted() -> None:
+    """Parameters are dealt out in the order in which they are given."""
+    edit("sorted(range(len(numels)), key=lambda i: -numels[i])", "range(len(numels))")
+
+
+@defect("ZERO-008")
+def parameters_are_sent_before_the_step() -> None:
+    """The owners send their parameters before they step them."""
+    edit(
+        "    loss = self._local_step(closure=closure, **kwargs)\n    self._sync_params()\n",
+        "    self._sync_params()\n    loss = self._local_step(closure=closure, **kwargs)\n",
+    )
+
+
+@defect("ZERO-017")
+def settings_are_missing_in_the_state() -> None:
+    """A learning rate that the local optimizer has changed is missing in the consolidated state."""
+    edit(
+        "    copy_settings(self.optim.param_groups, self.param_groups)\n",
+        "    for ours, local in zip(self.param_groups, self.optim.param_groups, strict=True):\n"
+        '        ours["lr"] = local["lr"]\n',
+    )
+
+
+@defect("ZERO-011")
+def settings_of_the_first_group_only() -> None:
+    """Only the first group's settings are kept in step."""
+    edit("zip(sources, targets, strict=True)", "list(zip(sources, targets, strict=True))[:1]")
+
+
+@defect("ZERO-015")
+def shard_is_given_for_the_whole_state() -> None:
+    """Without a consolidation the state dictionary holds this rank's shard, without an error."""
+    edit(
+        "    if self._consolidated is None:\n",
+        "    if self._consolidated is None:\n        return super().state_dict()\n    if self._consolidated is None:\n",
+    )
+
+
+@defect("ZERO-007")
+def smallest_parameter_goes_first() -> None:
+    """Parameters are dealt out in ascending order of size."""
+    edit("key=lambda i: -numels[i]", "key=lambda i: numels[i]")
+
+
+@defect("ZERO-016")
+def states_are_in_the_order_of_arrival() -> None:
+    """The consolidated state is not sorted: it stands in the order in which the shards have arrived."""
+    edit("return dict(sorted(gathered.items()))", "return gathered", within="_gather")
+
+
+@defect("ZERO-016")
+def states_are_indexed_by_shard() -> None:
+    """A rank's states are indexed by their place in its shard, so those of several ranks overwrite each other."""
+    edit("enumerate(self._parameters())", "enumerate(self._shard(self._team.rank))")
+
+
+@defect("ZERO-016", worlds=(3,))
+def target_is_a_global_rank() -> None:
+    """The target of a consolidation is taken for a global rank."""
+    edit(
+        "self._consolidate(GroupRank(to))",
+        "self._consolidate(GroupRank([self._team.global_rank(rank) for rank in self._team.members].index(to)))",
+    )
+
+
+@defect("ZERO-013")
+def trainability_is_looked_at_once() -> None:
+    """requires_grad is looked at when the optimizer is built, and never again."""
+    edit("if now == self._trainable:", "if self._trainable:")
+
+
+@defect("ZERO-012")
+def views_are_always_made() -> None:
+    """Parameters are moved into flat tensors without being asked to."""
+    edit("self._sent, self.parameters_as_bucket_view", "self._sent, True")
+
+
+@defect("ZERO-012")
+def views_are_made_anew_in_each_step() -> None:
+    """Parameters as views of one flat tensor move to a new one in each step."""
+    edit("        self._addresses.extend(member.data_ptr() for member in members)\n", "", within="_add")
+    edit(
+        "        flat = _flattened(members)\n",
+        "        self._addresses += [m.data_ptr() for m in members]\n        flat = _flattened(members)\n",
+    )
+
+
+@defect("ZERO-012")
+def views_are_never_made() -> None:
+    """The option for bucket views is accepted and ignored."""
+    edit("self._sent, self.parameters_as_bucket_view", "self._sent, False")
+
+
+@defect("ZERO-012")
+def views_begin_without_values() -> None:
+    """The flat tensors are made, but the values are not moved into them."""
+    edit("        copy_all(views, members)\n", "        flat.zero_()\n")
+
+
+@defect("ZERO-013")
+def what_is_frozen_is_no_longer_stepped() -> None:
+    """A parameter that is frozen with a gradient is neither stepped nor sent any more."""
+    edit("old or new", "new")
+
+
+@defect("ZERO-009")
+def whole_state_stays_with_the_asker() -> None:
+    """Whoever asks for the whole state keeps all of it in the place of its own shard's."""
+    edit("self.state = own\n", "pass\n")
