@@ -106,13 +106,13 @@ perf-list: $(READY)
 	$(RUN) -m perf list $(ARGS)
 
 rounding: $(READY)
-	ROUNDING=all $(RUN) -m pytest perf/test_rounding.py $(ARGS)
+	ROUNDING=all $(RUN) -m pytest perf/tests/test_rounding.py $(ARGS)
 
 defects: $(READY)
 	$(RUN) -m conformance defects --select '$(or $(SELECT),*)' --jobs '$(JOBS)' $(ARGS)
 
 repros: $(READY)
-	REPROS=all $(RUN) -m pytest conformance/meta/test_repros.py $(ARGS)
+	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py $(ARGS)
 
 # make turns every failure into its own status 2; the command itself tells 1 (regressed) from 2 (could not judge).
 nightly: $(READY)

@@ -112,7 +112,7 @@ def _command(given: argparse.Namespace) -> int:
     """Load what the command needs, and do it."""
     match given.command:
         case "run":
-            from .launched import run as command
+            from .commands.launched import run as command
         case "clauses":
             from .commands.clauses import clauses as command
         case "repro":

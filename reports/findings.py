@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from .judging import Basis, Change, ClauseChange, ClauseState, JudgedHistory, Machine, Series, State
 from .judging.model import RETIRED, SILENT
-from .words import interval, plural
+from .wording import interval, plural
 
 
 class Urgency(StrEnum):

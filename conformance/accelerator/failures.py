@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import models
+from ..fixtures import models
+from ..fixtures.training import ddp
 from ..ranks import Cluster, Finished, Hung, Raised, RankContext, Run
-from ..training import ddp
 from .findings import NOT_RUN, Book, Finding, figure, held
 
 _TIMEOUT_S = 40.0  # of the group: a survivor that learns of a failure by this alone has learned nothing

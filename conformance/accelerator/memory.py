@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..fixtures.training import ddp
 from ..ranks import Cluster, RankContext
-from ..training import ddp
 from .findings import NOT_RUN, Book, Finding, figure, held
 
 _LIMIT_S = 120.0

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from ..hooked import gap
-from ..overlapping import CAP_MIB, Overlap, batch, iteration, pair_of, small, squares
+from ..fixtures.comm_hooks import gap
+from ..fixtures.overlapping import CAP_MIB, Overlap, batch, iteration, pair_of, small, squares
+from ..fixtures.training import Numbers, ddp, parameters
 from ..ranks import Cluster, RankContext
-from ..training import Numbers, ddp, parameters
 from . import delays
 from .findings import NOT_RUN, Book, Finding, figure, held
 

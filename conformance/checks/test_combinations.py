@@ -1,7 +1,7 @@
 """Whatever a user combines under uneven inputs: always what one process computes. Each row under what it rests on."""
 
-from conformance.checking import check
-from conformance.combining import assert_as_alone, combinations, train_each
+from conformance.api.checking import check
+from conformance.fixtures.combinations import assert_as_alone, combinations, train_each
 
 WORLDS = (2, 3, 4, 8)
 HOOKS = ("all-reduce hook", "fp16 hook")

@@ -3,10 +3,21 @@
 import torch
 import torch.distributed as dist
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.hooked import ITERATIONS, TINY_MIB, alone, gap, generic, hooked, step, steps, steps_and_traffic
-from conformance.training import ddp, private
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import (
+    ITERATIONS,
+    TINY_MIB,
+    alone,
+    gap,
+    generic,
+    hooked,
+    step,
+    steps,
+    steps_and_traffic,
+)
+from conformance.fixtures.training import ddp, private
 
 HALF_STEP = 2.0**-11  # the largest relative error of rounding a number to float16
 

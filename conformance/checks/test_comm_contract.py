@@ -4,11 +4,12 @@ import threading
 
 import torch
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.hooked import ITERATIONS, alone, done, hooked, step, steps, steps_and_traffic, summing
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import ITERATIONS, alone, done, hooked, step, steps, steps_and_traffic, summing
+from conformance.fixtures.training import gradients, parameters
 from conformance.ranks import caught
-from conformance.training import gradients, parameters
 
 VIEWS = {"gradients copied": False, "gradients are views": True}
 

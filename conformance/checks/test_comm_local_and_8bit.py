@@ -4,10 +4,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, NotRun, check
-from conformance.hooked import alone, hooked, step, steps
-from conformance.training import ddp
+from conformance.api.checking import MANY, NotRun, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import alone, hooked, step, steps
+from conformance.fixtures.training import ddp
 
 START = 2
 ITERATIONS = 4

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.checking import MANY, check
-from conformance.hooked import TINY_MIB, alone, gap, hooked, step
-from conformance.models import drawn
+from conformance.api.checking import MANY, check
+from conformance.fixtures.comm_hooks import TINY_MIB, alone, gap, hooked, step
+from conformance.fixtures.models import drawn
 from conformance.ranks import caught
 
 HOOKS = {"by layer": "powerSGD_hook", "by bucket": "batched_powerSGD_hook"}

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from conformance import models
-from conformance.checking import check
-from conformance.hooked import TINY_MIB, alone, done, gap, hooked, step, steps, summing
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, gap, hooked, step, steps, summing
+from conformance.fixtures.training import ddp, private
 from conformance.ranks import Caught, caught
-from conformance.training import ddp, private
 
 FutureTensor = torch.futures.Future[torch.Tensor]
 NAMES = (

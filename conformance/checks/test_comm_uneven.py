@@ -2,10 +2,11 @@
 
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import check
-from conformance.hooked import gap, hooked
-from conformance.training import numbers
+from conformance.api import oracle
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import gap, hooked
+from conformance.fixtures.training import numbers
 
 BY_ACTIVE = {"divide_by_initial_world_size": False}
 NEAR = 0.02  # of the largest number: an eighth of a bit or a rank of 1 lose less, another divisor at least a quarter

@@ -2,11 +2,12 @@
 
 import torch
 
-from conformance import models, oracle
-from conformance.checking import check
-from conformance.observing import TINY_MIB, assert_refused, takes, wrapped
+from conformance.api import oracle
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, assert_refused, takes, wrapped
+from conformance.fixtures.training import gradients, numbers
 from conformance.ranks import caught
-from conformance.training import gradients, numbers
 
 MODES = {"views": {"gradient_as_bucket_view": True}, "copies": {}}
 

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
-from conformance.observing import mean_of_all, mine, started, takes, trained, wrapped
-from conformance.training import private
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import mean_of_all, mine, started, takes, trained, wrapped
+from conformance.fixtures.training import private
 
 
 def step_of(rank):

@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
-from conformance.hooked import done
-from conformance.observing import assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import done
+from conformance.fixtures.observing import assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.fixtures.training import private
 from conformance.ranks import caught
-from conformance.training import private
 
 
 def step_of(rank):

@@ -7,11 +7,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from conformance import models, oracle
-from conformance.checking import MANY, WORLDS, NotRun, check
-from conformance.observing import TINY_MIB, assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.api import oracle
+from conformance.api.checking import MANY, WORLDS, NotRun, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.fixtures.training import ddp, numbers, parameters, private
 from conformance.ranks import caught
-from conformance.training import ddp, numbers, parameters, private
 
 MIB = 1024 * 1024
 

@@ -8,13 +8,24 @@ import time
 
 import torch.distributed.autograd as dist_autograd
 
-from conformance import models, oracle
-from conformance.checking import check
-from conformance.observing import TINY_MIB, about, assert_refused, mean_of_all, mine, takes, trained, warned, wrapped
+from conformance.api import oracle
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.observing import (
+    TINY_MIB,
+    about,
+    assert_refused,
+    mean_of_all,
+    mine,
+    takes,
+    trained,
+    warned,
+    wrapped,
+)
+from conformance.fixtures.rpc import remote_calls
+from conformance.fixtures.training import numbers, private
 from conformance.ranks import caught
-from conformance.remote import remote_calls
 from conformance.subjects import Unsupported
-from conformance.training import numbers, private
 
 LATE_S = 0.4
 

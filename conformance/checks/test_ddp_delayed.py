@@ -6,11 +6,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import MANY, WORLDS, check
-from conformance.observing import mean_of_all, mine, reduced_elements, started, takes, wrapped
+from conformance.api import oracle
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import mean_of_all, mine, reduced_elements, started, takes, wrapped
+from conformance.fixtures.training import gradients, numbers, parameters, private
 from conformance.ranks import caught
-from conformance.training import gradients, numbers, parameters, private
 
 PATIENCE_S = 5.0  # how long a check that does not ask *when* the averages are there waits for them
 LATE_S = 0.25

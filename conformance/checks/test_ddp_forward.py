@@ -6,9 +6,9 @@ import dataclasses
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import WORLDS, check
-from conformance.observing import mean_of_all, mine, trained, wrapped
+from conformance.api.checking import WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import mean_of_all, mine, trained, wrapped
 from conformance.ranks import caught
 
 Pair = collections.namedtuple("Pair", "left right")

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, NotRun, check
-from conformance.observing import mean_of_all, mine, started, trained, wrapped
+from conformance.api.checking import MANY, NotRun, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import mean_of_all, mine, started, trained, wrapped
+from conformance.fixtures.training import ddp, private
 from conformance.ranks import caught
-from conformance.training import ddp, private
 
 # -- DDP-042, DDP-043: the active module
 

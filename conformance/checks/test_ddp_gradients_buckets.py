@@ -4,9 +4,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, WORLDS, check
-from conformance.training import ddp, gradients, private
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, gradients, private
 
 WIDTH = 4
 ROOM_FOR_TWO_MIB = 2 * WIDTH * WIDTH * 4 / 2**20  # two layers without bias in float32

@@ -4,10 +4,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from conformance import models
-from conformance.checking import MANY, WORLDS, NotRun, check
+from conformance.api.checking import MANY, WORLDS, NotRun, check
+from conformance.fixtures import models
+from conformance.fixtures.training import Job, assert_as_alone, ddp, expected, gradients, numbers, train_each
 from conformance.ranks import caught
-from conformance.training import Job, assert_as_alone, ddp, expected, gradients, numbers, train_each
 
 
 class Recomputing(nn.Module):

@@ -5,10 +5,10 @@ import re
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, WORLDS, check
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, gradient, private
 from conformance.ranks import caught
-from conformance.training import ddp, gradient, private
 
 
 def mean_of(ranks, factor=12.0):

@@ -6,11 +6,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, WORLDS, check
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.training import Job, assert_as_alone, ddp, gradients, numbers, train_each
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
-from conformance.training import Job, assert_as_alone, ddp, gradients, numbers, train_each
 
 TINY_MIB = 1e-4
 

@@ -3,9 +3,10 @@
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.training import ddp, private
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, private
 
 
 class Tied(nn.Module):

@@ -5,10 +5,11 @@ import warnings
 import torch
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.observing import TINY_MIB
-from conformance.training import ddp, gradients, numbers
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB
+from conformance.fixtures.training import ddp, gradients, numbers
 
 # how many rows each rank looks up, by iteration: more than before on all ranks, on one, fewer, none but one
 ROWS = [lambda rank: 2, lambda rank: 5 + rank, lambda rank: 40 if rank == 0 else 1, lambda rank: 3, lambda rank: 60]

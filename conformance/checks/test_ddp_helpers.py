@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import rpc
 
-from conformance import models
-from conformance.checking import MANY, WORLDS, check
-from conformance.observing import TINY_MIB, mean_of_all, mine, trained, wrapped
-from conformance.remote import remote_calls
-from conformance.training import gradients, parameters, private
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, mean_of_all, mine, trained, wrapped
+from conformance.fixtures.rpc import remote_calls
+from conformance.fixtures.training import gradients, parameters, private
 
 # -- DDP-166: parameters are not repaired
 

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, WORLDS, check
-from conformance.observing import mean_of_all, mine, reduced_elements, started, trained, wrapped
-from conformance.training import private
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import mean_of_all, mine, reduced_elements, started, trained, wrapped
+from conformance.fixtures.training import private
 
 
 def leave(ctx, model, *names):

@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import MANY, WORLDS, NotRun, check
-from conformance.hooked import TINY_MIB, done
-from conformance.observing import (
+from conformance.api import oracle
+from conformance.api.checking import MANY, WORLDS, NotRun, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import TINY_MIB, done
+from conformance.fixtures.observing import (
     asks_for_accelerator,
     assert_refused,
     mean_of_all,
@@ -14,8 +15,8 @@ from conformance.observing import (
     or_lacks_accelerator,
     wrapped,
 )
+from conformance.fixtures.training import gradients, numbers, parameters, private
 from conformance.ranks import caught
-from conformance.training import gradients, numbers, parameters, private
 
 ITERATIONS = 3
 MOMENTUM = {"lr": 1.0, "momentum": 1.0}

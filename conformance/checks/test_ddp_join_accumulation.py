@@ -2,9 +2,10 @@
 
 from contextlib import nullcontext
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.training import ddp, gradient
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, gradient
 
 EVERY = 3  # iterations that one reduction closes
 

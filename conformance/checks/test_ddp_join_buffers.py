@@ -2,10 +2,11 @@
 
 import torch
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, gradients, private
 from conformance.ranks import caught
-from conformance.training import ddp, gradients, private
 
 
 def recorder(ctx, module, seen):

@@ -5,10 +5,10 @@ import inspect
 import torch
 import torch.distributed as dist
 
-from conformance import models
-from conformance.checking import MANY, WORLDS, check
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.training import Job, assert_as_alone, ddp, gradient, iterate, private, train
 from conformance.ranks import caught
-from conformance.training import Job, assert_as_alone, ddp, gradient, iterate, private, train
 
 UP = {2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 3, 4)}
 

@@ -8,11 +8,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.observing import or_lacks_accelerator
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import or_lacks_accelerator
+from conformance.fixtures.training import Job, ddp, expected, gradients, private
 from conformance.ranks import caught
-from conformance.training import Job, ddp, expected, gradients, private
 
 TINY_MIB = 1e-4
 

@@ -4,10 +4,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, gradient, parameters, private
 from conformance.ranks import caught
-from conformance.training import ddp, gradient, parameters, private
 
 
 class Kept(nn.Module):

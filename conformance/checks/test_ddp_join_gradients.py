@@ -5,10 +5,11 @@ from functools import partial
 
 import torch
 
-from conformance import models, oracle, pairwise, scenario
-from conformance.checking import MANY, check
-from conformance.ranks import caught
-from conformance.training import (
+from conformance.api import oracle
+from conformance.api import schedules as scenario
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models, pairwise
+from conformance.fixtures.training import (
     Job,
     assert_as_alone,
     ddp,
@@ -19,6 +20,7 @@ from conformance.training import (
     train,
     train_each,
 )
+from conformance.ranks import caught
 
 TINY_MIB = 1e-4  # about 100 bytes: a layer or two a bucket
 BY_ALL = {"divide_by_initial_world_size": True}

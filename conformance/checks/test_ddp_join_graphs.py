@@ -6,9 +6,10 @@ from functools import partial
 
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.training import Job, assert_as_alone, ddp, gradients, train_each
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import Job, assert_as_alone, ddp, gradients, train_each
 
 TINY_MIB = 1e-4
 

@@ -6,12 +6,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.observing import TINY_MIB
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB
+from conformance.fixtures.training import ddp, gradients, parameters
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
-from conformance.training import ddp, gradients, parameters
 
 
 class Frozen(nn.Module):

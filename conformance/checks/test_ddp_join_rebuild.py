@@ -3,9 +3,9 @@
 from dataclasses import replace
 from functools import partial
 
-from conformance import models
-from conformance.checking import MANY, check
-from conformance.training import Job, ddp, expected, iterate
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import Job, ddp, expected, iterate
 
 TINY_MIB = 1e-4
 

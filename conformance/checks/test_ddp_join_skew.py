@@ -1,9 +1,9 @@
 """The warning of a large skew counts iterations, of whichever model has most, and not what several models do."""
 
-from conformance import models
-from conformance.checking import check
-from conformance.observing import about, warned
-from conformance.training import ddp
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.observing import about, warned
+from conformance.fixtures.training import ddp
 
 THRESHOLD = 1000
 

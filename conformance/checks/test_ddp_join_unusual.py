@@ -7,10 +7,11 @@ import re
 import torch
 import torch.distributed as dist
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, gradient
 from conformance.ranks import caught
-from conformance.training import ddp, gradient
 
 BUFFERED = {"without buffers": False, "with buffers": True}
 

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from conformance import models
-from conformance.checking import check
-from conformance.observing import assert_refused, mine, trained, wrapped
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.observing import assert_refused, mine, trained, wrapped
+from conformance.fixtures.training import private
 from conformance.ranks import caught
 from conformance.ranks.backends import load
-from conformance.training import private
 
 # -- DDP-142, DDP-143: the sampling rate
 

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from conformance import models
-from conformance.checking import WORLDS, check
-from conformance.observing import mean_of_all, mine, mixed, or_lacks_accelerator, trained
+from conformance.api.checking import WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import mean_of_all, mine, mixed, or_lacks_accelerator, trained
+from conformance.fixtures.training import gradients, parameters, private
 from conformance.ranks import caught
-from conformance.training import gradients, parameters, private
 
 LOW, FULL = torch.bfloat16, torch.float32
 

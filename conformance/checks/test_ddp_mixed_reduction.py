@@ -2,10 +2,11 @@
 
 import torch
 
-from conformance import models, oracle
-from conformance.checking import MANY, WORLDS, NotRun, check
-from conformance.hooked import done
-from conformance.observing import (
+from conformance.api import oracle
+from conformance.api.checking import MANY, WORLDS, NotRun, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import done
+from conformance.fixtures.observing import (
     TINY_MIB,
     asks_for_accelerator,
     assert_refused,
@@ -19,8 +20,8 @@ from conformance.observing import (
     trained,
     wrapped,
 )
+from conformance.fixtures.training import gradients, numbers
 from conformance.ranks import caught
-from conformance.training import gradients, numbers
 
 LOW, HALF, FULL = torch.bfloat16, torch.float16, torch.float32
 

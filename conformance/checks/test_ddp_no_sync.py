@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, WORLDS, check
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, gradient, gradients
 from conformance.ranks import caught
-from conformance.training import ddp, gradient, gradients
 
 TINY_MIB = 1e-4
 WAYS = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": TINY_MIB})

@@ -5,12 +5,12 @@ from collections import OrderedDict, defaultdict
 from torch import nn
 from torch.distributed import rpc
 
-from conformance import models
-from conformance.checking import check
-from conformance.observing import assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.observing import assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.fixtures.rpc import remote_calls
+from conformance.fixtures.training import gradient, private
 from conformance.ranks import caught
-from conformance.remote import remote_calls
-from conformance.training import gradient, private
 
 MODES = {
     "looking for unused parameters": {"find_unused_parameters": True},

@@ -8,10 +8,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
-from conformance import models, oracle
-from conformance.checking import MANY, WORLDS, check
-from conformance.hooked import done
-from conformance.observing import (
+from conformance.api import oracle
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import done
+from conformance.fixtures.observing import (
     TINY_MIB,
     assert_refused,
     mean_of_all,
@@ -22,8 +23,8 @@ from conformance.observing import (
     trained,
     wrapped,
 )
+from conformance.fixtures.training import numbers, parameters, private
 from conformance.ranks import caught
-from conformance.training import numbers, parameters, private
 
 
 def through_a_file(model):

@@ -2,12 +2,12 @@
 
 import torch.distributed as dist
 
-from conformance import models
-from conformance.checking import MANY, check
-from conformance.hooked import TINY_MIB, alone, done, hooked, steps, summing
-from conformance.observing import mine, trained, wrapped
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, hooked, steps, summing
+from conformance.fixtures.observing import mine, trained, wrapped
+from conformance.fixtures.training import private
 from conformance.subjects import Unsupported
-from conformance.training import private
 
 COUNT = 3
 

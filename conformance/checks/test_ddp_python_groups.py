@@ -3,11 +3,11 @@
 import torch
 import torch.distributed as dist
 
-from conformance import models
-from conformance.checking import WORLDS, check
-from conformance.hooked import TINY_MIB, alone, steps
-from conformance.observing import wrapped
-from conformance.training import private
+from conformance.api.checking import WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import TINY_MIB, alone, steps
+from conformance.fixtures.observing import wrapped
+from conformance.fixtures.training import private
 
 COUNT = 3
 

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, gradient
 from conformance.ranks import Caught, caught
 from conformance.subjects import Unsupported
-from conformance.training import ddp, gradient
 
 
 class Mixed(nn.Module):

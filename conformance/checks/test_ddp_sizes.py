@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
-from conformance.observing import TINY_MIB, wrapped
-from conformance.training import gradients, numbers, private
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.training import gradients, numbers, private
 
 # -- DDP-049: an implementation may well copy what is large in another way than what is small
 

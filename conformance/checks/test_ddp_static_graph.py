@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.observing import (
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import (
     TINY_MIB,
     about,
     assert_refused,
@@ -20,8 +21,8 @@ from conformance.observing import (
     warned,
     wrapped,
 )
+from conformance.fixtures.training import gradients, numbers, private
 from conformance.ranks import caught
-from conformance.training import gradients, numbers, private
 
 CAPS = {"several buckets": TINY_MIB, "one bucket": None}
 

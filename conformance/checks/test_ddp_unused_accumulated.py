@@ -2,10 +2,11 @@
 
 import torch
 
-from conformance import models, oracle
-from conformance.checking import check
-from conformance.observing import TINY_MIB, wrapped
-from conformance.training import gradients, numbers
+from conformance.api import oracle
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.training import gradients, numbers
 
 CHANGING = [("ab", "ab"), ("a", "b"), ("abc", "c"), ("b", "b"), ("ac", "ab")]  # parts used by even and by odd ranks
 CONSTANT = [("ac", "bc")] * 4

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
-from conformance.observing import TINY_MIB, wrapped
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, wrapped
 
 VIEWS = {"copies": False, "views": True}
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance import models, oracle
-from conformance.checking import MANY, WORLDS, check
-from conformance.observing import TINY_MIB, assert_refused, reduced_elements, said, started, takes, wrapped
+from conformance.api import oracle
+from conformance.api.checking import MANY, WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, assert_refused, reduced_elements, said, started, takes, wrapped
+from conformance.fixtures.training import gradients, numbers
 from conformance.ranks import caught
-from conformance.training import gradients, numbers
 
 CAPS = {"several buckets": TINY_MIB, "one bucket": None}
 

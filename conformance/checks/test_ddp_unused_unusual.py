@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import WORLDS, check
-from conformance.observing import TINY_MIB, wrapped
-from conformance.training import gradients, numbers
+from conformance.api import oracle
+from conformance.api.checking import WORLDS, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.training import gradients, numbers
 
 # -- several forwards before one backward
 

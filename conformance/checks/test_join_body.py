@@ -2,10 +2,10 @@
 
 import torch.distributed as dist
 
-from conformance.checking import MANY, check
-from conformance.joinables import recorder, upper_ranks
+from conformance.api.checking import MANY, check
+from conformance.api.schedules import linear, shapes
+from conformance.fixtures.joinables import recorder, upper_ranks
 from conformance.ranks import Finished, caught
-from conformance.scenario import linear, shapes
 
 
 def enter_one_after_another(ctx):

@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms import join as torchs
 
-from conformance.checking import check
-from conformance.joinables import recorder, total, upper_ranks
+from conformance.api.checking import check
+from conformance.api.schedules import linear, one_short, promised_log
+from conformance.fixtures.joinables import recorder, total, upper_ranks
 from conformance.ranks import caught
-from conformance.scenario import linear, one_short, promised_log
 
 DISABLED = (False, False, False)
 

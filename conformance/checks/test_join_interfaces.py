@@ -5,10 +5,10 @@ import inspect
 import torch
 from torch import nn
 
-from conformance.checking import MANY, check
-from conformance.joinables import housed, module, recorder
+from conformance.api.checking import MANY, check
+from conformance.api.schedules import promised_log, shapes
+from conformance.fixtures.joinables import housed, module, recorder
 from conformance.ranks import caught
-from conformance.scenario import promised_log, shapes
 
 DISABLED = (False, False, False)
 MEMBERS = ("__init__", "join_hook", "join_device", "join_process_group")

@@ -5,10 +5,10 @@ import warnings
 
 import torch.distributed as dist
 
-from conformance.checking import MANY, check
-from conformance.joinables import recorder, upper_ranks
+from conformance.api.checking import MANY, check
+from conformance.api.schedules import linear
+from conformance.fixtures.joinables import recorder, upper_ranks
 from conformance.ranks import caught
-from conformance.scenario import linear
 
 DISABLED = (False, False, False)
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from conformance import oracle
-from conformance.checking import MANY, check
-from conformance.joinables import recorder, total, upper_ranks, walker
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.api.schedules import deficits, linear, promised_log, shapes
+from conformance.fixtures.joinables import recorder, total, upper_ranks, walker
 from conformance.ranks import caught
-from conformance.scenario import deficits, linear, promised_log, shapes
 
 
 def notify_all(ctx):

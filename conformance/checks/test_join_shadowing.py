@@ -5,12 +5,12 @@ import time
 import torch
 import torch.distributed as dist
 
-from conformance.checking import MANY, check
-from conformance.joinables import adder, collector, recorder, total, upper_ranks, walker
-from conformance.models import scalar
-from conformance.oracle import active_ranks
-from conformance.scenario import deficits, last_joiners, linear, one_long, promised_log, shapes
-from conformance.training import ddp
+from conformance.api.checking import MANY, check
+from conformance.api.oracle import active_ranks
+from conformance.api.schedules import deficits, last_joiners, linear, one_long, promised_log, shapes
+from conformance.fixtures.joinables import adder, collector, recorder, total, upper_ranks, walker
+from conformance.fixtures.models import scalar
+from conformance.fixtures.training import ddp
 
 NAMES = ("a", "b", "c")
 

@@ -6,10 +6,10 @@ import time
 import torch
 from torch import nn
 
-from conformance.checking import MANY, check
-from conformance.joinables import recorder
+from conformance.api.checking import MANY, check
+from conformance.api.schedules import linear, without_inputs
+from conformance.fixtures.joinables import recorder
 from conformance.ranks import caught
-from conformance.scenario import linear, without_inputs
 
 NAMES = ("a", "b")
 

@@ -3,11 +3,12 @@
 import torch
 from torch import nn
 
-from conformance import models, oracle
-from conformance.checking import MANY, check
-from conformance.joinables import adder
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.api.schedules import linear, one_long
+from conformance.fixtures import models
+from conformance.fixtures.joinables import adder
 from conformance.ranks import Finished, Raised
-from conformance.scenario import linear, one_long
 
 
 def train_the_documented_example(ctx, first, adds=None):

@@ -5,13 +5,13 @@ from functools import partial
 
 import torch
 
-from conformance import models, overlapping
-from conformance.checking import MANY, check
-from conformance.observing import started
-from conformance.overlapping import Overlap, iteration, merged, names_in, pair_of, published
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.observing import started
+from conformance.fixtures.overlapping import Overlap, iteration, merged, names_in, pair_of, published
+from conformance.fixtures.training import private
 from conformance.ranks import Caught, caught
 from conformance.subjects import Unsupported
-from conformance.training import private
 
 READY = 4  # by then every implementation steps
 WAYS = {

@@ -7,12 +7,12 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from conformance import models, overlapping
-from conformance.checking import check
-from conformance.observing import assert_refused
-from conformance.overlapping import Overlap, assert_as_alone, factory_of, iterations, optimizer_of, pair_of
+from conformance.api.checking import check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.overlapping import Overlap, assert_as_alone, factory_of, iterations, optimizer_of, pair_of
+from conformance.fixtures.training import ddp, parameters, private
 from conformance.ranks import caught
-from conformance.training import ddp, parameters, private
 
 FACTORIES = ("hook_with_zero_step", "hook_with_zero_step_interleaved")
 ARGUMENTS = ["hook", "ddp", "zero", "shard_buckets"]

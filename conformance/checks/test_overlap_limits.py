@@ -5,12 +5,13 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from conformance import models, oracle, overlapping
-from conformance.checking import MANY, check
-from conformance.observing import assert_refused
-from conformance.overlapping import Overlap, Seen, assert_as_alone, iteration, iterations, pair_of
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.overlapping import Overlap, Seen, assert_as_alone, iteration, iterations, pair_of
+from conformance.fixtures.training import gradients, numbers, parameters, private
 from conformance.ranks import caught
-from conformance.training import gradients, numbers, parameters, private
 
 READY = 4  # by then every implementation steps
 CONTIGUOUS, INTERLEAVED = Overlap(), Overlap(True, hook=overlapping.settled)

@@ -7,12 +7,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models, overlapping
-from conformance.checking import check
-from conformance.observing import assert_refused, started
-from conformance.overlapping import CAP_MIB, Overlap, iteration, merged, names_in, optimizer_of, pair_of, published
+from conformance.api.checking import check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.observing import assert_refused, started
+from conformance.fixtures.overlapping import (
+    CAP_MIB,
+    Overlap,
+    iteration,
+    merged,
+    names_in,
+    optimizer_of,
+    pair_of,
+    published,
+)
+from conformance.fixtures.training import ddp, private
 from conformance.ranks import caught
-from conformance.training import ddp, private
 
 READY = 4  # by then every implementation steps
 ITERATIONS = 12

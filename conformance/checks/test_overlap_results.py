@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from conformance import models, overlapping
-from conformance.checking import MANY, check
-from conformance.overlapping import ITERATIONS, Overlap, Seen, assert_as_alone, iterations, pair_of
-from conformance.training import private
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.overlapping import ITERATIONS, Overlap, Seen, assert_as_alone, iterations, pair_of
+from conformance.fixtures.training import private
 
 HOOKS = {"contiguous": False, "interleaved": True}
 # what the interleaved hook computes can also be seen where nothing is left to chance: over a hook that has averaged a

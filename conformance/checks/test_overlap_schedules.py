@@ -6,13 +6,13 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from conformance import overlapping
-from conformance.checking import MANY, check
-from conformance.observing import started
-from conformance.overlapping import Overlap, assert_as_alone, iteration, names_in, pair_of, published
+from conformance.api.checking import MANY, check
+from conformance.fixtures import overlapping
+from conformance.fixtures.observing import started
+from conformance.fixtures.overlapping import Overlap, assert_as_alone, iteration, names_in, pair_of, published
+from conformance.fixtures.training import parameters
 from conformance.ranks import Caught, caught
 from conformance.subjects import Unsupported
-from conformance.training import parameters
 
 HOOKS = {"contiguous": False, "interleaved": True}
 DEADLINE_S = 5.0

@@ -6,12 +6,22 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as torchs_hooks
 
-from conformance import models, oracle, overlapping
-from conformance.checking import MANY, check
-from conformance.overlapping import Overlap, Pair, assert_as_alone, factory_of, group_of, iteration, iterations, pair_of
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.overlapping import (
+    Overlap,
+    Pair,
+    assert_as_alone,
+    factory_of,
+    group_of,
+    iteration,
+    iterations,
+    pair_of,
+)
+from conformance.fixtures.training import ddp, gradients, parameters
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
-from conformance.training import ddp, gradients, parameters
 
 DEADLINE_S = 5.0
 READY = 4  # by then every implementation steps

@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from conformance import models, overlapping
-from conformance.checking import check
-from conformance.observing import started
-from conformance.overlapping import Overlap, assert_as_alone, iteration, names_in, pair_of, published
+from conformance.api.checking import check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.observing import started
+from conformance.fixtures.overlapping import Overlap, assert_as_alone, iteration, names_in, pair_of, published
+from conformance.fixtures.training import parameters, private
 from conformance.ranks import Caught, caught
-from conformance.training import parameters, private
 
 ITERATIONS = 6
 CONTIGUOUS, INTERLEAVED = Overlap(hook=overlapping.settled), Overlap(True, hook=overlapping.settled)

@@ -5,11 +5,10 @@ import copy
 import torch
 import torch.distributed as dist
 
-from conformance.checking import MANY, check
-from conformance.joinables import upper_ranks
-from conformance.observing import assert_refused
-from conformance.ranks import caught
-from conformance.sharding import (
+from conformance.api.checking import MANY, check
+from conformance.fixtures.joinables import upper_ranks
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.sharding import (
     FUNCTIONAL,
     OPTIMIZERS,
     Drift,
@@ -22,6 +21,7 @@ from conformance.sharding import (
     sharded,
     some_parameters,
 )
+from conformance.ranks import caught
 
 GROUPED = {"one group": list, "two groups": in_two_groups}
 

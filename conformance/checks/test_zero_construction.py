@@ -5,10 +5,9 @@ import inspect
 import torch
 from torch import nn
 
-from conformance.checking import MANY, check
-from conformance.observing import assert_refused
-from conformance.ranks import caught
-from conformance.sharding import (
+from conformance.api.checking import MANY, check
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.sharding import (
     FUNCTIONAL,
     OPTIMIZERS,
     WITHOUT_FUNCTIONAL,
@@ -20,7 +19,8 @@ from conformance.sharding import (
     sharded,
     some_parameters,
 )
-from conformance.training import private
+from conformance.fixtures.training import private
+from conformance.ranks import caught
 
 
 @check("ZERO-001", worlds=(1,))

@@ -5,11 +5,12 @@ import itertools
 import torch
 import torch.distributed as dist
 
-from conformance import models, scenario
-from conformance.checking import MANY, check
-from conformance.joinables import upper_ranks
-from conformance.observing import TINY_MIB
-from conformance.sharding import (
+from conformance.api import schedules as scenario
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.joinables import upper_ranks
+from conformance.fixtures.observing import TINY_MIB
+from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Alone,
     Twin,
@@ -20,7 +21,7 @@ from conformance.sharding import (
     some_parameters,
     whole,
 )
-from conformance.training import parameters
+from conformance.fixtures.training import parameters
 
 
 def train(ctx, schedule, name="SGD", group=None, place=None, **options):

@@ -1,11 +1,12 @@
 """A sharded optimizer's state is consolidated inside a join context, while some ranks have run out of inputs."""
 
-from conformance import models, scenario
-from conformance.checking import MANY, check
-from conformance.observing import TINY_MIB, assert_refused
+from conformance.api import schedules as scenario
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, assert_refused
+from conformance.fixtures.sharding import Alone, sharded, whole
+from conformance.fixtures.training import parameters
 from conformance.ranks import caught
-from conformance.sharding import Alone, sharded, whole
-from conformance.training import parameters
 
 
 def consolidate_unevenly(ctx, schedule, to):

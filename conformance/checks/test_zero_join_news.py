@@ -1,8 +1,8 @@
 """What joined ranks must hear of a sharded optimizer that is alone in its context: closures, and thawed parameters."""
 
-from conformance import scenario
-from conformance.checking import MANY, check
-from conformance.sharding import Twin, give, sharded, some_parameters
+from conformance.api import schedules as scenario
+from conformance.api.checking import MANY, check
+from conformance.fixtures.sharding import Twin, give, sharded, some_parameters
 
 
 def step_with_closures(ctx, schedule):

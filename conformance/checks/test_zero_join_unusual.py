@@ -5,10 +5,12 @@ import copy
 import torch
 from torch import nn
 
-from conformance import models, oracle, scenario
-from conformance.checking import MANY, check
+from conformance.api import oracle
+from conformance.api import schedules as scenario
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.sharding import OPTIMIZERS, Alone, Twin, first_gap, give, sharded, some_parameters, whole
 from conformance.ranks import caught
-from conformance.sharding import OPTIMIZERS, Alone, Twin, first_gap, give, sharded, some_parameters, whole
 
 
 def step_twice_over(ctx, schedule):

@@ -5,11 +5,11 @@ import inspect
 import torch
 from torch import nn
 
-from conformance.checking import check
-from conformance.observing import assert_refused
+from conformance.api.checking import check
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.sharding import WARM_UP, Overlapped, Twin, give, sharded, some_parameters
+from conformance.fixtures.training import private
 from conformance.ranks import caught
-from conformance.sharding import WARM_UP, Overlapped, Twin, give, sharded, some_parameters
-from conformance.training import private
 
 
 def plain(ctx):

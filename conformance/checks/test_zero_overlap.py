@@ -6,11 +6,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.checking import MANY, check
-from conformance.observing import assert_refused
+from conformance.api.checking import MANY, check
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.sharding import WARM_UP, Overlapped, Twin, in_two_groups, sharded, some_parameters
+from conformance.fixtures.training import numbers
 from conformance.ranks import caught
-from conformance.sharding import WARM_UP, Overlapped, Twin, in_two_groups, sharded, some_parameters
-from conformance.training import numbers
 
 INITIALISED = WARM_UP + 1  # after so many iterations every implementation has begun to update
 

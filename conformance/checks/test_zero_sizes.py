@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
-from conformance.sharding import Twin, give, sharded
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.sharding import Twin, give, sharded
 
 # -- ZERO-008, ZERO-012
 

@@ -6,19 +6,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
-from conformance.joinables import upper_ranks
-from conformance.sharding import (
-    OPTIMIZERS,
-    Drift,
-    Twin,
-    give,
-    in_two_groups,
-    owners,
-    sharded,
-    some_parameters,
-)
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.joinables import upper_ranks
+from conformance.fixtures.sharding import OPTIMIZERS, Drift, Twin, give, in_two_groups, owners, sharded, some_parameters
 
 GROUPED = {"one group": list, "two groups": in_two_groups}
 

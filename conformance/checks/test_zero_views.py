@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from conformance import models
-from conformance.checking import MANY, check
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.sharding import Twin, first_gap, give, in_two_groups, logged, owners, sharded, some_parameters
 from conformance.ranks import caught
-from conformance.sharding import Twin, first_gap, give, in_two_groups, logged, owners, sharded, some_parameters
 
 NAMES = ("SGD with momentum and decay", "Adam")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ..bad_input import BadInput
 from ..clauses import LEVELS, Catalogue, Clause, load, matches
 from ..clauses.anchors import stale
-from ..inventory import Declared, by_clause, declared
+from ..engine.inventory import Declared, by_clause, declared
 
 
 def clauses(given: Namespace) -> int:

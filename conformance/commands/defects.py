@@ -8,8 +8,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import inventory
-from ..asked import numbers, words
 from ..bad_input import BadInput
 from ..clauses import Catalogue, load
 from ..defects import catalogue
@@ -17,7 +15,9 @@ from ..defects.catalogue import Defect
 from ..defects.gang import Gang
 from ..defects.hunted import Answer, Hunted
 from ..ending import terminated_like_interrupted
-from ..judgement import BROKEN, INTERRUPTED, OK
+from ..engine import inventory
+from ..engine.judgement import BROKEN, INTERRUPTED, OK
+from ..engine.request import numbers, words
 
 
 def defects(given: Namespace) -> int:

@@ -7,10 +7,10 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from .. import asked as ask
 from ..bad_input import BadInput
 from ..ending import terminated_like_interrupted
-from ..judgement import BROKEN as STATUS_BROKEN
+from ..engine import request as ask
+from ..engine.judgement import BROKEN as STATUS_BROKEN
 
 
 def gpu(given: Namespace) -> int:

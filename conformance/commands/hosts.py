@@ -8,8 +8,8 @@ from argparse import Namespace
 
 from ..bad_input import BadInput
 from ..ending import terminated_like_interrupted
+from ..engine.judgement import INTERRUPTED
 from ..hosts import Hosts, HostsFailed, Network, delay, rate, unavailable
-from ..judgement import INTERRUPTED
 
 NOT_RUN = 2
 

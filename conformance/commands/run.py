@@ -17,16 +17,16 @@ from rich.console import Console
 
 from reports.records import Writer, identity
 
-from .. import asked as ask
-from .. import inventory, plugin, report, resume
 from ..bad_input import BadInput
 from ..clauses import Catalogue, load, matches
 from ..ending import terminated_like_interrupted
-from ..frame import Frame
-from ..judgement import BAD_INPUT, INTERNAL, INTERRUPTED
+from ..engine import inventory, plugin, report, resume
+from ..engine import request as ask
+from ..engine.judgement import BAD_INPUT, INTERNAL, INTERRUPTED
+from ..engine.progress import reporter
+from ..engine.run import Frame
 from ..pages.header import about
 from ..pages.write import write as write_pages
-from ..progress import reporter
 from ..ranks.spread import SpreadCluster
 from ..ranks.troop import Troop
 
@@ -139,7 +139,8 @@ def _pytest(frame: Frame, checks: Path, out: Path, header: Mapping[str, Any]) ->
     os.environ.pop("PYTEST_ADDOPTS", None)
     files = inventory.files_of(checks, lambda clause: matches(clause, frame.asked.select)) or [checks]
     arguments = [
-        *map(str, files), "-p", "conformance.plugin", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
+        *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
+        "-o", "addopts=",
         "--rootdir", str(checks if checks.is_dir() else checks.parent), f"--junitxml={out / JUNIT}",
         "-o", "junit_suite_name=conformance", "-o", "verbosity_assertions=2",
     ]  # fmt: skip

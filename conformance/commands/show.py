@@ -12,8 +12,8 @@ from .. import deviations
 from ..bad_input import BadInput
 from ..clauses import Catalogue, Clause, load
 from ..clauses.anchors import fault
-from ..inventory import Declared, by_clause, declared
-from ..stories import story_of
+from ..engine.inventory import Declared, by_clause, declared
+from .stories import story_of
 
 
 def show(given: Namespace) -> int:

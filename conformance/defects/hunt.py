@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from .. import inventory, plugin
-from ..asked import WORLDS, Asked
-from ..checking import Check
+from ..api.checking import Check
 from ..clauses import Catalogue, load
-from ..frame import Frame
+from ..engine import inventory, plugin
+from ..engine.request import WORLDS, Asked
+from ..engine.run import Frame
+from ..engine.verdict import Verdict
 from ..ranks import Cluster
 from ..results import Case, Outcome, Result
-from ..verdict import Verdict
 from .catalogue import Defect
 from .hunted import Answer, Hunted
 
@@ -150,7 +150,7 @@ def hunt(sin: Defect, library: Library, cluster: Cluster) -> Hunted:
     files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in sin.clauses)))
     if files:
         arguments = [
-            *map(str, files), "-p", "conformance.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
+            *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
             "-p", "no:unraisableexception", "-p", "no:threadexception",  # they collect garbage, for a second each time
             "-o", "addopts=", "--rootdir", str(library.checks), "-o", "verbosity_assertions=2",
         ]  # fmt: skip

@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from .. import inventory
+from ..engine import inventory
 from ..ranks import Cluster
 from ..ranks.nursery import PRELOAD
 from . import catalogue, planted

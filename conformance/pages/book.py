@@ -10,9 +10,9 @@ from typing import Any
 
 from reports.records import RecordError, read
 
-from ..asked import Asked
 from ..bad_input import BadInput
-from ..judgement import Standing, standing
+from ..engine.judgement import Standing, standing
+from ..engine.request import Asked
 from ..results import Case, Outcome, Result
 
 RECORD = "conformance.jsonl"  # what a folder of records is asked for

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..judgement import Standing, standing
+from ..engine.judgement import Standing, standing
 from ..results import Result
 from .book import Source
 from .rows import worlds

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..clauses import LEVELS, Catalogue, Clause
-from ..inventory import CHECKS, Declared, by_clause, declared
-from ..judgement import Standing, standing
+from ..engine.inventory import CHECKS, Declared, by_clause, declared
+from ..engine.judgement import Standing, standing
 from ..results import Outcome, Result
 from .book import Book, Column, Found, results
 

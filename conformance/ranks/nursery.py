@@ -23,8 +23,8 @@ from .files import tail
 #: Loaded once, before any rank is forked. None of these starts a thread or touches an accelerator when imported.
 PRELOAD = (
     "torch", "torch.distributed", "torch._dynamo", "pytest", "hypothesis", "conformance.ranks.worker",
-    "conformance.ranks.recording", "conformance.subjects.torch", "conformance.subjects.impl", "conformance.checking",
-    "conformance.oracle", "conformance.models",
+    "conformance.ranks.recording", "conformance.subjects.torch", "conformance.subjects.impl",
+    "conformance.api.checking", "conformance.api.oracle", "conformance.fixtures.models",
 )
 #: One thread per rank: ranks share few cores, and OpenMP's workers would not survive the fork.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

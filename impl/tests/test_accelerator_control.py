@@ -107,7 +107,7 @@ def test_who_uses_what_is_read_beside_the_queue_and_only_where_there_is_somethin
     told = Told()
     monkeypatch.setattr(collectives, "all_reduce", lambda *_: told)
     traffic = Traffic(gloo, SimpleNamespace(watch=lambda: None))
-    assert sorted(traffic.agree_on_use(used, torch.device("cpu"))) == nobody
+    assert sorted(traffic.agree_on_use(used, torch.device("cpu")).unused) == nobody
     assert told.asked == [asked]
 
 

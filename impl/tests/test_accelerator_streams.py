@@ -30,7 +30,7 @@ def test_numbers_go_to_an_accelerator_without_waiting_for_its_queue(monkeypatch)
     monkeypatch.setattr(torch, "tensor", Pinned)
     device = torch.device("cuda", 0)
     sent = streams.tensor_on(device, [1, 0], torch.int32)
-    assert sent.how == {"dtype": torch.int32, "pin_memory": True}  # from other memory non_blocking has no effect
+    assert sent.how == {"dtype": torch.int32, "device": "cpu", "pin_memory": True}
     assert sent.moves == [(device, {"non_blocking": True})]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from reports.records import RecordFile
 
-from .board import Board, board
+from ..analyse.board import Board, board
 from .undrawable import Undrawable
 
 #: Name of the file -> the question that the chart answers. Each is drawn by the module of its name.

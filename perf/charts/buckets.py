@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..cells import Cell
-from ..intervals import of_row
-from ..rows import OK, Row
-from ..words import counted
+from ..analyse.board import Board, Measured
+from ..analyse.intervals import of_row
+from ..measure.rows import OK, Row
+from ..plan.cells import Cell
+from ..wording import counted
 from . import style
-from .board import Board, Measured
 from .undrawable import Undrawable
 
 TITLE = "Which bucket cap is best?"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..growth.costs import RANKS, Series, of_board
-from ..growth.laws import LINEAR, LOG, NONE, POWER, Fit
-from ..intervals import Interval
+from ..analyse.board import Board
+from ..analyse.growth.costs import RANKS, Series, of_board
+from ..analyse.growth.laws import LINEAR, LOG, NONE, POWER, Fit
+from ..analyse.intervals import Interval
 from . import style
-from .board import Board
 from .undrawable import Undrawable
 
 TITLE = "How does each cost grow?"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..cells import Cell
-from ..intervals import NOTHING, Interval, Rounds, of_difference
-from ..ratio import by_round
-from ..rows import OK, Row
-from ..signs import less_p, more_p, standing
-from ..words import counted
+from ..analyse.board import Board
+from ..analyse.intervals import NOTHING, Interval, Rounds, of_difference
+from ..analyse.ratio import by_round
+from ..analyse.signs import less_p, more_p, standing
+from ..measure.rows import OK, Row
+from ..plan.cells import Cell
+from ..wording import counted
 from . import style
-from .board import Board
 from .undrawable import Undrawable
 
 TITLE = "Does the interleaved hook beat the sequential one?"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..rows import OK, Row
+from ..analyse.board import Board
+from ..measure.rows import OK, Row
 from . import style
-from .board import Board
 from .undrawable import Undrawable
 
 TITLE = "How much memory does a rank need?"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from ..cells import Cell
-from ..noise import DIFFERENT, of_group, verdicts
-from ..ratio import Ratio, ratio
-from ..rows import OK, Row
-from ..words import counted
+from ..analyse.board import Board, Measured, label
+from ..analyse.noise import DIFFERENT, of_group, verdicts
+from ..analyse.ratio import Ratio, ratio
+from ..measure.rows import OK, Row
+from ..plan.cells import Cell
+from ..wording import counted
 from . import style
-from .board import Board, Measured, label
 from .undrawable import Undrawable
 
 _MOST_LINES = 30

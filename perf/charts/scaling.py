@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..intervals import Interval, apart
-from ..ratio import by_round
-from ..rows import OK, Row
+from ..analyse.board import Board
+from ..analyse.intervals import Interval, apart
+from ..analyse.ratio import by_round
+from ..measure.rows import OK, Row
 from . import style
-from .board import Board
 from .undrawable import Undrawable
 
 TITLE = "How well does a step keep its time when ranks are added?"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..derived import bound, floor_of
-from ..intervals import of_median, of_row
-from ..rows import OK, Row
-from ..words import counted
+from ..analyse.board import Board, Measured
+from ..analyse.derived import bound, floor_of
+from ..analyse.intervals import of_median, of_row
+from ..measure.rows import OK, Row
+from ..wording import counted
 from . import style
-from .board import Board, Measured
 from .undrawable import Undrawable
 
 TITLE = "What do uneven inputs cost?"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..trace import PHASES, Iteration, Span, iterations_of, overlap
-from ..words import counted
+from ..analyse.board import Board, backend
+from ..measure.trace import PHASES, Iteration, Span, iterations_of, overlap
+from ..wording import counted
 from . import style
-from .board import Board, backend
 from .undrawable import Undrawable
 
 TITLE = "Where does the time of one iteration go?"

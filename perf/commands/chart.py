@@ -6,16 +6,17 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from conformance.bad_input import BadInput
 from reports.records import RecordError, RecordFile, read
 
-from ..charts import Chart, draw_all, draw_timeline
-from ..records import writable
-from ..trace import iterations_of
+from ..charts import draw_all, draw_timeline
+from ..charts.reporting import report
+from ..measure.records import writable
+from ..measure.trace import iterations_of
 
 DAMAGED, INTERNAL, INTERRUPTED = 1, 3, 130
 
@@ -34,8 +35,8 @@ def charted(given: Namespace) -> int:
         print(f"perf: {len(troubles)} of {len(given.records)} files passed over", file=sys.stderr)
     if not records and not traces:
         raise BadInput("none of these files can be drawn; name records (.jsonl) or traces (.trace.json)")
-    told(chart for chart in ([*draw_all(records, out)] if records else []))
-    told(draw_timeline(trace, out, name) for name, trace in traces)
+    report(chart for chart in ([*draw_all(records, out)] if records else []))
+    report(draw_timeline(trace, out, name) for name, trace in traces)
     return DAMAGED if troubles else 0
 
 
@@ -43,7 +44,7 @@ def closing(path: Path, traced: bool) -> int:
     """The charts of a sweep that has just ended, and a timeline of what says most in it; returns an exit status."""
     try:
         record = read(path)
-        told(draw_all([record], path.parent / "charts"))
+        report(draw_all([record], path.parent / "charts"))
         if traced:
             from .trace import at_the_end
 
@@ -55,16 +56,6 @@ def closing(path: Path, traced: bool) -> int:
         print(f"perf: cannot write charts: {error}; the record is whole")
         return INTERNAL
     return 0
-
-
-def told(charts: Iterable[Chart]) -> None:
-    """Say of each chart where it is, or why there is none."""
-    for chart in charts:
-        if chart.files:
-            names = " ".join(os.path.relpath(file) for file in chart.files)
-            print(f"chart: {names}")
-        else:
-            print(f"no chart {chart.name}: {chart.reason}")
 
 
 def _read(places: Sequence[str]) -> tuple[list[RecordFile], list[tuple[str, dict[str, Any]]], list[str]]:

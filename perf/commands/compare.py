@@ -13,9 +13,9 @@ from rich.text import Text
 from conformance.bad_input import BadInput
 from reports.records import RecordError, RecordFile, read
 
-from .. import compare
-from ..axes import nearest
-from ..table import wide_console
+from ..analyse import compare
+from ..analyse.table import wide_console
+from ..plan.axes import nearest
 
 SLOWER, UNDECIDED = 1, 2
 

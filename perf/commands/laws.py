@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from conformance.bad_input import BadInput
 from reports.records import RecordFile
 
-from ..growth.costs import Series, series
-from ..growth.printing import as_markdown, as_table
-from ..table import wide_console
+from ..analyse.growth.costs import Series, series
+from ..analyse.growth.printing import as_markdown, as_table
+from ..analyse.table import wide_console
 from .table import of_perf, write_text
 
 

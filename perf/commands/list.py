@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from .. import sweep, workloads
-from ..axes import AXES, Axis
+from .. import workloads
+from ..plan import sweep
+from ..plan.axes import AXES, Axis
 
 
 def listed(given: Namespace) -> int:  # noqa: ARG001

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..growth.costs import series
-from ..table import wide_console
-from ..targets.evidence import gathered
-from ..targets.printing import as_text, judged
+from ..analyse.growth.costs import series
+from ..analyse.table import wide_console
+from ..analyse.targets.evidence import gathered
+from ..analyse.targets.printing import as_text, judged
 from .laws import show
 from .table import of_perf
 

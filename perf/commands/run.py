@@ -13,28 +13,31 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from conformance import asked as ask
 from conformance.bad_input import BadInput
 from conformance.ending import terminated_like_interrupted
+from conformance.engine import request as ask
 from reports.records import RecordError, read
 from reports.records.writer import PART
 
-from .. import bench, beside, derived, launched, noise, records, reliance, surroundings, sweep, traffic
-from ..axes import known_trouble
-from ..backends import place_of, place_of_job
-from ..budget import Budget, duration
-from ..only import narrowed
-from ..plan import LEAST_ROUNDS, MOST_ROUNDS, Plan, estimate, plan, seconds
-from ..progress import Watch, spoken
-from ..rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
-from ..runner import BUDGET_GONE, LocalRunner, Runner
-from ..table import in_order, main_table, wide_console
-from ..words import counted
+from ..analyse import bench, derived, noise
+from ..analyse.table import in_order, main_table, wide_console
+from ..measure import extras as beside
+from ..measure import launched, records, reliance, surroundings, traffic
+from ..measure.budget import Budget, duration
+from ..measure.progress import Watch, spoken
+from ..measure.rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
+from ..measure.runner import BUDGET_GONE, LocalRunner, Runner
+from ..plan import sweep
+from ..plan.axes import known_trouble
+from ..plan.backends import place_of, place_of_job
+from ..plan.only import narrowed
+from ..plan.planning import LEAST_ROUNDS, MOST_ROUNDS, Plan, estimate, plan, seconds
+from ..wording import counted
 from .chart import closing
 from .reported import reported
 
 if TYPE_CHECKING:
-    from ..measure import Order
+    from ..measure.on_ranks import Order
 
 GOOD, BAD_CELL, INTERNAL, INTERRUPTED = 0, 1, 3, 130
 CLOSING_S = 25.0  # of a budget, for charts and a timeline
@@ -202,7 +205,7 @@ def _beside(asked: Asked, stderr: Console) -> beside.Samples:
 
 def _groups(asked: Asked, judged: reliance.Judged, runner: Runner, record: records.Record) -> Iterator[Row]:
     """Measure group after group; every row is written before it is handed on."""
-    from ..measure import Order
+    from ..measure.on_ranks import Order
 
     wanted, cores = asked.planned.sweep, surroundings.cores()
     missing = [(group, group.only({cell.series for cell in group} - record.finished)) for group in asked.planned.groups]

@@ -9,8 +9,8 @@ from conformance.bad_input import BadInput
 from reports.records import RecordError, read
 from reports.records.identity import spoken
 
-from ..figures import figures_table
-from ..table import in_order, main_table, wide_console
+from ..analyse.figures import figures_table
+from ..analyse.table import in_order, main_table, wide_console
 
 
 def shown(given: Namespace) -> int:

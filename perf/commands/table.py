@@ -10,9 +10,9 @@ from pathlib import Path
 from conformance.bad_input import BadInput
 from reports.records import RecordError, RecordFile, read
 
-from ..table import wide_console
-from ..targets.evidence import gathered
-from ..targets.printing import as_markdown, as_text, judged
+from ..analyse.table import wide_console
+from ..analyse.targets.evidence import gathered
+from ..analyse.targets.printing import as_markdown, as_text, judged
 
 
 def tabled(given: Namespace) -> int:

@@ -10,22 +10,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conformance import asked as ask
 from conformance.bad_input import BadInput
+from conformance.engine import request as ask
 from conformance.ranks import Cluster, NotRunnable, NurseryFailed, RunFailed
 from reports.records import RecordError, RecordFile, read
 
-from .. import records
-from ..axes import checked, known_trouble
-from ..backends import place_of
-from ..cells import Cell
 from ..charts import draw_timeline
-from ..plan import plan
-from ..rows import OK
-from ..runner import PRELOAD
-from ..sweep import Sweep
-from ..trace import Iteration, as_trace, iterations_of, overlap, traced, typical
-from .chart import told
+from ..charts.reporting import report
+from ..measure import records
+from ..measure.rows import OK
+from ..measure.runner import PRELOAD
+from ..measure.trace import Iteration, as_trace, iterations_of, overlap, traced, typical
+from ..plan.axes import checked, known_trouble
+from ..plan.backends import place_of
+from ..plan.cells import Cell
+from ..plan.planning import plan
+from ..plan.sweep import Sweep
 
 FAILED, MOST = 1, 4
 _LIMIT_S, _SILENCE_S = 300.0, 30.0
@@ -76,7 +76,7 @@ def finish(whole: dict[str, Any], out: Path, charts: Path) -> None:
         shares = ", ".join("none" if share != share else f"{100 * share:.0f} %" for share in overlap(iteration))
         print(f"overlap of {iteration.cell.variant}, by rank: {shares}")
     print(f"trace: {os.path.relpath(path)} (opens in ui.perfetto.dev)")
-    told([draw_timeline(whole, charts)])
+    report([draw_timeline(whole, charts)])
 
 
 def made(
@@ -88,7 +88,7 @@ def made(
 
 def _traced(cells: Sequence[Cell], specs: dict[str, str], limit_s: float) -> list[Iteration]:
     first = cells[0]
-    preload = (*PRELOAD, "perf.trace")
+    preload = (*PRELOAD, "perf.measure.trace")
     with Cluster(
         first.backend, deadline_s=limit_s, silence_s=_SILENCE_S, preload=preload, placing=False
     ) as cluster:  # fmt: skip

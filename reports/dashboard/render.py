@@ -13,7 +13,7 @@ from ..exports import VIEWS
 from ..findings import Urgency, at_work, few_nights, findings
 from ..history import KINDS
 from ..judging import ClauseState, JudgedHistory, State
-from ..words import commits, interval, moment, number, percent, plural, short, unit
+from ..wording import commits, interval, moment, number, percent, plural, short, unit
 from . import view
 from .data import CLAUSE_LETTERS, STATE_LETTERS
 from .spark import spark

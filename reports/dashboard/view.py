@@ -19,7 +19,7 @@ from ..judging import (
     Series,
     State,
 )
-from ..words import moment, percent, plural
+from ..wording import moment, percent, plural
 
 _WANTED = ("workload", "backend", "world")  # axes with a filter of their own
 _MOST_CHANGES = 200  # of clauses, in the table; the export has all

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as Xml
 
 from ..findings import Finding, Urgency, findings, gaps
 from ..judging import ClauseHistory, ClauseState, JudgedHistory, Machine, Series, State
-from ..words import commits, interval, moment
+from ..wording import commits, interval, moment
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
 _UNJUDGED = (State.MISSING, State.LEARNING)

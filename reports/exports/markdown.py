@@ -6,7 +6,7 @@ import re
 
 from ..findings import Finding, Urgency, at_work, few_nights, findings, gaps
 from ..judging import Change, Health, JudgedHistory
-from ..words import commits, interval, moment, percent, plural
+from ..wording import commits, interval, moment, percent, plural
 
 _SIGNS = {Health.HEALTHY: "✅", Health.REGRESSED: "❌", Health.UNJUDGED: "⚠️"}
 _TITLES = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..findings import findings
 from ..judging import Change, JudgedHistory, Point, Series
-from ..words import commits
+from ..wording import commits
 
 Row = dict[str, Any]
 

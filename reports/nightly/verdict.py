@@ -11,7 +11,7 @@ from ..findings import Urgency, few_nights, findings
 from ..history.layout import VERDICT
 from ..judging import Change, ClauseState, JudgedHistory, Machine, Series, State
 from ..records import Writer, identity
-from ..words import plural
+from ..wording import plural
 
 __all__ = ["VERDICT", "explained", "told", "written"]
 

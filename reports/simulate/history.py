@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..fakes import conformance_rows, perf_row, write
 from ..history import add_file, add_night, add_note, machine_name, opened
 from ..records import identity
+from ..tests.fakes import conformance_rows, perf_row, write
 from .year import World, Year, year
 
 MACHINES = (

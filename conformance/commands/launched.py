@@ -1,0 +1,59 @@
+"""``python -m conformance run`` under a launcher: rank 0 drives, the other places serve as its agents.
+
+A run has the world of the launcher; ``--worlds`` may ask for smaller ones, which take the first places. Every run of a
+check still has fresh processes of its own, so that a hang or crash of a check is an outcome and not the job's end.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from argparse import Namespace
+
+from ..bad_input import BadInput
+from ..engine.judgement import INTERNAL
+from ..engine.request import numbers
+from ..ranks.agent import Agent, DriverGone
+from ..ranks.backends import spread
+from ..ranks.place import Place, end_with_parent, forget, placed
+from ..ranks.troop import connect, gathered
+
+
+def run(given: Namespace) -> int:
+    """Run here, or do what the launcher's place asks; returns the exit status."""
+    from .run import run as here
+
+    place = placed()
+    if place is None:
+        return here(given)
+    forget()
+    if place.launcher == "torchrun":
+        end_with_parent(signal.SIGTERM)
+    return _drive(given, place) if place.rank == 0 else _serve(place)
+
+
+def _drive(given: Namespace, place: Place) -> int:
+    from .run import run as here
+
+    if given.worlds is None and given.schedule is None:
+        given.worlds = str(place.world)
+    if given.worlds is not None and max(numbers(given.worlds)) > place.world:
+        raise BadInput(f"--worlds {given.worlds}: the launcher gave {place.world} ranks; ask for no more than that")
+    given.jobs = "1"  # every place takes part in every run
+    with gathered(place) as troop, spread(troop.here):
+        status = here(given, troop)
+    if troop.lost:
+        print(f"conformance: {troop.lost}. What was finished before is recorded.", file=sys.stderr)
+        return INTERNAL
+    return status
+
+
+def _serve(place: Place) -> int:
+    agent = Agent(place.rank, place.local_rank or 0, connect(place))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal's processes; it is the driver's
+    try:
+        agent.serve()
+    except DriverGone:
+        print(f"conformance: rank {place.rank} lost rank 0, which drives the run; it ends.", file=sys.stderr)
+        return INTERNAL
+    return 0

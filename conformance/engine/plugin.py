@@ -1,0 +1,351 @@
+"""The pytest plugin that runs checks over subjects, backends and worlds, and judges how they end.
+
+    python -m pytest -p conformance.engine.plugin conformance/checks --subjects torch --worlds 2,3 --select 'JOIN-*'
+
+is for working on checks; ``python -m conformance run`` drives the same plugin and adds the records and the report.
+A listed deviation shows as xfailed; unsupported and not run show as skipped.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..api.checking import Check, Ranks
+from ..bad_input import BadInput
+from ..clauses import load
+from ..ranks.origin import Sides
+from ..results import BROKEN, Case, Outcome, Result
+from . import inventory
+from . import request as ask
+from .items import Detached, Place, Scenario, case_of, check_of, is_in, is_simple, name_of, offer_of
+from .parallel import Ahead, Ending, timed
+from .report import render
+from .run import WAITING, Frame
+from .schedule_search import Schedules, Smallest
+from .verdict import Verdict, judge
+
+FRAME = pytest.StashKey[Frame]()
+AHEAD = pytest.StashKey["Ahead[Detached]"]()
+LEFT_OUT = pytest.StashKey[dict[Case, pytest.Function]]()
+ENDING = pytest.StashKey[tuple[Ending, Ranks, Sequence[tuple[int, ...]]]]()
+DRIVER = "conformance-driver"  # name under which ``run`` registers itself with pytest: see Driver
+
+
+@dataclass
+class Driver:
+    """What ``run`` hands to the plugin: a finished frame, and what to do when the first check is about to run."""
+
+    frame: Frame
+    before_first: Callable[[], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("conformance")
+    group.addoption("--subjects", default="impl,torch", help="subjects, separated by commas")
+    group.addoption("--backend", default="gloo", help="backend of the process groups")
+    group.addoption("--worlds", default=None, help="world sizes, separated by commas")
+    group.addoption("--tier", default="", help="quick or full instead of every case of what is asked for")
+    group.addoption("--schedule", default=None, help="inputs per rank, for checks of schedules: only this one")
+    group.addoption("--select", default="*", help="patterns of clause ids, separated by commas")
+    group.addoption("--deadline", type=float, default=None, help="seconds for one run of ranks")
+    group.addoption("--jobs", type=int, default=1, help="checks at a time")
+    group.addoption("--deviations", action="append", default=[], help="a file of known deviations (may be repeated)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    driver = config.pluginmanager.get_plugin(DRIVER)
+    if isinstance(driver, Driver):
+        config.stash[FRAME] = driver.frame
+    else:
+        try:
+            config.stash[FRAME] = _frame(config)
+        except BadInput as error:
+            raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(_SuiteErrors(config.stash[FRAME]))
+
+
+def _frame(config: pytest.Config) -> Frame:
+    """The frame of a run that pytest itself was asked for."""
+    option = config.getoption
+    subjects = ask.subjects(option("subjects"))
+    catalogue = load()
+    cited = inventory.by_clause([found for path in _paths(config) for found in inventory.declared(path)])
+    specs = {name: spec for name, (spec, _) in subjects.items()}
+    tier = ask.tier(option("tier"))
+    schedule, worlds = ask.schedule_and_worlds(option("schedule"), option("worlds"), option("backend"), tier)
+    return Frame(
+        ask.Asked(
+            specs,
+            {name: subject.version for name, (_, subject) in subjects.items()},
+            option("backend"),
+            worlds,
+            ask.patterns(option("select"), [*catalogue.by_id, *cited]),
+            deadline_s=option("deadline"),
+            jobs=option("jobs"),
+            deviations=ask.deviations(option("deviations"), specs),
+            tier=tier,
+            schedule=schedule,
+        ),
+        catalogue,
+        elsewhere=list(cited),
+    )
+
+
+def _paths(config: pytest.Config) -> list[Path]:
+    """Where the checks are that pytest was given, besides the suite's own."""
+    given = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]
+    return [inventory.CHECKS, *(path for path in given if path.exists())]
+
+
+# --- collecting -------------------------------------------------------------------------------------------------------
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    check: Check | None = getattr(metafunc.function, "check", None)
+    if check is None:
+        return
+    name = metafunc.function.__name__
+    if "ranks" not in metafunc.fixturenames:
+        raise pytest.Collector.CollectError(f"check {name} takes no argument 'ranks', so no subject can be given to it")
+    if bool(check.scenarios) != ("scenario" in metafunc.fixturenames):
+        raise pytest.Collector.CollectError(f"check {name}: @check(scenarios=…) and an argument 'scenario' go together")
+    places = _places(metafunc.config.stash[FRAME], check)
+    metafunc.parametrize("ranks", places, indirect=True, ids=[str(place) for place in places])
+    if check.scenarios:
+        scenarios = [Scenario(name, value) for name, value in check.scenarios.items()]
+        metafunc.parametrize("scenario", scenarios, indirect=True, ids=[scenario.name for scenario in scenarios])
+
+
+def _places(frame: Frame, check: Check) -> list[Place]:
+    asked = frame.asked
+    return [
+        Place(subject, asked.backend, world)
+        for subject in asked.subjects
+        for world in asked.worlds
+        if check.runs_at(world)
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    frame = config.stash[FRAME]
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    frame.declared = {name_of(item): item.function.check for item in functions if hasattr(item.function, "check")}
+    offered = [item for item in functions if is_in(frame, item)]
+    chosen = frame.choose([offer_of(frame, item) for item in offered])
+    kept: list[pytest.Item] = [item for item in offered if case_of(item) in chosen]
+    config.stash[LEFT_OUT] = {case_of(item): item for item in offered if case_of(item) not in chosen}
+    staying = set(kept)
+    dropped = [item for item in items if item not in staying]
+    items[:] = kept
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+
+
+class _SuiteErrors:
+    """Remembers what went wrong in the suite itself, in hooks that do not know their session."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.frame.suite_errors.append(f"{report.nodeid}: {report.longreprtext.strip()}")
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        self.frame.suite_errors.append(f"an error inside the suite ended the run:\n{excrepr}")
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest) -> Ranks:
+    place: Place = request.param
+    frame = request.config.stash[FRAME]
+    return frame.ranks(request.function.check, place.subject, place.world)
+
+
+@pytest.fixture
+def scenario(request: pytest.FixtureRequest) -> Any:
+    return request.param.value
+
+
+@pytest.fixture
+def schedules(request: pytest.FixtureRequest, ranks: Ranks) -> Schedules:
+    return Schedules(ranks.world, request.config.stash[FRAME].asked.schedule)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Before pytest's own loop what it needs; after it the cases that a deviation needs which has not shown."""
+    works = not (session.testsfailed or session.config.option.collectonly or not session.items)
+    if works:
+        _begin(session)
+    result = yield
+    if works:
+        for case in session.config.stash[FRAME].unsettled():
+            item = session.config.stash[LEFT_OUT][case]
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+    return result
+
+
+def _begin(session: pytest.Session) -> None:
+    """Open the records, and let threads run ahead if more than one job was asked for."""
+    config = session.config
+    driver = config.pluginmanager.get_plugin(DRIVER)
+    frame = config.stash[FRAME]
+    if isinstance(driver, Driver):
+        driver.before_first()
+    frame.prepare(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
+    frame.reporter.begin(len(session.items))
+    if frame.asked.jobs > 1:
+        functions = [item for item in session.items if isinstance(item, pytest.Function)]
+        items = [item for item in functions if is_simple(item) and frame.ended(case_of(item), check_of(item)) is None]
+        calls = {item.nodeid: Detached(frame, item) for item in items}
+        config.stash[AHEAD] = Ahead(frame.asked.jobs + WAITING, frame.turns, calls)
+
+
+class TakenOver(Exception):
+    """The case was found broken by the run that this one goes on with."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
+    """Run one check, or take the ending from the thread that ran it ahead, and keep it for the judgement."""
+    used, tried = pyfuncitem.funcargs["ranks"], pyfuncitem.funcargs.get("schedules")
+    assert isinstance(used, Ranks)
+    earlier = pyfuncitem.config.stash[FRAME].ended(case_of(pyfuncitem), check_of(pyfuncitem))
+    if earlier is not None:
+        if earlier.verdict.outcome in BROKEN | {Outcome.SUITE_ERROR}:
+            raise TakenOver(earlier.verdict.witness)
+        return True
+    ahead: Ahead[Detached] | None = pyfuncitem.config.stash.get(AHEAD, None)
+    if ahead is not None and pyfuncitem.nodeid in ahead.calls:
+        ending = ahead.ending(pyfuncitem.nodeid)
+        call = ahead.calls[pyfuncitem.nodeid]
+        used, tried = call.ranks or used, call.schedules or tried
+    else:
+        wanted = inspect.signature(pyfuncitem.obj).parameters
+        arguments = {name: value for name, value in pyfuncitem.funcargs.items() if name in wanted}
+        ending = timed(lambda: pyfuncitem.obj(**arguments))
+    pyfuncitem.stash[ENDING] = (ending, used, tried.suspects if isinstance(tried, Schedules) else [])
+    if ending.error is not None:
+        raise ending.error
+    return True
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn the ending of a check into results, and pytest's report into one that says the same."""
+    report = yield
+    if not isinstance(item, pytest.Function):
+        return report
+    frame = item.config.stash[FRAME]
+    if call.when == "teardown":
+        if report.failed:
+            frame.suite_errors.append(f"{item.nodeid}: could not clean up: {report.longreprtext.strip()}")
+    elif call.when == "call" or not report.passed:
+        _show(report, _results(frame, item, call))
+    return report
+
+
+def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -> list[Result]:
+    case, check = case_of(item), check_of(item)
+    earlier = frame.ended(case, check)
+    if earlier is not None:
+        return frame.add(case, check, earlier.verdict, earlier.seconds, earlier.notes)
+    if ENDING in item.stash:
+        ending, used, suspects = item.stash[ENDING]
+        verdict = judge(ending.error, used.last_run, _sides(item, used))
+        if verdict.outcome in BROKEN and not frame.expects(case, check, verdict):
+            verdict = _looked_at_again(frame, item, used, suspects, verdict)
+        return frame.add(case, check, verdict, ending.seconds, used.notes)
+    error = call.excinfo.value if call.excinfo is not None else None  # it did not get past its fixtures or marks
+    return frame.add(case, check, judge(error), call.duration, ())
+
+
+def _sides(item: pytest.Function, used: Ranks) -> Sides:
+    """Whose code is whose, for an error that the check raised in this process."""
+    return Sides.of(item.function, used.subject, used.subject_spec)
+
+
+def _looked_at_again(
+    frame: Frame, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
+) -> Verdict:
+    """A break that is news is worth a second look: at which smallest schedule, or where the ranks parted."""
+    if suspects and frame.asked.schedule is None:
+        return _smallest(frame, item, used, suspects, verdict)
+    return verdict if verdict.outcome is Outcome.FAILED else _with_ledger(frame, item, used, verdict)
+
+
+def _smallest(
+    frame: Frame, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
+) -> Verdict:
+    """The verdict on the smallest schedule that breaks the check; the given one if none was found in time."""
+    if not is_simple(item) or not frame.may_look_again():
+        return verdict
+    call = Detached(frame, item, below=suspects)
+    error = timed(call).error
+    if not isinstance(error, Smallest):
+        return verdict
+    found = judge(error.error, call.ranks.last_run if call.ranks is not None else None, _sides(item, used))
+    return found.at_schedule(error.schedule)
+
+
+def _with_ledger(frame: Frame, item: pytest.Function, used: Ranks, verdict: Verdict) -> Verdict:
+    """A hang or crash that is news is looked at once more with every collective recorded: where did the ranks part?"""
+    recorded = used.last_run is not None and any(end.ledger for end in used.last_run.outcomes)
+    if recorded or not is_simple(item) or not frame.may_look_again():
+        return verdict
+    call = Detached(frame, item, always_ledger=True)
+    ending = timed(call)
+    again = judge(ending.error, call.ranks.last_run if call.ranks is not None else None, _sides(item, used))
+    return again if again.outcome is verdict.outcome else verdict
+
+
+def _show(report: pytest.TestReport, results: list[Result]) -> None:
+    """A listed deviation is an expected failure to pytest; what gave no answer is skipped."""
+    outcome = results[0].outcome
+    if all(result.listed for result in results):
+        report.outcome = "skipped"
+        report.wasxfail = f"listed deviation: {results[0].deviation}"
+    elif outcome in (Outcome.UNSUPPORTED, Outcome.NOT_RUN):
+        report.outcome = "skipped"
+        report.longrepr = (str(report.location[0]), report.location[1] or 0, f"{outcome}: {results[0].witness}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Judge the run; pytest leaves with the judgement's exit status."""
+    ahead = session.config.stash.get(AHEAD, None)
+    if ahead is not None:
+        ahead.stop()
+    frame = session.config.stash[FRAME]
+    interrupted = exitstatus == pytest.ExitCode.INTERRUPTED and not frame.suite_errors
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or interrupted:
+        session.exitstatus = frame.end(interrupted).exit_status
+    frame.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The matrix, below pytest's own summary."""
+    frame = terminalreporter.config.stash[FRAME]
+    if frame.judgement is not None and frame.results:
+        for line in render(frame.judgement, frame.catalogue).splitlines():
+            terminalreporter.write_line(line)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if FRAME in config.stash:
+        config.stash[FRAME].close()

@@ -1,0 +1,91 @@
+"""Tiers: which of all possible cases a run makes.
+
+``full`` makes every case, at 8 ranks too. ``quick`` leaves out repetitions, never a check; for every subject it makes
+
+1. every check once, where it is cheapest and still says something about ranks: at the smallest world of at least two
+   ranks that it has, in its first scenario. As every clause has a check, every clause is decided that can be;
+2. of every file of checks, which is a feature, one case for each other kind of world: one rank alone, and more than a
+   pair, the least in which some rank is neither first nor last and a group can be larger than one and smaller than
+   the world. Which check and scenario that is, is spread over them by the names, and so the same in every run;
+3. for every listed deviation one case that it speaks of; if that does not show it, the others, until one does.
+
+What is left out is what only the full tier shows: the same check in further worlds, and further scenarios. A deviation
+is proven stale only by a run of every case that it speaks of, which 3 gives it in this tier, too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..deviations import Deviation
+from ..results import Case
+
+QUICK, FULL = "quick", "full"
+TIERS = (QUICK, FULL)
+WORLDS = {QUICK: (1, 2, 3, 4), FULL: (1, 2, 3, 4, 8)}
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A case that could be run, the selected clauses that it would decide, and the file of its check."""
+
+    case: Case
+    clauses: tuple[str, ...]
+    file: str = ""
+
+    @property
+    def world(self) -> int:
+        return self.case.world
+
+    def is_about(self, deviation: Deviation) -> bool:
+        return any(deviation.concerns(clause, self.case) for clause in self.clauses)
+
+
+def choose(tier: str, offers: Sequence[Offer], listed: Mapping[str, Sequence[Deviation]]) -> set[Case]:
+    """The cases of a tier among those on offer. Without a tier, and in the full one, that is all of them."""
+    if tier != QUICK:
+        return {offer.case for offer in offers}
+    chosen: set[Case] = set()
+    for subject in dict.fromkeys(offer.case.subject for offer in offers):
+        # few ranks first, but a single one last: alone, little can go wrong
+        own = sorted((o for o in offers if o.case.subject == subject), key=lambda o: (o.world < 2, o.world))
+        chosen |= _quick(own, listed.get(subject, ()))
+    return chosen
+
+
+def _quick(offers: Sequence[Offer], deviations: Sequence[Deviation]) -> set[Case]:
+    """One subject's cases in the quick tier; ``offers`` come in order of their cost."""
+    chosen = {several[0].case for several in _by(offers, lambda offer: offer.case.check).values()}
+    for file, several in _by(offers, lambda offer: offer.file).items():
+        for kind in (_alone, _more_than_a_pair):
+            found = [offer for offer in several if kind(offer.world)]
+            least = [offer.case for offer in found if offer.world == found[0].world]
+            if chosen.isdisjoint(offer.case for offer in found):
+                chosen |= set(least[_spread(file) % len(least) :][:1]) if least else set()
+    for deviation in deviations:
+        about = [offer.case for offer in offers if offer.is_about(deviation)]
+        if chosen.isdisjoint(about):
+            chosen |= set(about[:1])
+    return chosen
+
+
+def _by(offers: Iterable[Offer], key: Callable[[Offer], str]) -> dict[str, list[Offer]]:
+    groups: dict[str, list[Offer]] = {}
+    for offer in offers:
+        groups.setdefault(key(offer), []).append(offer)
+    return groups
+
+
+def _alone(world: int) -> bool:
+    return world == 1
+
+
+def _more_than_a_pair(world: int) -> bool:
+    return world > 2
+
+
+def _spread(name: str) -> int:
+    """A number that looks like chance and never changes."""
+    return zlib.crc32(name.encode())

@@ -1,0 +1,205 @@
+"""Planted defects: each is well declared and can be planted, some are hunted, and what does no harm survives."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from conformance import clauses
+from conformance.bad_input import BadInput
+from conformance.commands.defects import ensure_known
+from conformance.defects import catalogue, planted, planting
+from conformance.defects.planting import PlantError
+from conformance.engine import inventory
+
+from .test_frame_run import marked, needs_proc, wait_for
+
+HOME = Path(__file__).parents[2]
+DEFECTS = catalogue.load()
+CATALOGUE = clauses.load()
+#: one or two of each area, hunted in every run of the tests; `make defects` hunts all
+SUBSET = (
+    "join/error_of_the_body_is_wrapped", "ddp_join/always_divides_by_the_initial_size",
+    "ddp_join/final_model_is_that_of_rank_0", "ddp/divides_by_one_too_many", "ddp/group_rank_taken_for_global_rank",
+    "ddp/only_differing_ranks_refuse", "ddp/unused_everywhere_gets_zeros", "comm/hook_gets_divided_gradients",
+    "comm/any_future_accepted", "hook/all_groups_have_the_settings_of_the_first",
+    "zero/joined_rank_steps_with_its_old_gradients",
+)  # fmt: skip
+
+HARMLESS = '''"""Made up for a test."""
+
+from conformance.defects.planting import defect, edit
+
+
+@defect("DDP-044", "DDP-049")
+def NAME():
+    """Nothing is wrong here."""
+    edit("before = self.require", "before = True and self.require", within="no_sync")
+'''
+_HARMLESS_EDIT = '"before = self.require", "before = True and self.require", within="no_sync"'
+HARMFUL = HARMLESS.replace(_HARMLESS_EDIT, "LABEL, OTHER")
+HARMFUL = HARMFUL.replace("LABEL", "'\"DistributedDataParallel.forward\"'").replace("OTHER", "'\"DDP.forward\"'")
+MISNAMED = HARMLESS.replace('"before = self.require"', '"behind = self.require"')
+CLUMSY = HARMFUL.replace("'\"DDP.forward\"'", '"no_such_name"')
+
+
+def test_every_defect_names_clauses_that_checks_decide():
+    assert len(DEFECTS) >= 150
+    ensure_known(DEFECTS, CATALOGUE, inventory.CHECKS)
+
+
+def test_no_two_defects_say_the_same():
+    sentences = [f"{defect.area}: {defect.sentence}" for defect in DEFECTS]
+    assert sorted(set(sentences)) == sorted(sentences)
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.id)
+def test_every_defect_can_be_planted_and_taken_out_again(defect):
+    try:
+        assert planted.subject(defect.attribute).name == defect.id
+        assert planting.changed()
+    finally:
+        planted.clear()
+    assert not planting.changed()
+
+
+def lay(folder, **defects):
+    """A folder of defects made up for a test."""
+    (folder / "ddp").mkdir()
+    for name, text in defects.items():
+        (folder / "ddp" / f"in_{name}.py").write_text(text.replace("NAME", name))
+    return folder
+
+
+def hunt(*words):
+    """``python -m conformance defects``: exit status, standard output, standard error."""
+    command = [sys.executable, "-m", "conformance", "defects", *map(str, words)]
+    done = subprocess.run(command, cwd=HOME, env={**os.environ}, capture_output=True, text=True, timeout=900)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_suite_catches_a_few_of_each_area():
+    status, out, err = hunt("--select", ",".join(SUBSET))
+    assert status == 0, out + err
+    assert out.splitlines()[-1] == f"{len(SUBSET)} killed, 0 survived"
+    for defect in DEFECTS:
+        if defect.id in SUBSET:
+            assert all(clause in out for clause in defect.clauses)
+
+
+def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_path):
+    folder = lay(tmp_path, a_harmful=HARMFUL, a_harmless=HARMLESS, a_misnamed=MISNAMED, b_clumsy=CLUMSY)
+    status, out, err = hunt("--defects", folder, "--jobs", "1")
+    assert status == 1, out + err
+    rows = [line.split() for line in out.splitlines()]
+    assert ["ddp/a_harmful", "DDP-044", "killed"] in [row[:3] for row in rows]
+    assert ["ddp/a_harmless", "DDP-044", "SURVIVED"] in [row[:3] for row in rows]
+    assert "ddp/a_harmful: not caught by DDP-049" in out
+    assert "ddp/a_harmless: not caught by DDP-044, DDP-049" in out
+    assert "0 functions of impl hold what the defect changes within no_sync" in out
+    assert "ddp/b_clumsy: not caught by DDP-044, DDP-049" in out  # a NameError of the defect's own proves nothing
+    assert out.splitlines()[-1] == "0 killed, 3 survived, 1 could not be tried"
+
+
+@needs_proc
+def test_an_interrupted_hunt_leaves_no_process():
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-m", "conformance", "defects", "--jobs", "1", "--select", "ddp/*"]
+    environment = {**os.environ, "JOINERY_TEST_MARK": mark}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=HOME, env=environment, **pipes)
+    try:
+        assert "ddp/" in process.stdout.readline()  # the first row: ranks are at work
+        assert len(marked(mark)) > 1
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "interrupted after" in err
+    wait_for(lambda: marked(mark) == [], 60)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--select", "nowhere/*"), "'nowhere/*' matches no planted defect"),
+    (("--jobs", "0"), "number of jobs '0'"),
+    (("--defects", "no/such/folder"), "there is no folder of defects at no/such/folder"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence_and_status_2(words, said):
+    status, out, err = hunt(*words)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("@defect('DDP-049')\ndef wrong(): ...", "does not say its mistake"),
+    ("@defect(CLAUSES)\ndef wrong():\n  'A mistake.'", "needs @defect"),
+    ("@defect('DDP-049', worlds=('2',))\ndef wrong():\n  'A mistake.'", "worlds must be"),
+    ("@defect(", "is no Python"),
+])  # fmt: skip
+def test_a_file_that_declares_itself_badly_is_refused(tmp_path, text, said):
+    with pytest.raises(BadInput, match=said):
+        catalogue.load(lay(tmp_path, wrong=text))
+
+
+def test_a_defect_of_an_unknown_clause_is_refused(tmp_path):
+    known = catalogue.load(lay(tmp_path, wrong=HARMLESS.replace("DDP-049", "DDP-999")))
+    with pytest.raises(BadInput, match="names DDP-999, but there is no such clause"):
+        ensure_known(known, CATALOGUE, inventory.CHECKS)
+
+
+class Shelter:
+    """Something to plant in."""
+
+    def of(self, number):
+        if number < 3:
+            return "few"
+        return "many"
+
+    @staticmethod
+    def fixed():
+        return 1
+
+    @property
+    def told(self):
+        return "right"
+
+
+class Lean(Shelter):
+    """Something that inherits."""
+
+    def of(self, number):
+        return super().of(number).upper()
+
+
+def test_planting_changes_what_it_says_and_nothing_afterwards():
+    try:
+        right = planting.swap(Shelter, "fixed", lambda: right() + 1)
+        planting.swap(Shelter, "told", lambda self: "wrong")
+        planting.edit_in(Shelter, "of", "number < 3", "number <= 3")
+        planting.edit_in(Shelter, "of", '"many"', '"lots"')
+        planting.edit_in(Lean, "of", "upper", "title")
+        planting.override(Lean, "fixed", lambda self: 7)
+        assert (Shelter.fixed(), Shelter().told, Shelter().of(3), Lean().of(4)) == (2, "wrong", "few", "Lots")
+        assert Lean().fixed() == 7
+    finally:
+        planting.undo()
+    assert (Shelter.fixed(), Shelter().told, Shelter().of(3), Lean().of(4)) == (1, "right", "many", "MANY")
+    assert Lean.fixed() == 1
+
+
+@pytest.mark.parametrize(("act", "said"), [
+    (lambda: planting.swap(Lean, "told", None), "Lean does not define 'told' any more; Shelter defines it"),
+    (lambda: planting.edit_in(Shelter, "of", "return", "raise"), "holds 2 times what the defect changes"),
+    (lambda: planting.edit_in(Shelter, "of", "number <", "number <<<"), "is no Python"),
+    (lambda: planting.override(Lean, "of", None), "Lean defines 'of' itself"),
+])  # fmt: skip
+def test_what_cannot_be_planted_is_said_in_a_sentence(act, said):
+    with pytest.raises(PlantError, match=said):
+        act()
+    assert not planting.changed()

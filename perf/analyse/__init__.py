@@ -1,0 +1,1 @@
+"""Everything made from records: ratios, intervals, comparisons, targets, growth."""

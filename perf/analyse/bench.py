@@ -1,0 +1,34 @@
+"""The record once more as pytest-benchmark's JSON, written by pytest-benchmark itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RECORD = "JOINERY_PERF_RECORD"  # an environment variable: the record that test_bench.py replays
+_LIMIT_S = 120
+
+
+def beside(record: Path) -> Path | None:
+    """Write the JSON beside a record that has times; None, and a word on standard error, if that cannot be done."""
+    path = record.with_name(record.name.removesuffix(".jsonl") + ".benchmark.json")
+    tests = Path(__file__).parents[1] / "tests" / "test_bench.py"
+    command = [
+        sys.executable, "-m", "pytest", str(tests), "--benchmark-only", f"--benchmark-json={path}", "-q", "-p",
+        "no:cacheprovider", "-o", "addopts=", "--benchmark-quiet", "--rootdir", str(tests.parent.parent),
+    ]  # fmt: skip
+    environment = {**os.environ, RECORD: str(record.resolve())}
+    environment.pop("PYTEST_ADDOPTS", None)
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, cwd=tests.parent.parent
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"perf: pytest-benchmark's JSON was not written: {error}", file=sys.stderr)
+        return None
+    if done.returncode == 0 and path.exists():
+        return path
+    print(f"perf: pytest-benchmark's JSON was not written:\n{done.stdout[-2000:]}", file=sys.stderr)
+    return None

@@ -1,0 +1,1 @@
+"""Measuring: ranks, turns, verification, records."""

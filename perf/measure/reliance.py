@@ -1,0 +1,162 @@
+"""Which guarantees a cell relies on, and whether its subject keeps them: the time of a broken promise is no time.
+
+The weights of every cell are compared with one process's anyway (``verify``). That says that these batches came out
+right; the clauses say that it was no luck of these batches, and that what surrounds them is as promised.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.bad_input import BadInput
+from reports.records import RecordError, RecordFile, read
+
+from ..plan.axes import ALONE, OVERLAPPED
+from ..plan.cells import Cell
+from ..workloads import SPARSE
+
+ABOUT_S = 15.0  # what judging them takes on a quiet machine; kept free in a budget
+NO = "no"  # for --judged: measure without asking
+_LIMIT_S = 900.0  # of judging, however busy the machine is
+_ENDING_S = 30.0  # for the suite to take its ranks along when it is stopped
+_BUFFERED = frozenset({"convnet", "normed"})
+_KEPT = ("passed", "unsupported", "not run", "suite error")  # the other outcomes break a clause
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A guarantee that a subject does not keep, as the suite's record says."""
+
+    subject: str
+    clause: str
+    scenario: str
+    witness: str
+    backend: str = ""  # where it does not; empty: wherever
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is known of the subjects' guarantees; of a subject that nobody asked about nothing is held against it."""
+
+    broken: tuple[Broken, ...] = ()
+    source: str = ""  # where this is known from; empty: nobody was asked
+
+    def against(self, cell: Cell) -> str:
+        """Why a cell's time would be no time; empty if nothing speaks against it."""
+        wanted = relied_on(cell)
+        for each in self.broken:
+            here = each.subject == cell.subject and each.backend in ("", cell.backend)
+            if here and each.clause in wanted and not _elsewhere(each.scenario, cell.hook):
+                return f"relies on {each.clause}, which {each.subject} does not keep: {each.witness}"[:500]
+        return ""
+
+    def footer(self, cells: Iterable[Cell]) -> dict[str, object]:
+        """What a record keeps of it."""
+        told = sorted({(each.subject, each.clause) for each in self.broken})
+        return {"source": self.source, "clauses": relied_on_by(cells), "broken": [list(each) for each in told]}
+
+
+def _elsewhere(scenario: str, hook: str) -> bool:
+    """Whether what happens in this scenario of the suite happens with the other kind of overlap hook only."""
+    interleaved = hook.endswith("interleaved")
+    return ("contiguous" if interleaved else "interleaved") in scenario
+
+
+def relied_on(cell: Cell) -> tuple[str, ...]:
+    """The clauses without which a cell's training could not come out right."""
+    if cell.subject == "none" or cell.hook in ALONE:
+        return ()
+    found = ["DDP-025", "DDP-049"]  # equal at the start, and means of gradients afterwards
+    found += ["DDP-057"] if cell.workload in SPARSE else []
+    found += ["DDP-080"] if cell.workload in _BUFFERED else []
+    found += ["DDP-117"] if cell.bucket_view else []
+    found += ["DDP-120"] if cell.settings == "best" else []
+    found += ["DDPJ-007", "DDPJ-016"] if cell.strategy in ("join", "throwing", "after_join") else []
+    found += ["DDPJ-035"] if cell.strategy == "after_join" else []
+    found += ["JOIN-044"] if cell.strategy == "throwing" else []
+    found += ["ZERO-008"] if cell.zero != "off" else []
+    found += ["ZERO-012"] if cell.zero == "views" else []
+    found += ["HOOK-019"] if cell.hook in OVERLAPPED else []  # not HOOK-018: odd layouts, which no workload has
+    return tuple(found)
+
+
+def relied_on_by(cells: Iterable[Cell]) -> list[str]:
+    """All of these cells' clauses, each once."""
+    return sorted({clause for cell in cells for clause in relied_on(cell)})
+
+
+def judged_now(cells: Iterable[Cell], specs: Mapping[str, str]) -> Judged:
+    """Let the suite judge the clauses that these cells rely on, on as few ranks as can show a breach.
+
+    On each of the cells' backends for itself: on one GPU, world 1 is measured there and the others on the CPU.
+    """
+    backends: dict[str, list[Cell]] = {}
+    for cell in cells:
+        backends.setdefault(cell.backend, []).append(cell)
+    found = [_judged_on(backend, members, specs) for backend, members in backends.items()]
+    broken = tuple(each for one in found for each in one.broken)
+    return Judged(broken, "; ".join(dict.fromkeys(one.source for one in found)))
+
+
+def _judged_on(backend: str, cells: Sequence[Cell], specs: Mapping[str, str]) -> Judged:
+    clauses = relied_on_by(cells)
+    if not clauses:
+        return Judged(source="no cell relies on a clause")
+    world = min(2, max(cell.world for cell in cells))
+    with tempfile.TemporaryDirectory(prefix="judged-") as folder:
+        words = ["--tier", "quick", "--subject", ",".join(specs.values()), "--backend", backend]
+        words += ["--worlds", str(world), "--select", ",".join(clauses), "--out", folder]
+        said = _suite([sys.executable, "-m", "conformance", "run", *words])
+        try:
+            record = read(Path(folder, "conformance.jsonl"))
+        except RecordError as error:
+            last = (said.strip().splitlines() or ["it said nothing"])[-1]
+            raise BadInput(
+                f"the suite could not judge the clauses that these cells rely on: {last} ({error}); "
+                f"run `make conformance`, or measure without asking by --judged {NO}"
+            ) from error
+        ranks = "1 rank" if world == 1 else f"{world} ranks"
+        return _from(record, f"the suite at {ranks} on {backend}, before measuring")
+
+
+def judged_before(path: Path, *backends: str) -> Judged:
+    """What a record of the suite says, which must be of one of these backends."""
+    try:
+        record = read(path)
+    except RecordError as error:
+        raise BadInput(f"--judged {path}: {error}; give a record of `make conformance`, or {NO}") from error
+    if record.header.get("of") != "conformance":
+        raise BadInput(f"--judged {path} is no record of the suite; give one of `make conformance`, or {NO}")
+    if not any(row["backend"] in backends for row in record.rows):
+        wanted = " or ".join(backends)
+        raise BadInput(f"--judged {path} has no results on {wanted}; give a record of that backend, or {NO}")
+    return _from(record, path.name, backends)
+
+
+def _from(record: RecordFile, source: str, backends: Sequence[str] = ()) -> Judged:
+    rows = (row for row in record.rows if row["outcome"] not in _KEPT and (not backends or row["backend"] in backends))
+    broken = [Broken(row["subject"], row["clause"], row["scenario"], row["witness"], row["backend"]) for row in rows]
+    return Judged(tuple(broken), source)
+
+
+def _suite(command: list[str]) -> str:
+    """Run the suite, and take it along if this process is stopped meanwhile; returns what it said of troubles."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        _, said = process.communicate(timeout=_LIMIT_S)
+    except BaseException:  # a deadline, an interruption: the suite ends its ranks when it is asked to
+        process.terminate()
+        try:
+            process.communicate(timeout=_ENDING_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        raise
+    return said

@@ -1,0 +1,158 @@
+"""Measures groups on ranks of this machine: starts them, bounds them, and finds out which cell spoilt a run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from conformance.ranks import Cluster, Died, Hung, NotRunnable, NurseryFailed, Raised, RankContext
+
+from ..plan.cells import Cell, Group
+from . import traffic
+from .rows import FAILED, HUNG, NOT_RUN, Row, assembled, blank
+
+if TYPE_CHECKING:
+    from .on_ranks import Order
+    from .traffic import Counted
+
+BUDGET_GONE = "the budget was used up"
+_COUNTING_S = 60.0  # for counting what an iteration sends: nothing is lost if it is not known
+SILENCE_S = 10.0  # nothing at all happens in any rank: a hang, long before the deadline
+PRELOAD = (
+    "perf.measure.on_ranks", "perf.measure.trainer", "perf.measure.verify", "perf.measure.memory",
+    "conformance.fixtures.overlapping", "conformance.api.oracle",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How long a run may take, and whether a budget says so."""
+
+    seconds: float
+    by_budget: bool = False
+
+    def passed(self, doing: str) -> tuple[str, str]:
+        """What becomes of a run that takes longer: status and reason."""
+        if self.by_budget:
+            return NOT_RUN, BUDGET_GONE
+        return HUNG, f"not done after {self.seconds:.0f} s, the limit for a group ({doing})"
+
+
+class Runner(Protocol):
+    """Who measures groups: ranks of this machine, or those that a launcher has started."""
+
+    def measure(self, order: Order, limit: Callable[[], Limit]) -> Iterator[Row]: ...
+
+    def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]: ...
+
+    def close(self) -> None: ...
+
+
+class LocalRunner:
+    """Ranks as processes of this machine. A run that goes wrong is blamed on one cell and repeated without it."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] = {}
+
+    def measure(self, order: Order, limit: Callable[[], Limit]) -> Iterator[Row]:
+        """The rows of a group's cells. ``limit`` says how long a run may take that starts now."""
+        left = order.group
+        while left.cells:
+            with tempfile.TemporaryDirectory(prefix="perf-") as folder:
+                allowed = limit()
+                run = self._run(replace(order, group=left), allowed.seconds, folder)
+                if isinstance(run, str):
+                    yield from (blank(cell, order.group, NOT_RUN, run) for cell in left)
+                    return
+                if all(hasattr(outcome, "value") for outcome in run.outcomes):
+                    values = run.values()
+                    for cell in left:
+                        yield assembled(cell, order.group, [rank[cell.series] for rank in values])
+                    return
+                guilty, doing = _blamed(left, Path(folder), run.outcomes)
+                status, reason = _told(run.outcomes, doing)
+                if status == HUNG and run.seconds >= allowed.seconds:
+                    status, reason = allowed.passed(doing)
+                for cell in guilty if status != NOT_RUN else left:
+                    yield blank(cell, order.group, status, reason)
+                if status == NOT_RUN:
+                    return
+                left = left.only({cell.series for cell in left} - {cell.series for cell in guilty})
+
+    def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]:
+        """What an iteration of each of these cells sends, by series; nothing if it cannot be counted."""
+        if not cells:
+            return {}
+        run = self._on_ranks(traffic.on_rank, (cells, order.specs), order, _COUNTING_S, ledger=True)
+        whole = not isinstance(run, str) and all(hasattr(outcome, "value") for outcome in run.outcomes)
+        counted: dict[str, Counted] = run.values()[0] if whole else {}
+        return counted
+
+    def _run(self, order: Order, deadline_s: float, folder: str) -> Any:
+        return self._on_ranks(on_rank, (order, folder), order, deadline_s)
+
+    def _on_ranks(
+        self, function: Callable[..., Any], args: Any, order: Order, deadline_s: float, ledger: bool = False
+    ) -> Any:
+        backend = order.group.backend  # a budget is meant by the clock, however busy the machine is
+        cluster = self._clusters.setdefault(backend, Cluster(backend, preload=PRELOAD, most_times=1, placing=False))
+        subject = next(iter(order.specs.values()))
+        try:
+            return cluster.run(
+                function, args, world=order.group.world, subject=subject, deadline_s=deadline_s,
+                silence_s=SILENCE_S, ledger=ledger,
+            )  # fmt: skip
+        except (NotRunnable, NurseryFailed) as error:
+            return str(error)
+
+    def close(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.close()
+        self._clusters.clear()
+
+
+def on_rank(ctx: RankContext, order: Order, folder: str) -> Any:
+    """Rank function: measure, noting in a file what is going on, for the case that this rank does not come back."""
+    from .on_ranks import measure
+
+    with Path(folder, f"rank{ctx.rank}").open("wb", buffering=0) as notes:
+
+        def tell(doing: str) -> None:
+            notes.seek(0)
+            notes.truncate()
+            notes.write(doing.encode())
+
+        return measure(ctx, order, tell)
+
+
+def _blamed(group: Group, folder: Path, outcomes: Sequence[Any]) -> tuple[list[Cell], str]:
+    """The cell that spoilt a run, and what was being done with it; all cells if that cannot be said."""
+    votes: Counter[str] = Counter()
+    for rank, outcome in enumerate(outcomes):
+        try:
+            doing = (folder / f"rank{rank}").read_text(encoding="utf-8")
+        except OSError:
+            continue
+        # who raised or died began it; the others may only be waiting for that one
+        weight = len(outcomes) + 1 if isinstance(outcome, Raised | Died) else 1
+        votes[doing] += weight
+    doing = votes.most_common(1)[0][0] if votes else "starting"
+    guilty = [cell for cell in group if doing.startswith(f"{cell.series}:")]
+    return guilty or list(group.cells), doing.removeprefix(f"{guilty[0].series}: ") if guilty else doing
+
+
+def _told(outcomes: Sequence[Any], doing: str) -> tuple[str, str]:
+    """What a spoilt run came to: status and reason."""
+    for rank, outcome in enumerate(outcomes):
+        if isinstance(outcome, Raised):
+            return FAILED, f"{doing}: rank {rank} raised {outcome.error}".split("\n")[0][:500]
+        if isinstance(outcome, Died):
+            how = f"signal {-outcome.exit_code}" if outcome.exit_code < 0 else f"exit status {outcome.exit_code}"
+            words = outcome.last_words.strip().split("\n")[0][:300]
+            return FAILED, f"{doing}: rank {rank} died by {how}" + (f": {words}" if words else "")
+    stuck = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Hung)]
+    return HUNG, f"{doing}: nothing moved any more on rank{'s' if len(stuck) > 1 else ''} {', '.join(map(str, stuck))}"

@@ -1,0 +1,87 @@
+"""Under a launcher: where a process stands, and whole runs under two torchrun agents on this machine."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.bad_input import BadInput
+from perf.measure.on_ranks.launched import Spot, spot
+from reports.records import read
+
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+}  # fmt: skip
+SLURM = {
+    "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "MASTER_ADDR": "node1", "SLURM_JOB_ID": "123456",
+}  # fmt: skip
+
+
+def test_torchrun_and_slurm_say_where_a_process_stands():
+    assert spot(TORCHRUN) == Spot(3, 4, 1, 2, "10.0.0.1", 29500)
+    assert spot(SLURM) == Spot(5, 8, 1, 4, "node1", 20000 + 123456 % 20000)
+
+
+def test_without_a_launcher_there_is_no_such_place():
+    assert spot({}) is None
+    assert spot({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) is None  # a batch script, not a task of srun
+
+
+def test_an_environment_that_makes_no_sense_is_refused():
+    with pytest.raises(BadInput, match="WORLD_SIZE='many'"):
+        spot({**TORCHRUN, "WORLD_SIZE": "many"})
+
+
+def launched(folder, subject):
+    """Two agents with a rank each, as on two nodes; returns what each of them printed, and whether all went well."""
+    sweep = folder / "mine.toml"
+    sweep.write_text('rounds = 2\nblock = 2\n[[cells]]\nworkload = "mlp"\nworld = [1, 2]\n')
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+    perf = ["-m", "perf", "run", "--sweep", str(sweep), "--subject", subject, "--backend", "gloo"]
+    agents = [
+        subprocess.Popen(
+            [*command, "--node-rank", str(node), *perf, "--out", str(folder / "out")], env=environment, cwd=root,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for node in (0, 1)
+    ]  # fmt: skip
+    try:
+        said = [agent.communicate(timeout=400)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.terminate()  # an agent ends its ranks, unlike when it is killed
+            agent.wait()
+    return said, not any(agent.returncode for agent in agents)
+
+
+def test_two_agents_measure_together_and_rank_0_writes(tmp_path):
+    said, well = launched(tmp_path, "torch")
+    assert well, "\n".join(said)
+    (path,) = (tmp_path / "out").glob("*.jsonl")
+    record = read(path)
+    assert record.complete
+    assert [row["status"] for row in record.rows] == ["ok", "ok"]
+    assert all(row["axes"]["world"] == 2 and len(row["wall_ns"][0]) == 2 for row in record.rows)
+    assert "written:" in said[0]
+    assert "written:" not in said[1]
+
+
+def test_a_rank_that_fails_ends_the_job_and_is_recorded(tmp_path):
+    said, well = launched(tmp_path, "perf.tests.planted:failing")
+    assert not well
+    (path,) = (tmp_path / "out").glob("*.jsonl")
+    record = read(path)
+    assert not record.complete
+    (row,) = record.rows
+    assert row["status"] == "failed", "\n".join(said)
+    assert "rank 1 raised RuntimeError: planted" in row["reason"]

@@ -1,0 +1,131 @@
+"""What exports say, and that nothing in a name or a note is more than text."""
+
+import csv
+import io
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from reports.__main__ import main
+from reports.exports import FORMS, VIEWS, export, export_all
+from reports.exports.otava import otava_config
+from reports.findings import Urgency, findings
+from reports.judging import judge
+from reports.simulate.made_histories import HOSTILE, hostile, plain
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """30 nights; one cell became slower four nights ago."""
+    return judge(plain(tmp_path_factory.mktemp("plain")))
+
+
+@pytest.fixture(scope="module")
+def hostile_one(tmp_path_factory):
+    return judge(hostile(tmp_path_factory.mktemp("hostile")))
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_planted_slow_down_is_the_one_alarm(judged):
+    (alarm,) = [one for one in findings(judged) if one.urgency is Urgency.ALARM]
+    assert alarm.series.axes["workload"] == "cell000"
+    assert 0.05 < alarm.change.effect < 0.15
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_csv_and_json_of_a_view_hold_the_same_rows(judged, view):
+    table, told = rows(export(judged, "csv", view=view)), json.loads(export(judged, "json", view=view))
+    assert told["view"] == view
+    assert told["health"] == "regressed"
+    assert len(table) == len(told["rows"])
+    if table:
+        assert list(table[0]) == list(told["rows"][0])
+
+
+def test_points_hold_every_night_of_every_series(judged):
+    assert len(rows(export(judged, "csv", view="points"))) == sum(len(one.points) for one in judged.series)
+
+
+def test_a_text_that_a_spreadsheet_would_calculate_is_quoted_in_csv_and_exact_in_json(hostile_one):
+    assert HOSTILE.startswith("=")
+    names = {row["name"] for row in rows(export(hostile_one, "csv"))}
+    assert names
+    assert all(name.startswith("'=") for name in names)
+    assert all(row["name"].startswith("=") for row in json.loads(export(hostile_one, "json"))["rows"])
+
+
+def test_openmetrics_has_each_family_once_and_ends_as_it_must(hostile_one):
+    lines = export(hostile_one, "openmetrics").split("\n")
+    assert lines[-2:] == ["# EOF", ""]
+    types = [line for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types)) == 10
+    names = [line.split()[2] for line in types]
+    seen = [line.partition("{")[0].split()[0] for line in lines if line and not line.startswith("#")]
+    assert [name for at, name in enumerate(seen) if at == 0 or seen[at - 1] != name] == [n for n in names if n in seen]
+    assert 'joinery_health{machine="' in export(hostile_one, "openmetrics")
+    escaped = [line for line in lines if '\\"' in line]
+    assert escaped, "the hostile name holds a quotation mark"
+    assert all(line.replace('\\"', "").count('"') % 2 == 0 for line in escaped)
+
+
+def test_junit_fails_what_alarms_and_skips_what_has_no_answer(judged, hostile_one):
+    root = ElementTree.fromstring(export(judged, "junit"))
+    (suite,) = root
+    failed = [case for case in suite if case.find("failure") is not None]
+    assert suite.get("failures") == str(len(failed)) == "1"
+    assert "cell000" in failed[0].get("name")
+    assert "slower +" in failed[0].find("failure").get("message")
+    series = [case for case in suite if case.get("classname") == "nightly.series"]
+    silent = [one for one in judged.series if one.state.value in ("missing", "learning")]
+    assert sum(case.find("skipped") is not None for case in series) == len(silent)
+    ElementTree.fromstring(export(hostile_one, "junit"))  # control characters and all
+
+
+def test_markdown_keeps_a_name_from_being_markup(judged, hostile_one):
+    assert export(judged, "markdown").startswith("## ❌ Nightly: regressed")
+    text = export(hostile_one, "markdown")
+    prose, commands = text.split("\nReproduce:\n")
+    assert "<script" in prose
+    assert "<script" not in prose.replace("\\<", "")
+    assert commands.strip().startswith("```sh\n")  # what stands in a fence is only shown
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in tables} == {6}
+
+
+def test_otava_gets_a_row_for_each_night_that_measured_and_a_column_for_each_series(judged):
+    table = rows(export(judged, "otava"))
+    (machine,) = judged.machines
+    measured = {p.night for one in judged.series for p in one.points if p.value is not None}
+    assert [row["night"] for row in table] == [night.name for night in machine.nights if night.name in measured]
+    keys = [one.key for one in judged.series]
+    assert list(table[0]) == ["time", "night", "commit", *keys]
+    assert any(row[keys[0]] for row in table)
+    config = otava_config(judged, {machine.name: "it.csv"})
+    assert all(f'column: "{key}"' in config for key in keys)
+
+
+def test_the_badge_says_how_many_alarms(judged):
+    root = ElementTree.fromstring(export(judged, "badge"))
+    assert root.get("aria-label") == "nightly: regressed: 1"
+
+
+def test_an_empty_history_exports_too(tmp_path):
+    (tmp_path / "h").mkdir()
+    places = export_all(judge(tmp_path / "h"), tmp_path / "out")
+    assert all(place.is_file() for place in places)
+    assert "could not judge" in (tmp_path / "out" / "summary.md").read_text()
+
+
+def test_the_command_line_writes_one(tmp_path, capsys):
+    history = plain(tmp_path, nights=3)
+    for form in FORMS:
+        assert main(["export", str(history), form, "--out", str(tmp_path / form)]) == 0
+        assert (tmp_path / form).stat().st_size
+    assert main(["export", str(history), "badge", "--out", str(tmp_path / "none" / "badge")]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+    assert main(["export", str(history), "otava", "--machine", "nobody"]) == 2
+    assert "use --machine" in capsys.readouterr().err
