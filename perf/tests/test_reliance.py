@@ -14,7 +14,7 @@ from perf.plan.planning import sweep
 from perf.plan.planning.backends import place_of
 from perf.plan.planning.planning import plan
 from reports.records import read
-from reports.tests.fakes import conformance_rows, write
+from reports.simulate.made_rows import conformance_rows, write
 
 MINE = """
 rounds = 2

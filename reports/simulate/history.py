@@ -15,7 +15,7 @@ import numpy as np
 
 from ..history import add_file, add_night, add_note, machine_name, opened
 from ..records import identity
-from ..tests.fakes import conformance_rows, perf_row, write
+from .made_rows import conformance_rows, perf_row, write
 from .year import World, Year, year
 
 MACHINES = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..history import add_file, add_night, add_note
 from ..judging import judge
 from ..records import identity
-from ..tests.fakes import conformance_rows, perf_row, write
+from .made_rows import conformance_rows, perf_row, write
 
 # Whatever a page, a script, a spreadsheet, XML or Markdown might take for more than text.
 HOSTILE = "=1</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'`|*&amp;\u2028\x07é{{7*7}}"

@@ -20,7 +20,7 @@ from reports.accelerator.told import paragraph
 from reports.accelerator.written import write
 from reports.nightly.child import Ended
 from reports.records import read
-from reports.tests.fakes import write as record
+from reports.simulate.made_rows import write as record
 
 HERE = Path(__file__).parents[2]
 GPU = Facts("2.11.0+cu130", "13.0", "2.28.9", [{"name": "GPU", "memory_mib": 1, "capability": "9.0"}])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reports.history import HistoryError, add_file, add_night, add_note, hardware, machine_name, named, opened, scan
-from reports.tests import fakes
+from reports.simulate import made_rows as fakes
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -11,8 +11,8 @@ from reports.history import HistoryError, add_file, add_night, add_note, opened
 from reports.judging import Basis, ClauseState, Health, Parameters, State, judge
 from reports.judging.judge import clustered
 from reports.nightly.verdict import explained
+from reports.simulate import made_rows as fakes
 from reports.states import acknowledge
-from reports.tests import fakes
 
 START = datetime(2026, 1, 1, 2, tzinfo=UTC)
 USUAL = {"mlp": {"impl": 10.0, "torch": 11.0}, "tiny": {"impl": 4.0, "torch": 5.0}}

@@ -18,8 +18,8 @@ from reports.nightly.lock import locked
 from reports.nightly.plan import checked, seconds
 from reports.records import read
 
-CONFORMANCE = "{python} -m reports.tests.fakes conformance --select {select} --out {out}"
-PERF = "{python} -m reports.tests.fakes perf {only} --out {out}"
+CONFORMANCE = "{python} -m reports.simulate.made_rows conformance --select {select} --out {out}"
+PERF = "{python} -m reports.simulate.made_rows perf {only} --out {out}"
 HERE = Path(__file__).parents[2]
 
 
@@ -72,7 +72,7 @@ def test_three_nights_with_a_slow_down_planted_in_the_code_of_the_third(tmp_path
     assert "mlp" in reason
     assert "impl / torch" in reason
     assert f"since {third.name}" in reason
-    assert "reproduce: python -m reports.tests.fakes perf --only 'mlp" in done.stdout
+    assert "reproduce: python -m reports.simulate.made_rows perf --only 'mlp" in done.stdout
     assert "1 series slower" in (tmp_path / "o" / "index.html").read_text()
     verdict = read(third.folder / "verdict.jsonl")
     assert verdict.footer["exit_status"] == 1
@@ -169,7 +169,7 @@ def sleepers(marker):
                 line = file.read()
         except OSError:
             continue
-        if entry.isdigit() and marker.encode() in line and b"reports.tests.fakes" in line and b"nightly" not in line:
+        if entry.isdigit() and marker.encode() in line and b"reports.simulate.made_rows" in line and b"nightly" not in line:
             found.append(int(entry))
     return found
 

@@ -1,6 +1,6 @@
 """Made-up records, for tests and for simulated histories: of the shape that the commands write, with known truth.
 
-``python -m reports.tests.fakes perf|conformance --out FOLDER`` stands in for a command in the tests of the nightly one.
+``python -m reports.simulate.made_rows perf|conformance --out FOLDER`` stands in for a command in the tests of the nightly one.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def main() -> int:
         times = {"mlp": {"impl": 10.0 * slow, "torch": 11.0}, "tiny": {"impl": 4.0, "torch": 5.0}}
         rows = perf_rows(times, seed=time.time_ns())
         groups = {row["group"] for row in rows if row["series"] in given.only or not given.only}
-        again = ["python", "-m", "reports.tests.fakes", "perf", "--only", "{series}"]
+        again = ["python", "-m", "reports.simulate.made_rows", "perf", "--only", "{series}"]
         write(path, "perf", [row for row in rows if row["group"] in groups], {"again": again})
         return 0
     broken = os.environ.get("FAKE_BROKEN", "").split(",")
