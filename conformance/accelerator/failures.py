@@ -30,7 +30,7 @@ _ABORTED = "a group whose peer stays away can be aborted, and the process goes o
 
 def find(book: Book, backend: str, world: int) -> None:
     """One failure after the other, each on fresh ranks."""
-    with Cluster(backend, deadline_s=_LIMIT_S, silence_s=_LIMIT_S, most_times=1.0) as cluster:
+    with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_LIMIT_S, most_times=1.0) as cluster:
         run = functools.partial(cluster.run, world=world, subject="impl", group_timeout_s=_TIMEOUT_S)
         book.once(_WHO, lambda: _named(run(raising)))
         book.once(_ON, lambda: _went_on(_ON, run(going_on)))
@@ -134,7 +134,7 @@ def _ended(run: Run) -> list[Finding]:
     hung = sum(isinstance(one, Hung) for one in others)
     silent = [one for one in others if isinstance(one, Finished) and not one.value[0]]
     said = [one.value for one in others if isinstance(one, Finished) and one.value[0]]
-    found = [held(_DEAD, not hung and not silent, f"{hung} hung, {len(silent)} saw nothing: {run.story()[:300]}")]
+    found = [held(_DEAD, not hung and not silent, f"{hung} hung, {len(silent)} saw nothing: {run.summary()[:300]}")]
     if said:
         dead = len(others)
         named = [text for text, _ in said if re.search(rf"\brank {dead}\b", text)]
@@ -149,7 +149,7 @@ def _let_go(run: Run) -> list[Finding]:
     if refused:
         return [Finding(_ABORTED, NOT_RUN, refused[0][:300])]
     if any(isinstance(one, Raised) for one in run.outcomes):
-        return [held(_ABORTED, False, run.story()[:300])]
+        return [held(_ABORTED, False, run.summary()[:300])]
     values = run.values()
     longest = max(after for after, _ in values)
     sums = [total for _, total in values]

@@ -69,7 +69,7 @@ class Book:
 def said(error: Exception) -> str:
     """An error in one line; of a run of ranks, what became of each."""
     if isinstance(error, RunFailed):
-        return error.run.story().replace("\n", "; ")[:_MOST]
+        return error.run.summary().replace("\n", "; ")[:_MOST]
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['it said nothing'])[0]}"[:_MOST]
 
 

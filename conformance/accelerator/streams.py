@@ -172,7 +172,7 @@ def find(book: Book, backend: str, world: int, cases: Iterable[Case] = CASES, *,
 
 def _compared(what: str, cluster: Cluster, world: int, case: Case) -> Finding:
     def run(late: str) -> list[Numbers]:
-        found: list[Numbers] = cluster.run(trained, (case, late), world=world, subject="impl", ledger=True).values()
+        found: list[Numbers] = cluster.run(trained, (case, late), world=world, subject="impl", trace=True).values()
         return found
 
     in_time = run(delays.IN_TIME)

@@ -104,7 +104,7 @@ class Ranks:
     deadline_s: float | None = None
     notes: list[str] = field(default_factory=list)
     last_run: Run | None = None  # for the witness of a failed assertion
-    always_ledger: bool = False  # record every collective even if the check does not ask for it
+    always_trace: bool = False  # record every collective even if the check does not ask for it
 
     def __repr__(self) -> str:
         return f"{self.world} ranks of {self.subject_spec} on {self.backend}"
@@ -119,27 +119,27 @@ class Ranks:
         function: Callable[..., Any],
         *args: Any,
         world: int | None = None,
-        ledger: bool = False,
+        trace: bool = False,
         init: bool = True,
         deadline_s: float | None = None,
         env: dict[str, str] | None = None,
-        silence_s: float | None = None,
+        stall_s: float | None = None,
         group_timeout_s: float | None = None,
         explain: bool = False,
     ) -> Run:
         """Run ``function(ctx, *args)`` on fresh ranks; every outcome is allowed and returned.
 
-        ``ledger`` records every collective; ``init=False`` starts the ranks without a process group; ``silence_s``
-        is for ranks that do nothing for longer than the cluster's silence (3 s) on purpose; ``group_timeout_s`` is the
+        ``trace`` records every collective; ``init=False`` starts the ranks without a process group; ``stall_s``
+        is for ranks that do nothing for longer than the cluster's stall (3 s) on purpose; ``group_timeout_s`` is the
         default group's own timeout (longer than the deadline unless given); ``explain`` repeats a run that went wrong
-        with a ledger, for its witness.
+        with a collective trace, for its witness.
         A rank that raises ``Unsupported`` or ``NotRun``, or on which the check itself fell over, ends the check: there
         is nothing left to judge.
         """
         self.last_run = run = self.cluster.run(
             function, args, world=world or self.world, subject=self.subject_spec, init=init,
-            ledger=ledger or self.always_ledger, deadline_s=deadline_s or self.deadline_s, env=env,
-            silence_s=silence_s, group_timeout_s=group_timeout_s, explain=explain,
+            trace=trace or self.always_trace, deadline_s=deadline_s or self.deadline_s, env=env,
+            stall_s=stall_s, group_timeout_s=group_timeout_s, explain=explain,
         )
         if any(isinstance(end, Raised) and (end.no_answer or end.fell_over) for end in run.outcomes):
             raise RunFailed(run)

@@ -230,7 +230,7 @@ def train_with_noop(ctx):
 
 @check("COMM-022", worlds=MANY)
 def test_the_no_op_hook_leaves_local_gradients_and_starts_no_collective(ranks):
-    for rank, told in enumerate(ranks(train_with_noop, ledger=True)):
+    for rank, told in enumerate(ranks(train_with_noop, trace=True)):
         assert [seen for seen, _ in told] == alone([rank])
         assert [collectives for _, collectives in told] == [0] * ITERATIONS
 

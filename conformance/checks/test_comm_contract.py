@@ -161,7 +161,7 @@ def skip_communication(ctx):
 
 @check("COMM-013", worlds=MANY)
 def test_a_hook_that_does_not_communicate_leaves_gradients_local_and_the_wire_silent(ranks):
-    for rank, told in enumerate(ranks(skip_communication, ledger=True)):
+    for rank, told in enumerate(ranks(skip_communication, trace=True)):
         assert [seen for seen, _ in told] == alone([rank])
         assert [collectives for _, collectives in told] == [0] * ITERATIONS
 

@@ -214,15 +214,15 @@ def communicated(ctx, hook):
     counts = []
     for iteration in range(ITERATIONS):
         output = model(several_rows(ctx.rank, iteration)).sum()
-        before = len(ctx.ledger())
+        before = len(ctx.trace())
         output.backward()
-        counts.append(sum(torch.Size(event.shape).numel() for event in ctx.ledger()[before:]))
+        counts.append(sum(torch.Size(event.shape).numel() for event in ctx.trace()[before:]))
     return counts[START - 1], counts[-1]
 
 
 @check("COMM-026", worlds=MANY, scenarios=HOOKS)
 def test_after_the_start_much_less_is_sent(ranks, scenario):
-    for before, after in ranks(communicated, scenario, ledger=True):
+    for before, after in ranks(communicated, scenario, trace=True):
         assert before >= sum(parameter.numel() for parameter in Layers().parameters())
         assert after < before / 2
 

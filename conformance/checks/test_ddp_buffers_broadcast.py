@@ -130,7 +130,7 @@ def listen_to_forwards(ctx):
 
 @check("DDP-081", worlds=MANY)
 def test_a_forward_sends_nothing_unless_there_are_buffers_to_synchronise(ranks):
-    for told in ranks(listen_to_forwards, ledger=True):
+    for told in ranks(listen_to_forwards, trace=True):
         assert told["all three"] >= 1
         assert told["no buffers"] == told["switched off"] == 0
 

@@ -107,7 +107,7 @@ def test_delayed_and_other_gradients_are_averages_and_the_delayed_ones_share_mem
 def test_delayed_gradients_travel_together_and_once(ranks):
     whole = sum(parameter.numel() for parameter in models.chain(3).parameters())
     averages = averages_of(models.chain(3), ranks.world, 3)
-    for _, sent, _ in ranks(train_delayed, 3, averages, ledger=True):
+    for _, sent, _ in ranks(train_delayed, 3, averages, trace=True):
         for events in sent:
             sizes = [torch.Size(event.shape).numel() for event in events if event.op == "all_reduce"]
             assert sizes.count(whole * 2 // 3) == 1, f"no single collective for the delayed gradients: {events}"
@@ -357,13 +357,13 @@ class Root(nn.Module):
 def delay_at_the_root(ctx, expected):
     model = delaying(ctx, Root(), ["b"], "a.weight")
     model(mine(ctx)).sum().backward()
-    return settled(ctx, model, expected), reduced_elements(ctx.ledger())
+    return settled(ctx, model, expected), reduced_elements(ctx.trace())
 
 
 @check("DDP-128", worlds=MANY, beyond=False)
 def test_a_delayed_parameter_of_the_root_module_is_averaged_once(ranks):
     expected = {name: [mean_of_all(ranks.world)] for name in ("b", "a.weight")}
-    for rank, (seen, elements) in enumerate(ranks(delay_at_the_root, expected, ledger=True)):
+    for rank, (seen, elements) in enumerate(ranks(delay_at_the_root, expected, trace=True)):
         assert seen == expected, f"rank {rank}"
         assert elements == 2, f"rank {rank} reduced {elements} elements for two parameters of one element"
 

@@ -174,7 +174,7 @@ def evaluate_alone(ctx):
 @check("DDP-047", worlds=MANY, deadline_s=5)
 def test_a_rank_may_evaluate_a_model_without_buffers_alone_and_then_all_train(ranks):
     rows = 12.0 * 2  # every row adds the second layer's factor to its bias
-    assert ranks(evaluate_alone, ledger=True) == [(0, [[rows] * 4] * 3)] * ranks.world
+    assert ranks(evaluate_alone, trace=True) == [(0, [[rows] * 4] * 3)] * ranks.world
 
 
 def evaluate_with_buffers_alone(ctx):

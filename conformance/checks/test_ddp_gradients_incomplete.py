@@ -154,19 +154,19 @@ def remove_hooks(ctx):
     model(models.divisible(ctx.rank, 0)).sum().backward()
     private(model, "_remove_autograd_hooks")()
     model.float().zero_grad()  # moving or casting a model does not bring its hooks back
-    start = len(ctx.ledger())
+    start = len(ctx.trace())
     loss = model(models.divisible(ctx.rank, 1)).sum()
-    forward = len(ctx.ledger())
+    forward = len(ctx.trace())
     loss.backward()
     held = model.module.layers[1].weight.grad.tolist()
-    return held, start, len(ctx.ledger()) - forward
+    return held, start, len(ctx.trace()) - forward
 
 
 @check("DDP-066", worlds=MANY)
 def test_without_its_hooks_backward_is_local_and_communicates_nothing(ranks):
-    for rank, (held, before, sent) in enumerate(ranks(remove_hooks, ledger=True)):
+    for rank, (held, before, sent) in enumerate(ranks(remove_hooks, trace=True)):
         alone = models.Sum()
         alone(models.divisible(rank, 1)).sum().backward()
         assert held == alone.layers[1].weight.grad.tolist()
-        assert before > 0, "the ledger recorded nothing at all"
+        assert before > 0, "the collective trace recorded nothing at all"
         assert sent == 0

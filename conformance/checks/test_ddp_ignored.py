@@ -48,7 +48,7 @@ def test_ignored_tensors_keep_their_values_and_their_local_gradients(ranks):
 
 @check("DDP-149", worlds=MANY)
 def test_gradients_of_ignored_parameters_are_not_even_sent(ranks):
-    for _, _, elements in ranks(train_with_ignored, ledger=True):
+    for _, _, elements in ranks(train_with_ignored, trace=True):
         assert elements == {1}
 
 

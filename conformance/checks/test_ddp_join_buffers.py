@@ -165,9 +165,9 @@ def iterate_around_a_block(ctx, schedule):
 
     def iterate():
         model.zero_grad()
-        start = len(ctx.ledger())
+        start = len(ctx.trace())
         model(torch.ones(1, 1)).sum().backward()
-        return [str(event) for event in ctx.ledger()[start:]]
+        return [str(event) for event in ctx.trace()[start:]]
 
     for _ in range(3):
         before = iterate()
@@ -180,7 +180,7 @@ def iterate_around_a_block(ctx, schedule):
 @check("DDPJ-027", "JOIN-038", worlds=MANY)
 def test_after_the_block_an_iteration_sends_exactly_what_it_sent_before(ranks):
     schedule = tuple(1 + rank for rank in range(ranks.world))
-    for before, first, second in ranks(iterate_around_a_block, schedule, ledger=True):
-        assert before, "the ledger recorded nothing of an ordinary iteration"
+    for before, first, second in ranks(iterate_around_a_block, schedule, trace=True):
+        assert before, "the collective trace recorded nothing of an ordinary iteration"
         assert first == before
         assert second == before

@@ -82,22 +82,22 @@ def record_no_sync(ctx, schedule):
     model = ddp(ctx, nn.Linear(8, 1, bias=False))
     model(torch.ones(1, 8)).sum().backward()
     model(torch.ones(1, 8)).sum().backward()
-    start = len(ctx.ledger())
+    start = len(ctx.trace())
     with model.join(), model.no_sync():
         for _ in range(schedule[ctx.rank]):
             model(torch.ones(1, 8)).sum().backward()
         if schedule[ctx.rank] == 0:
             model.require_backward_grad_sync = True  # a joined rank's own setting must not matter
-        inside = [event for event in ctx.ledger()[start:] if event.shape == (8,) and event.op == "all_reduce"]
-    after = [event for event in ctx.ledger()[start:] if event.shape == (8,) and event.op == "all_reduce"]
-    return len(inside), len(after), len(ctx.ledger())
+        inside = [event for event in ctx.trace()[start:] if event.shape == (8,) and event.op == "all_reduce"]
+    after = [event for event in ctx.trace()[start:] if event.shape == (8,) and event.op == "all_reduce"]
+    return len(inside), len(after), len(ctx.trace())
 
 
 @check("DDPJ-028", worlds=MANY)
 def test_no_bucket_is_reduced_for_iterations_under_no_sync(ranks):
     schedule = (0, *[3] * (ranks.world - 1))
-    for inside, after, everything in ranks(record_no_sync, schedule, ledger=True):
-        assert everything > 0, "the ledger recorded nothing at all"
+    for inside, after, everything in ranks(record_no_sync, schedule, trace=True):
+        assert everything > 0, "the collective trace recorded nothing at all"
         assert (inside, after) == (0, 0)
 
 

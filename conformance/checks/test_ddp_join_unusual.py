@@ -299,9 +299,9 @@ def fail_on_one(ctx, schedule, failing):
 def test_a_rank_that_fails_under_ddp_is_named_to_its_peers(ranks):
     run = ranks.run(fail_on_one, (2, *[4] * (ranks.world - 1)), ranks.world - 1)
     *peers, failed = run.outcomes
-    assert failed.error.is_a(KeyError), run.story()
+    assert failed.error.is_a(KeyError), run.summary()
     for rank, peer in enumerate(peers):
-        assert type(peer).__name__ == "Raised", f"rank {rank}: {run.story()}"
+        assert type(peer).__name__ == "Raised", f"rank {rank}: {run.summary()}"
         assert peer.error.is_a(RuntimeError)
         assert f"rank {ranks.world - 1}" in peer.error.text
         assert "KeyError" in peer.error.text
@@ -337,8 +337,8 @@ def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_o
     for schedule, at in some:  # 2 is the last batch of everybody: then it shows where the block ends
         run = ranks.run(skip_a_batch_that_fails, schedule, at, scenario)
         for rank, outcome in enumerate(run.outcomes):
-            assert type(outcome).__name__ == "Raised", f"rank {rank}, schedule {schedule}, batch {at}: {run.story()}"
-            assert outcome.error.is_a(RuntimeError), run.story()
+            assert type(outcome).__name__ == "Raised", f"rank {rank}, schedule {schedule}, batch {at}: {run.summary()}"
+            assert outcome.error.is_a(RuntimeError), run.summary()
             assert f"rank {ranks.world - 1} " in outcome.error.text
             assert scenario in outcome.error.text
 
@@ -356,7 +356,7 @@ def die_on_one(ctx, schedule, dying):
 def test_where_a_rank_dies_nobody_else_is_blamed_for_it(ranks):
     for dying in (ranks.world - 1, 0):
         run = ranks.run(die_on_one, (4,) * ranks.world, dying)
-        assert type(run.outcomes[dying]).__name__ == "Died", run.story()
+        assert type(run.outcomes[dying]).__name__ == "Died", run.summary()
         for rank, peer in enumerate(run.outcomes):
             assert type(peer).__name__ != "Finished", f"rank {rank} noticed nothing"
             if type(peer).__name__ == "Raised":

@@ -51,7 +51,7 @@ REDUCED = {
 def test_gradients_travel_in_the_dtype_of_the_rule_and_arrive_in_full(ranks, scenario):
     config, dtype = scenario
     mean = (12.0 + (ranks.world - 1) * 36.0) / ranks.world
-    for sent, arrived, value in ranks(reduce_low, config, (12.0, 36.0), ledger=True):
+    for sent, arrived, value in ranks(reduce_low, config, (12.0, 36.0), trace=True):
         assert str(dtype).removeprefix("torch.") in sent
         assert not sent & ({"float32", "float16", "bfloat16"} - {str(dtype).removeprefix("torch.")}), sent
         assert arrived is FULL

@@ -19,13 +19,13 @@ def accumulate(ctx, options):
     model = ddp(ctx, models.Sum(3), **options)
     seen, sent = [], []
     for iteration, context in enumerate((model.no_sync, model.no_sync, nullcontext, nullcontext)):
-        start = len(ctx.ledger())
+        start = len(ctx.trace())
         if iteration == 3:
             model.zero_grad()
         with context():
             model(models.divisible(ctx.rank, iteration)).sum().backward()
         seen.append(gradients(model))
-        sent.append(len(ctx.ledger()) - start)
+        sent.append(len(ctx.trace()) - start)
     return seen, sent
 
 
@@ -61,10 +61,10 @@ def test_inside_gradients_add_up_locally_and_the_first_pass_outside_averages_all
 
 @check("DDP-072", worlds=MANY)
 def test_inside_nothing_at_all_is_sent_for_a_model_without_buffers(ranks):
-    for told in ranks(accumulate_every_way, ledger=True):
+    for told in ranks(accumulate_every_way, trace=True):
         for options, (_, sent) in zip(WAYS, told, strict=True):
             assert sent[:2] == [0, 0], options
-            assert min(sent[2:]) > 0, "the ledger recorded nothing of a synchronised pass"
+            assert min(sent[2:]) > 0, "the collective trace recorded nothing of a synchronised pass"
 
 
 def cross_the_border(ctx):

@@ -99,7 +99,7 @@ def train_on_two_outputs(ctx):
 @check("DDP-110", worlds=MANY)
 def test_the_first_iteration_reduces_everything_once_and_right(ranks):
     everything = sum(parameter.numel() for parameter in models.Parts().parameters())
-    for told in ranks(train_on_two_outputs, ledger=True):
+    for told in ranks(train_on_two_outputs, trace=True):
         assert told[1::2] == [average(["abc"] * ranks.world, iteration) for iteration in range(3)]
         assert told[::2] == [everything] * 3, "elements reduced in each backward"
 
@@ -270,7 +270,7 @@ def train_around_nested_backwards(ctx):
 
 @check("DDP-110", worlds=(2, 3))
 def test_backwards_inside_of_backward_do_not_end_the_first_iteration(ranks):
-    for told in ranks(train_around_nested_backwards, ledger=True):
+    for told in ranks(train_around_nested_backwards, trace=True):
         assert told[1::2] == [[2 * mean_of_all(ranks.world)]] * 3
         assert set(told[::2]) <= {1, 2}, "elements reduced in each backward, of the two that there are"
 

@@ -260,8 +260,8 @@ def count_reduced_elements(ctx, skip):
 @check("DDP-116", worlds=MANY)
 def test_unused_parameters_can_be_left_out_of_the_reduction(ranks):
     expected = averages([everyone(ranks.world, "ac")] * 4)
-    for all_of_them, fewer in zip(ranks(count_reduced_elements, False, ledger=True),
-                                  ranks(count_reduced_elements, True, ledger=True), strict=True):  # fmt: skip
+    for all_of_them, fewer in zip(ranks(count_reduced_elements, False, trace=True),
+                                  ranks(count_reduced_elements, True, trace=True), strict=True):  # fmt: skip
         assert [found for _, found in all_of_them] == [found for _, found in fewer] == expected
         assert [count for count, _ in all_of_them][-1] == 60
         assert [count for count, _ in fewer][-1] == 40

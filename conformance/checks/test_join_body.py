@@ -15,7 +15,7 @@ def enter_one_after_another(ctx):
     if ctx.rank > 0:
         ctx.store.wait([f"in/{ctx.rank - 1}"])
     with join as bound:
-        started = len(ctx.ledger())
+        started = len(ctx.trace())
         ctx.store.set(f"in/{ctx.rank}", "1")
         a.step()
     return bound is None, started, a.log
@@ -23,20 +23,20 @@ def enter_one_after_another(ctx):
 
 @check("JOIN-021", deadline_s=10)
 def test_entering_waits_for_nobody_and_binds_nothing(ranks):
-    assert ranks(enter_one_after_another, ledger=True) == [(True, 0, ["a step", "a post True"])] * ranks.world
+    assert ranks(enter_one_after_another, trace=True) == [(True, 0, ["a step", "a post True"])] * ranks.world
 
 
 def train_disabled(ctx, schedule, throw):
     a, b = recorder(ctx), recorder(ctx, "b")
     with ctx.subject.Join([a, b], enable=False, throw_on_early_termination=throw):
         silent = [each.step() is None for _ in range(schedule[ctx.rank]) for each in (a, b)]
-    return all(silent), a.log, b.log, len(ctx.ledger())
+    return all(silent), a.log, b.log, len(ctx.trace())
 
 
 @check("JOIN-022")
 def test_a_disabled_context_neither_communicates_nor_runs_hooks(ranks):
     for schedule in (shapes(ranks.world)["even"], linear(ranks.world)):
-        for rank, seen in enumerate(ranks(train_disabled, schedule, False, ledger=True)):
+        for rank, seen in enumerate(ranks(train_disabled, schedule, False, trace=True)):
             count = schedule[rank]
             assert seen == (True, ["a step"] * count, ["b step"] * count, 0)
 
@@ -44,7 +44,7 @@ def test_a_disabled_context_neither_communicates_nor_runs_hooks(ranks):
 @check("JOIN-047")
 def test_a_disabled_context_throws_nothing_when_asked_to_throw(ranks):
     for schedule in (shapes(ranks.world)["even"], linear(ranks.world)):
-        for rank, (silent, log, _, collectives) in enumerate(ranks(train_disabled, schedule, True, ledger=True)):
+        for rank, (silent, log, _, collectives) in enumerate(ranks(train_disabled, schedule, True, trace=True)):
             assert silent
             assert log == ["a step"] * schedule[rank]
             assert collectives == 0
@@ -66,17 +66,17 @@ def raise_in_the_body(ctx, kind):
     try:
         with ctx.subject.Join([a, b]):
             a.step(), b.step()
-            at = len(ctx.ledger())
+            at = len(ctx.trace())
             raise mine
     except BaseException as error:
-        return error is mine, error.__cause__ is None, a.log + b.log, at, len(ctx.ledger())
+        return error is mine, error.__cause__ is None, a.log + b.log, at, len(ctx.trace())
     return "swallowed"
 
 
 @check("JOIN-023")
 def test_what_the_body_raises_comes_out_as_it_is_without_hooks_or_collectives(ranks):
     for kind in (KeyError, StopIteration, Stop, Unspeakable):
-        for seen in ranks(raise_in_the_body, kind, ledger=True):
+        for seen in ranks(raise_in_the_body, kind, trace=True):
             assert seen == (True, True, ["a step", "b step"], 1, 1)
 
 
@@ -98,7 +98,7 @@ def one_rank_fails(ctx, throw, where):
 
     def fail(_joinable):
         if fails:
-            log.append(len(ctx.ledger()))
+            log.append(len(ctx.trace()))
             raise mine
 
     a = recorder(ctx, group=group, main=fail if where == "main hook" else None)
@@ -111,7 +111,7 @@ def one_rank_fails(ctx, throw, where):
                 a.step()
 
     error = caught(train)
-    return error, [len(ctx.ledger()) - at for at in log], a.log
+    return error, [len(ctx.trace()) - at for at in log], a.log
 
 
 def peers_were_told(ranks, throw, where):
@@ -129,7 +129,7 @@ def peers_were_told(ranks, throw, where):
 @check("JOIN-023", worlds=(2, 3), deadline_s=10, beyond=False)
 def test_a_rank_that_fails_alone_starts_no_collective_whatever_its_peers_do(ranks):
     throw = ranks.world == 3
-    run = ranks.run(one_rank_fails, throw, "body", ledger=True)
+    run = ranks.run(one_rank_fails, throw, "body", trace=True)
     first = members_of(ranks.world)[0]
     end = run.outcomes[first]
     error, later, log = end.value if isinstance(end, Finished) else run.values()[first]

@@ -40,13 +40,13 @@ def test_join_is_enabled_and_does_not_throw_unless_told(ranks):
 
 def build_empty(ctx):
     if ctx.rank > 0:  # the others are not even there, so a collective could not end
-        return None, len(ctx.ledger())
-    return caught(ctx.subject.Join, []), len(ctx.ledger())
+        return None, len(ctx.trace())
+    return caught(ctx.subject.Join, []), len(ctx.trace())
 
 
 @check("JOIN-011", worlds=(1, 2), deadline_s=8)
 def test_an_empty_list_of_joinables_is_refused_before_any_collective(ranks):
-    (error, collectives), *_ = ranks(build_empty, ledger=True)
+    (error, collectives), *_ = ranks(build_empty, trace=True)
     assert error is not None
     assert error.is_a(ValueError)
     assert "joinable" in error.text.lower()
@@ -135,7 +135,7 @@ def test_only_the_first_of_the_list_is_first_and_a_new_context_stamps_anew(ranks
 
 def build_over_two_groups(ctx):
     other = dist.new_group(list(range(ctx.world)))
-    before = len(ctx.ledger())
+    before = len(ctx.trace())
     errors, configs, notified = [], [], []
     for enable in (True, False):
         for groups in ((ctx.group, other), (other, ctx.group), (ctx.group, ctx.group, other)):
@@ -143,7 +143,7 @@ def build_over_two_groups(ctx):
             errors.append(caught(ctx.subject.Join, joinables, enable=enable))
             configs.extend(config(each) for each in joinables)
             notified.extend(each.notify() is None for each in joinables)
-    return errors, configs, notified, len(ctx.ledger()) - before
+    return errors, configs, notified, len(ctx.trace()) - before
 
 
 @check("JOIN-015")
@@ -157,7 +157,7 @@ def test_joinables_of_two_process_groups_are_refused_enabled_or_not(ranks):
 
 @check("JOIN-018", worlds=(1, 2))
 def test_a_failed_construction_leaves_no_joinable_enabled(ranks):
-    for _, configs, notified, collectives in ranks(build_over_two_groups, ledger=True):
+    for _, configs, notified, collectives in ranks(build_over_two_groups, trace=True):
         assert configs == [DISABLED] * 14
         assert all(notified)
         assert collectives == 0

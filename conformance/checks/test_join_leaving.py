@@ -91,14 +91,14 @@ def leave(ctx, way):
                 raise LookupError("spilled the tea")
 
     caught(train)
-    before = len(ctx.ledger())
+    before = len(ctx.trace())
     configs = [tuple(each._join_config) for each in (a, b)]
-    return configs, [each.step() is None for each in (a, b)], len(ctx.ledger()) - before
+    return configs, [each.step() is None for each in (a, b)], len(ctx.trace()) - before
 
 
 def leaves_nothing(ranks, *ways):
     for way in ways:
-        for seen in ranks(leave, way, ledger=True):
+        for seen in ranks(leave, way, trace=True):
             assert seen == ([DISABLED, DISABLED], [True, True], 0), f"after leaving: {way}"
 
 

@@ -18,16 +18,16 @@ def notify_all(ctx):
     with ctx.subject.Join(joinables):
         handles, started = [], []
         for each in joinables:
-            before = len(ctx.ledger())
+            before = len(ctx.trace())
             handles.append(each.notify())
-            started.append(len(ctx.ledger()) - before)
+            started.append(len(ctx.trace()) - before)
         handles[0].wait()
         return [handle is None for handle in handles], started, handles[0].is_completed()
 
 
 @check("JOIN-048")
 def test_only_the_first_joinable_communicates_and_returns_a_handle(ranks):
-    assert ranks(notify_all, ledger=True) == [([False, True, True], [1, 0, 0], True)] * ranks.world
+    assert ranks(notify_all, trace=True) == [([False, True, True], [1, 0, 0], True)] * ranks.world
 
 
 def read_the_handle(ctx):

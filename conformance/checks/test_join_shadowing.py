@@ -218,20 +218,20 @@ def events_of_a_context(ctx, schedule):
         for iteration in range(schedule[ctx.rank]):
             for joinable in joinables:
                 joinable.step(value(ctx.rank, iteration))
-    return [(each.op, each.reduce_op, each.dtype, tuple(each.shape)) for each in ctx.ledger()]
+    return [(each.op, each.reduce_op, each.dtype, tuple(each.shape)) for each in ctx.trace()]
 
 
 @check("JOIN-027", "JOIN-031", "JOIN-034", worlds=MANY)
 def test_live_and_shadowing_ranks_start_the_same_collectives_in_the_same_order(ranks):
     schedule = linear(ranks.world, 1)
-    ledgers = ranks(events_of_a_context, schedule, ledger=True)
-    assert all(ledger == ledgers[0] for ledger in ledgers)
+    traces = ranks(events_of_a_context, schedule, trace=True)
+    assert all(trace == traces[0] for trace in traces)
     rounds = max(schedule)
-    assert len(ledgers[0]) > 3 * rounds + 2
-    count, adding, gathering = ledgers[0][:3]
+    assert len(traces[0]) > 3 * rounds + 2
+    count, adding, gathering = traces[0][:3]
     assert count[:2] == ("all_reduce", "SUM")
     assert adding == ("all_reduce", "SUM", "float32", (3,))
     assert "gather" in gathering[0]
-    assert ledgers[0][: 3 * rounds] == [count, adding, gathering] * rounds
-    assert ledgers[0][3 * rounds] == count, "the count that finds everybody joined"
-    assert [each[0] for each in ledgers[0][3 * rounds + 1 :]][-2:] == ["all_reduce", "broadcast"]
+    assert traces[0][: 3 * rounds] == [count, adding, gathering] * rounds
+    assert traces[0][3 * rounds] == count, "the count that finds everybody joined"
+    assert [each[0] for each in traces[0][3 * rounds + 1 :]][-2:] == ["all_reduce", "broadcast"]

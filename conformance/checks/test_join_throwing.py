@@ -87,15 +87,15 @@ def throw_in_ddp(ctx, schedule):
                 model(torch.ones(1, 1, device=ctx.device)).sum().backward()
         return "ended"
 
-    built = len(ctx.ledger())
+    built = len(ctx.trace())
     error = caught(train)
-    return error, [str(event) for event in ctx.ledger()[built:] if event.op == "broadcast"]
+    return error, [str(event) for event in ctx.trace()[built:] if event.op == "broadcast"]
 
 
 @check("JOIN-041", "JOIN-042", "JOIN-043", worlds=(2, 3), deadline_s=10)
 def test_ddp_throws_too_and_broadcasts_no_final_model(ranks):
     for schedule in (linear(ranks.world, 1), linear(ranks.world, 1)[::-1]):
-        for rank, (error, broadcasts) in enumerate(ranks(throw_in_ddp, schedule, ledger=True)):
+        for rank, (error, broadcasts) in enumerate(ranks(throw_in_ddp, schedule, trace=True)):
             assert error is not None
             assert error.is_a(RuntimeError)
             assert "exhausted" in error.text.lower()
@@ -116,19 +116,19 @@ def count_collectives(ctx, throw):
     costs = []
     with ctx.subject.Join([a, b], throw_on_early_termination=throw):
         for _ in range(3):
-            before = len(ctx.ledger())
+            before = len(ctx.trace())
             a.step()
-            after_a = len(ctx.ledger())
+            after_a = len(ctx.trace())
             b.step()
-            costs.append((after_a - before, len(ctx.ledger()) - after_a))
-        steps = len(ctx.ledger())
-    return costs, {(each.op, each.reduce_op, tuple(each.shape)) for each in ctx.ledger()[:steps]}
+            costs.append((after_a - before, len(ctx.trace()) - after_a))
+        steps = len(ctx.trace())
+    return costs, {(each.op, each.reduce_op, tuple(each.shape)) for each in ctx.trace()[:steps]}
 
 
 @check("JOIN-045", "JOIN-048")
 def test_a_notification_costs_one_all_reduce_and_in_throwing_mode_a_second(ranks):
     for throw, cost in ((False, 1), (True, 2)):
-        for costs, kinds in ranks(count_collectives, throw, ledger=True):
+        for costs, kinds in ranks(count_collectives, throw, trace=True):
             assert costs == [(cost, 0)] * 3
             assert kinds == {("all_reduce", "SUM", (1,))}
 

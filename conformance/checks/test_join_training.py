@@ -77,11 +77,11 @@ def train_buffered(ctx, schedule):
     iterations = []
     with ctx.subject.Join([model]):
         for _ in range(schedule[ctx.rank]):
-            start = len(ctx.ledger())
+            start = len(ctx.trace())
             output = model(torch.ones(1, 16, device=ctx.device))
-            middle = len(ctx.ledger())
+            middle = len(ctx.trace())
             output.sum().backward()
-            iterations.append((words(ctx.ledger()[start:middle]), words(ctx.ledger()[middle:])))
+            iterations.append((words(ctx.trace()[start:middle]), words(ctx.trace()[middle:])))
     return iterations
 
 
@@ -97,7 +97,7 @@ def test_ddp_notifies_before_it_sends_buffers_and_sends_gradients_last(ranks):
     # how many control messages there are is the implementation's affair: one may carry what others send in several, and
     # a rank that is the only one left may keep to itself what nobody adds to
     schedule = linear(ranks.world, 2)
-    for iterations in ranks(train_buffered, schedule, ledger=True):
+    for iterations in ranks(train_buffered, schedule, trace=True):
         for number, (forward, backward) in enumerate(iterations):
             assert set(forward) <= {"control", "buffers"}, forward
             assert set(backward) <= {"control", "gradients"}, backward
@@ -173,5 +173,5 @@ def test_an_optimizer_listed_before_its_model_is_refused_with_a_reason_or_trains
             texts = [end.error.text.lower() for end in run.outcomes]
             assert all("order" in text or "before" in text for text in texts), texts
         else:
-            assert all(isinstance(end, Finished) for end in run.outcomes), run.story()
+            assert all(isinstance(end, Finished) for end in run.outcomes), run.summary()
             assert run.values() == [weighed_alone(schedule, 1)] * ranks.world, schedule

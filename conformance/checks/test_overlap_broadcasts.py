@@ -37,7 +37,7 @@ def send(ctx, how):
     buckets.clear()
     events = started(ctx, lambda: iteration(pair, READY))
     sizes = {name: parameter.numel() for name, parameter in pair.model.named_parameters()}
-    return buckets, overlapping.stateful(pair), published(events), all(event.done for event in ctx.ledger()), sizes
+    return buckets, overlapping.stateful(pair), published(events), all(event.done for event in ctx.trace()), sizes
 
 
 def expected_order(buckets, states, sizes):
@@ -53,7 +53,7 @@ def expected_order(buckets, states, sizes):
 @check("HOOK-026", "HOOK-027", "HOOK-029", worlds=MANY, scenarios=WAYS, deadline_s=DEADLINE_S)
 def test_owners_send_their_parameters_bucket_by_bucket_and_everybody_takes_part(ranks, scenario):
     how = replace(scenario, model=partial(models.Sum, ranks.world + 2))  # more buckets than ranks
-    results = ranks(send, how, ledger=True)
+    results = ranks(send, how, trace=True)
     buckets, _, messages, _, sizes = results[0]
     states = [owned for _, owned, _, _, _ in results]
     assert len(buckets) > ranks.world

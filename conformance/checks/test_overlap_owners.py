@@ -153,7 +153,7 @@ def send_pieces(ctx, how):
 @check("HOOK-025", "HOOK-026", "HOOK-028", worlds=(3,), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
 def test_the_owners_of_one_bucket_send_their_pieces_in_ascending_order(ranks, scenario):
     how = replace(scenario, shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(3)})  # three owners of bucket 0
-    results = ranks(send_pieces, how, ledger=True)
+    results = ranks(send_pieces, how, trace=True)
     assert sorted(name for _, owned in results for name in owned) == [f"layers.{place}.weight" for place in range(4)]
     for sources, _ in results:
         assert sources[:3] == [0, 1, 2]

@@ -307,7 +307,7 @@ def collectives(ctx, how):
 
 @check("HOOK-048", worlds=MANY, scenarios=HOOKS, deadline_s=DEADLINE_S)
 def test_the_variants_differ_in_the_order_of_their_collectives(ranks, scenario):
-    for order, whole in ranks(collectives, Overlap(scenario, hook=overlapping.settled), ledger=True):
+    for order, whole in ranks(collectives, Overlap(scenario, hook=overlapping.settled), trace=True):
         assert whole
         assert order.count("R") > 3
         if scenario:

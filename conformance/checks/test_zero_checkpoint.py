@@ -12,7 +12,7 @@ from conformance.fixtures.sharding import (
     FUNCTIONAL,
     OPTIMIZERS,
     Drift,
-    Twin,
+    Reference,
     first_gap,
     give,
     in_two_groups,
@@ -27,22 +27,22 @@ GROUPED = {"one group": list, "two groups": in_two_groups}
 
 
 def trained(ctx, name, grouped, steps=2, group=None, **options):
-    """Parameters, their sharded optimizer and the twin after some steps."""
+    """Parameters, their sharded optimizer and the reference after some steps."""
     parameters = some_parameters(ctx)
-    twin = Twin(parameters, name, grouped, **options)
+    reference = Reference(parameters, name, grouped, **options)
     zero = sharded(ctx, grouped(parameters), name, process_group=group, **options)
-    go_on(zero, parameters, twin, range(steps))
-    return parameters, zero, twin
+    go_on(zero, parameters, reference, range(steps))
+    return parameters, zero, reference
 
 
-def go_on(zero, parameters, twin, iterations, sparsely=True):
+def go_on(zero, parameters, reference, iterations, sparsely=True):
     """Step both; the first gap. The gradients of some parameters are absent now and then."""
     gap = None
     for iteration in iterations:
-        for optimizer, targets in ((zero, parameters), (twin.optimizer, twin.parameters)):
+        for optimizer, targets in ((zero, parameters), (reference.optimizer, reference.parameters)):
             give(targets, iteration, sparsely)
             optimizer.step()
-        gap = gap or twin.gap(parameters)
+        gap = gap or reference.gap(parameters)
     return gap
 
 
@@ -91,20 +91,20 @@ def consolidate(ctx, to):
     found = {}
     for name in OPTIMIZERS:
         for arrangement, grouped in GROUPED.items():
-            parameters, zero, twin = trained(ctx, name, grouped)
+            parameters, zero, reference = trained(ctx, name, grouped)
             zero.consolidate_state_dict(to=to)
-            gap = go_on_ordinarily(ctx, name, grouped, parameters, zero, twin) if ctx.rank == to else None
-            later = go_on(zero, parameters, twin, [3])  # consolidating has changed nothing
+            gap = go_on_ordinarily(ctx, name, grouped, parameters, zero, reference) if ctx.rank == to else None
+            later = go_on(zero, parameters, reference, [3])  # consolidating has changed nothing
             if gap or later:
                 found[f"{name}, {arrangement}"] = gap or f"afterwards {later}"
     return found
 
 
-def go_on_ordinarily(ctx, name, grouped, parameters, zero, twin):
+def go_on_ordinarily(ctx, name, grouped, parameters, zero, reference):
     state = zero.state_dict()
-    if wrong := difference(state, twin.optimizer.state_dict()):
+    if wrong := difference(state, reference.optimizer.state_dict()):
         return wrong
-    ordinary, reference = Twin(parameters, name, grouped), copy.deepcopy(twin)
+    ordinary, reference = Reference(parameters, name, grouped), copy.deepcopy(reference)
     ordinary.optimizer.load_state_dict(copy.deepcopy(state))  # as from a file: tensors may be those in use
     for one in (ordinary, reference):
         give(one.parameters, 2)
@@ -122,10 +122,10 @@ def consolidate_in_subgroup(ctx, members, to):
     group = dist.new_group(members)
     if ctx.rank not in members:
         return None
-    _, zero, twin = trained(ctx, "Adam", list, group=group)
+    _, zero, reference = trained(ctx, "Adam", list, group=group)
     zero.consolidate_state_dict(to=to)
     error = caught(zero.state_dict)
-    return "refused" if error else difference(zero.state_dict(), twin.optimizer.state_dict())
+    return "refused" if error else difference(zero.state_dict(), reference.optimizer.state_dict())
 
 
 @check("ZERO-016", "ZERO-015", worlds=(3, 4))
@@ -141,17 +141,17 @@ def load(ctx):
     found = {}
     for name in [*FUNCTIONAL, "ASGD"]:
         for arrangement, grouped in GROUPED.items():
-            parameters, _, twin = trained(ctx, name, grouped)
-            twin.optimizer.param_groups[0]["lr"] = 0.0078125
+            parameters, _, reference = trained(ctx, name, grouped)
+            reference.optimizer.param_groups[0]["lr"] = 0.0078125
             fresh = sharded(ctx, grouped(parameters), name, lr=0.75)
-            fresh.load_state_dict(copy.deepcopy(twin.optimizer.state_dict()))
+            fresh.load_state_dict(copy.deepcopy(reference.optimizer.state_dict()))
             shown = [group["lr"] for group in fresh.param_groups]
-            expected = [group["lr"] for group in twin.optimizer.param_groups]
+            expected = [group["lr"] for group in reference.optimizer.param_groups]
             gap = None if shown == expected else f"learning rates {shown}, expected {expected}"
-            gaps = [gap, go_on(fresh, parameters, twin, range(2, 5))]
+            gaps = [gap, go_on(fresh, parameters, reference, range(2, 5))]
             fresh.consolidate_state_dict()
             if ctx.rank == 0:
-                gaps.append(difference(fresh.state_dict(), twin.optimizer.state_dict()))
+                gaps.append(difference(fresh.state_dict(), reference.optimizer.state_dict()))
             if any(gaps):
                 found[f"{name}, {arrangement}"] = gaps
     return found
@@ -165,10 +165,10 @@ def test_a_loaded_state_goes_on_as_the_ordinary_optimizer_would(ranks):
 def look_at_the_loaded(ctx):
     """What the local optimizer holds after loading: entries, and where scalars and tensors lie."""
     parameters = some_parameters(ctx)
-    twin = Twin(parameters, "Adam")
-    give(twin.parameters, 0)
-    twin.optimizer.step()
-    state = twin.optimizer.state_dict()
+    reference = Reference(parameters, "Adam")
+    give(reference.parameters, 0)
+    reference.optimizer.step()
+    state = reference.optimizer.state_dict()
     state["state"] = {
         index: {key: value.cpu() for key, value in entries.items()} for index, entries in state["state"].items()
     }
@@ -193,20 +193,20 @@ def test_each_rank_holds_the_states_of_its_own_parameters_on_their_device(ranks)
 
 def load_what_is_kept(ctx):
     """Load one dictionary twice, as somebody does who keeps it."""
-    parameters, twin = some_parameters(ctx), Twin(some_parameters(ctx), "Adam", in_two_groups)
-    give(twin.parameters, 0)
-    twin.optimizer.step()
-    kept = copy.deepcopy(twin.optimizer.state_dict())
+    parameters, reference = some_parameters(ctx), Reference(some_parameters(ctx), "Adam", in_two_groups)
+    give(reference.parameters, 0)
+    reference.optimizer.step()
+    kept = copy.deepcopy(reference.optimizer.state_dict())
     found = []
     for _ in range(2):
         fresh = sharded(ctx, in_two_groups(parameters), "Adam")
         fresh.load_state_dict(kept)
         lost = [index for index, state in kept["state"].items() if state is None]
-        found.append(f"states {lost} are gone" if lost else difference(kept, twin.optimizer.state_dict()))
+        found.append(f"states {lost} are gone" if lost else difference(kept, reference.optimizer.state_dict()))
     with torch.no_grad():
-        for parameter, other in zip(parameters, twin.parameters, strict=True):
+        for parameter, other in zip(parameters, reference.parameters, strict=True):
             parameter.copy_(other)
-    return [*found, go_on(fresh, parameters, twin, [1], sparsely=False)]
+    return [*found, go_on(fresh, parameters, reference, [1], sparsely=False)]
 
 
 @check("ZERO-018", worlds=MANY)

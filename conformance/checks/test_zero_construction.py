@@ -12,7 +12,7 @@ from conformance.fixtures.sharding import (
     OPTIMIZERS,
     WITHOUT_FUNCTIONAL,
     Overlapped,
-    Twin,
+    Reference,
     functional_sgd,
     give,
     logged,
@@ -36,16 +36,16 @@ def test_the_constructor_has_the_documented_defaults(ranks):
 def step_with_defaults(ctx):
     parameters = some_parameters(ctx)
     settings = {"lr": 0.5, "momentum": 0.25, "weight_decay": 0.125}
-    twin = Twin(parameters, "SGD", **settings)
+    reference = Reference(parameters, "SGD", **settings)
     before = [parameter.data_ptr() for parameter in parameters]
     zero = ctx.subject.ZeroRedundancyOptimizer(parameters, torch.optim.SGD, **settings)
     gaps = []
     for iteration in range(3):
         give(parameters, iteration)
-        give(twin.parameters, iteration)
+        give(reference.parameters, iteration)
         zero.step()
-        twin.optimizer.step()
-        gaps.append(twin.gap(parameters))
+        reference.optimizer.step()
+        gaps.append(reference.gap(parameters))
     shown = {key: zero.param_groups[0][key] for key in settings} == settings
     stayed = before == [parameter.data_ptr() for parameter in parameters]
     return gaps, shown, stayed, zero.join_process_group.size()

@@ -13,7 +13,7 @@ from conformance.fixtures.observing import TINY_MIB
 from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Alone,
-    Twin,
+    Reference,
     first_gap,
     give,
     in_two_groups,
@@ -252,19 +252,19 @@ def step_alone(ctx, jobs):
     found = {}
     for schedule, name, grouped in jobs:
         params = some_parameters(ctx)
-        twin = Twin(params, name, grouped)
+        reference = Reference(params, name, grouped)
         zero = sharded(ctx, grouped(params), name)
         gaps = {}
         with ctx.subject.Join([zero]):
             for iteration in range(schedule[ctx.rank]):
-                for optimizer, targets in ((zero, params), (twin.optimizer, twin.parameters)):
+                for optimizer, targets in ((zero, params), (reference.optimizer, reference.parameters)):
                     give(targets, iteration, sparsely=True)
                     optimizer.step()
-                gaps[iteration] = twin.gap(params)
+                gaps[iteration] = reference.gap(params)
         for iteration in range(schedule[ctx.rank], max(schedule)):
-            give(twin.parameters, iteration, sparsely=True)
-            twin.optimizer.step()
-        gaps["the end"] = twin.gap(params)
+            give(reference.parameters, iteration, sparsely=True)
+            reference.optimizer.step()
+        gaps["the end"] = reference.gap(params)
         found.update({f"{schedule}, {name}, {when}": gap for when, gap in gaps.items() if gap})
     return found
 
@@ -303,19 +303,19 @@ def use_the_hook(ctx, members):
     if ctx.rank not in members:
         return None
     params = some_parameters(ctx)
-    twin = Twin(params, "Adam")
+    reference = Reference(params, "Adam")
     zero = sharded(ctx, params, "Adam", process_group=group)
     hook = zero.join_hook(divide_by_initial_world_size=False, anything=object())
     gaps = []
     for iteration in range(3):
-        for targets in (params, twin.parameters):
+        for targets in (params, reference.parameters):
             give(targets, iteration)
         hook.main_hook()
-        twin.optimizer.step()
-        gaps.append(twin.gap(params))
-    before = len(ctx.ledger())
+        reference.optimizer.step()
+        gaps.append(reference.gap(params))
+    before = len(ctx.trace())
     returned = [hook.post_hook(True), hook.post_hook(False)]
-    quiet = len(ctx.ledger()) == before and twin.gap(params) is None
+    quiet = len(ctx.trace()) == before and reference.gap(params) is None
     kinds = isinstance(zero, ctx.subject.Joinable), isinstance(hook, ctx.subject.JoinHook)
     place = zero.join_device == params[0].device, zero.join_process_group is group
     return gaps, returned, quiet, kinds, place
@@ -324,6 +324,6 @@ def use_the_hook(ctx, members):
 @check("ZERO-019")
 def test_the_main_hook_steps_the_post_hook_does_nothing_and_keywords_are_ignored(ranks):
     members = upper_ranks(ranks.world) if ranks.world > 2 else list(range(ranks.world))
-    results = ranks(use_the_hook, members, ledger=True)
+    results = ranks(use_the_hook, members, trace=True)
     expected = ([None] * 3, [None] * 2, True, (True, True), (True, True))
     assert [results[member] for member in members] == [expected] * len(members)

@@ -2,13 +2,13 @@
 
 from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
-from conformance.fixtures.sharding import Twin, give, sharded, some_parameters
+from conformance.fixtures.sharding import Reference, give, sharded, some_parameters
 
 
 def step_with_closures(ctx, schedule):
     """Steps that are given a closure, which sets the gradients; gaps after each step and at the end."""
     params = some_parameters(ctx)
-    twin, zero = Twin(params, "Adam"), sharded(ctx, params, "Adam")
+    reference, zero = Reference(params, "Adam"), sharded(ctx, params, "Adam")
     gaps = []
 
     def step(optimizer, targets, iteration):
@@ -21,11 +21,11 @@ def step_with_closures(ctx, schedule):
     with ctx.subject.Join([zero]):
         for iteration in range(schedule[ctx.rank]):
             gaps.append(None if step(zero, params, iteration) == iteration else "the loss is lost")
-            step(twin.optimizer, twin.parameters, iteration)
-            gaps.append(twin.gap(params))
+            step(reference.optimizer, reference.parameters, iteration)
+            gaps.append(reference.gap(params))
     for iteration in range(schedule[ctx.rank], max(schedule)):
-        step(twin.optimizer, twin.parameters, iteration)
-    return [gap for gap in [*gaps, twin.gap(params)] if gap]
+        step(reference.optimizer, reference.parameters, iteration)
+    return [gap for gap in [*gaps, reference.gap(params)] if gap]
 
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
@@ -39,7 +39,7 @@ def thaw_later(ctx, schedule, thawed):
     params = some_parameters(ctx)
     for place in thawed:
         params[place].requires_grad_(False)
-    twin, zero = Twin(params), sharded(ctx, params)
+    reference, zero = Reference(params), sharded(ctx, params)
 
     def go_on(optimizer, targets, iteration):
         if iteration == max(schedule) - 2:
@@ -52,8 +52,8 @@ def thaw_later(ctx, schedule, thawed):
         for iteration in range(schedule[ctx.rank]):
             go_on(zero, params, iteration)
     for iteration in range(max(schedule)):
-        go_on(twin.optimizer, twin.parameters, iteration)
-    return twin.gap(params)
+        go_on(reference.optimizer, reference.parameters, iteration)
+    return reference.gap(params)
 
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)

@@ -9,14 +9,14 @@ from conformance.api import oracle
 from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.sharding import OPTIMIZERS, Alone, Twin, first_gap, give, sharded, some_parameters, whole
+from conformance.fixtures.sharding import OPTIMIZERS, Alone, Reference, first_gap, give, sharded, some_parameters, whole
 from conformance.ranks import caught
 
 
 def step_twice_over(ctx, schedule):
     """Two contexts; between them everybody trains with a rate that holds for that time only. Gaps after each part."""
     params = some_parameters(ctx)
-    twin = Twin(params, "SGD with momentum and decay")
+    reference = Reference(params, "SGD with momentum and decay")
     zero = sharded(ctx, params, "SGD with momentum and decay")
     gaps = []
 
@@ -28,17 +28,17 @@ def step_twice_over(ctx, schedule):
         together = part == 1
         if together or schedule[ctx.rank]:  # whoever has no inputs does not get to set the rate
             zero.param_groups[0]["lr"] = rate
-        twin.optimizer.param_groups[0]["lr"] = rate
+        reference.optimizer.param_groups[0]["lr"] = rate
         if together:
             step(zero, params, part)
-            step(twin.optimizer, twin.parameters, part)
+            step(reference.optimizer, reference.parameters, part)
         else:
             with ctx.subject.Join([zero]):
                 for iteration in range(schedule[ctx.rank]):
                     step(zero, params, 10 * part + iteration)
             for iteration in range(max(schedule)):
-                step(twin.optimizer, twin.parameters, 10 * part + iteration)
-        gaps.append(twin.gap(params))
+                step(reference.optimizer, reference.parameters, 10 * part + iteration)
+        gaps.append(reference.gap(params))
     return gaps
 
 
@@ -153,15 +153,15 @@ def test_a_rate_in_a_tensor_stays_the_users_on_ranks_that_have_joined(ranks):
 def freeze_later(ctx, name):
     """Parameters that are frozen in turn and keep the gradients that they have: the gaps, by iteration."""
     params = some_parameters(ctx)
-    twin, zero, gaps = Twin(params, name), sharded(ctx, params, name), []
+    reference, zero, gaps = Reference(params, name), sharded(ctx, params, name), []
     for iteration in range(6):
-        for targets, optimizer in ((params, zero), (twin.parameters, twin.optimizer)):
+        for targets, optimizer in ((params, zero), (reference.parameters, reference.optimizer)):
             if iteration == 0:
                 give(targets, iteration)
             else:
                 targets[iteration - 1].requires_grad_(False)
             optimizer.step()
-        gaps.append(twin.gap(params))
+        gaps.append(reference.gap(params))
     return gaps
 
 

@@ -7,36 +7,36 @@ from torch import nn
 
 from conformance.api.checking import check
 from conformance.fixtures.observing import assert_refused
-from conformance.fixtures.sharding import WARM_UP, Overlapped, Twin, give, sharded, some_parameters
+from conformance.fixtures.sharding import WARM_UP, Overlapped, Reference, give, sharded, some_parameters
 from conformance.fixtures.training import private
 from conformance.ranks import caught
 
 
 def plain(ctx):
-    """A sharded optimizer that steps by itself, its parameters and its twin."""
+    """A sharded optimizer that steps by itself, its parameters and its reference."""
     parameters = some_parameters(ctx)
-    return sharded(ctx, parameters, "Adam"), parameters, Twin(parameters, "Adam")
+    return sharded(ctx, parameters, "Adam"), parameters, Reference(parameters, "Adam")
 
 
-def still_right(zero, parameters, twin):
+def still_right(zero, parameters, reference):
     """Whether the refusal has changed nothing: a step later all is as in the ordinary optimizer."""
-    for optimizer, targets in ((zero, parameters), (twin.optimizer, twin.parameters)):
+    for optimizer, targets in ((zero, parameters), (reference.optimizer, reference.parameters)):
         give(targets, 0)
         optimizer.step()
-    return twin.gap(parameters)
+    return reference.gap(parameters)
 
 
 def give_gradients_without_overlap(ctx):
-    zero, parameters, twin = plain(ctx)
+    zero, parameters, reference = plain(ctx)
     gradients = [torch.ones_like(parameter) for parameter in parameters]
-    return caught(private(zero, "_local_step"), gradients=gradients), still_right(zero, parameters, twin)
+    return caught(private(zero, "_local_step"), gradients=gradients), still_right(zero, parameters, reference)
 
 
 def initialise_without_overlap(ctx):
-    zero, parameters, twin = plain(ctx)
+    zero, parameters, reference = plain(ctx)
     initialise = private(zero, "_init_zero_for_overlap")
     needed = [p for p in inspect.signature(initialise).parameters.values() if p.default is inspect.Parameter.empty]
-    return caught(initialise, *[None for _ in needed]), still_right(zero, parameters, twin)
+    return caught(initialise, *[None for _ in needed]), still_right(zero, parameters, reference)
 
 
 def give_gradients_and_a_closure(ctx):

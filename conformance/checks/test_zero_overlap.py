@@ -8,7 +8,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures.observing import assert_refused
-from conformance.fixtures.sharding import WARM_UP, Overlapped, Twin, in_two_groups, sharded, some_parameters
+from conformance.fixtures.sharding import WARM_UP, Overlapped, Reference, in_two_groups, sharded, some_parameters
 from conformance.fixtures.training import numbers
 from conformance.ranks import caught
 
@@ -17,7 +17,7 @@ INITIALISED = WARM_UP + 1  # after so many iterations every implementation has b
 
 def ask_too_early(ctx):
     parameters = some_parameters(ctx)
-    saved = Twin(parameters, "Adam").optimizer.state_dict()
+    saved = Reference(parameters, "Adam").optimizer.state_dict()
     zero = sharded(ctx, parameters, "Adam", overlap_with_ddp=True)
     return [caught(act) for act in (zero.state_dict, lambda: zero.load_state_dict(saved), zero.consolidate_state_dict)]
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.sharding import Twin, give, sharded
+from conformance.fixtures.sharding import Reference, give, sharded
 
 # -- ZERO-008, ZERO-012
 
@@ -30,14 +30,14 @@ def step_all_kinds(ctx, views):
     gaps = []
     for name in ("SGD with momentum and decay", "Adagrad"):
         parameters = of_all_kinds(ctx)
-        twin = Twin(parameters, name)
+        reference = Reference(parameters, name)
         zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
         for iteration in range(2):
             give(parameters, iteration)
-            give(twin.parameters, iteration)
+            give(reference.parameters, iteration)
             zero.step()
-            twin.optimizer.step()
-            gaps.append(twin.gap(parameters))
+            reference.optimizer.step()
+            gaps.append(reference.gap(parameters))
     return gaps
 
 

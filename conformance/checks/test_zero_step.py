@@ -9,7 +9,16 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.joinables import upper_ranks
-from conformance.fixtures.sharding import OPTIMIZERS, Drift, Twin, give, in_two_groups, owners, sharded, some_parameters
+from conformance.fixtures.sharding import (
+    OPTIMIZERS,
+    Drift,
+    Reference,
+    give,
+    in_two_groups,
+    owners,
+    sharded,
+    some_parameters,
+)
 
 GROUPED = {"one group": list, "two groups": in_two_groups}
 
@@ -51,17 +60,17 @@ def test_every_parameter_has_one_owner_chosen_greedily_by_size_and_known_to_all(
 
 
 def train(ctx, name, grouped=list, group=None, iterations=5, count=5, sparsely=False, **options):
-    """Where a sharded optimizer differs from its twin, by iteration."""
+    """Where a sharded optimizer differs from its reference, by iteration."""
     parameters = some_parameters(ctx, count)
-    twin = Twin(parameters, name, grouped)
+    reference = Reference(parameters, name, grouped)
     zero = sharded(ctx, grouped(parameters), name, process_group=group, **options)
     gaps = {}
     for iteration in range(iterations):
         give(parameters, iteration, sparsely)
-        give(twin.parameters, iteration, sparsely)
+        give(reference.parameters, iteration, sparsely)
         zero.step()
-        twin.optimizer.step()
-        gaps[iteration] = twin.gap(parameters)
+        reference.optimizer.step()
+        gaps[iteration] = reference.gap(parameters)
     return {iteration: gap for iteration, gap in gaps.items() if gap}
 
 
@@ -92,15 +101,15 @@ def step_in_low_precision(ctx):
     gaps = []
     for name in OPTIMIZERS:
         parameters = [nn.Parameter((parameter.detach() / 3).bfloat16()) for parameter in some_parameters(ctx)]
-        twin = Twin(parameters, name)
+        reference = Reference(parameters, name)
         zero = sharded(ctx, parameters, name)
         for iteration in range(4):
-            for targets, optimizer in ((parameters, zero), (twin.parameters, twin.optimizer)):
+            for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
                 for place, target in enumerate(targets):
                     values = models.integers(*target.shape, seed=300 + 50 * iteration + place) / 7
                     target.grad = values.to(ctx.device, torch.bfloat16)
                 optimizer.step()
-        gaps.append(twin.gap(parameters))
+        gaps.append(reference.gap(parameters))
     return gaps
 
 
@@ -152,7 +161,7 @@ def test_each_rank_keeps_state_for_the_parameters_that_it_owns_and_no_others(ran
 
 def step_with_closure(ctx):
     parameters = some_parameters(ctx)
-    twin = Twin(parameters, "a user's own")
+    reference = Reference(parameters, "a user's own")
     zero = sharded(ctx, parameters, "a user's own")
     calls = []
 
@@ -164,13 +173,13 @@ def step_with_closure(ctx):
     returned, gaps = [], []
     for keywords in ({"closure": True}, {"closure": True, "scale": 0.5}, {"scale": 2.0}, {}):
         results = []
-        for optimizer, targets in ((zero, parameters), (twin.optimizer, twin.parameters)):
+        for optimizer, targets in ((zero, parameters), (reference.optimizer, reference.parameters)):
             given = {**keywords, "closure": lambda targets=targets: closure(targets)}
             given = given if "closure" in keywords else keywords
             results.append(optimizer.step(**given))
         returned.append(results[0])
         assert results[0] == results[1]
-        gaps.append(twin.gap(parameters))
+        gaps.append(reference.gap(parameters))
     plain = sharded(ctx, parameters, "Adam")
     builtin = [plain.step(lambda: torch.tensor(3.0)).item(), plain.step()]
     return returned, gaps, calls, builtin
@@ -182,29 +191,30 @@ def test_a_step_passes_on_closure_and_keywords_and_returns_what_the_local_optimi
     for returned, gaps, calls, builtin in ranks(step_with_closure):
         assert returned == promised
         assert gaps == [None] * 4
-        assert calls == [True] * 4  # two by the sharded optimizer, two by its twin
+        assert calls == [True] * 4  # two by the sharded optimizer, two by its reference
         assert builtin == [3.0, None]
 
 
 def schedule(ctx, name, grouped):
     parameters = some_parameters(ctx)
-    twin = Twin(parameters, name, grouped)
+    reference = Reference(parameters, name, grouped)
     zero = sharded(ctx, grouped(parameters), name)
-    schedulers = [torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5) for one in (zero, twin.optimizer)]
+    schedulers = [torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5) for one in (zero, reference.optimizer)]
     gaps, shown = [], []
     for iteration in range(4):
         if iteration == 2:
-            for optimizer in (zero, twin.optimizer):
+            for optimizer in (zero, reference.optimizer):
                 optimizer.param_groups[-1]["lr"] = 0.75
                 optimizer.param_groups[0]["weight_decay"] = 0.5
         for optimizer, targets, scheduler in zip(
-            (zero, twin.optimizer), (parameters, twin.parameters), schedulers, strict=True
+            (zero, reference.optimizer), (parameters, reference.parameters), schedulers, strict=True
         ):
             give(targets, iteration)
             optimizer.step()
             scheduler.step()
-        gaps.append(twin.gap(parameters))
-        shown.append([group["lr"] for group in zero.param_groups] == [g["lr"] for g in twin.optimizer.param_groups])
+        gaps.append(reference.gap(parameters))
+        rates = [[group["lr"] for group in each.param_groups] for each in (zero, reference.optimizer)]
+        shown.append(rates[0] == rates[1])
     return gaps, shown
 
 
@@ -223,15 +233,15 @@ def test_changed_learning_rates_and_other_settings_hold_from_the_next_step(ranks
 
 def fade(ctx):
     parameters = some_parameters(ctx)
-    twin = Twin(parameters, "a user's own", in_two_groups, fade=0.5)
+    reference = Reference(parameters, "a user's own", in_two_groups, fade=0.5)
     zero = sharded(ctx, in_two_groups(parameters), "a user's own", fade=0.5)
     told = []
     for iteration in range(3):
         give(parameters, iteration)
-        give(twin.parameters, iteration)
+        give(reference.parameters, iteration)
         zero.step()
-        twin.optimizer.step()
-        told.append((twin.gap(parameters), [(group["lr"], group["count"]) for group in zero.param_groups]))
+        reference.optimizer.step()
+        told.append((reference.gap(parameters), [(group["lr"], group["count"]) for group in zero.param_groups]))
     return told
 
 

@@ -5,7 +5,16 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.sharding import Twin, first_gap, give, in_two_groups, logged, owners, sharded, some_parameters
+from conformance.fixtures.sharding import (
+    Reference,
+    first_gap,
+    give,
+    in_two_groups,
+    logged,
+    owners,
+    sharded,
+    some_parameters,
+)
 from conformance.ranks import caught
 
 NAMES = ("SGD with momentum and decay", "Adam")
@@ -16,19 +25,19 @@ def storages(parameters):
 
 
 def live_in_views(ctx, grouped):
-    """Per optimizer: where it differs from its twin; owner and storage of every parameter at several moments."""
+    """Per optimizer: where it differs from its reference; owner and storage of every parameter at several moments."""
     found = []
     for name in NAMES:
         parameters = some_parameters(ctx)
-        twin = Twin(parameters, name, grouped)
+        reference = Reference(parameters, name, grouped)
         zero = sharded(ctx, grouped(parameters), name, parameters_as_bucket_view=True)
-        gaps, places = [twin.gap(parameters)], [storages(parameters)]
+        gaps, places = [reference.gap(parameters)], [storages(parameters)]
         for iteration in range(3):
             give(parameters, iteration, sparsely=True)
-            give(twin.parameters, iteration, sparsely=True)
+            give(reference.parameters, iteration, sparsely=True)
             zero.step()
-            twin.optimizer.step()
-            gaps.append(twin.gap(parameters))
+            reference.optimizer.step()
+            gaps.append(reference.gap(parameters))
             places.append(storages(parameters))
         for group in zero.param_groups:  # from here on plain SGD, to find out who owns what
             group.update(momentum=0.0, weight_decay=0.0, lr=0.5)
@@ -83,21 +92,21 @@ def freeze(ctx, views):
     for name in NAMES:
         parameters = some_parameters(ctx)
         parameters[3].requires_grad_(False)
-        twin = Twin(parameters, name)
+        reference = Reference(parameters, name)
         zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
         found = []
         for iteration, changes in enumerate([{}, {0: False}, {}, {0: True}, {3: True, 1: False}, {}]):
             for place, flag in changes.items():
                 parameters[place].requires_grad_(flag)
-                twin.parameters[place].requires_grad_(flag)
+                reference.parameters[place].requires_grad_(flag)
             frozen = [parameter.requires_grad is False for parameter in parameters]
             before = [parameter.detach().clone() for parameter in parameters]
             give(parameters, iteration)
-            give(twin.parameters, iteration)
+            give(reference.parameters, iteration)
             texts = logged(zero.step)
-            twin.optimizer.step()
+            reference.optimizer.step()
             kept = [torch.equal(p, b) for p, b, f in zip(parameters, before, frozen, strict=True) if f]
-            found.append((twin.gap(parameters), all(kept), noticed(texts), bool(changes)))
+            found.append((reference.gap(parameters), all(kept), noticed(texts), bool(changes)))
         told.append(found)
     return told
 
@@ -140,7 +149,7 @@ def loads_of(sizes, owned, world):
 
 
 def add_group(ctx, views):
-    """Owners before and after a group is added; and training across the addition against the twin."""
+    """Owners before and after a group is added; and training across the addition against the reference."""
     parameters, more = some_parameters(ctx), added_parameters(ctx)
     zero = sharded(ctx, parameters, lr=0.5, parameters_as_bucket_view=views)
     before = owners(zero, parameters, 0.5, ctx.rank)
@@ -150,21 +159,21 @@ def add_group(ctx, views):
     gaps = []
     for name in NAMES:
         parameters, more = some_parameters(ctx), added_parameters(ctx)
-        twin = Twin(parameters, name)
+        reference = Reference(parameters, name)
         zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
         for iteration in range(4):
             if iteration == 2:
                 copies = [nn.Parameter(parameter.detach().clone()) for parameter in more]
                 zero.add_param_group({"params": iter(more), "lr": 0.0078125})
-                twin.optimizer.add_param_group({"params": copies, "lr": 0.0078125})
-                parameters, twin.parameters = [*parameters, *more], [*twin.parameters, *copies]
+                reference.optimizer.add_param_group({"params": copies, "lr": 0.0078125})
+                parameters, reference.parameters = [*parameters, *more], [*reference.parameters, *copies]
             give(parameters, iteration)
-            give(twin.parameters, iteration)
+            give(reference.parameters, iteration)
             zero.step()
-            twin.optimizer.step()
-            gaps.append(twin.gap(parameters))
+            reference.optimizer.step()
+            gaps.append(reference.gap(parameters))
         shown = [group["lr"] for group in zero.param_groups]
-        gaps.append(None if shown == [group["lr"] for group in twin.optimizer.param_groups] else f"shown {shown}")
+        gaps.append(None if shown == [group["lr"] for group in reference.optimizer.param_groups] else f"shown {shown}")
     return before, after, gaps
 
 
@@ -185,18 +194,18 @@ def test_an_added_group_moves_no_earlier_parameter_and_trains_with_its_own_setti
 def replace_values(ctx, views):
     """A user loads other values into the parameters, in place, between two steps."""
     parameters = some_parameters(ctx)
-    twin = Twin(parameters, "Adam")
+    reference = Reference(parameters, "Adam")
     zero = sharded(ctx, parameters, "Adam", parameters_as_bucket_view=views)
     for iteration in range(3):
-        for targets in (parameters, twin.parameters):
+        for targets in (parameters, reference.parameters):
             if iteration == 1:
                 with torch.no_grad():
                     for place, target in enumerate(targets):
                         target.copy_(models.integers(*target.shape, seed=70 + place))
             give(targets, iteration)
         zero.step()
-        twin.optimizer.step()
-    return first_gap(parameters, twin.parameters)
+        reference.optimizer.step()
+    return first_gap(parameters, reference.parameters)
 
 
 @check("ZERO-012", "ZERO-008", worlds=MANY)
@@ -209,19 +218,19 @@ def add_a_finer_group(ctx):
     """A group of another dtype joins a sharded optimizer: whether that was refused, and what differs after steps."""
     parameters = some_parameters(ctx)
     finer = [nn.Parameter(1 + models.integers(3, seed=place).double().to(ctx.device) / 2**40) for place in range(4)]
-    twin = Twin([*parameters, *finer])
+    reference = Reference([*parameters, *finer])
     zero = sharded(ctx, parameters)
     refused = caught(zero.add_param_group, {"params": finer})
     for iteration in range(2):
-        for targets in ([*parameters, *finer], twin.parameters):
+        for targets in ([*parameters, *finer], reference.parameters):
             for place, target in enumerate(targets):
                 values = models.integers(*target.shape, seed=80 + 50 * iteration + place) / 2
                 target.grad = values.to(target.device, target.dtype)
         zero.step()
-        twin.optimizer.step()
+        reference.optimizer.step()
     if refused is not None:
-        return refused.is_a(ValueError), first_gap(parameters, twin.parameters[: len(parameters)])
-    return True, first_gap([*parameters, *finer], twin.parameters)
+        return refused.is_a(ValueError), first_gap(parameters, reference.parameters[: len(parameters)])
+    return True, first_gap([*parameters, *finer], reference.parameters)
 
 
 @check("ZERO-014", worlds=MANY)

@@ -9,8 +9,8 @@ from reports.records import RecordError
 
 from ..bad_input import BadInput
 from ..pages import differences
-from ..pages.book import Source, read_source
 from ..pages.compare import compare as compared
+from ..pages.record_book import Source, read_source
 from ..pages.write import put
 
 PAGE, SUMMARY = "compare.html", "compare.md"

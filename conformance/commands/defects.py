@@ -12,8 +12,8 @@ from ..bad_input import BadInput
 from ..clauses import Catalogue, load
 from ..defects import catalogue
 from ..defects.catalogue import Defect
-from ..defects.gang import Gang
-from ..defects.hunted import Answer, Hunted
+from ..defects.driver import Driver
+from ..defects.trial_result import Answer, TrialResult
 from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
@@ -21,7 +21,7 @@ from ..engine.request import numbers, words
 
 
 def defects(given: Namespace) -> int:
-    """Hunt what was selected, print what became of each; returns the exit status."""
+    """Trial what was selected, print what became of each; returns the exit status."""
     folder = Path(given.defects) if given.defects is not None else catalogue.HERE
     checks = Path(given.checks) if given.checks is not None else inventory.CHECKS
     for path, what in ((folder, "defects"), (checks, "checks")):
@@ -37,23 +37,23 @@ def defects(given: Namespace) -> int:
         return _list(wanted)
     if given.try_only:
         return _try(wanted, folder)
-    return _hunt(wanted, Gang(jobs, folder.resolve(), checks.resolve()))
+    return _trial(wanted, Driver(jobs, folder.resolve(), checks.resolve()))
 
 
 def ensure_known(known: Sequence[Defect], catalogue: Catalogue, checks: Path) -> None:
     """BadInput unless every clause that a defect names is decided by some check."""
     cited = inventory.by_clause(inventory.declared(checks))
-    for sin in known:
-        for clause in sin.clauses:
+    for defect in known:
+        for clause in defect.clauses:
             if clause not in cited:
                 why = "no check decides it" if catalogue.get(clause) else "there is no such clause"
-                raise BadInput(f"defect {sin.id} names {clause}, but {why}")
+                raise BadInput(f"defect {defect.id} names {clause}, but {why}")
 
 
 def _list(wanted: Sequence[Defect]) -> int:
-    for sin in wanted:
-        print(f"{sin.id}  {', '.join(sin.clauses)}\n    {sin.sentence}")
-    print(f"\n{len(wanted)} planted defects, {len({c for sin in wanted for c in sin.clauses})} clauses")
+    for defect in wanted:
+        print(f"{defect.id}  {', '.join(defect.clauses)}\n    {defect.sentence}")
+    print(f"\n{len(wanted)} planted defects, {len({c for defect in wanted for c in defect.clauses})} clauses")
     return OK
 
 
@@ -75,37 +75,37 @@ def _try(wanted: Sequence[Defect], folder: Path) -> int:
     return BROKEN if lost else OK
 
 
-def _hunt(wanted: Sequence[Defect], gang: Gang) -> int:
-    width = max(len(sin.id) for sin in wanted)
-    killed: list[Hunted] = []
-    others: list[Hunted] = []
+def _trial(wanted: Sequence[Defect], driver: Driver) -> int:
+    width = max(len(defect.id) for defect in wanted)
+    killed: list[TrialResult] = []
+    others: list[TrialResult] = []
     try:
-        with terminated_like_interrupted(), gang:
-            for sin, hunted in gang.hunt(wanted):
-                (killed if hunted.killed else others).append(hunted)
-                print("\n".join(_rows(sin, hunted, width)), flush=True)
+        with terminated_like_interrupted(), driver:
+            for defect, trial_result in driver.trial(wanted):
+                (killed if trial_result.killed else others).append(trial_result)
+                print("\n".join(_rows(defect, trial_result, width)), flush=True)
     except KeyboardInterrupt:
         print(f"conformance: interrupted after {len(killed) + len(others)} of {len(wanted)} defects", file=sys.stderr)
         return INTERRUPTED
     return _conclude(killed, others)
 
 
-def _conclude(killed: Sequence[Hunted], others: Sequence[Hunted]) -> int:
-    troubled = [hunted for hunted in others if hunted.trouble]
+def _conclude(killed: Sequence[TrialResult], others: Sequence[TrialResult]) -> int:
+    troubled = [trial_result for trial_result in others if trial_result.trouble]
     print()
-    for hunted in others:
-        missing = ", ".join(answer.clause for answer in hunted.answers if not answer.killed)
-        print(f"{hunted.sin}: {hunted.trouble or f'not caught by {missing}'}")
+    for trial_result in others:
+        missing = ", ".join(answer.clause for answer in trial_result.answers if not answer.killed)
+        print(f"{trial_result.defect}: {trial_result.trouble or f'not caught by {missing}'}")
     end = f"{len(killed)} killed, {len(others) - len(troubled)} survived"
     print(f"{end}, {len(troubled)} could not be tried" if troubled else end)
     return BROKEN if others else OK
 
 
-def _rows(sin: Defect, hunted: Hunted, width: int) -> list[str]:
-    if hunted.trouble:
-        return [f"{sin.id:<{width}}  NOT TRIED: {hunted.trouble}"]
-    names = [sin.id, *[""] * len(hunted.answers)]
-    return [f"{name:<{width}}  {_told(answer)}" for name, answer in zip(names, hunted.answers, strict=False)]
+def _rows(defect: Defect, trial_result: TrialResult, width: int) -> list[str]:
+    if trial_result.trouble:
+        return [f"{defect.id:<{width}}  NOT TRIED: {trial_result.trouble}"]
+    names = [defect.id, *[""] * len(trial_result.answers)]
+    return [f"{name:<{width}}  {_told(answer)}" for name, answer in zip(names, trial_result.answers, strict=False)]
 
 
 def _told(answer: Answer) -> str:

@@ -14,9 +14,9 @@ from ..bad_input import BadInput
 from ..engine.judgement import INTERNAL
 from ..engine.request import numbers
 from ..ranks.agent import Agent, DriverGone
+from ..ranks.agent_group import connect, gathered
 from ..ranks.backends import spread
 from ..ranks.place import Place, end_with_parent, forget, placed
-from ..ranks.troop import connect, gathered
 
 
 def run(given: Namespace) -> int:
@@ -40,10 +40,10 @@ def _drive(given: Namespace, place: Place) -> int:
     if given.worlds is not None and max(numbers(given.worlds)) > place.world:
         raise BadInput(f"--worlds {given.worlds}: the launcher gave {place.world} ranks; ask for no more than that")
     given.jobs = "1"  # every place takes part in every run
-    with gathered(place) as troop, spread(troop.here):
-        status = here(given, troop)
-    if troop.lost:
-        print(f"conformance: {troop.lost}. What was finished before is recorded.", file=sys.stderr)
+    with gathered(place) as agent_group, spread(agent_group.here):
+        status = here(given, agent_group)
+    if agent_group.lost:
+        print(f"conformance: {agent_group.lost}. What was finished before is recorded.", file=sys.stderr)
         return INTERNAL
     return status
 

@@ -24,42 +24,42 @@ from ..engine import inventory, plugin, report, resume
 from ..engine import request as ask
 from ..engine.judgement import BAD_INPUT, INTERNAL, INTERRUPTED
 from ..engine.progress import reporter
-from ..engine.run import Frame
+from ..engine.run import SuiteRun
 from ..pages.header import about
 from ..pages.write import write as write_pages
-from ..ranks.spread import SpreadCluster
-from ..ranks.troop import Troop
+from ..ranks.agent_group import AgentGroup
+from ..ranks.launched import SpreadCluster
 
 RECORD = "conformance.jsonl"
 JUNIT = "junit.xml"
 
 
-def run(given: Namespace, troop: Troop | None = None) -> int:
+def run(given: Namespace, agent_group: AgentGroup | None = None) -> int:
     """Run, report on standard output, write the records into ``--out``; returns the exit status.
 
-    With a ``troop``, ranks run at the places that a launcher gave (see ``launched``).
+    With a ``agent_group``, ranks run at the places that a launcher gave (see ``launched``).
     """
     checks = _checks(given.checks)
     catalogue = load()
     cited = list(inventory.by_clause(inventory.declared(checks)))
     asked = _asked(given, catalogue, checks, cited)
     out = _writable(Path(given.out))
-    header = {**_header(asked, catalogue), **({"launcher": troop.about()} if troop else {})}
+    header = {**_header(asked, catalogue), **({"launcher": agent_group.about()} if agent_group else {})}
     with _streams() as (stdout, stderr), resume.alone_in(out):
         resume.set_aside(out / RECORD)
         earlier = resume.Earlier()
         if given.resume:
             earlier = resume.find(out / RECORD, header, given.resume, lambda text: _say(text, stderr))
         whole = given.check == "*" and asked.schedule is None
-        frame = Frame(asked, catalogue, whole, reporter(stderr), elsewhere=cited, earlier=earlier)
-        if troop is not None:
-            frame.clusters = partial(SpreadCluster, troop)
+        suite_run = SuiteRun(asked, catalogue, whole, reporter(stderr), elsewhere=cited, earlier=earlier)
+        if agent_group is not None:
+            suite_run.clusters = partial(SpreadCluster, agent_group)
         with terminated_like_interrupted():
-            status = _pytest(frame, checks, out, {**header, **earlier.header()})
-        frame.reporter.end()
-        if frame.judgement is not None and not frame.judgement.interrupted and not frame.suite_errors:
+            status = _pytest(suite_run, checks, out, {**header, **earlier.header()})
+        suite_run.reporter.end()
+        if suite_run.judgement is not None and not suite_run.judgement.interrupted and not suite_run.suite_errors:
             earlier.drop()
-        return _conclude(frame, status, out, stdout, stderr)
+        return _conclude(suite_run, status, out, stdout, stderr)
 
 
 def _say(text: str, stderr: TextIO) -> None:
@@ -127,17 +127,17 @@ def _writable(out: Path) -> Path:
     return out.resolve()
 
 
-def _pytest(frame: Frame, checks: Path, out: Path, header: Mapping[str, Any]) -> int:
-    """Let pytest run the checks; the plugin keeps the results in the frame."""
+def _pytest(suite_run: SuiteRun, checks: Path, out: Path, header: Mapping[str, Any]) -> int:
+    """Let pytest run the checks; the plugin keeps the results in the run."""
 
     def open_record() -> None:
-        frame.writer = Writer(out / RECORD, {**header, "extent": frame.extent})
+        suite_run.writer = Writer(out / RECORD, {**header, "extent": suite_run.extent})
 
-    driver = plugin.Driver(frame, open_record)
+    driver = plugin.Driver(suite_run, open_record)
     # Only our own plugin: what else is installed here must change nothing. No terminal: the report is ours.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
-    files = inventory.files_of(checks, lambda clause: matches(clause, frame.asked.select)) or [checks]
+    files = inventory.files_of(checks, lambda clause: matches(clause, suite_run.asked.select)) or [checks]
     arguments = [
         *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
         "-o", "addopts=",
@@ -147,10 +147,10 @@ def _pytest(frame: Frame, checks: Path, out: Path, header: Mapping[str, Any]) ->
     try:
         return int(pytest.main(arguments, plugins=[_Named(driver)]))
     except OSError as error:  # a full disk, say: pytest does not expect that while it writes its last file
-        frame.suite_errors.append(f"the records cannot be written: {error}")
+        suite_run.suite_errors.append(f"the records cannot be written: {error}")
         return INTERNAL
     finally:
-        frame.close()
+        suite_run.close()
 
 
 class _Named:
@@ -164,20 +164,20 @@ class _Named:
         config.pluginmanager.register(self.driver, plugin.DRIVER)
 
 
-def _conclude(frame: Frame, status: int, out: Path, stdout: TextIO, stderr: TextIO) -> int:
+def _conclude(suite_run: SuiteRun, status: int, out: Path, stdout: TextIO, stderr: TextIO) -> int:
     """Print the report, or why there is none; the exit status of the whole."""
-    for text in frame.suite_errors:
+    for text in suite_run.suite_errors:
         print(f"conformance: the suite itself failed: {text}", file=stderr)
-    judged = frame.judgement
+    judged = suite_run.judgement
     cut_short = status == INTERNAL and judged is not None and judged.exit_status != INTERNAL  # a full disk, say
-    if judged is None or cut_short or not (frame.results or judged.interrupted):
-        return _nothing(frame, status, stderr)
+    if judged is None or cut_short or not (suite_run.results or judged.interrupted):
+        return _nothing(suite_run, status, stderr)
     tty = stdout.isatty()
     console = Console(file=stdout, width=None if tty else 120, highlight=False)
-    report.write(console, judged, frame.catalogue)
+    report.write(console, judged, suite_run.catalogue)
     console.print(f"records: {out / RECORD} · {out / JUNIT}", soft_wrap=True)
     _pages(out, console, stderr)
-    return INTERNAL if frame.suite_errors and not judged.interrupted else judged.exit_status
+    return INTERNAL if suite_run.suite_errors and not judged.interrupted else judged.exit_status
 
 
 def _pages(out: Path, console: Console, stderr: TextIO) -> None:
@@ -190,20 +190,20 @@ def _pages(out: Path, console: Console, stderr: TextIO) -> None:
         console.print(f"page: {' · '.join(map(str, made))}", soft_wrap=True)
 
 
-def _nothing(frame: Frame, status: int, stderr: TextIO) -> int:
+def _nothing(suite_run: SuiteRun, status: int, stderr: TextIO) -> int:
     """Say why nothing was judged."""
-    if status == pytest.ExitCode.INTERRUPTED and not frame.suite_errors:
+    if status == pytest.ExitCode.INTERRUPTED and not suite_run.suite_errors:
         print("conformance: interrupted before the first check had ended", file=stderr)
         return INTERRUPTED
-    if frame.suite_errors:
+    if suite_run.suite_errors:
         return BAD_INPUT if status == pytest.ExitCode.INTERRUPTED else INTERNAL
     if status == pytest.ExitCode.NO_TESTS_COLLECTED:
-        worlds = ", ".join(map(str, frame.asked.worlds))
-        which = f" named {frame.asked.check}" if frame.asked.check != "*" else ""
-        which += " that takes a schedule" if frame.asked.schedule is not None else ""
+        worlds = ", ".join(map(str, suite_run.asked.worlds))
+        which = f" named {suite_run.asked.check}" if suite_run.asked.check != "*" else ""
+        which += " that takes a schedule" if suite_run.asked.schedule is not None else ""
         print(
-            f"conformance: nothing to run: no check{which} of {', '.join(frame.asked.select)} runs at world {worlds}; "
-            "`python -m conformance show CLAUSE` says at which it does",
+            f"conformance: nothing to run: no check{which} of {', '.join(suite_run.asked.select)} "
+            f"runs at world {worlds}; `python -m conformance show CLAUSE` says at which it does",
             file=stderr,
         )
         return BAD_INPUT

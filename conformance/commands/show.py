@@ -1,4 +1,4 @@
-"""``python -m conformance show CLAUSE``: one clause, its checks, its listed deviations and its story."""
+"""``python -m conformance show CLAUSE``: one clause, its checks, its listed deviations and its example."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..bad_input import BadInput
 from ..clauses import Catalogue, Clause, load
 from ..clauses.anchors import fault
 from ..engine.inventory import Declared, by_clause, declared
-from .stories import story_of
+from .worked_examples import example_of
 
 
 def show(given: Namespace) -> int:
@@ -21,20 +21,22 @@ def show(given: Namespace) -> int:
     clause = _find(load(), given.clause)
     for line in [*_about(clause), *_checks(by_clause(declared()).get(clause.id, [])), *_deviations(clause)]:
         print(line)
-    story = story_of(clause.id)
-    if story is not None and not given.no_story:
+    example = example_of(clause.id)
+    if example is not None and not given.no_example:
         print("\nstory")
-        return _tell(story)
+        return _tell(example)
     return 0
 
 
-def _tell(story: Callable[[], Iterable[str]]) -> int:
-    from ..ranks.nursery import NurseryFailed  # brings torch along, which all else here does without
+def _tell(example: Callable[[], Iterable[str]]) -> int:
+    from ..ranks.fork_server_client import (
+        ForkServerClientFailed,  # brings torch along, which all else here does without
+    )
 
     try:
-        for line in story():
+        for line in example():
             print(f"  {line}" if line else "", flush=True)
-    except NurseryFailed as error:
+    except ForkServerClientFailed as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 3
     return 0

@@ -1,7 +1,7 @@
-"""A process that hunts one defect after the other: ids on its standard input, one JSON line for each on its output.
+"""A process that trials one defect after the other: ids on its standard input, one JSON line for each on its output.
 
 ``python -m conformance.defects.worker DEFECTS CHECKS`` (two folders). It ends when its input closes, in the middle of a
-hunt too, and its ranks with it.
+trial too, and its ranks with it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from ..engine import inventory
 from ..ranks import Cluster
-from ..ranks.nursery import PRELOAD
+from ..ranks.fork_server_client import PRELOAD
 from . import catalogue, planted
 from .catalogue import Defect
-from .hunt import Library, hunt
-from .hunted import Hunted
+from .trial import Library, trial
+from .trial_result import TrialResult
 
 
 def main(defects: str, checks: str) -> None:
@@ -31,17 +31,17 @@ def main(defects: str, checks: str) -> None:
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ[planted.FOLDER] = defects
     asked = _asked()
-    known = {sin.id: sin for sin in catalogue.load(Path(defects))}
+    known = {defect.id: defect for defect in catalogue.load(Path(defects))}
     library = Library.read(Path(checks))
     with Cluster("gloo", preload=_modules(Path(checks))) as cluster:
         for name in PRELOAD:  # while the ranks' own process loads the same
             importlib.import_module(name)
         while (name := asked.get()) is not None:
-            sin = known[name]
-            trouble = _trouble(sin)
-            hunted = Hunted(sin.id, (), 0.0, trouble) if trouble else hunt(sin, library, cluster)
+            defect = known[name]
+            trouble = _trouble(defect)
+            trial_result = TrialResult(defect.id, (), 0.0, trouble) if trouble else trial(defect, library, cluster)
             planted.clear()
-            print(json.dumps(hunted.row()), file=answers, flush=True)
+            print(json.dumps(trial_result.row()), file=answers, flush=True)
 
 
 def _asked() -> queue.SimpleQueue[str | None]:
@@ -63,10 +63,10 @@ def _modules(checks: Path) -> list[str]:
     return [f"conformance.checks.{path.stem}" for path in sorted(checks.glob("test_*.py"))]
 
 
-def _trouble(sin: Defect) -> str:
+def _trouble(defect: Defect) -> str:
     """Why the defect cannot be planted; empty if it can."""
     try:
-        planted.subject(sin.attribute)
+        planted.subject(defect.attribute)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:

@@ -10,7 +10,7 @@ import pytest
 
 from ..api.checking import Check, Ranks
 from ..results import Case
-from .run import Frame
+from .run import SuiteRun
 from .schedule_search import Schedules
 from .tiers import Offer
 
@@ -35,19 +35,19 @@ class Scenario:
     value: Any
 
 
-def is_in(frame: Frame, item: pytest.Function) -> bool:
+def is_in(suite_run: SuiteRun, item: pytest.Function) -> bool:
     """Whether an item is a case of what was asked for."""
     check: Check | None = getattr(item.function, "check", None)
     place, scenario = parameter(item, "ranks"), parameter(item, "scenario")
-    if check is None or not isinstance(place, Place) or not frame.wants(name_of(item), check):
+    if check is None or not isinstance(place, Place) or not suite_run.wants(name_of(item), check):
         return False
-    if frame.asked.schedule is not None and "schedules" not in item.fixturenames:
+    if suite_run.asked.schedule is not None and "schedules" not in item.fixturenames:
         return False
     return scenario is None or check.fits(scenario.value, place.world)
 
 
-def offer_of(frame: Frame, item: pytest.Function) -> Offer:
-    return Offer(case_of(item), tuple(frame.wants(name_of(item), check_of(item))), item.path.name)
+def offer_of(suite_run: SuiteRun, item: pytest.Function) -> Offer:
+    return Offer(case_of(item), tuple(suite_run.wants(name_of(item), check_of(item))), item.path.name)
 
 
 def check_of(item: pytest.Function) -> Check:
@@ -80,21 +80,25 @@ class Detached:
     """A check that is called outside of pytest's protocol, by a thread."""
 
     def __init__(
-        self, frame: Frame, item: pytest.Function, always_ledger: bool = False, below: Sequence[tuple[int, ...]] = ()
+        self,
+        suite_run: SuiteRun,
+        item: pytest.Function,
+        always_trace: bool = False,
+        below: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        self.frame, self.item, self.always_ledger = frame, item, always_ledger
+        self.suite_run, self.item, self.always_trace = suite_run, item, always_trace
         self.below = below  # schedules below which to search for the smallest that breaks
         self.ranks: Ranks | None = None  # set when it starts
         self.schedules: Schedules | None = None  # likewise, for a check that takes them
 
     def __call__(self) -> None:
         place: Place = parameter(self.item, "ranks")
-        self.ranks = self.frame.ranks(self.item.function.check, place.subject, place.world)
-        self.ranks.always_ledger = self.always_ledger
+        self.ranks = self.suite_run.ranks(self.item.function.check, place.subject, place.world)
+        self.ranks.always_trace = self.always_trace
         arguments: dict[str, Any] = {"ranks": self.ranks}
         if "scenario" in self.item.fixturenames:
             arguments["scenario"] = parameter(self.item, "scenario").value
         if "schedules" in self.item.fixturenames:
-            self.schedules = Schedules(place.world, self.frame.asked.schedule, self.below)
+            self.schedules = Schedules(place.world, self.suite_run.asked.schedule, self.below)
             arguments["schedules"] = self.schedules
         self.item.function(**arguments)

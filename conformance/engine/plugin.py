@@ -26,11 +26,11 @@ from . import request as ask
 from .items import Detached, Place, Scenario, case_of, check_of, is_in, is_simple, name_of, offer_of
 from .parallel import Ahead, Ending, timed
 from .report import render
-from .run import WAITING, Frame
+from .run import WAITING, SuiteRun
 from .schedule_search import Schedules, Smallest
 from .verdict import Verdict, judge
 
-FRAME = pytest.StashKey[Frame]()
+FRAME = pytest.StashKey[SuiteRun]()
 AHEAD = pytest.StashKey["Ahead[Detached]"]()
 LEFT_OUT = pytest.StashKey[dict[Case, pytest.Function]]()
 ENDING = pytest.StashKey[tuple[Ending, Ranks, Sequence[tuple[int, ...]]]]()
@@ -39,9 +39,9 @@ DRIVER = "conformance-driver"  # name under which ``run`` registers itself with 
 
 @dataclass
 class Driver:
-    """What ``run`` hands to the plugin: a finished frame, and what to do when the first check is about to run."""
+    """What ``run`` hands to the plugin: a finished run, and what to do when the first check is about to run."""
 
-    frame: Frame
+    suite_run: SuiteRun
     before_first: Callable[[], None]
 
 
@@ -61,17 +61,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     driver = config.pluginmanager.get_plugin(DRIVER)
     if isinstance(driver, Driver):
-        config.stash[FRAME] = driver.frame
+        config.stash[FRAME] = driver.suite_run
     else:
         try:
-            config.stash[FRAME] = _frame(config)
+            config.stash[FRAME] = _suite_run(config)
         except BadInput as error:
             raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(_SuiteErrors(config.stash[FRAME]))
 
 
-def _frame(config: pytest.Config) -> Frame:
-    """The frame of a run that pytest itself was asked for."""
+def _suite_run(config: pytest.Config) -> SuiteRun:
+    """The run of a run that pytest itself was asked for."""
     option = config.getoption
     subjects = ask.subjects(option("subjects"))
     catalogue = load()
@@ -79,7 +79,7 @@ def _frame(config: pytest.Config) -> Frame:
     specs = {name: spec for name, (spec, _) in subjects.items()}
     tier = ask.tier(option("tier"))
     schedule, worlds = ask.schedule_and_worlds(option("schedule"), option("worlds"), option("backend"), tier)
-    return Frame(
+    return SuiteRun(
         ask.Asked(
             specs,
             {name: subject.version for name, (_, subject) in subjects.items()},
@@ -122,8 +122,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("scenario", scenarios, indirect=True, ids=[scenario.name for scenario in scenarios])
 
 
-def _places(frame: Frame, check: Check) -> list[Place]:
-    asked = frame.asked
+def _places(suite_run: SuiteRun, check: Check) -> list[Place]:
+    asked = suite_run.asked
     return [
         Place(subject, asked.backend, world)
         for subject in asked.subjects
@@ -134,11 +134,11 @@ def _places(frame: Frame, check: Check) -> list[Place]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    frame = config.stash[FRAME]
+    suite_run = config.stash[FRAME]
     functions = [item for item in items if isinstance(item, pytest.Function)]
-    frame.declared = {name_of(item): item.function.check for item in functions if hasattr(item.function, "check")}
-    offered = [item for item in functions if is_in(frame, item)]
-    chosen = frame.choose([offer_of(frame, item) for item in offered])
+    suite_run.declared = {name_of(item): item.function.check for item in functions if hasattr(item.function, "check")}
+    offered = [item for item in functions if is_in(suite_run, item)]
+    chosen = suite_run.choose([offer_of(suite_run, item) for item in offered])
     kept: list[pytest.Item] = [item for item in offered if case_of(item) in chosen]
     config.stash[LEFT_OUT] = {case_of(item): item for item in offered if case_of(item) not in chosen}
     staying = set(kept)
@@ -151,15 +151,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 class _SuiteErrors:
     """Remembers what went wrong in the suite itself, in hooks that do not know their session."""
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
+    def __init__(self, suite_run: SuiteRun) -> None:
+        self.suite_run = suite_run
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.frame.suite_errors.append(f"{report.nodeid}: {report.longreprtext.strip()}")
+            self.suite_run.suite_errors.append(f"{report.nodeid}: {report.longreprtext.strip()}")
 
     def pytest_internalerror(self, excrepr: object) -> None:
-        self.frame.suite_errors.append(f"an error inside the suite ended the run:\n{excrepr}")
+        self.suite_run.suite_errors.append(f"an error inside the suite ended the run:\n{excrepr}")
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ class _SuiteErrors:
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     place: Place = request.param
-    frame = request.config.stash[FRAME]
-    return frame.ranks(request.function.check, place.subject, place.world)
+    suite_run = request.config.stash[FRAME]
+    return suite_run.ranks(request.function.check, place.subject, place.world)
 
 
 @pytest.fixture
@@ -200,16 +200,17 @@ def _begin(session: pytest.Session) -> None:
     """Open the records, and let threads run ahead if more than one job was asked for."""
     config = session.config
     driver = config.pluginmanager.get_plugin(DRIVER)
-    frame = config.stash[FRAME]
+    suite_run = config.stash[FRAME]
     if isinstance(driver, Driver):
         driver.before_first()
-    frame.prepare(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
-    frame.reporter.begin(len(session.items))
-    if frame.asked.jobs > 1:
+    suite_run.prepare(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
+    suite_run.reporter.begin(len(session.items))
+    if suite_run.asked.jobs > 1:
         functions = [item for item in session.items if isinstance(item, pytest.Function)]
-        items = [item for item in functions if is_simple(item) and frame.ended(case_of(item), check_of(item)) is None]
-        calls = {item.nodeid: Detached(frame, item) for item in items}
-        config.stash[AHEAD] = Ahead(frame.asked.jobs + WAITING, frame.turns, calls)
+        simple = [item for item in functions if is_simple(item)]
+        items = [item for item in simple if suite_run.ended(case_of(item), check_of(item)) is None]
+        calls = {item.nodeid: Detached(suite_run, item) for item in items}
+        config.stash[AHEAD] = Ahead(suite_run.asked.jobs + WAITING, suite_run.turns, calls)
 
 
 class TakenOver(Exception):
@@ -252,28 +253,28 @@ def pytest_runtest_makereport(
     report = yield
     if not isinstance(item, pytest.Function):
         return report
-    frame = item.config.stash[FRAME]
+    suite_run = item.config.stash[FRAME]
     if call.when == "teardown":
         if report.failed:
-            frame.suite_errors.append(f"{item.nodeid}: could not clean up: {report.longreprtext.strip()}")
+            suite_run.suite_errors.append(f"{item.nodeid}: could not clean up: {report.longreprtext.strip()}")
     elif call.when == "call" or not report.passed:
-        _show(report, _results(frame, item, call))
+        _show(report, _results(suite_run, item, call))
     return report
 
 
-def _results(frame: Frame, item: pytest.Function, call: pytest.CallInfo[None]) -> list[Result]:
+def _results(suite_run: SuiteRun, item: pytest.Function, call: pytest.CallInfo[None]) -> list[Result]:
     case, check = case_of(item), check_of(item)
-    earlier = frame.ended(case, check)
+    earlier = suite_run.ended(case, check)
     if earlier is not None:
-        return frame.add(case, check, earlier.verdict, earlier.seconds, earlier.notes)
+        return suite_run.add(case, check, earlier.verdict, earlier.seconds, earlier.notes)
     if ENDING in item.stash:
         ending, used, suspects = item.stash[ENDING]
         verdict = judge(ending.error, used.last_run, _sides(item, used))
-        if verdict.outcome in BROKEN and not frame.expects(case, check, verdict):
-            verdict = _looked_at_again(frame, item, used, suspects, verdict)
-        return frame.add(case, check, verdict, ending.seconds, used.notes)
+        if verdict.outcome in BROKEN and not suite_run.expects(case, check, verdict):
+            verdict = _looked_at_again(suite_run, item, used, suspects, verdict)
+        return suite_run.add(case, check, verdict, ending.seconds, used.notes)
     error = call.excinfo.value if call.excinfo is not None else None  # it did not get past its fixtures or marks
-    return frame.add(case, check, judge(error), call.duration, ())
+    return suite_run.add(case, check, judge(error), call.duration, ())
 
 
 def _sides(item: pytest.Function, used: Ranks) -> Sides:
@@ -282,21 +283,21 @@ def _sides(item: pytest.Function, used: Ranks) -> Sides:
 
 
 def _looked_at_again(
-    frame: Frame, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
+    suite_run: SuiteRun, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
 ) -> Verdict:
     """A break that is news is worth a second look: at which smallest schedule, or where the ranks parted."""
-    if suspects and frame.asked.schedule is None:
-        return _smallest(frame, item, used, suspects, verdict)
-    return verdict if verdict.outcome is Outcome.FAILED else _with_ledger(frame, item, used, verdict)
+    if suspects and suite_run.asked.schedule is None:
+        return _smallest(suite_run, item, used, suspects, verdict)
+    return verdict if verdict.outcome is Outcome.FAILED else _with_trace(suite_run, item, used, verdict)
 
 
 def _smallest(
-    frame: Frame, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
+    suite_run: SuiteRun, item: pytest.Function, used: Ranks, suspects: Sequence[tuple[int, ...]], verdict: Verdict
 ) -> Verdict:
     """The verdict on the smallest schedule that breaks the check; the given one if none was found in time."""
-    if not is_simple(item) or not frame.may_look_again():
+    if not is_simple(item) or not suite_run.may_look_again():
         return verdict
-    call = Detached(frame, item, below=suspects)
+    call = Detached(suite_run, item, below=suspects)
     error = timed(call).error
     if not isinstance(error, Smallest):
         return verdict
@@ -304,12 +305,12 @@ def _smallest(
     return found.at_schedule(error.schedule)
 
 
-def _with_ledger(frame: Frame, item: pytest.Function, used: Ranks, verdict: Verdict) -> Verdict:
+def _with_trace(suite_run: SuiteRun, item: pytest.Function, used: Ranks, verdict: Verdict) -> Verdict:
     """A hang or crash that is news is looked at once more with every collective recorded: where did the ranks part?"""
-    recorded = used.last_run is not None and any(end.ledger for end in used.last_run.outcomes)
-    if recorded or not is_simple(item) or not frame.may_look_again():
+    recorded = used.last_run is not None and any(end.trace for end in used.last_run.outcomes)
+    if recorded or not is_simple(item) or not suite_run.may_look_again():
         return verdict
-    call = Detached(frame, item, always_ledger=True)
+    call = Detached(suite_run, item, always_trace=True)
     ending = timed(call)
     again = judge(ending.error, call.ranks.last_run if call.ranks is not None else None, _sides(item, used))
     return again if again.outcome is verdict.outcome else verdict
@@ -331,18 +332,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     ahead = session.config.stash.get(AHEAD, None)
     if ahead is not None:
         ahead.stop()
-    frame = session.config.stash[FRAME]
-    interrupted = exitstatus == pytest.ExitCode.INTERRUPTED and not frame.suite_errors
+    suite_run = session.config.stash[FRAME]
+    interrupted = exitstatus == pytest.ExitCode.INTERRUPTED and not suite_run.suite_errors
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or interrupted:
-        session.exitstatus = frame.end(interrupted).exit_status
-    frame.close()
+        session.exitstatus = suite_run.end(interrupted).exit_status
+    suite_run.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The matrix, below pytest's own summary."""
-    frame = terminalreporter.config.stash[FRAME]
-    if frame.judgement is not None and frame.results:
-        for line in render(frame.judgement, frame.catalogue).splitlines():
+    suite_run = terminalreporter.config.stash[FRAME]
+    if suite_run.judgement is not None and suite_run.results:
+        for line in render(suite_run.judgement, suite_run.catalogue).splitlines():
             terminalreporter.write_line(line)
 
 

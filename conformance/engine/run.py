@@ -53,7 +53,7 @@ class Silent:
 
 
 @dataclass
-class Frame:
+class SuiteRun:
     """Collects the results of a run and judges it at the end."""
 
     asked: Asked

@@ -84,7 +84,7 @@ def of_run(run: Run) -> Verdict:
     if outcome is Outcome.SUITE_ERROR:
         return Verdict(outcome, _line(FELL_OVER + _grouped(map(_fall, run.outcomes))), _clip("\n".join(_story(run))))
     ends = _grouped(map(_phrase, run.outcomes))
-    first = _first_line(run.witness) if any(end.ledger for end in run.outcomes) else ""
+    first = _first_line(run.witness) if any(end.trace for end in run.outcomes) else ""
     witness = f"{first.rstrip('.')} ({ends})" if first else ends
     return Verdict(outcome, _line(witness), _clip("\n".join(_story(run))))
 
@@ -127,7 +127,7 @@ def _fall(end: RankOutcome) -> str:
 
 
 def _last_place(text: str) -> str:
-    """The innermost frame of a printed traceback."""
+    """The innermost run of a printed traceback."""
     frames = _FRAME.findall(text)
     return f"{Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]}" if frames else "at an unknown place"
 
@@ -148,10 +148,10 @@ def _phrase(end: RankOutcome) -> str:
 
 
 def _innermost(stacks: str) -> str:
-    """Where the thread that works for the check stands, from a stack that begins at its innermost frame."""
+    """Where the thread that works for the check stands, from a stack that begins at its innermost run."""
     _, current, rest = stacks.partition("Current thread")
-    frame = _FRAME.search(rest if current else stacks)
-    return f" at {Path(frame[1]).name}:{frame[2]} in {frame[3]}" if frame else ""
+    suite_run = _FRAME.search(rest if current else stacks)
+    return f" at {Path(suite_run[1]).name}:{suite_run[2]} in {suite_run[3]}" if suite_run else ""
 
 
 def _story(run: Run) -> Iterable[str]:
@@ -161,8 +161,8 @@ def _story(run: Run) -> Iterable[str]:
     yield from run.notes
     for rank, end in enumerate(run.outcomes):
         yield f"rank {rank} {_phrase(end)}"
-        if end.ledger:
-            yield f"{BEHIND}last collectives of {len(end.ledger)}: {' · '.join(map(str, end.ledger[-4:]))}"
+        if end.trace:
+            yield f"{BEHIND}last collectives of {len(end.trace)}: {' · '.join(map(str, end.trace[-4:]))}"
         match end:
             case Raised(traceback=text) | Died(last_words=text):
                 yield from (f"{BEHIND}{line}" for line in text.strip().splitlines()[-16:])
@@ -181,12 +181,12 @@ def _detail(error: BaseException, text: str, last_run: Run | None) -> str:
 def _place(error: BaseException) -> str:
     """The innermost line of a check that the error passed through."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame for frame in frames if Path(frame.filename).name.startswith("test_")] or list(frames)
+    inside = [suite_run for suite_run in frames if Path(suite_run.filename).name.startswith("test_")] or list(frames)
     return f"at {Path(inside[-1].filename).name}:{inside[-1].lineno} in {inside[-1].name}" if inside else ""
 
 
 def _last_source_line(text: str) -> str:
-    """The source line of the innermost frame of a printed traceback."""
+    """The source line of the innermost run of a printed traceback."""
     lines = [line.strip() for line in text.strip().splitlines()]
     code = [line for line in lines[:-1] if line and not line.startswith(("File ", "^", "~", "Traceback"))]
     return code[-1] if code else "an unknown place"

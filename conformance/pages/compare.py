@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from ..engine.judgement import Standing, standing
 from ..results import Result
-from .book import Source
+from .record_book import Source
 from .rows import worlds
 
 Key = tuple[str, str, str, str, str, int]  # clause, subject, backend, check, scenario, world

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import view
-from .book import Source
 from .compare import Change, Comparison, Difference
 from .markdown import code, table, text
+from .record_book import Source
 from .render import fill
 
 

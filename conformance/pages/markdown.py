@@ -8,7 +8,7 @@ from html import escape
 
 from ..clauses import LEVELS
 from . import view
-from .book import Book
+from .record_book import Book
 from .rows import BROKEN, FALLEN, LISTED, NOT_RUN, UNSUPPORTED, Break, Cell, Row
 from .view import Card
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..clauses import LEVELS, Catalogue
 from ..results import Outcome
 from . import view
-from .book import Book
+from .record_book import Book
 from .rows import STATES, Row
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -13,7 +13,7 @@ from ..clauses import LEVELS, Catalogue, Clause
 from ..engine.inventory import CHECKS, Declared, by_clause, declared
 from ..engine.judgement import Standing, standing
 from ..results import Outcome, Result
-from .book import Book, Column, Found, results
+from .record_book import Book, Column, Found, results
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")

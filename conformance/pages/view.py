@@ -10,7 +10,7 @@ from typing import Any
 
 from reports.records.identity import spoken
 
-from .book import Book, Column, Source
+from .record_book import Book, Column, Source
 from .rows import BROKEN, FALLEN, KEPT, LIMIT, LISTED, NOT_RUN, STATES, UNSUPPORTED, Cover, Row, coverage
 
 _BAR = 1000  # width of a bar in its own units

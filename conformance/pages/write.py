@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..clauses import load
 from . import badge, view
-from .book import open_book
 from .markdown import summary
+from .record_book import open_book
 from .render import page
 from .rows import rows
 

@@ -7,11 +7,23 @@
 
 from .backends import NotRunnable
 from .context import RankContext
+from .fork_server_client import ForkServerClientFailed
 from .launch import Cluster
-from .nursery import NurseryFailed
 from .outcomes import Caught, Died, Event, Finished, Hung, Outcome, Raised, Run, RunFailed, caught
 
 __all__ = [
-    "Caught", "Cluster", "Died", "Event", "Finished", "Hung", "NotRunnable", "NurseryFailed", "Outcome", "Raised",
-    "RankContext", "Run", "RunFailed", "caught",
+    "Caught",
+    "Cluster",
+    "Died",
+    "Event",
+    "Finished",
+    "ForkServerClientFailed",
+    "Hung",
+    "NotRunnable",
+    "Outcome",
+    "Raised",
+    "RankContext",
+    "Run",
+    "RunFailed",
+    "caught",
 ]

@@ -1,9 +1,9 @@
 """An agent: the process at one place of a launched job, which forks a fresh rank for every run that it is told to join.
 
-    driver -> agent    prepare (paths, modules, environment) · do (order, silence) · gather · dismiss · end
+    driver -> agent    prepare (paths, modules, environment) · do (order, stall) · gather · dismiss · end
     agent -> driver    ready · state (active, silent, done) · outcome · free · broken (why)
 
-The rank is a process of its own, forked from the agent's own zygote: whatever a check does, the agent lives.
+The rank is a process of its own, forked from the agent's own fork server: whatever a check does, the agent lives.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from . import silence
+from . import stall as stall
 from .backends import NotRunnable, ensure_runnable
-from .crew import Crew
 from .files import Folder, size_of, write_whole
+from .fork_server_client import ForkServerClient, ForkServerClientFailed
 from .gather import gather
 from .launch import ECHO
-from .nursery import Nursery, NurseryFailed
 from .order import Order
+from .rank_pool import RankPool
 
 ACTIVE, SILENT, DONE = "active", "silent", "done"
 HEARTBEAT_S = 5.0
@@ -67,7 +67,7 @@ class Agent:
     device: int  # number of the accelerator for this place
     driver: Connection
     prepared: Preparation = field(default_factory=lambda: Preparation([], "", (), {}))
-    _nursery: Nursery | None = None
+    _fork_server: ForkServerClient | None = None
 
     def serve(self) -> None:
         """Obey; ``DriverGone`` if the driver ends without saying so."""
@@ -76,14 +76,14 @@ class Agent:
                 match self._next():
                     case ("prepare", preparation):
                         self._prepare(preparation)
-                    case ("do", order, silence_s):
-                        if not self._do(order, silence_s):
+                    case ("do", order, stall_s):
+                        if not self._do(order, stall_s):
                             return
                     case ("end",):
                         return
         finally:
-            if self._nursery is not None:
-                self._nursery.close()
+            if self._fork_server is not None:
+                self._fork_server.close()
 
     # --- the driver ---
 
@@ -108,30 +108,30 @@ class Agent:
         self.prepared = preparation
         sys.path += [path for path in preparation.sys_path if path not in sys.path]
         try:
-            _ = self._ready_nursery().port  # waits until it has loaded everything
-        except NurseryFailed as error:
+            _ = self._ready_fork_server().port  # waits until it has loaded everything
+        except ForkServerClientFailed as error:
             self._say("broken", str(error))
         else:
             self._say("ready")
 
-    def _ready_nursery(self) -> Nursery:
-        if self._nursery is not None and not self._nursery.alive:
-            self._nursery.close()
-            self._nursery = None
-        if self._nursery is None:
-            self._nursery = Nursery(self.prepared.preload)
-        return self._nursery
+    def _ready_fork_server(self) -> ForkServerClient:
+        if self._fork_server is not None and not self._fork_server.alive:
+            self._fork_server.close()
+            self._fork_server = None
+        if self._fork_server is None:
+            self._fork_server = ForkServerClient(self.prepared.preload)
+        return self._fork_server
 
     # --- one run ---
 
-    def _do(self, order: Order, silence_s: float) -> bool:
+    def _do(self, order: Order, stall_s: float) -> bool:
         """Fork a rank, watch over it, hand in what became of it, end it. Whether the driver wants more."""
         try:
             ensure_runnable(order.backend, 1)
-            with self._crew() as crew:
-                if not self._carried_out(crew, self._mine(order), silence_s):
+            with self._pool() as pool:
+                if not self._carried_out(pool, self._mine(order), stall_s):
                     return False
-        except (NurseryFailed, NotRunnable) as error:
+        except (ForkServerClientFailed, NotRunnable) as error:
             self._say("broken", str(error))
         else:
             self._say("free")
@@ -145,41 +145,41 @@ class Agent:
         return replace(order, first=self.rank, device=device, environ=environ, cwd=cwd)
 
     @contextlib.contextmanager
-    def _crew(self) -> Iterator[Crew]:
-        crew = Crew(self._ready_nursery(), 1, first=self.rank)
+    def _pool(self) -> Iterator[RankPool]:
+        pool = RankPool(self._ready_fork_server(), 1, first=self.rank)
         try:
-            yield crew
+            yield pool
         finally:
-            crew.dismiss()
+            pool.dismiss()
 
-    def _carried_out(self, crew: Crew, order: Order, silence_s: float) -> bool:
-        folder = Folder(crew.folder.path / f"run{order.number}")
+    def _carried_out(self, pool: RankPool, order: Order, stall_s: float) -> bool:
+        folder = Folder(pool.folder.path / f"run{order.number}")
         folder.path.mkdir()
         write_whole(folder.order, pickle.dumps(order))
-        crew.start(folder)
-        if not self._attend(crew, folder, silence_s):
+        pool.start(folder)
+        if not self._attend(pool, folder, stall_s):
             return False
-        (outcome,) = gather(crew, folder, order.ledger)
+        (outcome,) = gather(pool, folder, order.trace)
         self._say("outcome", outcome)
         if os.environ.get(ECHO):
-            crew.echo()
+            pool.echo()
         return self._next() == ("dismiss",)  # by now every rank has an outcome: nobody needs this one's sockets
 
-    def _attend(self, crew: Crew, folder: Folder, silence_s: float) -> bool:
+    def _attend(self, pool: RankPool, folder: Folder, stall_s: float) -> bool:
         """Tell the driver how the rank fares until it has heard enough. Whether it wants the outcome."""
-        quiet = silence.Silence(silence_s)
+        quiet = stall.StallDetector(stall_s)
         said, last = "", 0.0
-        next_look = time.monotonic() + silence.LOOK_EVERY_S
+        next_look = time.monotonic() + stall.LOOK_EVERY_S
         while not self.driver.poll(0):
             now = time.monotonic()
-            if now >= next_look and silence.available():
-                quiet.add(silence.look(set(crew.pids), now), size_of(folder.ledger(0)))
-                next_look = now + silence.LOOK_EVERY_S
-            state = DONE if crew.reported(0) or 0 in crew.ended else SILENT if quiet.fallen else ACTIVE
+            if now >= next_look and stall.available():
+                quiet.add(stall.look(set(pool.pids), now), size_of(folder.trace(0)))
+                next_look = now + stall.LOOK_EVERY_S
+            state = DONE if pool.reported(0) or 0 in pool.ended else SILENT if quiet.fallen else ACTIVE
             if state != said or now - last > HEARTBEAT_S:
                 self._say("state", state)
                 said, last = state, now
             if state == DONE:
                 break
-            crew.listen(_LISTEN_S)
+            pool.listen(_LISTEN_S)
         return self._next() == ("gather",)

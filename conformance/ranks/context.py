@@ -33,11 +33,11 @@ class RankContext:
     def group(self) -> dist.ProcessGroup | None:
         return dist.group.WORLD
 
-    def ledger(self) -> tuple[Event, ...]:
+    def trace(self) -> tuple[Event, ...]:
         """The collectives that this rank has started so far (only in a recorded run)."""
-        from . import ledger
+        from . import collective_trace as trace
 
-        return ledger.so_far()
+        return trace.so_far()
 
     def meet(self, name: str) -> None:
         """Wait, without any collective, until every rank has come to the meeting called ``name``."""

@@ -1,6 +1,6 @@
 """What a run of ranks costs: ``python -m conformance.ranks.cost`` prints a table of medians.
 
-Fresh ranks against persistent ones, with and without a ledger, against ``torch.multiprocessing.spawn`` for every run;
+Fresh ranks against persistent ones, with and without a trace, against ``torch.multiprocessing.spawn`` for every run;
 each run is one all-reduce of one element. The ways are interleaved, so that a change of load meets all of them.
 """
 
@@ -48,9 +48,9 @@ def spawn_per_run(world: int) -> None:
         torch.multiprocessing.spawn(_spawned, args=(world, str(Path(folder) / "store")), nprocs=world)
 
 
-def run_on(cluster: Cluster, ledger: bool, world: int) -> None:
+def run_on(cluster: Cluster, trace: bool, world: int) -> None:
     check = import_module("conformance.ranks.cost").trivial  # not __main__'s, which every rank would have to load
-    values = cluster.run(check, world=world, subject="torch", ledger=ledger).values()
+    values = cluster.run(check, world=world, subject="torch", trace=trace).values()
     if values != [world] * world:
         raise RuntimeError(f"the all-reduce of {world} ones gave {values}")
 
@@ -73,9 +73,9 @@ def main() -> None:
     with Cluster(preload=preload) as fresh, Cluster(persistent=True, preload=preload) as pool:
         ways = {
             "fresh": partial(run_on, fresh, False),
-            "fresh, ledger": partial(run_on, fresh, True),
+            "fresh, collective trace": partial(run_on, fresh, True),
             "persistent": partial(run_on, pool, False),
-            "persistent, ledger": partial(run_on, pool, True),
+            "persistent, collective trace": partial(run_on, pool, True),
         }
         print(f"one all-reduce on fresh groups, milliseconds: median (lowest–highest) of {arguments.runs}; ", end="")
         print(f"spawn of {arguments.spawns}; torch {torch.__version__}, {os.cpu_count()} cores")

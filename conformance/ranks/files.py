@@ -1,4 +1,4 @@
-"""Where a crew of ranks and its runs keep their files: one folder each, one file per rank and purpose."""
+"""Where a pool of ranks and its runs keep their files: one folder each, one file per rank and purpose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of one crew (``words``, ``stacks``) or of one run (``order``, ``outcome``, ``ledger``)."""
+    """The folder of one pool (``words``, ``stacks``) or of one run (``order``, ``outcome``, ``trace``)."""
 
     path: Path
 
@@ -21,8 +21,8 @@ class Folder:
         """Where faulthandler writes the rank's stacks, when asked to and when a fatal signal strikes."""
         return self.path / f"rank{rank}.stacks"
 
-    def ledger(self, rank: int) -> Path:
-        return self.path / f"rank{rank}.ledger"
+    def trace(self, rank: int) -> Path:
+        return self.path / f"rank{rank}.trace"
 
     def outcome(self, rank: int) -> Path:
         """The pickled outcome; it appears whole (written under another name, then renamed)."""

@@ -16,13 +16,13 @@ from typing import Any
 
 from ..subjects import Subject
 from .backends import LOOPBACK, NotRunnable, ensure_runnable
-from .crew import Crew
 from .files import Folder, write_whole
+from .fork_server_client import NO_DNS, ONE_THREAD, ForkServerClient
 from .gather import explained, gather, judge, puzzling, watch
-from .nursery import NO_DNS, ONE_THREAD, Nursery
 from .order import Order, main_module, pack
 from .outcomes import Finished, Run
-from .silence import MOST_TIMES
+from .rank_pool import RankPool
+from .stall import MOST_TIMES
 
 ECHO = "CONFORMANCE_ECHO"  # an environment variable: set it to see what the ranks print
 _GROUP_OUTLASTS_S = 60.0  # by so much the group's own timeout exceeds the latest deadline: a hang is seen as one
@@ -32,8 +32,8 @@ class Cluster:
     """Runs functions on ranks of one backend. Close it (or use it in a ``with``) to end its helpers.
 
     ``deadline_s`` bounds every run, less the time in which its ranks wanted a processor and got none, but at most
-    ``most_times`` as long (1: to the second); a run in which nothing has happened for ``silence_s`` counts as hung
-    before that (see ``silence.py``). With ``persistent``, ranks stay alive from run to run: quicker, but what a run
+    ``most_times`` as long (1: to the second); a run in which nothing has happened for ``stall_s`` counts as hung
+    before that (see ``stall.py``). With ``persistent``, ranks stay alive from run to run: quicker, but what a run
     patches or imports stays with them; they are replaced after any run in which not every rank finished. ``preload``
     names modules to load once before any rank is made; they must start no thread and touch no accelerator. A cluster
     serves one thread; ``beside`` another, it shares what that one has loaded. ``when_idle`` is told whether the ranks
@@ -47,7 +47,7 @@ class Cluster:
         self,
         backend: str = "gloo",
         deadline_s: float = 30.0,
-        silence_s: float = 3.0,
+        stall_s: float = 3.0,
         persistent: bool = False,
         preload: Sequence[str] = (),
         most_times: float = MOST_TIMES,
@@ -58,7 +58,7 @@ class Cluster:
     ) -> None:
         self.backend = backend
         self.deadline_s = deadline_s
-        self.silence_s = silence_s
+        self.stall_s = stall_s
         self.persistent = persistent
         self.most_times = most_times
         self._beside = beside
@@ -68,13 +68,13 @@ class Cluster:
         self._preload = tuple(preload)
         self._numbers = itertools.count()
         self._runnable: set[int] = set()  # world sizes known to be
-        self._crews: dict[int, Crew] = {}  # idle, by world size (persistent only)
-        self._started: Nursery | None = None  # from the first run on
+        self._pools: dict[int, RankPool] = {}  # idle, by world size (persistent only)
+        self._started: ForkServerClient | None = None  # from the first run on
         self._starting = threading.Lock()  # clusters beside this one may start it
 
     def load(self) -> None:
         """Begin to load, in the background, what the ranks of the first run would have to wait for."""
-        self._nursery()
+        self._fork_server()
 
     def run(
         self,
@@ -84,8 +84,8 @@ class Cluster:
         world: int,
         subject: Subject | str,
         deadline_s: float | None = None,
-        silence_s: float | None = None,
-        ledger: bool = False,
+        stall_s: float | None = None,
+        trace: bool = False,
         init: bool = True,
         env: dict[str, str] | None = None,
         group_timeout_s: float | None = None,
@@ -95,7 +95,7 @@ class Cluster:
 
         ``NotRunnable`` says why if so many ranks cannot have this backend here. ``env`` is set on the ranks before
         torch.distributed starts. ``group_timeout_s`` is the process group's own; by default longer than the deadline.
-        With ``explain``, a run without a ledger that goes wrong is run once more with one, for the witness alone.
+        With ``explain``, a run without a trace that goes wrong is run once more with one, for the witness alone.
         """
         self._ensure_runnable(world)
         limit_s = deadline_s or self.deadline_s
@@ -106,7 +106,7 @@ class Cluster:
             backend=self.backend,
             payload=payload,
             init=init,
-            ledger=ledger,
+            trace=trace,
             group_timeout_s=group_timeout_s or limit_s * self.most_times + _GROUP_OUTLASTS_S,
             environ=self._environment({**ONE_THREAD, **(env or {})}),
             main=main_module(payload),
@@ -114,16 +114,16 @@ class Cluster:
             poison=self._poison,
             **self._meeting(),
         )
-        run = self._carry_out(order, limit_s, silence_s or self.silence_s)
-        if not explain or ledger or not puzzling(run):
+        run = self._carry_out(order, limit_s, stall_s or self.stall_s)
+        if not explain or trace or not puzzling(run):
             return run
-        again = replace(order, number=next(self._numbers), ledger=True)
-        return explained(run, self._carry_out(again, limit_s, silence_s or self.silence_s))
+        again = replace(order, number=next(self._numbers), trace=True)
+        return explained(run, self._carry_out(again, limit_s, stall_s or self.stall_s))
 
     def close(self) -> None:
         """End every process that was started for this cluster. Another run would start them anew."""
         atexit.unregister(self.close)
-        self._crews.clear()
+        self._pools.clear()
         ours, self._started = self._started, None
         if ours is not None:
             ours.close()
@@ -134,19 +134,19 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _nursery(self) -> Nursery:
+    def _fork_server(self) -> ForkServerClient:
         """The process that ranks are forked from: started by the first run, and again if it was killed since."""
         with self._starting:
             if self._started is not None and not self._started.alive:
                 self.close()
             if self._started is None:
-                self._started = Nursery(self._preload, self._beside._nursery() if self._beside else None)
+                self._started = ForkServerClient(self._preload, self._beside._fork_server() if self._beside else None)
                 atexit.register(self.close)
             return self._started
 
     def _meeting(self) -> dict[str, Any]:
         """Where ranks meet, as fields of an order."""
-        return {"port": self._nursery().port}
+        return {"port": self._fork_server().port}
 
     def _environment(self, asked: dict[str, str]) -> dict[str, str]:
         """The environment of the ranks."""
@@ -157,33 +157,33 @@ class Cluster:
             ensure_runnable(self.backend, world)
             self._runnable.add(world)
 
-    def _carry_out(self, order: Order, limit_s: float, silence_s: float) -> Run:
+    def _carry_out(self, order: Order, limit_s: float, stall_s: float) -> Run:
         start = time.monotonic()
-        with self._crew(order.world) as crew, _folder_in(crew, order.number) as folder:
+        with self._pool(order.world) as pool, _folder_in(pool, order.number) as folder:
             write_whole(folder.order, pickle.dumps(order))
-            crew.start(folder)
-            watch(crew, folder, limit_s, silence_s, self.most_times, self._when_idle)
-            outcomes = gather(crew, folder, order.ledger)
+            pool.start(folder)
+            watch(pool, folder, limit_s, stall_s, self.most_times, self._when_idle)
+            outcomes = gather(pool, folder, order.trace)
             if os.environ.get(ECHO):
-                crew.echo()
+                pool.echo()
             well = all(isinstance(outcome, Finished) for outcome in outcomes)
-            if self.persistent and well and crew.put_away():
-                self._crews[order.world] = crew
-        return judge(outcomes, order.ledger, time.monotonic() - start)
+            if self.persistent and well and pool.put_away():
+                self._pools[order.world] = pool
+        return judge(outcomes, order.trace, time.monotonic() - start)
 
     @contextlib.contextmanager
-    def _crew(self, world: int) -> Iterator[Crew]:
-        """A crew for one run. Whatever happens, it then is idle in ``_crews`` or gone."""
-        crew = self._crews.pop(world, None)
-        if crew is not None and not crew.all_alive():
-            crew.dismiss()
-            crew = None
-        crew = crew or Crew(self._nursery(), world)
+    def _pool(self, world: int) -> Iterator[RankPool]:
+        """A pool for one run. Whatever happens, it then is idle in ``_pools`` or gone."""
+        pool = self._pools.pop(world, None)
+        if pool is not None and not pool.all_alive():
+            pool.dismiss()
+            pool = None
+        pool = pool or RankPool(self._fork_server(), world)
         try:
-            yield crew
+            yield pool
         finally:
-            if self._crews.get(world) is not crew:
-                crew.dismiss()
+            if self._pools.get(world) is not pool:
+                pool.dismiss()
 
 
 def _environment() -> dict[str, str]:
@@ -194,8 +194,8 @@ def _environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _folder_in(crew: Crew, number: int) -> Iterator[Folder]:
-    path = crew.folder.path / f"run{number}"
+def _folder_in(pool: RankPool, number: int) -> Iterator[Folder]:
+    path = pool.folder.path / f"run{number}"
     path.mkdir()
     try:
         yield Folder(path)

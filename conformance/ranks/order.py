@@ -21,14 +21,14 @@ class Order:
     backend: str
     payload: bytes  # (function, args, subject)
     init: bool  # whether the ranks set up a default process group
-    ledger: bool
+    trace: bool
     group_timeout_s: float
     environ: dict[str, str]
     sys_path: list[str] = field(default_factory=lambda: list(sys.path))
     cwd: str = field(default_factory=os.getcwd)
     host: str = "127.0.0.1"  # of the store
     prefix: str = ""  # of all our keys, in a store that is not ours alone
-    first: int = 0  # rank of the crew's first member: a crew on one of several machines begins above 0
+    first: int = 0  # rank of the pool's first member: a pool on one of several machines begins above 0
     device: int | None = None  # number of the member's accelerator, where that is not its rank
     placing: bool = True  # whether what the function creates is to lie on the rank's device
     poison: bool = False  # whether buffers in flight are poisoned: see poison.py

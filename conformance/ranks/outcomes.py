@@ -57,7 +57,7 @@ class Finished:
     """The rank's function returned."""
 
     value: Any
-    ledger: tuple[Event, ...] = ()
+    trace: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Raised:
     traceback: str
     unsupported: bool = False  # the subject declared that it lacks a feature
     fell_over: bool = False  # the suite's own code raised it: see ``origin``
-    ledger: tuple[Event, ...] = ()
+    trace: tuple[Event, ...] = ()
 
     @property
     def no_answer(self) -> bool:
@@ -81,7 +81,7 @@ class Hung:
     """The deadline passed, or the whole run fell silent, while this rank was still inside its function."""
 
     stacks: str
-    ledger: tuple[Event, ...] = ()
+    trace: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Died:
 
     exit_code: int
     last_words: str  # the tail of its standard error
-    ledger: tuple[Event, ...] = ()
+    trace: tuple[Event, ...] = ()
 
 
 Outcome = Finished | Raised | Hung | Died
@@ -101,7 +101,7 @@ class RunFailed(AssertionError):
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        super().__init__("\n".join([run.story(), *run.details()]))
+        super().__init__("\n".join([run.summary(), *run.details()]))
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ class Run:
             raise RunFailed(self)
         return [outcome.value for outcome in self.outcomes if isinstance(outcome, Finished)]
 
-    def ledgers(self) -> list[tuple[Event, ...]]:
+    def traces(self) -> list[tuple[Event, ...]]:
         """The recorded collectives, in rank order (empty unless the run was recorded)."""
-        return [outcome.ledger for outcome in self.outcomes]
+        return [outcome.trace for outcome in self.outcomes]
 
-    def story(self) -> str:
+    def summary(self) -> str:
         """One line per rank, and the witness."""
         lines = [f"rank {rank} {_tell(outcome)}" for rank, outcome in enumerate(self.outcomes)]
         return "\n".join([*lines, *([self.witness] if self.witness else [])])

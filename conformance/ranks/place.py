@@ -51,9 +51,10 @@ class Place:
         keeps = self.rank == 0 and not self.store_is_there
         limit = timedelta(seconds=MEET_LIMIT_S)
         try:
-            door = listening(self.address, self.port).detach() if keeps else None
+            listener = listening(self.address, self.port).detach() if keeps else None
             found = dist.TCPStore(
-                self.address, self.port, is_master=keeps, timeout=limit, wait_for_workers=False, master_listen_fd=door
+                self.address, self.port, is_master=keeps, timeout=limit, wait_for_workers=False,
+                master_listen_fd=listener,
             )
         except (RuntimeError, ValueError, OSError) as error:
             raise BadInput(

@@ -6,7 +6,7 @@
 
 A buffer that a rank only sends may be read meanwhile, and must not be written to. Integers have no NaN: they get a
 number that is easily noticed. The recording group calls ``start`` for every collective while ``poisoning`` lasts (a
-ledger need not be kept). On an accelerator all of it happens on the stream that is current at start and at wait, as
+trace need not be kept). On an accelerator all of it happens on the stream that is current at start and at wait, as
 with the collective itself, but looking for writes holds the host up.
 
 Not poisoned: sparse tensors, collectives without a handle, and those whose tensors come as keywords.

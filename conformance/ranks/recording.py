@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from . import ledger, poison
+from . import collective_trace as trace
+from . import poison
 from .outcomes import Event
 
 # method of ProcessGroup -> (public name, which argument is described, what a lone integer argument means)
@@ -78,7 +79,7 @@ class RecordingGroup(dist.ProcessGroup):
 
 def _recorded(method: str, op: str, subject: int, number_means: str) -> Callable[..., Any]:
     def call(self: RecordingGroup, *args: Any, **kwargs: Any) -> Any:
-        kept = ledger.current()
+        kept = trace.current()
         facts = _facts(op, subject, number_means, args, kwargs)
         number = kept.start(self, facts) if kept is not None else -1
         work = poison.start(self.inner, method, _label(facts), max(facts[4:]), args, kwargs)
@@ -94,7 +95,7 @@ def _recorded(method: str, op: str, subject: int, number_means: str) -> Callable
     return call
 
 
-def _label(facts: ledger.Facts) -> str:
+def _label(facts: trace.Facts) -> str:
     op, reduce_op, dtype, shape, source, target = facts
     return str(Event(op, reduce_op, dtype, shape, source, "", "", target=target))
 
@@ -115,7 +116,7 @@ for _method in _PASSED_ON:
         setattr(RecordingGroup, _method, _passed_on(_method))
 
 
-def _facts(op: str, subject: int, number_means: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ledger.Facts:
+def _facts(op: str, subject: int, number_means: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> trace.Facts:
     """Describe a call. Callers pass an options object, or the same facts one by one."""
     values = [*args, *kwargs.values()]
     tensors = list(_tensors(values[subject])) if 0 <= subject < len(values) else []

@@ -1,4 +1,4 @@
-"""Puts a rank's process back as it was, so that runs on a persistent crew do not see one another."""
+"""Puts a rank's process back as it was, so that runs on a persistent pool do not see one another."""
 
 from __future__ import annotations
 

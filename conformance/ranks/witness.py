@@ -1,4 +1,4 @@
-"""The witness: from the ledgers of all ranks, the first collective at which they part, as one sentence."""
+"""The witness: from the collective traces of all ranks, the first collective at which they part, as one sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from .outcomes import Died, Event, Finished, Hung, Outcome, Raised
 
-Ledgers = Sequence[Sequence[Event]]
+Traces = Sequence[Sequence[Event]]
 
 _ONE_TO_ONE = ("send", "recv", "recv_anysource")  # not the whole group's
 _SIZES_MAY_DIFFER = ("all_to_all", "all_to_all_single", "all_gather", "all_gather_coalesced")
@@ -15,24 +15,24 @@ _SIZES_MAY_DIFFER = ("all_to_all", "all_to_all_single", "all_gather", "all_gathe
 
 def witness(outcomes: Sequence[Outcome]) -> str:
     """What went wrong between the ranks, as far as their recorded collectives tell."""
-    ledgers = [outcome.ledger for outcome in outcomes]
-    parted = first_difference(ledgers, outcomes)
+    traces = [outcome.trace for outcome in outcomes]
+    parted = first_difference(traces, outcomes)
     if parted:
         return parted
     stuck = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Hung)]
     if not stuck:
         return ""
-    return f"The recorded collectives do not differ; {_where(stuck, ledgers)}."
+    return f"The recorded collectives do not differ; {_where(stuck, traces)}."
 
 
-def first_difference(ledgers: Ledgers, outcomes: Sequence[Outcome] | None = None) -> str:
+def first_difference(traces: Traces, outcomes: Sequence[Outcome] | None = None) -> str:
     """The first collective that is not the same on all ranks of its group; empty if there is none.
 
     ``outcomes`` say what became of a rank that stopped early, and where nothing is known to be running it is only said
     what each started.
     """
-    for name, members in _groups(ledgers):
-        mine = {rank: _on(ledgers[rank], name, members) for rank in members if rank < len(ledgers)}
+    for name, members in _groups(traces):
+        mine = {rank: _on(traces[rank], name, members) for rank in members if rank < len(traces)}
         for index in range(max(len(events) for events in mine.values())):
             here = {rank: events[index] for rank, events in mine.items() if index < len(events)}
             if len({_signature(event) for event in here.values()}) > 1:
@@ -42,20 +42,20 @@ def first_difference(ledgers: Ledgers, outcomes: Sequence[Outcome] | None = None
     return ""
 
 
-def _groups(ledgers: Ledgers) -> list[tuple[str, tuple[int, ...]]]:
+def _groups(traces: Traces) -> list[tuple[str, tuple[int, ...]]]:
     """Every group that occurs, those in which somebody still waits first, the default group before others."""
     waits: dict[tuple[str, tuple[int, ...]], bool] = {}
-    for ledger in ledgers:
-        for event in ledger:
+    for trace in traces:
+        for event in trace:
             if event.op not in _ONE_TO_ONE:
                 key = (event.group, event.ranks)
                 waits[key] = waits.get(key, False) or not event.done
     return sorted(waits, key=lambda key: (not waits[key], key[0] != "default"))
 
 
-def _on(ledger: Iterable[Event], name: str, members: tuple[int, ...]) -> list[Event]:
+def _on(trace: Iterable[Event], name: str, members: tuple[int, ...]) -> list[Event]:
     return [
-        event for event in ledger if event.op not in _ONE_TO_ONE and (event.group, event.ranks) == (name, members)
+        event for event in trace if event.op not in _ONE_TO_ONE and (event.group, event.ranks) == (name, members)
     ]
 
 
@@ -119,16 +119,16 @@ def _end(outcome: Outcome) -> str:
             return f"raised {error.kinds[0]}"
         case Died(exit_code=code):
             return f"died (exit status {code})" if code >= 0 else f"died (signal {-code})"
-        case Hung(ledger=ledger):
-            waiting = [event for event in ledger if not event.done]
+        case Hung(trace=trace):
+            waiting = [event for event in trace if not event.done]
             return f"waited elsewhere, in {waiting[-1]} on group {waiting[-1].group}" if waiting else "hung elsewhere"
 
 
-def _where(stuck: list[int], ledgers: Ledgers) -> str:
+def _where(stuck: list[int], traces: Traces) -> str:
     """What ranks that hang without any difference are doing."""
     told = []
     for rank in stuck:
-        waiting = [event for event in ledgers[rank] if not event.done]
+        waiting = [event for event in traces[rank] if not event.done]
         last = f"in {waiting[-1]} on group {waiting[-1].group}" if waiting else "outside of any collective"
         told.append(f"rank {rank} hangs {last}")
     return "; ".join(told) + " (see the stacks)"

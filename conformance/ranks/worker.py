@@ -18,11 +18,12 @@ import torch
 import torch.distributed as dist
 
 from ..subjects import Unsupported, resolve
-from . import backends, ledger, poison, recording
+from . import backends, poison, recording
+from . import collective_trace as trace
 from .context import RankContext
+from .control_socket import FREE, REPORTED, ControlSocket
 from .files import Folder, write_whole
-from .lifeline import FREE, REPORTED, Lifeline
-from .nursery import STACKS_SIGNAL
+from .fork_server_client import STACKS_SIGNAL
 from .order import Order, import_main
 from .origin import Sides, fell_over
 from .outcomes import Caught, Finished, Outcome, Raised
@@ -34,20 +35,20 @@ def serve(rank: int, folder: str, fd: int) -> None:
     """The life of a rank: one order after the other, until the driver ends it."""
     _open_files(Folder(Path(folder)), rank)
     torch.set_num_threads(1)
-    lifeline = Lifeline(fd, ledger.look)
+    control_socket = ControlSocket(fd, trace.look)
     while True:
-        _, _, path = lifeline.next().partition(" ")  # do <folder>
+        _, _, path = control_socket.next().partition(" ")  # do <folder>
         run = Folder(Path(path))
         with everything_restored(), contextlib.ExitStack() as stack:
             order: Order = pickle.loads(run.order.read_bytes())
             outcome = _outcome(order, rank, run, stack)
             sys.stdout.flush()
             write_whole(run.outcome(rank), _pickled(outcome))
-            lifeline.say(REPORTED)
-            lifeline.next()  # put away: by now every rank has an outcome, so nobody needs this one's sockets any more
+            control_socket.say(REPORTED)
+            control_socket.next()  # put away: every rank has an outcome, nobody needs this one's sockets any more
             if dist.is_initialized():
                 dist.destroy_process_group()
-        lifeline.say(FREE)
+        control_socket.say(FREE)
 
 
 def _open_files(folder: Folder, rank: int) -> None:
@@ -69,10 +70,10 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
     sides = Sides()
     try:
         _take_surroundings(order)
-        if order.ledger:
-            ledger.begin(run.ledger(rank))
-            stack.callback(ledger.end)
-        if order.ledger or order.poison:
+        if order.trace:
+            trace.begin(run.trace(rank))
+            stack.callback(trace.end)
+        if order.trace or order.poison:
             stack.enter_context(recording.recorded(backends.load(order.backend)))
         if order.poison:
             stack.enter_context(poison.poisoning())
@@ -82,7 +83,7 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
             args = moved(args, context.device)
         value = function(context, *args)
         poison.ensure_untouched()
-        ledger.returned()
+        trace.returned()
         return Finished(value)
     except SystemExit as leaving:
         _exit(leaving.code)

@@ -1,4 +1,4 @@
-"""A subject and checks made up for tests of the frame: one check for every way in which a check can end."""
+"""A subject and checks made up for tests of the run: one check for every way in which a check can end."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Planted defects: each is well declared and can be planted, some are hunted, and what does no harm survives."""
+"""Planted defects: each is well declared and can be planted, some are trial result, and what does no harm survives."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ from conformance.defects import catalogue, planted, planting
 from conformance.defects.planting import PlantError
 from conformance.engine import inventory
 
-from .test_frame_run import marked, needs_proc, wait_for
+from .test_suite_run_run import marked, needs_proc, wait_for
 
 HOME = Path(__file__).parents[2]
 DEFECTS = catalogue.load()
 CATALOGUE = clauses.load()
-#: one or two of each area, hunted in every run of the tests; `make defects` hunts all
+#: one or two of each area, trial result in every run of the tests; `make defects` trials all
 SUBSET = (
     "join/error_of_the_body_is_wrapped", "ddp_join/always_divides_by_the_initial_size",
     "ddp_join/final_model_is_that_of_rank_0", "ddp/divides_by_one_too_many", "ddp/group_rank_taken_for_global_rank",
@@ -75,7 +75,7 @@ def lay(folder, **defects):
     return folder
 
 
-def hunt(*words):
+def trial(*words):
     """``python -m conformance defects``: exit status, standard output, standard error."""
     command = [sys.executable, "-m", "conformance", "defects", *map(str, words)]
     done = subprocess.run(command, cwd=HOME, env={**os.environ}, capture_output=True, text=True, timeout=900)
@@ -83,7 +83,7 @@ def hunt(*words):
 
 
 def test_the_suite_catches_a_few_of_each_area():
-    status, out, err = hunt("--select", ",".join(SUBSET))
+    status, out, err = trial("--select", ",".join(SUBSET))
     assert status == 0, out + err
     assert out.splitlines()[-1] == f"{len(SUBSET)} killed, 0 survived"
     for defect in DEFECTS:
@@ -93,7 +93,7 @@ def test_the_suite_catches_a_few_of_each_area():
 
 def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_path):
     folder = lay(tmp_path, a_harmful=HARMFUL, a_harmless=HARMLESS, a_misnamed=MISNAMED, b_clumsy=CLUMSY)
-    status, out, err = hunt("--defects", folder, "--jobs", "1")
+    status, out, err = trial("--defects", folder, "--jobs", "1")
     assert status == 1, out + err
     rows = [line.split() for line in out.splitlines()]
     assert ["ddp/a_harmful", "DDP-044", "killed"] in [row[:3] for row in rows]
@@ -106,7 +106,7 @@ def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_pat
 
 
 @needs_proc
-def test_an_interrupted_hunt_leaves_no_process():
+def test_an_interrupted_trial_leaves_no_process():
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "conformance", "defects", "--jobs", "1", "--select", "ddp/*"]
     environment = {**os.environ, "JOINERY_TEST_MARK": mark}
@@ -130,7 +130,7 @@ def test_an_interrupted_hunt_leaves_no_process():
     (("--defects", "no/such/folder"), "there is no folder of defects at no/such/folder"),
 ])  # fmt: skip
 def test_bad_input_is_one_sentence_and_status_2(words, said):
-    status, out, err = hunt(*words)
+    status, out, err = trial(*words)
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from conformance.ranks.agent_group import _arrivals, _door, connect
 from conformance.ranks.place import Place, listening
-from conformance.ranks.troop import _arrivals, _door, connect
 
 from .test_torchrun import free_port
 

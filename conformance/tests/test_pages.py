@@ -11,7 +11,7 @@ from conformance.__main__ import main
 from conformance.clauses import load
 from conformance.engine.judgement import Standing
 from conformance.pages import badge, view
-from conformance.pages.book import open_book
+from conformance.pages.record_book import open_book
 from conformance.pages.rows import rows
 from conformance.pages.write import write
 

@@ -77,9 +77,9 @@ def every_result(ctx):
     return told
 
 
-@pytest.mark.parametrize("ledger", [False, True])
-def test_whoever_waits_gets_the_same_results(poisoned, plain, ledger):
-    assert run(poisoned, every_result, ledger=ledger).values() == run(plain, every_result, ledger=ledger).values()
+@pytest.mark.parametrize("trace", [False, True])
+def test_whoever_waits_gets_the_same_results(poisoned, plain, trace):
+    assert run(poisoned, every_result, trace=trace).values() == run(plain, every_result, trace=trace).values()
 
 
 def read_early(ctx):

@@ -14,20 +14,20 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from conformance.ranks import Cluster, Died, Finished, Hung, NotRunnable, NurseryFailed, Raised, RunFailed
+from conformance.ranks import Cluster, Died, Finished, ForkServerClientFailed, Hung, NotRunnable, Raised, RunFailed
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Cluster(deadline_s=20.0, silence_s=1.0) as made:
+    with Cluster(deadline_s=20.0, stall_s=1.0) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def pool():
-    with Cluster(persistent=True, deadline_s=20.0, silence_s=1.0) as made:
+    with Cluster(persistent=True, deadline_s=20.0, stall_s=1.0) as made:
         yield made
 
 
@@ -53,8 +53,8 @@ def test_values_come_in_rank_order(cluster, world):
     assert_next_run_is_well(cluster, world)
 
 
-def raise_on_one(ctx, guilty):
-    if ctx.rank == guilty:
+def raise_on_one(ctx, culprit):
+    if ctx.rank == culprit:
         raise KeyError("lost")
     return "well"
 
@@ -92,7 +92,7 @@ def wait_in_different_collectives(ctx):
 
 
 def test_a_deadlock_is_reported_with_stacks_and_a_witness_well_before_the_deadline(cluster):
-    seen = run(cluster, wait_in_different_collectives, ledger=True, deadline_s=1000.0)
+    seen = run(cluster, wait_in_different_collectives, trace=True, deadline_s=1000.0)
     assert seen.seconds < 1000
     assert all(isinstance(end, Hung) for end in seen.outcomes)
     assert all("wait_in_different_collectives" in end.stacks for end in seen.outcomes)
@@ -106,8 +106,8 @@ def test_a_deadlock_is_reported_with_stacks_and_a_witness_well_before_the_deadli
     assert_next_run_is_well(cluster)
 
 
-def test_a_hang_without_a_ledger_says_so_or_is_explained_by_a_second_run(cluster):
-    assert "ledger=True" in run(cluster, wait_in_different_collectives).witness
+def test_a_hang_without_a_trace_says_so_or_is_explained_by_a_second_run(cluster):
+    assert "collective trace=True" in run(cluster, wait_in_different_collectives).witness
     assert "waits in its 2nd" in run(cluster, wait_in_different_collectives, explain=True).witness
 
 
@@ -128,8 +128,8 @@ def sleep(ctx, seconds):
     return "awake"
 
 
-def test_a_sleep_shorter_than_the_silence_is_no_hang(cluster):
-    assert run(cluster, sleep, 1.5, silence_s=3.0).values() == ["awake", "awake"]
+def test_a_sleep_shorter_than_the_stall_is_no_hang(cluster):
+    assert run(cluster, sleep, 1.5, stall_s=3.0).values() == ["awake", "awake"]
 
 
 def sleep_while_a_grandchild_works(ctx):
@@ -240,11 +240,11 @@ def test_the_environment_is_there_before_torch_distributed_reads_it(cluster):
 
 def meet(ctx):
     ctx.meet("here")
-    return len(ctx.ledger())
+    return len(ctx.trace())
 
 
 def test_meetings_need_no_collective(cluster):
-    assert run(cluster, meet, world=3, ledger=True).values() == [0, 0, 0]
+    assert run(cluster, meet, world=3, trace=True).values() == [0, 0, 0]
 
 
 def wait_for_a_message(ctx):
@@ -252,7 +252,7 @@ def wait_for_a_message(ctx):
 
 
 def test_a_short_group_timeout_can_be_asked_for(cluster):
-    ends = run(cluster, wait_for_a_message, group_timeout_s=0.5, silence_s=5.0).outcomes
+    ends = run(cluster, wait_for_a_message, group_timeout_s=0.5, stall_s=5.0).outcomes
     assert any(isinstance(end, Raised) for end in ends)
 
 
@@ -289,8 +289,8 @@ def test_persistent_ranks_stay_and_are_put_back_as_they_were(pool):
     first, again = run(pool, leave_traces).values(), run(pool, leave_traces).values()
     assert first == again  # the same processes, the same random numbers
     assert run(pool, find_traces).values() == [(False, False, False, torch.float32)] * 2
-    assert run(pool, sum_of_ranks, ledger=True).ledgers()[0]
-    assert run(pool, sum_of_ranks).ledgers() == [(), ()]
+    assert run(pool, sum_of_ranks, trace=True).traces()[0]
+    assert run(pool, sum_of_ranks).traces() == [(), ()]
     assert [type(end) for end in run(pool, raise_on_one, 1).outcomes] == [Finished, Raised]
     survivors = run(pool, pid).values()
     os.kill(survivors[0], signal.SIGKILL)  # while it waits for work
@@ -338,14 +338,14 @@ def test_grandchildren_of_finished_and_of_hung_ranks_are_ended(cluster, tmp_path
 
 
 def test_an_interrupted_run_leaves_no_rank_and_the_next_is_well(cluster, tmp_path):
-    def interrupt(number, frame):
+    def interrupt(number, suite_run):
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.7)
         with pytest.raises(KeyboardInterrupt):
-            run(cluster, leave_grandchildren, tmp_path / "pids", silence_s=100.0)
+            run(cluster, leave_grandchildren, tmp_path / "pids", stall_s=100.0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -358,7 +358,7 @@ DRIVER = """
 import sys
 from conformance.ranks import Cluster
 from {module} import leave_grandchildren
-cluster = Cluster(silence_s=100.0, deadline_s=100.0)
+cluster = Cluster(stall_s=100.0, deadline_s=100.0)
 print(cluster.run(leave_grandchildren, (sys.argv[1],), world=2, subject="torch"))
 """
 
@@ -403,11 +403,11 @@ def test_a_driver_that_is_killed_or_interrupted_leaves_no_process(tmp_path, numb
     assert_gone(below)
 
 
-def test_a_killed_zygote_is_replaced_and_closing_leaves_neither_process_nor_file(pool):
+def test_a_killed_fork_server_is_replaced_and_closing_leaves_neither_process_nor_file(pool):
     assert_next_run_is_well(pool)
     first = pool._started
     threading.Timer(0.5, os.kill, (first._process.pid, signal.SIGKILL)).start()
-    with pytest.raises(NurseryFailed, match="ended by itself"):
+    with pytest.raises(ForkServerClientFailed, match="ended by itself"):
         run(pool, sleep, 60)
     assert_next_run_is_well(pool)
     second = pool._started

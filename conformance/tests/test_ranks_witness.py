@@ -1,4 +1,4 @@
-"""The witness says in one sentence where ranks part; silence is told from slowness. Without processes."""
+"""The witness says in one sentence where ranks part; stall is told from slowness. Without processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from conformance.ranks import Caught, Died, Event, Finished, Hung, Raised
-from conformance.ranks.silence import LOOK_EVERY_S, MOST_TIMES, Allowance, Look, Silence
+from conformance.ranks.stall import LOOK_EVERY_S, MOST_TIMES, Allowance, Look, StallDetector
 from conformance.ranks.witness import witness
 
 REDUCE = Event("all_reduce", "SUM", "float32", (1,), -1, "default", "MainThread", done=True, ranks=(0, 1, 2))
@@ -34,7 +34,7 @@ def test_ranks_that_call_differently_are_named_with_their_calls():
     ("end", "words"),
     [
         (Finished(None, (REDUCE,) * 4), "and then finished"),
-        (Raised(Caught(("KeyError", "Exception"), "x"), "", ledger=(REDUCE,) * 4), "and then raised KeyError"),
+        (Raised(Caught(("KeyError", "Exception"), "x"), "", trace=(REDUCE,) * 4), "and then raised KeyError"),
         (Died(-9, "", (REDUCE,) * 4), "and then died (signal 9)"),
         (hung(*(REDUCE,) * 4), "and then hung elsewhere"),
     ],
@@ -70,16 +70,16 @@ def test_another_layout_of_as_many_elements_is_no_difference():
 
 def test_messages_between_two_ranks_do_not_count_as_the_groups():
     send = Event("send", "", "float32", (1,), -1, "default", "MainThread", done=True, target=1, ranks=(0, 1, 2))
-    raised = Raised(Caught(("KeyError",), ""), "", ledger=(send, REDUCE))
+    raised = Raised(Caught(("KeyError",), ""), "", trace=(send, REDUCE))
     assert witness([raised, Finished(1, (REDUCE,)), Finished(1, (REDUCE,))]) == ""
 
 
-# --- silence
+# --- stall
 
 
-def after(seconds, look_at, progress=lambda i: 0, silence_s=3.0):
+def after(seconds, look_at, progress=lambda i: 0, stall_s=3.0):
     """Whether a run, looked at regularly for so long, counts as silent by the end."""
-    quiet = Silence(silence_s)
+    quiet = StallDetector(stall_s)
     for i in range(int(seconds / LOOK_EVERY_S) + 1):
         quiet.add(look_at(i), progress(i))
     return quiet.fallen
@@ -89,13 +89,13 @@ def asleep(i):
     return Look(i * LOOK_EVERY_S, 5.0, False)
 
 
-def test_processes_that_all_sleep_are_silent_after_the_silence_and_not_before():
+def test_processes_that_all_sleep_are_silent_after_the_stall_and_not_before():
     assert after(3.25, asleep)
     assert not after(2.5, asleep)
-    assert not after(3.25, asleep, silence_s=6.0)
+    assert not after(3.25, asleep, stall_s=6.0)
 
 
-def test_progress_starts_the_silence_anew():
+def test_progress_starts_the_stall_anew():
     assert not after(10.0, asleep, progress=lambda i: i // 8)
     assert after(10.0, asleep, progress=lambda i: i > 8)
 
@@ -117,7 +117,7 @@ def test_a_process_that_polls_in_naps_is_silent_three_times_later():
 
 
 def test_a_driver_that_did_not_get_to_look_judges_nothing():
-    quiet = Silence(3.0)
+    quiet = StallDetector(3.0)
     for at_s in (0.0, 0.25, 3.5, 3.75):
         quiet.add(Look(at_s, 0.0, False), 0)
     assert not quiet.fallen

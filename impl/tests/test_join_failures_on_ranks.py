@@ -105,7 +105,7 @@ def raise_on_one_rank(ctx, followed, throw, failing, iteration, where, error_nam
 def cluster():
     # fresh ranks for each run: a collective that a failed peer never met keeps its process group busy for good, and a
     # process that lives on meets that again when the group is collected
-    with Cluster(deadline_s=40, silence_s=20) as made:
+    with Cluster(deadline_s=40, stall_s=20) as made:
         yield made
 
 
@@ -164,15 +164,15 @@ def raise_everywhere(ctx):
     try:
         with Join([unit]):
             unit.step()
-            before = len(ctx.ledger())
+            before = len(ctx.trace())
             raise KeyError("mine")
     except KeyError as error:
-        return len(ctx.ledger()) - before, unit.hooks_run, str(error), error.__cause__ is error.__context__ is None
+        return len(ctx.trace()) - before, unit.hooks_run, str(error), error.__cause__ is error.__context__ is None
     return None
 
 
 def test_ranks_that_all_raise_each_keep_their_own_error_and_start_no_collective(cluster):
-    run = cluster.run(raise_everywhere, (), world=3, subject="impl", ledger=True)
+    run = cluster.run(raise_everywhere, (), world=3, subject="impl", trace=True)
     assert run.values() == [(0, [], "'mine'", True)] * 3
 
 

@@ -297,12 +297,12 @@ def count_messages(ctx, schedule):
     with Join([thing]):
         for _ in range(schedule[ctx.rank]):
             thing.step((0, 1), False, 1)
-    return [(event.dtype, *event.shape) for event in ctx.ledger()]
+    return [(event.dtype, *event.shape) for event in ctx.trace()]
 
 
 def test_a_steady_iteration_costs_one_message_and_announcements_come_with_the_first_joined_rank():
     with Cluster(deadline_s=60) as cluster:
-        for events in cluster.run(count_messages, ((2, 4),), world=2, subject="impl", ledger=True).values():
+        for events in cluster.run(count_messages, ((2, 4),), world=2, subject="impl", trace=True).values():
             message, *acts = ("int64", 1), ("float32", 1), ("float32", 2)
             steady_iteration = [message, *acts]
             announced_iteration = [message, message, acts[0], message, acts[1]]  # calls the roll, learns who has joined
@@ -351,13 +351,13 @@ def train_alone(ctx, schedule):
                 model.zero_grad()
                 model(torch.ones(2, 4)).sum().backward()
     texts = [str(each.message) for each in shown if "skew" in str(each.message)]
-    return [event.shape for event in ctx.ledger()], [value.tolist() for value in model.state_dict().values()], texts
+    return [event.shape for event in ctx.trace()], [value.tolist() for value in model.state_dict().values()], texts
 
 
 def test_a_rank_that_is_alone_sends_signs_of_life_only_and_its_iterations_are_counted():
     with Cluster(deadline_s=60) as cluster:
-        short = cluster.run(train_alone, ((2, 6),), world=2, subject="impl", ledger=True).values()
-        long = cluster.run(train_alone, ((2, 1100),), world=2, subject="impl", ledger=True).values()
+        short = cluster.run(train_alone, ((2, 6),), world=2, subject="impl", trace=True).values()
+        long = cluster.run(train_alone, ((2, 1100),), world=2, subject="impl", trace=True).values()
     for one, other in (short, long):
         assert len(one[0]) == len(other[0])
         assert one[1] == other[1]

@@ -1,4 +1,4 @@
-"""What an overlapped step moves, read off the ledger: with each sum sent to its owner only, two thirds of the bytes."""
+"""What an overlapped step moves by its collective trace: two thirds of the bytes where sums go to owners only."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_sums_for_their_owners_only_move_two_thirds_of_the_bytes(gloo_cluster, w
     share = (world - 1) / world
     for reduce_scatter, parts in {False: 3, True: 2}.items():  # an all-reduce is two parts, a broadcast one
         how = ({**options, "reduce_scatter": reduce_scatter},)
-        ends = gloo_cluster.run(bytes_of_a_step, how, world=world, subject="impl", ledger=True).values()
+        ends = gloo_cluster.run(bytes_of_a_step, how, world=world, subject="impl", trace=True).values()
         for moved, whole in ends:
             assert moved == pytest.approx(parts * share * whole)  # and nothing besides
 
@@ -82,7 +82,7 @@ def bytes_of_states_on_the_move(ctx):
 
 @pytest.mark.parametrize(("world", "leaving"), [(2, [2, 2]), (3, [0, 1, 1])])
 def test_a_state_goes_from_its_old_owner_to_its_new_one_and_to_nobody_else(gloo_cluster, world, leaving):
-    found = gloo_cluster.run(bytes_of_states_on_the_move, world=world, subject="impl", ledger=True).values()
+    found = gloo_cluster.run(bytes_of_states_on_the_move, world=world, subject="impl", trace=True).values()
     assert [count for count, _ in found] == leaving
     for count, sent in found:
         assert count * STATE <= sent < count * STATE + 8192  # and how it is packed

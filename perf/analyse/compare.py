@@ -78,18 +78,18 @@ def subjects(records: Sequence[RecordFile], first: str, second: str) -> Comparis
             if row["subject"] != first or row["axes"]["copy"] != 1:
                 continue
             wanted = {**row["axes"], "subject": second, "copy": 2 if first == second else 1}
-            twin = next((other for other in rows if other["axes"] == wanted), None)
-            if twin is None:
+            duplicate = next((other for other in rows if other["axes"] == wanted), None)
+            if duplicate is None:
                 continue
-            if OK not in (row["status"], twin["status"]) or row["status"] != twin["status"]:
+            if OK not in (row["status"], duplicate["status"]) or row["status"] != duplicate["status"]:
                 wrong += 1
                 continue
-            pairs.append((row, twin, machine))
-    found = [ratio(twin, row) for row, twin, _ in pairs]
+            pairs.append((row, duplicate, machine))
+    found = [ratio(duplicate, row) for row, duplicate, _ in pairs]
     said = noise.verdicts([(one, machine) for one, (_, _, machine) in zip(found, pairs, strict=True)])
     lines = [
-        Line(_name(row), median_ns(row), median_ns(twin), one, word)
-        for (row, twin, _), one, word in zip(pairs, found, said, strict=True)
+        Line(_name(row), median_ns(row), median_ns(duplicate), one, word)
+        for (row, duplicate, _), one, word in zip(pairs, found, said, strict=True)
     ]
     came = "1 pair has" if wrong == 1 else f"{wrong} pairs have"
     notes = [f"{came} a side that came to nothing (void, failed, hung or not run)"] if wrong else []
@@ -148,10 +148,10 @@ def _times(row: Row, rows: Sequence[Row], beside: str) -> list[float]:
     if not beside:
         return list(mine.values())
     wanted = {**row["axes"], "subject": beside}
-    twin = next((each for each in rows if each["axes"] == wanted and each["status"] == OK), None)
-    if twin is None or twin is row:
+    duplicate = next((each for each in rows if each["axes"] == wanted and each["status"] == OK), None)
+    if duplicate is None or duplicate is row:
         return []
-    theirs = by_round(twin)
+    theirs = by_round(duplicate)
     return [mine[number] / theirs[number] for number in sorted(mine.keys() & theirs.keys())]
 
 

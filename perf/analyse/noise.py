@@ -15,13 +15,13 @@ WITHIN = "within the noise"
 
 def of_group(rows: Sequence[Row]) -> Ratio | None:
     """The group's cell that was measured twice, against its copy; None if one of the two came to nothing."""
-    for twin in rows:
-        if twin["axes"]["copy"] == 1:
+    for duplicate in rows:
+        if duplicate["axes"]["copy"] == 1:
             continue
-        wanted = {**twin["axes"], "copy": 1}
+        wanted = {**duplicate["axes"], "copy": 1}
         first = next((row for row in rows if row["axes"] == wanted), None)
-        if first is not None and first["status"] == twin["status"] == OK:
-            return ratio(first, twin)
+        if first is not None and first["status"] == duplicate["status"] == OK:
+            return ratio(first, duplicate)
     return None
 
 

@@ -56,9 +56,9 @@ def against(row: Row, rows: Sequence[Row]) -> Row | None:
     wanted = {**row["axes"], "copy": 1}
     if row["axes"]["copy"] == 1:
         wanted["subject"] = subjects[-1] if subjects else ""
-    twin = next((other for other in sound if other["axes"] == wanted), None)
-    if twin is not None and twin is not row and row["subject"] != "none":
-        return twin
+    duplicate = next((other for other in sound if other["axes"] == wanted), None)
+    if duplicate is not None and duplicate is not row and row["subject"] != "none":
+        return duplicate
     first = next((other for other in sound if other["subject"] == row["subject"]), sound[0] if sound else None)
     if first is row and row["subject"] == "none":
         first = sound[0]

@@ -66,9 +66,9 @@ def _pairs(made: Board) -> list[Pair]:
     found: list[Pair] = []
     for group in made.groups:
         for row in group.find(subject=first):
-            twin = _twin(row, group.rows, last)
-            if twin is not None:
-                found.append((group, row, twin))
+            duplicate = _duplicate(row, group.rows, last)
+            if duplicate is not None:
+                found.append((group, row, duplicate))
     order = list(dict.fromkeys(pair[1]["axes"]["workload"] for pair in found))
     return sorted(found, key=lambda pair: (not _plain(pair[1]), order.index(pair[1]["axes"]["workload"])))
 
@@ -79,14 +79,14 @@ def _plain(row: Row) -> bool:
     return (label(cell), cell.optimizer, cell.unit) == ("DDP", "sgd", "step")
 
 
-def _twin(row: Row, rows: list[Row], last: str) -> Row | None:
+def _duplicate(row: Row, rows: list[Row], last: str) -> Row | None:
     """The same cell of another subject, whatever became of it."""
     wanted = {**row["axes"], "subject": last}
     return next((other for other in rows if other["axes"] == wanted), None)
 
 
-def _ratio(_: Measured, row: Row, twin: Row) -> Ratio | None:
-    return ratio(row, twin) if row["status"] == twin["status"] == OK else None
+def _ratio(_: Measured, row: Row, duplicate: Row) -> Ratio | None:
+    return ratio(row, duplicate) if row["status"] == duplicate["status"] == OK else None
 
 
 def _clear(shown: list[Pair], found: list[Ratio | None]) -> list[bool]:
@@ -96,12 +96,12 @@ def _clear(shown: list[Pair], found: list[Ratio | None]) -> list[bool]:
     return [one is not None and next(said) in DIFFERENT for one in found]
 
 
-def _drawn(axis: Any, place: int, group: Measured, row: Row, twin: Row, found: Ratio | None, clear: bool) -> None:
+def _drawn(axis: Any, place: int, group: Measured, row: Row, duplicate: Row, found: Ratio | None, clear: bool) -> None:
     noise = group.noise
     if noise is not None:
         axis.fill_betweenx([place - 0.5, place + 0.5], 1 / (1 + noise), 1 + noise, color=style.BAND, linewidth=0)
     if found is None:
-        wrong = next(each for each in (row, twin) if each["status"] != OK)
+        wrong = next(each for each in (row, duplicate) if each["status"] != OK)
         axis.plot([1], [place], marker="x", color=style.WRONG, zorder=5)
         axis.annotate(f"{wrong['subject']}: {wrong['status']}", (1, place), (8, 0), textcoords="offset points",
                       va="center", fontsize=7.5, color=style.WRONG)  # fmt: skip

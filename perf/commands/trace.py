@@ -12,7 +12,7 @@ from typing import Any
 
 from conformance.bad_input import BadInput
 from conformance.engine import request as ask
-from conformance.ranks import Cluster, NotRunnable, NurseryFailed, RunFailed
+from conformance.ranks import Cluster, ForkServerClientFailed, NotRunnable, RunFailed
 from reports.records import RecordError, RecordFile, read
 
 from ..charts import draw_timeline
@@ -90,13 +90,13 @@ def _traced(cells: Sequence[Cell], specs: dict[str, str], limit_s: float) -> lis
     first = cells[0]
     preload = (*PRELOAD, "perf.measure.trace")
     with Cluster(
-        first.backend, deadline_s=limit_s, silence_s=_SILENCE_S, preload=preload, placing=False
+        first.backend, deadline_s=limit_s, stall_s=_SILENCE_S, preload=preload, placing=False
     ) as cluster:  # fmt: skip
         try:
             found = cluster.run(
                 traced, (cells, specs), world=first.world, subject=next(iter(specs.values()), "torch")
             ).values()
-        except (NotRunnable, NurseryFailed, RunFailed) as error:
+        except (NotRunnable, ForkServerClientFailed, RunFailed) as error:
             raise Untraced(str(error).split("\n")[0]) from error
     for cell in cells:
         gap = max(rank[cell.series].gap for rank in found)

@@ -108,7 +108,7 @@ class Job:
             backend, store=dist.PrefixStore(attempt, self.store), rank=spot.rank, world_size=spot.world,
             timeout=_COLLECTIVE_LIMIT,
         )  # fmt: skip
-        self.books = dist.new_group(backend="gloo")
+        self.harness_group = dist.new_group(backend="gloo")
         beside = dist.PrefixStore(f"{attempt}/beside", self.store)
         self.ctx = RankContext(spot.rank, spot.world, "torch", backend, device, beside)  # type: ignore[arg-type]
         self.doing = "starting"
@@ -122,9 +122,9 @@ class Job:
 
         from .on_ranks import measure
 
-        mine = measure(self.ctx, order, self.tell, self.books)
+        mine = measure(self.ctx, order, self.tell, self.harness_group)
         everybody: list[Any] | None = [None] * self.spot.world if self.spot.rank == 0 else None
-        dist.gather_object(mine, everybody, dst=0, group=self.books)
+        dist.gather_object(mine, everybody, dst=0, group=self.harness_group)
         return everybody
 
     def next(self, order: tuple[Order, float] | None = None) -> tuple[Order, float] | None:
@@ -132,7 +132,7 @@ class Job:
         import torch.distributed as dist
 
         told = [order]
-        dist.broadcast_object_list(told, src=0, group=self.books)
+        dist.broadcast_object_list(told, src=0, group=self.harness_group)
         return told[0]
 
     def follow(self) -> int:
@@ -184,7 +184,7 @@ class LaunchedRunner:
             yield assembled(cell, order.group, [rank[cell.series] for rank in ranks])
 
     def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]:
-        """Nothing: a ledger must be there before the process group is, and a launcher's is there already."""
+        """Nothing: a collective trace must be there before the process group is, and a launcher's is there already."""
         return {}
 
     def close(self) -> None:
@@ -206,8 +206,8 @@ class LaunchedRunner:
                 self._end(group, self._job.doing, *allowed.passed(self._job.doing))
 
     def _end(self, group: Group, doing: str, status: str, reason: str) -> None:
-        guilty = [cell for cell in group if doing.startswith(f"{cell.series}:")] or list(group.cells)
-        self._give_up([blank(cell, group, status, f"{doing.rpartition(': ')[2]}: {reason}") for cell in guilty])
+        culprit = [cell for cell in group if doing.startswith(f"{cell.series}:")] or list(group.cells)
+        self._give_up([blank(cell, group, status, f"{doing.rpartition(': ')[2]}: {reason}") for cell in culprit])
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)

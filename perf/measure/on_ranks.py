@@ -71,19 +71,19 @@ class Samples:
 Tell = Callable[[str], None]
 
 
-def measure(ctx: RankContext, order: Order, tell: Tell, books: Any = None) -> dict[str, Samples]:
+def measure(ctx: RankContext, order: Order, tell: Tell, harness_group: Any = None) -> dict[str, Samples]:
     """Rank function: the samples of every variant by its series.
 
-    ``tell`` notes what this rank is about to do. ``books`` is a Gloo group for all that the harness has to say; a new
-    one unless given.
+    ``tell`` notes what this rank is about to do. ``harness_group`` is a Gloo group for the harness's own messages; a
+    new one unless given.
     """
     with quietly():
-        return _Bench(ctx, order, tell, books or dist.new_group(backend="gloo")).run()
+        return _Bench(ctx, order, tell, harness_group or dist.new_group(backend="gloo")).run()
 
 
 class _Bench:
-    def __init__(self, ctx: RankContext, order: Order, tell: Tell, books: Any) -> None:
-        self.ctx, self.order, self.tell, self.books = ctx, order, tell, books
+    def __init__(self, ctx: RankContext, order: Order, tell: Tell, harness_group: Any) -> None:
+        self.ctx, self.order, self.tell, self.harness_group = ctx, order, tell, harness_group
         cells = order.group.cells
         self.workload: Workload = load(cells[0].workload, cells[0].size)
         self.epochs = cells[0].unit == "epoch"
@@ -130,7 +130,7 @@ class _Bench:
             status = "not run" if isinstance(error, Unsupported) else "failed"
             mine = (status, f"{type(error).__name__}: {error}")
         reasons: list[tuple[str, str] | None] = [None] * self.ctx.world
-        dist.all_gather_object(reasons, mine, group=self.books)
+        dist.all_gather_object(reasons, mine, group=self.harness_group)
         for rank, reason in enumerate(reasons):
             if reason is not None:
                 self.trainers.pop(cell.series, None)
@@ -213,7 +213,7 @@ class _Bench:
             bearable_s = self.order.seconds * (1.0 if number >= self.order.least_rounds else OVERDRAFT)
             enough = enough or warming_s + passed_s + next_s > bearable_s
         word = torch.tensor([0.0 if enough else 1.0])
-        dist.broadcast(word, src=0, group=self.books)
+        dist.broadcast(word, src=0, group=self.harness_group)
         return bool(word.item())
 
     def _measured_turn(self, series: str, number: int) -> None:
@@ -240,7 +240,7 @@ class _Bench:
         self._settle()
         gc.disable()
         try:
-            dist.barrier(group=self.books)
+            dist.barrier(group=self.harness_group)
             if self.epochs:
                 trainer.epoch(self.batches[: self._share(trainer.cell)], clock)
             else:
@@ -273,7 +273,7 @@ class _Bench:
             samples.phases.setdefault(f"{phase}_wall", []).extend(clock.spans(clock.wall, at, at + 1, every)[skip:])
             samples.phases.setdefault(f"{phase}_cpu", []).extend(clock.spans(clock.cpu, at, at + 1, every)[skip:])
 
-    # -- the oracle and the books
+    # -- the oracle and the harness's own group
 
     def _answer(self, cell: Cell) -> Expected:
         """What one process has after a turn: by rank 0 for all ranks; by each for itself where nobody communicates."""
@@ -294,14 +294,14 @@ class _Bench:
         if self.ctx.rank == 0:
             everybody = range(self.ctx.world)
             told = [expected(self.workload, cell, schedule, everybody, self.ctx.device).to(torch.device("cpu"))]
-        dist.broadcast_object_list(told, src=0, group=self.books)
+        dist.broadcast_object_list(told, src=0, group=self.harness_group)
         assert told[0] is not None
         return told[0].to(self.ctx.device)
 
     def _agreed(self, mine: float) -> float:
         """The largest of all ranks' values."""
         value = torch.tensor([mine], dtype=torch.float64)
-        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self.books)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self.harness_group)
         return value.item()
 
     # -- facts

@@ -1,4 +1,4 @@
-"""Measures groups on ranks of this machine: starts them, bounds them, and finds out which cell spoilt a run."""
+"""Measures groups on ranks of this machine: starts them, bounds them, and finds out which cell disturbed a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from conformance.ranks import Cluster, Died, Hung, NotRunnable, NurseryFailed, Raised, RankContext
+from conformance.ranks import Cluster, Died, ForkServerClientFailed, Hung, NotRunnable, Raised, RankContext
 
 from ..plan.cells import Cell, Group
 from . import traffic
@@ -73,21 +73,21 @@ class LocalRunner:
                     for cell in left:
                         yield assembled(cell, order.group, [rank[cell.series] for rank in values])
                     return
-                guilty, doing = _blamed(left, Path(folder), run.outcomes)
+                culprit, doing = _blamed(left, Path(folder), run.outcomes)
                 status, reason = _told(run.outcomes, doing)
                 if status == HUNG and run.seconds >= allowed.seconds:
                     status, reason = allowed.passed(doing)
-                for cell in guilty if status != NOT_RUN else left:
+                for cell in culprit if status != NOT_RUN else left:
                     yield blank(cell, order.group, status, reason)
                 if status == NOT_RUN:
                     return
-                left = left.only({cell.series for cell in left} - {cell.series for cell in guilty})
+                left = left.only({cell.series for cell in left} - {cell.series for cell in culprit})
 
     def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]:
         """What an iteration of each of these cells sends, by series; nothing if it cannot be counted."""
         if not cells:
             return {}
-        run = self._on_ranks(traffic.on_rank, (cells, order.specs), order, _COUNTING_S, ledger=True)
+        run = self._on_ranks(traffic.on_rank, (cells, order.specs), order, _COUNTING_S, trace=True)
         whole = not isinstance(run, str) and all(hasattr(outcome, "value") for outcome in run.outcomes)
         counted: dict[str, Counted] = run.values()[0] if whole else {}
         return counted
@@ -96,7 +96,7 @@ class LocalRunner:
         return self._on_ranks(on_rank, (order, folder), order, deadline_s)
 
     def _on_ranks(
-        self, function: Callable[..., Any], args: Any, order: Order, deadline_s: float, ledger: bool = False
+        self, function: Callable[..., Any], args: Any, order: Order, deadline_s: float, trace: bool = False
     ) -> Any:
         backend = order.group.backend  # a budget is meant by the clock, however busy the machine is
         cluster = self._clusters.setdefault(backend, Cluster(backend, preload=PRELOAD, most_times=1, placing=False))
@@ -104,9 +104,9 @@ class LocalRunner:
         try:
             return cluster.run(
                 function, args, world=order.group.world, subject=subject, deadline_s=deadline_s,
-                silence_s=SILENCE_S, ledger=ledger,
+                stall_s=SILENCE_S, trace=trace,
             )  # fmt: skip
-        except (NotRunnable, NurseryFailed) as error:
+        except (NotRunnable, ForkServerClientFailed) as error:
             return str(error)
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ def on_rank(ctx: RankContext, order: Order, folder: str) -> Any:
 
 
 def _blamed(group: Group, folder: Path, outcomes: Sequence[Any]) -> tuple[list[Cell], str]:
-    """The cell that spoilt a run, and what was being done with it; all cells if that cannot be said."""
+    """The cell that disturbed a run, and what was being done with it; all cells if that cannot be said."""
     votes: Counter[str] = Counter()
     for rank, outcome in enumerate(outcomes):
         try:
@@ -141,12 +141,12 @@ def _blamed(group: Group, folder: Path, outcomes: Sequence[Any]) -> tuple[list[C
         weight = len(outcomes) + 1 if isinstance(outcome, Raised | Died) else 1
         votes[doing] += weight
     doing = votes.most_common(1)[0][0] if votes else "starting"
-    guilty = [cell for cell in group if doing.startswith(f"{cell.series}:")]
-    return guilty or list(group.cells), doing.removeprefix(f"{guilty[0].series}: ") if guilty else doing
+    culprit = [cell for cell in group if doing.startswith(f"{cell.series}:")]
+    return culprit or list(group.cells), doing.removeprefix(f"{culprit[0].series}: ") if culprit else doing
 
 
 def _told(outcomes: Sequence[Any], doing: str) -> tuple[str, str]:
-    """What a spoilt run came to: status and reason."""
+    """What a disturbed run came to: status and reason."""
     for rank, outcome in enumerate(outcomes):
         if isinstance(outcome, Raised):
             return FAILED, f"{doing}: rank {rank} raised {outcome.error}".split("\n")[0][:500]

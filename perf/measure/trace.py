@@ -84,7 +84,7 @@ def traced(ctx: RankContext, cells: Sequence[Cell], specs: dict[str, str]) -> di
     from .trainer import Trainer, quietly
     from .verify import expected
 
-    books: Any = dist.new_group(backend="gloo")
+    harness_group: Any = dist.new_group(backend="gloo")
     found = {}
     with quietly():
         for cell in cells:
@@ -94,7 +94,7 @@ def traced(ctx: RankContext, cells: Sequence[Cell], specs: dict[str, str]) -> di
             batches = [tuple(part.to(ctx.device) for part in workload.batch(ctx.rank, at)) for at in range(WARM + KEPT)]
             trainer.steps(batches[:WARM], _marks())
             trainer.reset()
-            dist.barrier(group=books)
+            dist.barrier(group=harness_group)
             one = _profiled(trainer, batches[:KEPT])
             answer = expected(workload, cell, (KEPT,) * ctx.world, range(ctx.world), ctx.device)
             one.gap = answer.gap(trainer.bare, ctx.rank)[0]

@@ -1,7 +1,7 @@
-"""Counts what an iteration of each variant sends: its collectives and the bytes of them, read off the suite's ledger.
+"""Counts what an iteration of each variant sends, its collectives and their bytes, by the suite's collective trace.
 
 On a GPU also what it launches there, and how often the host waits for it, by torch's profiler. Apart from all timings,
-on fresh ranks, because a ledger slows every collective down.
+on fresh ranks, because a collective trace slows every collective down.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def _counted(ctx: RankContext, trainer: Any, batch: Any) -> Counted:
     with trainer.context():
         for _ in range(WARM):
             trainer.iterate(batch, silent)
-        before = len(ctx.ledger())
+        before = len(ctx.trace())
         for _ in range(KEPT):
             trainer.iterate(batch, silent)
-        events = ctx.ledger()[before:]
+        events = ctx.trace()[before:]
         on_device = _on_device(trainer, batch, silent) if ctx.device.type == "cuda" else {}
     moved = sum(sent_bytes(event, ctx.world) for event in events)
     reductions = sum("reduce" in event.op for event in events)

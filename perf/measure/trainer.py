@@ -32,7 +32,7 @@ class Trainer:
         self.delay_s = 0.0  # by so much this rank is slower in every iteration (skew: straggler)
         kind, settings = workload.optimizer(cell.optimizer)
         if cell.strategy in ("join", "throwing", "after_join"):
-            self._join = subject.Join  # a subject without it says so here, where nothing is spoilt yet
+            self._join = subject.Join  # a subject without it says so here, where nothing is disturbed yet
         if cell.hook == "local":
             self.model: Any = self.bare
             self.optimizer: Any = kind(self.bare.parameters(), **settings)

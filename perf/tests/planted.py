@@ -25,9 +25,9 @@ class _Counting(_DDP):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self._forwards += 1
         loss = super().forward(*inputs, **kwargs)
-        return self.spoilt(loss) if dist.get_rank() == dist.get_world_size() - 1 else loss
+        return self.disturbed(loss) if dist.get_rank() == dist.get_world_size() - 1 else loss
 
-    def spoilt(self, loss: Any) -> Any:
+    def disturbed(self, loss: Any) -> Any:
         """What the last rank makes of its loss."""
         raise NotImplementedError
 
@@ -35,14 +35,14 @@ class _Counting(_DDP):
 class Lossy(_Counting):
     """Every fifth time, what the last rank has to contribute is lost. All ranks agree on the result."""
 
-    def spoilt(self, loss: Any) -> Any:
+    def disturbed(self, loss: Any) -> Any:
         return loss * 0 if self._forwards % 5 == 0 else loss
 
 
 class Stuck(_Counting):
     """The last rank's third forward never comes back."""
 
-    def spoilt(self, loss: Any) -> Any:
+    def disturbed(self, loss: Any) -> Any:
         while self._forwards == 3:
             time.sleep(60)
         return loss
@@ -51,7 +51,7 @@ class Stuck(_Counting):
 class Failing(_Counting):
     """The last rank's second forward raises."""
 
-    def spoilt(self, loss: Any) -> Any:
+    def disturbed(self, loss: Any) -> Any:
         if self._forwards == 2:
             raise RuntimeError("planted: the second forward fails")
         return loss

@@ -45,8 +45,8 @@ def test_every_sweep_that_ships_can_be_planned(name, world):
 
 def test_every_group_has_one_cell_twice_so_that_noise_is_seen():
     for group in planned([{"workload": ["mlp", "tiny"], "bucket_view": [False, True]}]).groups:
-        (twin,) = [cell for cell in group if cell.copy == 2]
-        assert dataclasses.replace(twin, copy=1) in group.cells
+        (duplicate,) = [cell for cell in group if cell.copy == 2]
+        assert dataclasses.replace(duplicate, copy=1) in group.cells
 
 
 def test_subjects_and_variants_share_a_group_and_other_axes_do_not():

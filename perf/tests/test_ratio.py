@@ -76,9 +76,9 @@ def test_a_difference_that_a_cell_shows_to_itself_too_is_noise():
 
 
 def test_a_cell_against_itself_is_the_noise():
-    first, twin = noisy(10, 20, 1), noisy(10.4, 20, 2)
-    twin["axes"] = {**first["axes"], "copy": 2}
-    told = noise.noted([first, twin])
+    first, duplicate = noisy(10, 20, 1), noisy(10.4, 20, 2)
+    duplicate["axes"] = {**first["axes"], "copy": 2}
+    told = noise.noted([first, duplicate])
     assert 0.01 < told[0]["derived"]["noise"] < 0.1
     assert told[0]["derived"]["noise_ratio"]["rounds"] == 20
     assert noise.figure(noise.of_group([first])) is None

@@ -1,6 +1,6 @@
 """Made-up records, for tests and for simulated histories: of the shape that the commands write, with known truth.
 
-``python -m reports.simulate.made_rows perf|conformance --out FOLDER`` stands in for a command in the tests of the nightly one.
+``python -m reports.simulate.made_rows perf|conformance --out FOLDER`` stands in for a command in tests of the nightly.
 """
 
 from __future__ import annotations

@@ -169,7 +169,8 @@ def sleepers(marker):
                 line = file.read()
         except OSError:
             continue
-        if entry.isdigit() and marker.encode() in line and b"reports.simulate.made_rows" in line and b"nightly" not in line:
+        stand_in = b"reports.simulate.made_rows" in line and b"nightly" not in line
+        if entry.isdigit() and marker.encode() in line and stand_in:
             found.append(int(entry))
     return found
 

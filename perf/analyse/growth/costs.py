@@ -72,7 +72,7 @@ def _of_cells(made: Board, cores: int) -> Iterator[Series]:
                 for x, group, cap in places(made, cost, subject):
                     rounds = cost.of(group, subject, cap)
                     points += _point(x, rounds, _level_ns(group, subject, cap))
-                    lost += [] if rounds else [(x, status) for status in _spoilt(group, subject, cap)]
+                    lost += [] if rounds else [(x, status) for status in _disturbed(group, subject, cap)]
                 yield Series(cost.name, against, subject, tuple(sorted(points, key=_by_x)), law, why, tuple(lost))
 
 
@@ -82,7 +82,7 @@ def _level_ns(group: Measured, subject: str, cap: float) -> float:
     return median_ns(row) if row else 0.0
 
 
-def _spoilt(group: Measured, subject: str, cap: float) -> list[str]:
+def _disturbed(group: Measured, subject: str, cap: float) -> list[str]:
     """What became of the cells, of those that came to nothing."""
     return [row["status"] for row in group.find(subject=subject, cap_mib=cap) if row["status"] != OK][:1]
 

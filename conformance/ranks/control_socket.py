@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 REPORTED = b"R"  # rank -> driver: the outcome is on file
 FREE = b"F"  # rank -> driver: the run is put away, another order may come
-ANSWERED = b"A"  # rank -> driver: the ledger says by now which collectives ended
+ANSWERED = b"A"  # rank -> driver: the collective trace says by now which collectives ended
 
 
-class Lifeline:
+class ControlSocket:
     """A thread that reads the driver's words, one a line: ``do <folder>``, ``put away``, ``how far``."""
 
     def __init__(self, fd: int, how_far: Callable[[], None]) -> None:
         self._socket = socket.socket(fileno=fd)
         self._how_far = how_far
         self._words: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._listen_to_driver, name="life-line", daemon=True).start()
+        threading.Thread(target=self._listen_to_driver, name="control_socket", daemon=True).start()
 
     def say(self, word: bytes) -> None:
         """Tell the driver; if it is gone, this rank is about to end anyway."""

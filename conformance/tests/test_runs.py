@@ -1,4 +1,4 @@
-"""The frame on values: verdicts, deviations and their staleness, standings and exit statuses. Starts no process."""
+"""The run on values: verdicts, deviations and their staleness, standings and exit statuses. Starts no process."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_a_witness_is_one_line_and_the_detail_holds_the_rest():
     assert "stack of the rank" in found.detail
 
 
-def test_the_first_difference_between_ledgers_comes_first_in_the_witness():
+def test_the_first_difference_between_traces_comes_first_in_the_witness():
     event = Event("all_reduce", "SUM", "float32", (1,), -1, "default", "main")
     run = Run((Hung("", (event,)), HUNG), witness="rank 0 waits in all_reduce, rank 1 does not.")
     assert verdict.of_run(run).witness.startswith("rank 0 waits in all_reduce, rank 1 does not (ranks 0, 1 hung")

@@ -1,4 +1,4 @@
-"""The ledger sees every collective, those of C++ callers too, and changes nothing."""
+"""The collective trace sees every collective, those of C++ callers too, and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from conformance.ranks import Cluster, Died
-from conformance.ranks.ledger import read
+from conformance.ranks.collective_trace import read
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Cluster(deadline_s=20.0, silence_s=1.5, persistent=True) as made:
+    with Cluster(deadline_s=20.0, stall_s=1.5, persistent=True) as made:
         yield made
 
 
 def record(cluster, function, *args, world=2, **options):
-    return cluster.run(function, args, world=world, subject="torch", ledger=True, **options)
+    return cluster.run(function, args, world=world, subject="torch", trace=True, **options)
 
 
 def told(events):
@@ -50,7 +50,7 @@ def every_collective(ctx):
     else:
         dist.recv(x, src=0)
     dist.barrier()
-    return told(ctx.ledger())
+    return told(ctx.trace())
 
 
 EVERY = [
@@ -73,8 +73,8 @@ def test_every_collective_is_noted_in_order_with_its_facts(cluster):
     seen = record(cluster, every_collective)
     ends = [["send float32 (2, 2) to 1", "barrier"], ["recv float32 (2, 2) from 0", "barrier"]]
     assert seen.values() == [EVERY + ends[0], EVERY + ends[1]]
-    assert [told(ledger) for ledger in seen.ledgers()] == seen.values()
-    events = [event for ledger in seen.ledgers() for event in ledger]
+    assert [told(trace) for trace in seen.traces()] == seen.values()
+    events = [event for trace in seen.traces() for event in trace]
     assert all(event.done and event.group == "default" and event.ranks == (0, 1) for event in events)
     assert {event.thread for event in events} == {"MainThread"}
     assert not seen.notes
@@ -83,11 +83,11 @@ def test_every_collective_is_noted_in_order_with_its_facts(cluster):
 def train_with_ddp(ctx):
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)))
-    before = len(ctx.ledger())
+    before = len(ctx.trace())
     for step in range(2):
         model(torch.full((2, 3), float(ctx.rank + step))).sum().backward()
     parameters = [p.grad.tolist() for p in model.parameters()]
-    return told(ctx.ledger()[before:]), parameters
+    return told(ctx.trace()[before:]), parameters
 
 
 def test_the_all_reduces_of_ddps_cpp_reducer_are_seen(cluster):
@@ -121,7 +121,7 @@ def test_subgroups_are_seen_with_group_ranks_and_members_and_the_backend_keeps_i
     seen = record(cluster, work_in_subgroups, world=3)
     assert seen.values() == cluster.run(work_in_subgroups, (), world=3, subject="torch").values()
     assert seen.values()[0][0] == "gloo"
-    empty, first, second = seen.ledgers()
+    empty, first, second = seen.traces()
     assert told(event for event in empty if event.group != "default") == []
     subgroup = [event for event in first if event.ranks == (1, 2)]
     assert told(subgroup) == ["broadcast float32 (3,) from 1", "all_reduce SUM float32 (4,)"]  # group rank 1 is rank 2
@@ -148,10 +148,10 @@ def start_without_waiting(ctx):
     if ctx.rank == 0:
         dist.all_reduce(torch.ones(1), async_op=True)
         ctx.meet("started")
-        return [event.done for event in ctx.ledger()]
+        return [event.done for event in ctx.trace()]
     ctx.meet("started")
     dist.all_reduce(torch.ones(1))
-    return [event.done for event in ctx.ledger()]
+    return [event.done for event in ctx.trace()]
 
 
 def test_what_has_not_ended_is_not_noted_as_done(cluster):
@@ -165,10 +165,10 @@ def die_in_the_middle(ctx):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_the_ledger_survives_the_death_of_its_rank(cluster):
+def test_the_trace_survives_the_death_of_its_rank(cluster):
     seen = record(cluster, die_in_the_middle)
     assert isinstance(seen.outcomes[1], Died)
-    assert told(seen.outcomes[1].ledger) == ["all_reduce SUM float32 (1,)", "all_reduce SUM float32 (7,)"]
+    assert told(seen.outcomes[1].trace) == ["all_reduce SUM float32 (1,)", "all_reduce SUM float32 (7,)"]
     assert seen.witness == (
         "rank 0 started 1 collective on group default and then finished; "
         "rank 1 waits in its 2nd: all_reduce SUM float32 (7,)."
@@ -222,14 +222,14 @@ def backend_name(ctx):
 def test_a_backend_of_ones_own_is_named_by_its_module_and_recorded_too(tmp_path, monkeypatch):
     Path(tmp_path / "backend_of_mine.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with Cluster("backend_of_mine:mine", silence_s=1.5) as mine:
+    with Cluster("backend_of_mine:mine", stall_s=1.5) as mine:
         seen = record(mine, backend_name)
         assert seen.values() == [("mine", "cpu")] * 2
-        assert [told(ledger) for ledger in seen.ledgers()] == [["all_reduce SUM float32 (1,)"]] * 2
+        assert [told(trace) for trace in seen.traces()] == [["all_reduce SUM float32 (1,)"]] * 2
 
 
 def test_a_line_cut_short_by_death_is_left_out(tmp_path):
-    path = tmp_path / "ledger"
+    path = tmp_path / "trace"
     path.write_text('["group",0,"default",[0,1]]\n["start",0,0,"barrier","","",[],-1,-1,"MainThread"]\n["start",1,0,"al')
     (event,) = read(path)
     assert (event.op, event.done, event.ranks) == ("barrier", False, (0, 1))

@@ -19,14 +19,14 @@ from ..engine.verdict import Verdict
 from ..ranks import Cluster
 from ..results import Case, Outcome, Result
 from .catalogue import Defect
-from .hunted import Answer, Hunted
+from .trial_result import Answer, TrialResult
 
 # Planted code must not be wrong in a way that no program is.
 _NOT_THE_SIN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|PlantError|Unpicklable)\b")
 
 
 @dataclass
-class Hunt(Frame):
+class Trial(Frame):
     """A run of the suite on one defect, on a cluster that serves many, which ends when every clause is broken."""
 
     cluster: Cluster | None = None
@@ -37,7 +37,7 @@ class Hunt(Frame):
         return self.cluster
 
     def may_look_again(self) -> bool:
-        """Never: a ledger explains a break, and here the break is expected."""
+        """Never: a collective trace explains a break, and here the break is expected."""
         return False
 
     def add(self, case: Case, check: Check, verdict: Verdict, seconds: float, notes: Sequence[str]) -> list[Result]:
@@ -84,13 +84,13 @@ def _where(case: Case) -> str:
 class _Stops:
     """Leaves out the checks that can tell nothing: at other worlds than needed, or of clauses that are broken."""
 
-    def __init__(self, hunt: Hunt, sin: Defect) -> None:
-        self.hunt, self.sin = hunt, sin
+    def __init__(self, trial: Trial, defect: Defect) -> None:
+        self.trial, self.defect = trial, defect
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Without a word in the defect: each check at two ranks, or at as few as it has something to say about."""
-        if self.sin.worlds:
+        if self.defect.worlds:
             return
         worlds: dict[str, set[int]] = {}
         for item in items:
@@ -99,11 +99,11 @@ class _Stops:
         items[:] = [item for item in items if _world(item) == chosen[_name(item)]]
 
     def _clauses(self, item: pytest.Item) -> list[str]:
-        return self.hunt.wants(_name(item), item.function.check)  # type: ignore[attr-defined]
+        return self.trial.wants(_name(item), item.function.check)  # type: ignore[attr-defined]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if all(clause in self.hunt.caught for clause in self._clauses(item)):
+        if all(clause in self.trial.caught for clause in self._clauses(item)):
             pytest.skip("its clauses are broken already")
 
 
@@ -117,10 +117,10 @@ def _world(item: pytest.Item) -> int:
 
 
 class _Driver:
-    """Puts the hunt where the plugin looks for its frame."""
+    """Puts the trial where the plugin looks for its frame."""
 
-    def __init__(self, hunt: Hunt) -> None:
-        self.driver = plugin.Driver(hunt, lambda: None)
+    def __init__(self, trial: Trial) -> None:
+        self.driver = plugin.Driver(trial, lambda: None)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -129,7 +129,7 @@ class _Driver:
 
 @dataclass(frozen=True)
 class Library:
-    """What every hunt reads, read once."""
+    """What every trial reads, read once."""
 
     catalogue: Catalogue
     checks: Path  # the folder
@@ -142,22 +142,22 @@ class Library:
         return Library(load(), checks, files)
 
 
-def hunt(sin: Defect, library: Library, cluster: Cluster) -> Hunted:
+def trial(defect: Defect, library: Library, cluster: Cluster) -> TrialResult:
     """Run the checks of the clauses that a defect names. It must be known to plant."""
     start = time.monotonic()
-    asked = Asked({sin.id: sin.spec}, {sin.id: ""}, "gloo", sin.worlds or WORLDS, sin.clauses)
-    frame = Hunt(asked, library.catalogue, cluster=cluster)
-    files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in sin.clauses)))
+    asked = Asked({defect.id: defect.spec}, {defect.id: ""}, "gloo", defect.worlds or WORLDS, defect.clauses)
+    frame = Trial(asked, library.catalogue, cluster=cluster)
+    files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in defect.clauses)))
     if files:
         arguments = [
             *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
             "-p", "no:unraisableexception", "-p", "no:threadexception",  # they collect garbage, for a second each time
             "-o", "addopts=", "--rootdir", str(library.checks), "-o", "verbosity_assertions=2",
         ]  # fmt: skip
-        status = pytest.main(arguments, plugins=[_Driver(frame), _Stops(frame, sin)])
+        status = pytest.main(arguments, plugins=[_Driver(frame), _Stops(frame, defect)])
         if status == pytest.ExitCode.INTERRUPTED and not frame.suite_errors:
             raise KeyboardInterrupt
     if frame.suite_errors:
-        return Hunted(sin.id, (), time.monotonic() - start, f"the suite itself failed: {frame.suite_errors[0]}")
-    answers = tuple(frame.answer(clause) for clause in sin.clauses)
-    return Hunted(sin.id, answers, time.monotonic() - start)
+        return TrialResult(defect.id, (), time.monotonic() - start, f"the suite itself failed: {frame.suite_errors[0]}")
+    answers = tuple(frame.answer(clause) for clause in defect.clauses)
+    return TrialResult(defect.id, answers, time.monotonic() - start)

@@ -1,4 +1,4 @@
-"""The driver's side: worker processes that hunt, one defect each at a time, and answers in the order of asking."""
+"""The driver's side: worker processes that trial, one defect each at a time, and answers in the order of asking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .catalogue import Defect
-from .hunted import Hunted
+from .trial_result import TrialResult
 
 LIMIT_S = 600.0  # for one defect with all its checks, each of which has deadlines of its own
 _WORDS = 400  # of what a dead worker said last
@@ -32,24 +32,25 @@ class Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
 
-    def hunt(self, sin: Defect) -> Hunted:
-        """Have one defect hunted; a worker that dies or does not answer is trouble, never a kill."""
+    def trial(self, defect: Defect) -> TrialResult:
+        """Have one defect trial result; a worker that dies or does not answer is trouble, never a kill."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         guard = threading.Timer(LIMIT_S, self._process.kill)
         guard.start()
         try:
             with contextlib.suppress(BrokenPipeError):
-                print(sin.id, file=self._process.stdin, flush=True)
+                print(defect.id, file=self._process.stdin, flush=True)
             line = self._process.stdout.readline()
         finally:
             guard.cancel()
         if line:
-            return Hunted.of_row(json.loads(line))
+            return TrialResult.of_row(json.loads(line))
         status = self._process.wait()
         self._log.seek(0)
         said = " ".join(self._log.read()[-_WORDS:].split())
-        return Hunted(sin.id, (), LIMIT_S, f"its worker ended with status {status} (limit {LIMIT_S:g} s): {said}")
+        trouble = f"its worker ended with status {status} (limit {LIMIT_S:g} s): {said}"
+        return TrialResult(defect.id, (), LIMIT_S, trouble)
 
     @property
     def alive(self) -> bool:
@@ -65,7 +66,7 @@ class Worker:
                     pipe.close()
 
 
-class Gang:
+class Driver:
     """Hunts defects with ``jobs`` workers. Use it in a ``with``: leaving it ends every process."""
 
     def __init__(self, jobs: int, defects: Path, checks: Path) -> None:
@@ -74,7 +75,7 @@ class Gang:
         self._lock = threading.Lock()
         self._over = False
 
-    def __enter__(self) -> Gang:
+    def __enter__(self) -> Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,24 +84,27 @@ class Gang:
             for worker in self._workers:
                 worker.end()
 
-    def hunt(self, wanted: Sequence[Defect]) -> Iterator[tuple[Defect, Hunted]]:
-        """Hunt all of them; yields them in order, each as soon as it and those before it are done."""
+    def trial(self, wanted: Sequence[Defect]) -> Iterator[tuple[Defect, TrialResult]]:
+        """Trial all of them; yields them in order, each as soon as it and those before it are done."""
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[int, Hunted]] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[int, TrialResult]] = queue.SimpleQueue()
         for place in range(len(wanted)):
             waiting.put(place)
         for _ in range(min(self._jobs, len(wanted))):
             threading.Thread(target=self._work, args=(wanted, waiting, done), daemon=True).start()
-        found: dict[int, Hunted] = {}
-        for place, sin in enumerate(wanted):
+        found: dict[int, TrialResult] = {}
+        for place, defect in enumerate(wanted):
             while place not in found:
                 with contextlib.suppress(queue.Empty):  # in slices, so that Ctrl-C gets through everywhere
-                    at, hunted = done.get(timeout=0.5)
-                    found[at] = hunted
-            yield sin, found.pop(place)
+                    at, trial_result = done.get(timeout=0.5)
+                    found[at] = trial_result
+            yield defect, found.pop(place)
 
     def _work(
-        self, wanted: Sequence[Defect], waiting: queue.SimpleQueue[int], done: queue.SimpleQueue[tuple[int, Hunted]]
+        self,
+        wanted: Sequence[Defect],
+        waiting: queue.SimpleQueue[int],
+        done: queue.SimpleQueue[tuple[int, TrialResult]],
     ) -> None:
         worker: Worker | None = None
         while not self._over:
@@ -111,13 +115,13 @@ class Gang:
             try:
                 if worker is None or not worker.alive:
                     worker = self._new()
-                done.put((place, worker.hunt(wanted[place])))
+                done.put((place, worker.trial(wanted[place])))
             except Exception as error:
-                done.put((place, Hunted(wanted[place].id, (), 0.0, f"{type(error).__name__}: {error}")))
+                done.put((place, TrialResult(wanted[place].id, (), 0.0, f"{type(error).__name__}: {error}")))
 
     def _new(self) -> Worker:
         with self._lock:
             if self._over:
-                raise RuntimeError("the hunt was ended")
+                raise RuntimeError("the trial was ended")
             self._workers.append(Worker(*self._folders))
             return self._workers[-1]

@@ -5,10 +5,10 @@ thread. It is a single-threaded loop over one socket to the driver. It forks on 
 sends signals to ranks that are still its own (so that a recycled process id is never hit). When the driver's end of
 the socket closes, for whatever reason, it kills every rank with all that descends from it, and ends.
 
-    driver -> zygote   {"fork": [rank, …], "folder": path}, with one socket per rank
+    driver -> fork server   {"fork": [rank, …], "folder": path}, with one socket per rank
                        {"signal": number, "pids": [pid, …]}
-                       {"twin": folder}, with one socket: to another zygote like this, which it forks
-    zygote -> driver   {"ready": port of the store}    {"forked": [pid, …]}
+                       {"sibling": folder}, with one socket: to another fork server like this, which it forks
+    fork server -> driver   {"ready": port of the store}    {"forked": [pid, …]}
                        {"ended": pid, "status": exit code or -signal}
 """
 
@@ -54,28 +54,28 @@ def main(control_fd: int, folder: str, preload: Sequence[str]) -> None:
 
 def _serve(control_fd: int, folder: str) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead rank leaves behind becomes ours to end
-    zygote = Zygote(socket.socket(fileno=control_fd))
+    fork_server = ForkServer(socket.socket(fileno=control_fd))
     try:
-        zygote.serve()
+        fork_server.serve()
     finally:
-        zygote.end_all()
+        fork_server.end_all()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere the life-lines alone end what is left."""
+    """Linux only; elsewhere the control sockets alone end what is left."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-class Zygote:
+class ForkServer:
     """The loop and its table of living ranks."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._ranks: set[int] = set()  # process ids of forked ranks that have not been reaped
-        self._twins: set[int] = set()  # likewise, of other zygotes
-        self._fds: list[int] = []  # life-lines received and not yet handed to a rank
+        self._siblings: set[int] = set()  # likewise, of other fork servers
+        self._fds: list[int] = []  # control sockets received and not yet handed to a rank
         self._keeper, self._port = _fork_store_keeper()
         self._text = b""  # received and not yet a whole line
         self._woken, self._wake = os.pipe()
@@ -115,51 +115,51 @@ class Zygote:
             for line in lines:
                 os.close(line)
             self._say(forked=pids)
-        elif "twin" in wish:
-            self._fork_twin(self._fds.pop(0), wish["twin"])
+        elif "sibling" in wish:
+            self._fork_sibling(self._fds.pop(0), wish["sibling"])
         else:
             for pid in self._ranks.intersection(wish["pids"]):
                 self._signal(pid, wish["signal"])
 
-    def _fork(self, rank: int, folder: str, lifeline: int, lines: Sequence[int]) -> int:
-        mother = os.getpid()
+    def _fork(self, rank: int, folder: str, control_socket: int, lines: Sequence[int]) -> int:
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_rank(mother, rank, folder, lifeline, lines)
+            self._become_rank(parent, rank, folder, control_socket, lines)
         with contextlib.suppress(OSError):  # the child does so too: whoever comes first
             os.setpgid(pid, pid)
         self._ranks.add(pid)
         return pid
 
-    def _become_rank(self, mother: int, rank: int, folder: str, lifeline: int, lines: Sequence[int]) -> None:
+    def _become_rank(self, parent: int, rank: int, folder: str, control_socket: int, lines: Sequence[int]) -> None:
         try:
             os.setpgid(0, 0)
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != mother:
+            if os.getppid() != parent:
                 os._exit(1)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._control.close()
             for line in lines:
-                if line != lifeline:
+                if line != control_socket:
                     os.close(line)
             from .worker import serve
 
-            serve(rank, folder, lifeline)
+            serve(rank, folder, control_socket)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(1)
 
-    def _fork_twin(self, control_fd: int, folder: str) -> None:
-        """Another zygote, with a driver's socket, ranks and a store of its own. It dies with this one at the latest."""
-        mother = os.getpid()
+    def _fork_sibling(self, control_fd: int, folder: str) -> None:
+        """Another fork server, with its own driver's socket, ranks and store. It dies with this one at the latest."""
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != mother:
+                if os.getppid() != parent:
                     os._exit(1)
                 signal.set_wakeup_fd(-1)
                 self._control.close()
@@ -171,7 +171,7 @@ class Zygote:
             finally:
                 os._exit(0)
         os.close(control_fd)
-        self._twins.add(pid)
+        self._siblings.add(pid)
 
     def _signal(self, pid: int, number: int) -> None:
         """Signal a rank; a kill reaches its whole process group."""
@@ -197,7 +197,7 @@ class Zygote:
             _, status = os.waitpid(pid, 0)
             if pid == self._keeper:  # without the store no rank can start: end, and let the driver begin anew
                 self._keeper = 0
-            self._twins.discard(pid)
+            self._siblings.discard(pid)
             if pid in self._ranks:
                 self._ranks.remove(pid)
                 self._say(ended=pid, status=os.waitstatus_to_exitcode(status))
@@ -206,7 +206,7 @@ class Zygote:
 
     def _end_strays(self) -> None:
         """Kill adopted descendants of ended ranks, such as left their rank's process group."""
-        for pid in _children() - self._ranks - self._twins - {self._keeper}:
+        for pid in _children() - self._ranks - self._siblings - {self._keeper}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -231,12 +231,12 @@ def _fork_store_keeper() -> tuple[int, int]:
     """A process that holds the store, and the store's port."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     port: int = listener.getsockname()[1]
-    mother = os.getpid()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            _keep_store(listener, port, mother)
+            _keep_store(listener, port, parent)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -245,13 +245,13 @@ def _fork_store_keeper() -> tuple[int, int]:
     return pid, port
 
 
-def _keep_store(listener: socket.socket, port: int, mother: int) -> None:
+def _keep_store(listener: socket.socket, port: int, parent: int) -> None:
     import torch.distributed as dist
 
     store = dist.TCPStore(
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
-    while os.getppid() == mother and store is not None:
+    while os.getppid() == parent and store is not None:
         time.sleep(1.0)
 
 

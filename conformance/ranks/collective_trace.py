@@ -1,4 +1,4 @@
-"""The ledger of one rank: every collective in the order it was started, kept on file so that it survives the rank.
+"""The collective trace of one rank: what it started, in order, kept on file so that it survives the rank.
 
 One JSON list a line, never written in parts:
 
@@ -24,8 +24,8 @@ Facts = tuple[str, str, str, tuple[int, ...], int, int]
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
-class Ledger:
-    """Writes one rank's ledger. Any thread may note; a lock keeps numbers and lines in the same order.
+class CollectiveTrace:
+    """Writes one rank's collective trace. Any thread may note; a lock keeps numbers and lines in the same order.
 
     Runs between every two collectives, so it does little: facts stay tuples until somebody asks for events, and what
     ended is written together with what starts next.
@@ -159,7 +159,7 @@ def _cannot_tell(work: Any) -> bool:
 
 
 def read(path: Path) -> tuple[Event, ...]:
-    """The ledger on file; whatever its writer could not finish writing is left out."""
+    """The collective trace on file; whatever its writer could not finish writing is left out."""
     started: list[tuple[Facts, str, tuple[int, ...], str]] = []
     done: set[int] = set()
     groups: dict[int, tuple[str, tuple[int, ...]]] = {}
@@ -178,13 +178,13 @@ def read(path: Path) -> tuple[Event, ...]:
     return tuple(_event(*one, done=number in done) for number, one in enumerate(started))
 
 
-_current: Ledger | None = None
+_current: CollectiveTrace | None = None
 
 
 def begin(path: Path) -> None:
-    """From now on this process keeps a ledger."""
+    """From now on this process keeps a collective trace."""
     global _current
-    _current = Ledger(path)
+    _current = CollectiveTrace(path)
 
 
 def end() -> None:
@@ -194,12 +194,12 @@ def end() -> None:
         ours.close()
 
 
-def current() -> Ledger | None:
+def current() -> CollectiveTrace | None:
     return _current
 
 
 def look() -> None:
-    """Bring the ledger, if one is kept, up to date about what has ended."""
+    """Bring the collective trace, if one is kept, up to date about what has ended."""
     if _current is not None:
         _current.look()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.engine.parallel import Ahead, Turns
-from conformance.ranks import Cluster, NurseryFailed
+from conformance.ranks import Cluster, ForkServerClientFailed
 
 from .test_ranks import assert_gone, assert_next_run_is_well, descendants, leave_grandchildren, pids_noted, run
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 
 @pytest.fixture(scope="module")
 def pair():
-    with Cluster(deadline_s=20.0, silence_s=1.0) as first, Cluster(silence_s=1.0, beside=first) as second:
+    with Cluster(deadline_s=20.0, stall_s=1.0) as first, Cluster(stall_s=1.0, beside=first) as second:
         yield first, second
 
 
@@ -40,15 +40,15 @@ def at_once(*acts):
     return found
 
 
-def mother_of(ctx):
+def parent_of(ctx):
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_cluster_beside_another_loads_nothing_and_both_run_at_once(pair):
     first, second = pair
-    mothers = at_once(lambda: run(first, mother_of).values(), lambda: run(second, mother_of).values())
-    zygote = first._started._process.pid
-    assert mothers == [[os.getpid()] * 2, [zygote] * 2]
+    parents = at_once(lambda: run(first, parent_of).values(), lambda: run(second, parent_of).values())
+    fork_server = first._started._process.pid
+    assert parents == [[os.getpid()] * 2, [fork_server] * 2]
 
 
 def test_what_a_cluster_beside_leaves_ends_with_it_and_the_first_goes_on(pair, tmp_path):
@@ -74,20 +74,20 @@ def work_then_wait(ctx, seconds):
 
 def test_a_run_whose_ranks_wait_says_so_and_takes_it_back_at_the_end(pair):
     told = []
-    with Cluster(silence_s=100.0, beside=pair[0], when_idle=told.append) as cluster:
+    with Cluster(stall_s=100.0, beside=pair[0], when_idle=told.append) as cluster:
         run(cluster, work_then_wait, 3.0).values()
     assert True in told
     assert told.index(False) < told.index(True)  # it worked first
     assert told[-1] is False
 
 
-def test_a_zygote_takes_those_beside_it_along_when_it_is_killed_or_closed(pair, tmp_path):
+def test_a_fork_server_takes_those_beside_it_along_when_it_is_killed_or_closed(pair, tmp_path):
     first, second = pair
     assert_next_run_is_well(second)
     below = descendants(first._started._process.pid)
     threading.Timer(1.0, os.kill, (first._started._process.pid, signal.SIGKILL)).start()
-    with pytest.raises(NurseryFailed, match="ended by itself"):
-        run(second, leave_grandchildren, tmp_path / "pids", silence_s=100.0)
+    with pytest.raises(ForkServerClientFailed, match="ended by itself"):
+        run(second, leave_grandchildren, tmp_path / "pids", stall_s=100.0)
     assert_gone(below)
     assert_next_run_is_well(second)
     below = descendants(first._started._process.pid)

@@ -1,4 +1,4 @@
-"""The driver's end of the zygote: starts it, asks it for ranks, hears of their ends, and stops it."""
+"""The driver's end of the fork server: starts it, asks it for ranks, hears of their ends, and stops it."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ _FORK_DEADLINE_S = 60.0
 _END_LIMIT_S = 10.0
 
 
-class NurseryFailed(RuntimeError):
+class ForkServerClientFailed(RuntimeError):
     """The process that ranks are forked from could not be started, or ended by itself."""
 
 
-class Nursery:
-    """Owns one zygote and the folder that its ranks' files lie in. Starts at once, in the background.
+class ForkServerClient:
+    """Owns one fork server and the folder that its ranks' files lie in. Starts at once, in the background.
 
-    ``beside`` another, its zygote is forked from that one's and has loaded the same. Each serves one thread.
+    ``beside`` another, its fork server is forked from that one's and has loaded the same. Each serves one thread.
     """
 
-    def __init__(self, preload: Sequence[str] = (), beside: Nursery | None = None) -> None:
+    def __init__(self, preload: Sequence[str] = (), beside: ForkServerClient | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._owner = os.getpid()
-        self._log: Path = beside._log if beside is not None else self.folder / "zygote.log"
+        self._log: Path = beside._log if beside is not None else self.folder / "fork_server.log"
         self._control, theirs = socket.socketpair()
         self._sending = threading.Lock()
         self._text = b""
         self._news: list[dict[str, Any]] = []  # heard while waiting for something else
-        self._port = 0  # of the store; known when the zygote is ready
-        self._process: subprocess.Popen[bytes] | None = None  # None: the zygote is a child of another
+        self._port = 0  # of the store; known when the fork server is ready
+        self._process: subprocess.Popen[bytes] | None = None  # None: the fork server is a child of another
         with theirs:
             if beside is None:
                 self._process = self._started(theirs, preload)
@@ -65,7 +65,7 @@ class Nursery:
     def _started(self, theirs: socket.socket, preload: Sequence[str]) -> subprocess.Popen[bytes]:
         command = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
-            "from conformance.ranks.zygote import main\n"
+            "from conformance.ranks.fork_server import main\n"
             f"main({theirs.fileno()}, {str(self.folder)!r}, {[*PRELOAD, *preload]!r})"
         )
         with self._log.open("wb") as log:
@@ -74,15 +74,15 @@ class Nursery:
                 pass_fds=[theirs.fileno()], start_new_session=True, env={**NO_DNS, **os.environ, **ONE_THREAD},
             )
 
-    def _begin_beside(self, other: Nursery, theirs: socket.socket) -> None:
+    def _begin_beside(self, other: ForkServerClient, theirs: socket.socket) -> None:
         try:
-            other._send({"twin": str(self.folder)}, [theirs])
+            other._send({"sibling": str(self.folder)}, [theirs])
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
-            raise NurseryFailed(other._why("could not be reached")) from error
+            raise ForkServerClientFailed(other._why("could not be reached")) from error
 
     def _send(self, wish: dict[str, Any], sockets: Sequence[socket.socket] = ()) -> None:
-        """Any thread may: the zygotes beside this one are wished for by others."""
+        """Any thread may: the fork servers beside this one are wished for by others."""
         line = json.dumps(wish).encode() + b"\n"
         with self._sending:
             if sockets:
@@ -91,7 +91,7 @@ class Nursery:
                 self._control.sendall(line)
 
     def fork(self, world: int, folder: Path) -> tuple[list[int], list[socket.socket]]:
-        """New ranks with their files in ``folder``: process ids and this end of their life-lines, by rank."""
+        """New ranks with their files in ``folder``: process ids and this end of their control sockets, by rank."""
         self._await_ready()
         pairs = [socket.socketpair() for _ in range(world)]
         try:
@@ -101,7 +101,7 @@ class Nursery:
             why = self._why("could not be reached")
             self.close()
             if isinstance(error, OSError):
-                raise NurseryFailed(why) from error
+                raise ForkServerClientFailed(why) from error
             raise
         finally:
             for _, theirs in pairs:
@@ -141,11 +141,11 @@ class Nursery:
             return False
 
     def close(self) -> None:
-        """End the zygote, and with it every rank."""
+        """End the fork server, and with it every rank."""
         if self._owner != os.getpid():  # inherited by a fork of the driver: not ours to end
             return
         if self._process is None:
-            self._let_twin_end()
+            self._let_sibling_end()
         self._control.close()
         if self._process is not None:
             try:
@@ -155,7 +155,7 @@ class Nursery:
                 self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _let_twin_end(self) -> None:
+    def _let_sibling_end(self) -> None:
         """It hears that nobody will wish for more, ends its ranks, and its end of the socket closes."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
@@ -175,7 +175,7 @@ class Nursery:
                     return self._news.pop(index)
             left = deadline - time.monotonic()
             if left <= 0:
-                raise NurseryFailed(self._why(f"was not heard from for {limit_s:g} s"))
+                raise ForkServerClientFailed(self._why(f"was not heard from for {limit_s:g} s"))
             self._hear(left)
 
     def _hear(self, limit_s: float) -> None:
@@ -186,7 +186,7 @@ class Nursery:
         except ConnectionError:
             text = b""
         if not text:
-            raise NurseryFailed(self._why("ended by itself"))
+            raise ForkServerClientFailed(self._why("ended by itself"))
         *lines, self._text = (self._text + text).split(b"\n")
         self._news += [json.loads(line) for line in lines]
 

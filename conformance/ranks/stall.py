@@ -55,11 +55,11 @@ class Allowance:
         self._last = look
 
 
-class Silence:
+class StallDetector:
     """The looks of one run since something last happened in it."""
 
-    def __init__(self, silence_s: float) -> None:
-        self.silence_s = silence_s
+    def __init__(self, stall_s: float) -> None:
+        self.stall_s = stall_s
         self._looks: deque[Look] = deque()
         self._progress: object = None
 
@@ -69,12 +69,12 @@ class Silence:
             self._looks.clear()
             self._progress = progress
         self._looks.append(look)
-        while look.at_s - self._looks[0].at_s > self.silence_s * (_MUTED_TIMES + 1):
+        while look.at_s - self._looks[0].at_s > self.stall_s * (_MUTED_TIMES + 1):
             self._looks.popleft()
 
     @property
     def fallen(self) -> bool:
-        """Whether the run is silent: nothing at all for ``silence_s``, or next to nothing for three times as long."""
+        """Whether the run is silent: nothing at all for ``stall_s``, or next to nothing for three times as long."""
         return self._silent() or self._muted()
 
     @property
@@ -84,11 +84,11 @@ class Silence:
         return len(last) == 2 and not any(look.busy for look in last) and _cpu_s(last) == 0.0
 
     def _silent(self) -> bool:
-        recent = self._since(self.silence_s)
+        recent = self._since(self.stall_s)
         return bool(recent) and not any(look.busy for look in recent) and _cpu_s(recent) <= _SILENT_CPU_S
 
     def _muted(self) -> bool:
-        span_s = self.silence_s * _MUTED_TIMES
+        span_s = self.stall_s * _MUTED_TIMES
         recent = self._since(span_s)
         busy = sum(look.busy for look in recent)
         return bool(recent) and busy <= _MUTED_SHARE * len(recent) and _cpu_s(recent) <= _MUTED_SHARE * span_s

@@ -13,9 +13,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from .control_socket import ANSWERED, FREE, REPORTED
 from .files import Folder, size_of, tail
-from .lifeline import ANSWERED, FREE, REPORTED
-from .nursery import STACKS_SIGNAL, Nursery
+from .fork_server_client import STACKS_SIGNAL, ForkServerClient
 
 _NO_NAME = "The hostname of the client socket cannot be retrieved"  # torch's complaint about NO_DNS
 _STACKS_LIMIT_S = 5.0  # a process that cannot even be interrupted (stopped, or stuck in a disk wait) writes none
@@ -24,14 +24,14 @@ _END_LIMIT_S = 10.0
 _PUT_AWAY_LIMIT_S = 10.0
 
 
-class Crew:
+class RankPool:
     """Fresh ranks. ``folder`` holds their words and stacks; each run has a folder of its own within it."""
 
-    def __init__(self, nursery: Nursery, world: int, first: int = 0) -> None:
-        self._nursery = nursery
-        self._first = first  # what its first member is called, where the crew is a part of a larger one
-        self.folder = Folder(Path(tempfile.mkdtemp(prefix="crew-", dir=nursery.folder)))
-        self.pids, self._sockets = nursery.fork(world, self.folder.path)
+    def __init__(self, fork_server: ForkServerClient, world: int, first: int = 0) -> None:
+        self._fork_server = fork_server
+        self._first = first  # what its first member is called, where the pool is a part of a larger one
+        self.folder = Folder(Path(tempfile.mkdtemp(prefix="pool-", dir=fork_server.folder)))
+        self.pids, self._sockets = fork_server.fork(world, self.folder.path)
         self.world = world
         self.ended: dict[int, int] = {}  # exit status by rank
         self._said: list[set[bytes]] = [set() for _ in range(world)]
@@ -51,10 +51,10 @@ class Crew:
     def listen(self, limit_s: float) -> None:
         """Wait until some rank says something or ends, at most ``limit_s``."""
         by_fd = {sock.fileno(): rank for rank, sock in enumerate(self._sockets) if rank not in self._closed}
-        for fd in _readable([*by_fd, self._nursery.fileno()], limit_s):
+        for fd in _readable([*by_fd, self._fork_server.fileno()], limit_s):
             if fd in by_fd:
                 self._hear(by_fd[fd])
-        for pid, status in self._nursery.ended().items():
+        for pid, status in self._fork_server.ended().items():
             if pid in self.pids:
                 self.ended[self.pids.index(pid)] = status
 
@@ -64,7 +64,7 @@ class Crew:
     def stacks(self, ranks: Collection[int]) -> dict[int, str]:
         """Have the given ranks write where each of their threads is."""
         before = {rank: size_of(self.folder.stacks(rank)) for rank in ranks}
-        self._nursery.signal([self.pids[rank] for rank in ranks], STACKS_SIGNAL)
+        self._fork_server.signal([self.pids[rank] for rank in ranks], STACKS_SIGNAL)
         deadline = time.monotonic() + _STACKS_LIMIT_S
         sizes: dict[int, int] = {}
         while time.monotonic() < deadline:
@@ -73,9 +73,9 @@ class Crew:
             if sizes == last and all(sizes[rank] > before[rank] for rank in ranks):
                 break
         missing = f"(no stacks: the process did not answer within {_STACKS_LIMIT_S:g} s)"
-        return {rank: _without_lifeline(self._new_stacks(rank, before[rank])) or missing for rank in ranks}
+        return {rank: _without_control_socket(self._new_stacks(rank, before[rank])) or missing for rank in ranks}
 
-    def bring_ledgers_up_to_date(self, ranks: Collection[int]) -> None:
+    def bring_traces_up_to_date(self, ranks: Collection[int]) -> None:
         """Have the given ranks note which collectives have ended; one that cannot answer keeps what it has noted."""
         for rank in ranks:
             self._tell(rank, "how far")
@@ -100,7 +100,7 @@ class Crew:
         """End every rank with all that descends from it, and wait until that is so."""
         try:
             deadline = time.monotonic() + _END_LIMIT_S
-            self._nursery.signal(self.pids, signal.SIGKILL)
+            self._fork_server.signal(self.pids, signal.SIGKILL)
             while len(self.ended) < self.world and time.monotonic() < deadline:
                 self.listen(deadline - time.monotonic())
         finally:
@@ -154,7 +154,7 @@ def _readable(fds: list[int], limit_s: float) -> list[int]:
     return [fd for fd, _ in poll.poll(max(0.0, limit_s) * 1000)]
 
 
-def _without_lifeline(stacks: str) -> str:
+def _without_control_socket(stacks: str) -> str:
     """The stacks without the thread that every rank has for the driver's sake."""
     threads = re.split(r"\n(?=(?:Current thread|Thread) 0x)|\n\n", stacks.strip())
     return "\n\n".join(thread.strip() for thread in threads if "_listen_to_driver" not in thread)

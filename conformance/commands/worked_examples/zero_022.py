@@ -74,7 +74,7 @@ def _tell_one(cluster: Cluster, schedule: Sequence[int]) -> Iterator[str]:
     yield f"  {'one process':<12} {_shown(expected[layer])}"
     for subject, run in runs.items():
         if subject not in finished:
-            yield f"  {subject:<12} {run.story()}"
+            yield f"  {subject:<12} {run.summary()}"
             continue
         first, second = finished[subject]
         gap = max(_gap(one, other) for weights in (first, second) for one, other in zip(weights, expected, strict=True))

@@ -29,10 +29,10 @@ from .order import Order
 from .outcomes import Outcome
 from .place import MEET_LIMIT_S, REMEDY, Place, listening
 
-_READY_LIMIT_S = 240.0  # more than a zygote may take to load everything
+_READY_LIMIT_S = 240.0  # more than a fork server may take to load everything
 _LOST_S = 60.0  # without a sign of life; agents give one every few seconds
 _GATHER_LIMIT_S = 60.0
-_KNOCK_LIMIT_S = 10.0  # for a stranger at the door
+_KNOCK_LIMIT_S = 10.0  # for a stranger at the listener
 _TOKEN_BYTES = 32
 
 
@@ -54,7 +54,7 @@ class Member:
         return f"rank {self.rank} on {self.about['host']}"
 
 
-class Troop:
+class AgentGroup:
     """All agents of a job. ``lost`` says what went wrong, if an agent was lost."""
 
     def __init__(self, place: Place, members: Sequence[Member], store: dist.Store) -> None:
@@ -86,7 +86,7 @@ class Troop:
             self._tell(member, "prepare", preparation)
         self._prepared = False
 
-    def carry_out(self, order: Order, limit_s: float, silence_s: float) -> list[Outcome]:
+    def carry_out(self, order: Order, limit_s: float, stall_s: float) -> list[Outcome]:
         """Run one order on the first ``order.world`` places, and gather what became of each rank."""
         if not self._prepared:
             for member in self.members:
@@ -95,8 +95,8 @@ class Troop:
         working = self.members[: order.world]
         for member in working:
             member.state, member.heard = "", time.monotonic()
-            self._tell(member, "do", order, silence_s)
-        self._watch(working, time.monotonic() + limit_s, silence_s)
+            self._tell(member, "do", order, stall_s)
+        self._watch(working, time.monotonic() + limit_s, stall_s)
         for member in working:
             self._tell(member, "gather")
         outcomes: list[Outcome] = [self._expect(member, "outcome", _GATHER_LIMIT_S)[0] for member in working]
@@ -113,13 +113,13 @@ class Troop:
                 tell(member.agent, "end")
             member.agent.close()
 
-    def _watch(self, working: Sequence[Member], deadline: float, silence_s: float) -> None:
+    def _watch(self, working: Sequence[Member], deadline: float, stall_s: float) -> None:
         """Until all are done, the deadline has passed, or those that are not done have long been silent together."""
         since = time.monotonic()  # of the last change of any state
         while True:
             now = time.monotonic()
             unfinished = [member for member in working if member.state != DONE]
-            asleep = all(member.state == SILENT for member in unfinished) and now - since > silence_s
+            asleep = all(member.state == SILENT for member in unfinished) and now - since > stall_s
             if not unfinished or now >= deadline or asleep:
                 return
             for member in unfinished:
@@ -169,16 +169,16 @@ class Troop:
 
 
 @contextlib.contextmanager
-def gathered(place: Place) -> Iterator[Troop]:
+def gathered(place: Place) -> Iterator[AgentGroup]:
     """On rank 0: wait for an agent from every place; let all of them go at the end."""
     store = place.store()
     members = [_own(place), *_arrivals(place, store)]
-    troop = Troop(place, members, store)
+    agent_group = AgentGroup(place, members, store)
     try:
         _alike(members)
-        yield troop
+        yield agent_group
     finally:
-        troop.end()
+        agent_group.end()
 
 
 def _own(place: Place) -> Member:
@@ -195,17 +195,17 @@ def _own(place: Place) -> Member:
 
 
 def _arrivals(place: Place, store: dist.Store) -> list[Member]:
-    """Open a door, tell in the store where it is, and let the agents in."""
+    """Open a listener, tell in the store where it is, and let the agents in."""
     token = secrets.token_bytes(_TOKEN_BYTES)
     deadline = time.monotonic() + MEET_LIMIT_S
     found: dict[int, Member] = {}
-    with _door(place) as door, contextlib.ExitStack() as afterwards:
-        afterwards.callback(store.delete_key, "door")  # whoever reads the store later finds no token
-        store.set("door", json.dumps({"port": door.getsockname()[1], "token": token.hex()}))
+    with _listener(place) as listener, contextlib.ExitStack() as afterwards:
+        afterwards.callback(store.delete_key, "listener")  # whoever reads the store later finds no token
+        store.set("listener", json.dumps({"port": listener.getsockname()[1], "token": token.hex()}))
         while len(found) < place.world - 1:
-            door.settimeout(max(0.01, deadline - time.monotonic()))
+            listener.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                sock, _ = door.accept()
+                sock, _ = listener.accept()
             except TimeoutError:
                 missing = ", ".join(str(rank) for rank in range(1, place.world) if rank not in found)
                 raise BadInput(
@@ -217,7 +217,7 @@ def _arrivals(place: Place, store: dist.Store) -> list[Member]:
     return [found[rank] for rank in sorted(found)]
 
 
-def _door(place: Place) -> socket.socket:
+def _listener(place: Place) -> socket.socket:
     """A listening socket where all have their way to, and nowhere else."""
     try:
         return listening(place.address, 0, place.world)
@@ -252,13 +252,13 @@ def _admit(sock: socket.socket, token: bytes) -> Member | None:
 
 
 def connect(place: Place) -> Connection:
-    """On every other rank: find the driver's door and go in."""
+    """On every other rank: find the driver's listener and go in."""
     store = place.store()
     try:
-        store.wait(["door"], timedelta(seconds=MEET_LIMIT_S))
-        door = json.loads(store.get("door"))
-        sock = socket.create_connection((place.address, door["port"]), timeout=MEET_LIMIT_S)
-        sock.sendall(bytes.fromhex(door["token"]) + struct.pack("!I", place.rank))
+        store.wait(["listener"], timedelta(seconds=MEET_LIMIT_S))
+        listener = json.loads(store.get("listener"))
+        sock = socket.create_connection((place.address, listener["port"]), timeout=MEET_LIMIT_S)
+        sock.sendall(bytes.fromhex(listener["token"]) + struct.pack("!I", place.rank))
     except (RuntimeError, OSError) as error:
         raise BadInput(f"rank {place.rank} did not reach rank 0 at {place.address}: {error}. {REMEDY}") from error
     made = connection(sock)

@@ -18,10 +18,10 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Hunted:
+class TrialResult:
     """How a defect met all its clauses."""
 
-    sin: str
+    defect: str
     answers: tuple[Answer, ...]
     seconds: float = 0.0
     trouble: str = ""  # why the defect could not be tried at all
@@ -36,6 +36,6 @@ class Hunted:
         return asdict(self)
 
     @classmethod
-    def of_row(cls, row: dict[str, Any]) -> Hunted:
+    def of_row(cls, row: dict[str, Any]) -> TrialResult:
         """Read back from JSON."""
         return cls(**{**row, "answers": tuple(Answer(**answer) for answer in row["answers"])})

@@ -1,4 +1,4 @@
-"""The frame at work: whole runs over made-up checks, their records, reports and exit statuses."""
+"""The run at work: whole runs over made-up checks, their records, reports and exit statuses."""
 
 import signal
 import time

@@ -9,36 +9,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from .agent import Preparation
+from .agent_group import AgentGroup
 from .backends import LOOPBACK, NotRunnable
+from .fork_server_client import NO_DNS
 from .gather import judge
 from .launch import Cluster
-from .nursery import NO_DNS
 from .order import Order
 from .outcomes import Run
-from .troop import Troop
 
 
 class SpreadCluster(Cluster):
     """Runs on the first ranks of a launched job; every run has fresh processes, forked by the agents there."""
 
     def __init__(
-        self, troop: Troop, backend: str = "gloo", deadline_s: float = 30.0, silence_s: float = 3.0,
+        self, agent_group: AgentGroup, backend: str = "gloo", deadline_s: float = 30.0, stall_s: float = 3.0,
         preload: Sequence[str] = (), poison: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(backend, deadline_s, silence_s, preload=preload, poison=poison)
-        self._troop = troop
+        super().__init__(backend, deadline_s, stall_s, preload=preload, poison=poison)
+        self._agent_group = agent_group
         # between machines neither the loopback nor a switched-off name service would do
-        defaults = {**LOOPBACK, **NO_DNS} if troop.one_machine else {}
-        troop.prepare(Preparation(list(sys.path), os.getcwd(), tuple(preload), defaults))
+        defaults = {**LOOPBACK, **NO_DNS} if agent_group.one_machine else {}
+        agent_group.prepare(Preparation(list(sys.path), os.getcwd(), tuple(preload), defaults))
 
     def load(self) -> None:
         """The agents have been told to."""
 
     def close(self) -> None:
-        """Nothing is ours: the agents go with their troop."""
+        """Nothing is ours: the agents go with their agent group."""
 
     def _meeting(self) -> dict[str, Any]:
-        place, alone = self._troop.place, self._troop.one_machine
+        place, alone = self._agent_group.place, self._agent_group.one_machine
         return {"host": place.address, "port": place.port, "prefix": place.prefix, "one_machine": alone}
 
     def _environment(self, asked: dict[str, str]) -> dict[str, str]:
@@ -46,12 +46,12 @@ class SpreadCluster(Cluster):
         return asked
 
     def _ensure_runnable(self, world: int) -> None:
-        have = self._troop.place.world
+        have = self._agent_group.place.world
         if world > have:
             raise NotRunnable(f"{world} ranks were asked for, and the launcher gave {have}")
         super()._ensure_runnable(world)
 
-    def _carry_out(self, order: Order, limit_s: float, silence_s: float) -> Run:
+    def _carry_out(self, order: Order, limit_s: float, stall_s: float) -> Run:
         start = time.monotonic()
-        outcomes = self._troop.carry_out(order, limit_s, silence_s)
-        return judge(outcomes, order.ledger, time.monotonic() - start)
+        outcomes = self._agent_group.carry_out(order, limit_s, stall_s)
+        return judge(outcomes, order.trace, time.monotonic() - start)
