@@ -30,13 +30,13 @@ def show(given: Namespace) -> int:
 
 def _tell(example: Callable[[], Iterable[str]]) -> int:
     from ..ranks.fork_server_client import (
-        ForkServerClientFailed,  # brings torch along, which all else here does without
+        ForkServerFailed,  # brings torch along, which all else here does without
     )
 
     try:
         for line in example():
             print(f"  {line}" if line else "", flush=True)
-    except ForkServerClientFailed as error:
+    except ForkServerFailed as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 3
     return 0

@@ -7,7 +7,7 @@
 
 from .backends import NotRunnable
 from .context import RankContext
-from .fork_server_client import ForkServerClientFailed
+from .fork_server_client import ForkServerFailed
 from .launch import Cluster
 from .outcomes import Caught, Died, Event, Finished, Hung, Outcome, Raised, Run, RunFailed, caught
 
@@ -17,7 +17,7 @@ __all__ = [
     "Died",
     "Event",
     "Finished",
-    "ForkServerClientFailed",
+    "ForkServerFailed",
     "Hung",
     "NotRunnable",
     "Outcome",

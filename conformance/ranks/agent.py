@@ -23,7 +23,7 @@ import torch
 from . import stall as stall
 from .backends import NotRunnable, ensure_runnable
 from .files import Folder, size_of, write_whole
-from .fork_server_client import ForkServerClient, ForkServerClientFailed
+from .fork_server_client import ForkServerClient, ForkServerFailed
 from .gather import gather
 from .launch import ECHO
 from .order import Order
@@ -109,7 +109,7 @@ class Agent:
         sys.path += [path for path in preparation.sys_path if path not in sys.path]
         try:
             _ = self._ready_fork_server().port  # waits until it has loaded everything
-        except ForkServerClientFailed as error:
+        except ForkServerFailed as error:
             self._say("broken", str(error))
         else:
             self._say("ready")
@@ -131,7 +131,7 @@ class Agent:
             with self._pool() as pool:
                 if not self._carried_out(pool, self._mine(order), stall_s):
                     return False
-        except (ForkServerClientFailed, NotRunnable) as error:
+        except (ForkServerFailed, NotRunnable) as error:
             self._say("broken", str(error))
         else:
             self._say("free")

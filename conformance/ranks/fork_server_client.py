@@ -36,7 +36,7 @@ _FORK_DEADLINE_S = 60.0
 _END_LIMIT_S = 10.0
 
 
-class ForkServerClientFailed(RuntimeError):
+class ForkServerFailed(RuntimeError):
     """The process that ranks are forked from could not be started, or ended by itself."""
 
 
@@ -79,7 +79,7 @@ class ForkServerClient:
             other._send({"sibling": str(self.folder)}, [theirs])
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
-            raise ForkServerClientFailed(other._why("could not be reached")) from error
+            raise ForkServerFailed(other._why("could not be reached")) from error
 
     def _send(self, wish: dict[str, Any], sockets: Sequence[socket.socket] = ()) -> None:
         """Any thread may: the fork servers beside this one are wished for by others."""
@@ -101,7 +101,7 @@ class ForkServerClient:
             why = self._why("could not be reached")
             self.close()
             if isinstance(error, OSError):
-                raise ForkServerClientFailed(why) from error
+                raise ForkServerFailed(why) from error
             raise
         finally:
             for _, theirs in pairs:
@@ -175,7 +175,7 @@ class ForkServerClient:
                     return self._news.pop(index)
             left = deadline - time.monotonic()
             if left <= 0:
-                raise ForkServerClientFailed(self._why(f"was not heard from for {limit_s:g} s"))
+                raise ForkServerFailed(self._why(f"was not heard from for {limit_s:g} s"))
             self._hear(left)
 
     def _hear(self, limit_s: float) -> None:
@@ -186,7 +186,7 @@ class ForkServerClient:
         except ConnectionError:
             text = b""
         if not text:
-            raise ForkServerClientFailed(self._why("ended by itself"))
+            raise ForkServerFailed(self._why("ended by itself"))
         *lines, self._text = (self._text + text).split(b"\n")
         self._news += [json.loads(line) for line in lines]
 

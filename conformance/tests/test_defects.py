@@ -16,7 +16,7 @@ from conformance.defects import catalogue, planted, planting
 from conformance.defects.planting import PlantError
 from conformance.engine import inventory
 
-from .test_suite_run_run import marked, needs_proc, wait_for
+from .test_runs_whole import marked, needs_proc, wait_for
 
 HOME = Path(__file__).parents[2]
 DEFECTS = catalogue.load()

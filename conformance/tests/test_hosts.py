@@ -13,7 +13,7 @@ import pytest
 from conformance.bad_input import BadInput
 from conformance.hosts import Hosts, HostsFailed, Network, delay, rate, unavailable
 
-from .test_suite_run_run import marked, needs_proc, wait_for
+from .test_runs_whole import marked, needs_proc, wait_for
 
 HOME = Path(__file__).parents[2]
 needs_hosts = pytest.mark.skipif(bool(unavailable()), reason=f"no hosts here: {unavailable()}")

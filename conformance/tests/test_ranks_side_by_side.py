@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.engine.parallel import Ahead, Turns
-from conformance.ranks import Cluster, ForkServerClientFailed
+from conformance.ranks import Cluster, ForkServerFailed
 
 from .test_ranks import assert_gone, assert_next_run_is_well, descendants, leave_grandchildren, pids_noted, run
 
@@ -86,7 +86,7 @@ def test_a_fork_server_takes_those_beside_it_along_when_it_is_killed_or_closed(p
     assert_next_run_is_well(second)
     below = descendants(first._started._process.pid)
     threading.Timer(1.0, os.kill, (first._started._process.pid, signal.SIGKILL)).start()
-    with pytest.raises(ForkServerClientFailed, match="ended by itself"):
+    with pytest.raises(ForkServerFailed, match="ended by itself"):
         run(second, leave_grandchildren, tmp_path / "pids", stall_s=100.0)
     assert_gone(below)
     assert_next_run_is_well(second)

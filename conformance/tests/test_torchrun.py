@@ -19,7 +19,7 @@ from conformance.ranks.place import forget, placed
 from reports.records import read
 
 from . import fakes
-from .test_suite_run_run import marked, wait_for
+from .test_runs_whole import marked, wait_for
 
 PATIENCE_S = 420  # two launchers, two agents, two fork servers, each of which loads torch, on a busy machine
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")

@@ -8,14 +8,13 @@ from ..analyse.board import Board
 from ..analyse.intervals import Interval, apart
 from ..analyse.ratio import by_round
 from ..measure.rows import OK, Row
+from ..plan.axes import variant_defaults
 from . import style
 from .undrawable import Undrawable
 
 TITLE = "How well does a step keep its time when ranks are added?"
 _PLAIN = {"optimizer": "sgd", "unit": "step", "skew": "even"}
-_SETTING = {
-    "hook": "none", "strategy": "plain", "zero": "off", "cap_mib": 0.0, "bucket_view": False, "settings": "default",
-}  # fmt: skip
+_SETTING = variant_defaults()
 
 Worlds = dict[int, dict[str, Row]]  # rows by world and by subject ("none": the floor)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from reports.records.writer import PART
 from ..analyse import bench, derived, noise
 from ..analyse.table import in_order, main_table, wide_console
 from ..measure import extras as beside
-from ..measure import launched, records, reliance, surroundings, traffic
+from ..measure import launched, records, reliance, surroundings, traffic, void
 from ..measure.budget import Budget, duration
 from ..measure.progress import Watch, spoken
 from ..measure.rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
@@ -254,8 +253,8 @@ def _rows(order: Order, judged: reliance.Judged, runner: Runner, budget: Budget,
 def _status(rows: list[Row]) -> int:
     """1 if a cell is wrong, or fails in a way that nobody expects; or if nothing could be measured at all."""
     broken = [row for row in rows if row["status"] in (FAILED, HUNG) and not known_trouble(row["axes"])]
-    void = [row for row in rows if row["status"] == VOID and not known_trouble(row["axes"])]
-    return BAD_CELL if broken or void or not any(row["status"] == OK for row in rows) else GOOD
+    wrong = [row for row in rows if row["status"] == VOID and not known_trouble(row["axes"])]
+    return BAD_CELL if broken or wrong or not any(row["status"] == OK for row in rows) else GOOD
 
 
 def _conclude(path: Path, rows: list[Row]) -> int:
@@ -272,14 +271,6 @@ def _conclude(path: Path, rows: list[Row]) -> int:
     for file in written:
         if file is not None:
             console.print(f"written: {os.path.relpath(file)}", markup=False, soft_wrap=True)
-    _tell_void(console, [row for row in record.rows if row["status"] == VOID])
+    for sentence in void.sentences(record.rows):
+        console.print(sentence, soft_wrap=True)
     return _status(rows)
-
-
-def _tell_void(console: Console, rows: list[Row]) -> None:
-    """Say why cells are void, each reason once."""
-    why = Counter(row["reason"].split(": ")[0] if row["reason"].startswith("relies on ") else "" for row in rows)
-    for reason, count in why.items():
-        cells = "1 cell is" if count == 1 else f"{count} cells are"
-        said = reason.replace("relies on", "it relies on" if count == 1 else "they rely on")
-        console.print(f"{cells} void: {said or 'the weights are not what one process computes'}", soft_wrap=True)

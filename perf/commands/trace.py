@@ -12,12 +12,12 @@ from typing import Any
 
 from conformance.bad_input import BadInput
 from conformance.engine import request as ask
-from conformance.ranks import Cluster, ForkServerClientFailed, NotRunnable, RunFailed
+from conformance.ranks import Cluster, ForkServerFailed, NotRunnable, RunFailed
 from reports.records import RecordError, RecordFile, read
 
 from ..charts import draw_timeline
 from ..charts.reporting import report
-from ..measure import records
+from ..measure import records, void
 from ..measure.rows import OK
 from ..measure.runner import PRELOAD
 from ..measure.trace import Iteration, as_trace, iterations_of, overlap, traced, typical
@@ -96,12 +96,12 @@ def _traced(cells: Sequence[Cell], specs: dict[str, str], limit_s: float) -> lis
             found = cluster.run(
                 traced, (cells, specs), world=first.world, subject=next(iter(specs.values()), "torch")
             ).values()
-        except (NotRunnable, ForkServerClientFailed, RunFailed) as error:
+        except (NotRunnable, ForkServerFailed, RunFailed) as error:
             raise Untraced(str(error).split("\n")[0]) from error
     for cell in cells:
-        gap = max(rank[cell.series].gap for rank in found)
-        if not gap <= 1:
-            raise Untraced(f"{cell.series} is void: its weights are {gap:.3g} times as far off as rounding allows")
+        why = void.by_result(max(rank[cell.series].gap for rank in found), "the worst parameter", 0, 0)
+        if why:
+            raise Untraced(f"{cell.series} is void: {why}")
     return [typical(cell, [rank[cell.series] for rank in found]) for cell in cells]
 
 

@@ -12,7 +12,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -25,7 +25,10 @@ from conformance.subjects import Unsupported, resolve
 from ..plan.axes import ALONE, OVERLAPPED, known_trouble
 from ..plan.cells import Cell, Group
 from ..workloads import Workload, load
+from . import void
 from .clock import Clock
+from .rows import OK, VOID
+from .samples import Samples
 from .trainer import Trainer, quietly
 from .verify import Expected, expected
 
@@ -49,23 +52,6 @@ class Order:
     block: int
     epoch: int
     seed: int = 0
-
-
-@dataclass
-class Samples:
-    """What one rank brings home of one variant. Lists hold one number a sample, in nanoseconds."""
-
-    status: str = "ok"  # ok · void · failed · not run
-    reason: str = ""
-    wall: list[int] = field(default_factory=list)
-    cpu: list[int] = field(default_factory=list)
-    device: list[int] = field(default_factory=list)
-    block: list[int] = field(default_factory=list)
-    warmup: list[int] = field(default_factory=list)
-    phases: dict[str, list[int]] = field(default_factory=dict)  # forward_wall, forward_cpu, … (unit step)
-    worst: float = 0.0  # gap to the oracle, in units of what is allowed
-    turns: int = 0  # that were verified
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 Tell = Callable[[str], None]
@@ -226,12 +212,9 @@ class _Bench:
             gap, name = self._answer(trainer.cell).gap(trainer.bare, place)
             samples.worst = max(samples.worst, gap)
             samples.turns += 1
-            if not gap <= 1 and samples.status == "ok":
-                samples.status = "void"
-                samples.reason = (
-                    f"rank {self.ctx.rank}, round {number}: {name} is {gap:.3g} times as far from what one process "
-                    "computes as rounding allows"
-                )
+            why = void.by_result(gap, name, self.ctx.rank, number)
+            if why and samples.status == OK:
+                samples.status, samples.reason = VOID, why
         self._watch_memory(series, before=False)
 
     def _turn(self, trainer: Trainer) -> Clock:

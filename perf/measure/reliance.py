@@ -19,6 +19,7 @@ from reports.records import RecordError, RecordFile, read
 from ..plan.axes import ALONE, OVERLAPPED
 from ..plan.cells import Cell
 from ..workloads import SPARSE
+from . import void
 
 ABOUT_S = 15.0  # what judging them takes on a quiet machine; kept free in a budget
 NO = "no"  # for --judged: measure without asking
@@ -52,7 +53,7 @@ class Judged:
         for each in self.broken:
             here = each.subject == cell.subject and each.backend in ("", cell.backend)
             if here and each.clause in wanted and not _elsewhere(each.scenario, cell.hook):
-                return f"relies on {each.clause}, which {each.subject} does not keep: {each.witness}"[:500]
+                return void.by_guarantee(each.clause, each.subject, each.witness)
         return ""
 
     def footer(self, cells: Iterable[Cell]) -> dict[str, object]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..plan.cells import Cell, Group
 from ..workloads import fingerprint
-
-if TYPE_CHECKING:
-    from .on_ranks import Samples
+from .samples import Samples
 
 Row = dict[str, Any]
 

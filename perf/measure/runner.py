@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from conformance.ranks import Cluster, Died, ForkServerClientFailed, Hung, NotRunnable, Raised, RankContext
+from conformance.ranks import Cluster, Died, ForkServerFailed, Hung, NotRunnable, Raised, RankContext
 
 from ..plan.cells import Cell, Group
 from . import traffic
@@ -106,7 +106,7 @@ class LocalRunner:
                 function, args, world=order.group.world, subject=subject, deadline_s=deadline_s,
                 stall_s=SILENCE_S, trace=trace,
             )  # fmt: skip
-        except (NotRunnable, ForkServerClientFailed) as error:
+        except (NotRunnable, ForkServerFailed) as error:
             return str(error)
 
     def close(self) -> None:

@@ -56,6 +56,12 @@ AXES: dict[str, Axis] = {
                      ("default", "best")),
 }  # fmt: skip
 
+
+def variant_defaults(**chosen: Any) -> dict[str, Any]:
+    """The axes that tell the variants of a group apart (but for the subject) at their defaults, or as ``chosen``."""
+    return {name: axis.default for name, axis in AXES.items() if not axis.shared and name != "subject"} | chosen
+
+
 UNEVEN = ("one_short", "linear", "halves", "zero_input")
 ALONE = ("local", "no_sync")  # every rank trains for itself
 OVERLAPPED = ("sequential", "interleaved", "reduce_scatter", "reduce_scatter_interleaved")

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import torch
 
-from perf.measure.on_ranks import traffic
-from perf.measure.on_ranks.clock import Clock
-from perf.measure.on_ranks.trace import _marks
+from perf.measure import traffic
+from perf.measure.clock import Clock
+from perf.measure.trace import _marks
 
 
 class Event:

@@ -11,9 +11,9 @@ import pytest
 
 from perf.analyse import bench
 from perf.analyse.ratio import slowest, time_of
-from perf.measure.on_ranks.rows import OK
-from perf.plan.planning.planning import Place, plan
-from perf.plan.planning.sweep import load
+from perf.measure.rows import OK
+from perf.plan.planning import Place, plan
+from perf.plan.sweep import load
 from reports.records import read
 
 REPLAYED = os.environ.get(bench.RECORD)

@@ -11,8 +11,8 @@ from conformance.__main__ import parser as suite
 from conformance.accelerator.streams import CASES
 from conformance.engine import request as ask
 from perf.__main__ import parser as harness
-from perf.measure.on_ranks.budget import duration
-from perf.plan.planning.sweep import load
+from perf.measure.budget import duration
+from perf.plan.sweep import load
 
 HERE = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ import pytest
 from perf.__main__ import main
 from perf.analyse.growth.costs import BUCKETS, PARAMETERS, RANKS, SKEW, series
 from perf.analyse.growth.laws import LINEAR, LOG, NONE
-from perf.plan.planning import sweep
+from perf.plan import sweep
 from perf.tests.made_up import record, rows
 from reports.records import Writer, read
 

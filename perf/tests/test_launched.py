@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.bad_input import BadInput
-from perf.measure.on_ranks.launched import Spot, spot
+from perf.measure.launched import Spot, spot
 from reports.records import read
 
 TORCHRUN = {

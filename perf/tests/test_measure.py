@@ -2,10 +2,10 @@
 
 import pytest
 
-from perf.measure.on_ranks.on_ranks import Order
-from perf.measure.on_ranks.runner import Limit, LocalRunner
-from perf.plan.planning.planning import Place, plan
-from perf.plan.planning.sweep import _checked
+from perf.measure.on_ranks import Order
+from perf.measure.runner import Limit, LocalRunner
+from perf.plan.planning import Place, plan
+from perf.plan.sweep import _checked
 
 SWEEP = _checked("mine", {"cells": [{"workload": "embedding"}], "block": 2}, "mine")
 

@@ -4,9 +4,9 @@ import pytest
 
 from conformance.bad_input import BadInput
 from perf.__main__ import main
-from perf.plan.planning import sweep as sweeps
-from perf.plan.planning.only import narrowed
-from perf.plan.planning.planning import Place, plan
+from perf.plan import sweep as sweeps
+from perf.plan.only import narrowed
+from perf.plan.planning import Place, plan
 from reports.records import read
 
 CELLS = [

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.bad_input import BadInput
-from perf.measure.on_ranks.budget import Budget, duration
-from perf.plan.planning import sweep as sweeps
-from perf.plan.planning.axes import AXES, pointless
-from perf.plan.planning.backends import place_of
-from perf.plan.planning.planning import MOST_VARIANTS, Place, estimate, plan, seconds
+from perf.measure.budget import Budget, duration
+from perf.plan import sweep as sweeps
+from perf.plan.axes import AXES, pointless
+from perf.plan.backends import place_of
+from perf.plan.cells import Cell
+from perf.plan.planning import MOST_VARIANTS, Place, estimate, plan, seconds
 
 CPU = lambda _world: Place("gloo", "cpu")  # noqa: E731
 
@@ -198,3 +199,14 @@ def test_a_backend_that_cannot_be_had_is_refused(monkeypatch):
         place_of("glo", 2)
     assert [place_of("auto", 2)(size).backend for size in (1, 2)] == ["nccl", "gloo"]
     assert place_of("gloo", 2)(1).backend == "gloo"
+
+
+@pytest.mark.parametrize("name", [name for name in AXES if name != "subject"])
+def test_cells_that_differ_on_an_axis_have_different_series(name):
+    """An axis that a cell or its name leaves out would merge what was measured apart."""
+    assert {field.name for field in dataclasses.fields(Cell)} == {*AXES, "backend", "device", "copy"}
+    usual = {key: axis.default for key, axis in AXES.items()} | {"world": 2, "skew": "linear", "subject": "impl"}
+    cell = Cell(**usual, backend="gloo", device="cpu")
+    values = AXES[name].values or (1, 3)
+    series = {dataclasses.replace(cell, **{name: value}).series for value in values if value != "auto"}
+    assert len(series) == len([value for value in values if value != "auto"])

@@ -8,11 +8,11 @@ import pytest
 from conformance.bad_input import BadInput
 from conformance.clauses import load as catalogue
 from perf.__main__ import main
-from perf.measure.on_ranks import reliance
-from perf.measure.on_ranks.reliance import Broken, Judged, judged_before, judged_now, relied_on
-from perf.plan.planning import sweep
-from perf.plan.planning.backends import place_of
-from perf.plan.planning.planning import plan
+from perf.measure import reliance
+from perf.measure.reliance import Broken, Judged, judged_before, judged_now, relied_on
+from perf.plan import sweep
+from perf.plan.backends import place_of
+from perf.plan.planning import plan
 from reports.records import read
 from reports.simulate.made_rows import conformance_rows, write
 

@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 
-from perf.measure.on_ranks.sensitivity import cases, even, expectation, mistakes, rounding, stale, train
+from perf.measure.sensitivity import cases, even, expectation, mistakes, rounding, stale, train
 
 MARGIN = 3.0  # below 1 / MARGIN of what is allowed, and above MARGIN times that
 WORLDS, FEW = range(1, 17), (3, 8)

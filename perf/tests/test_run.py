@@ -13,8 +13,8 @@ import pytest
 
 from perf.__main__ import main
 from perf.commands import run
-from perf.measure.on_ranks import records, runner
-from perf.measure.on_ranks.rows import blank
+from perf.measure import records, runner
+from perf.measure.rows import blank
 from reports.records import read
 
 SWEEP = """

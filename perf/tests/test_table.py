@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console
 
 from perf.analyse.table import against, in_order, main_table
-from perf.measure.on_ranks.rows import blank
-from perf.plan.planning.planning import Place, plan
-from perf.plan.planning.sweep import _checked
+from perf.measure.rows import blank
+from perf.plan.planning import Place, plan
+from perf.plan.sweep import _checked
 
 CELLS = [{"workload": "mlp", "strategy": ["plain", "join"]}, {"workload": "mlp", "hook": "local"}]
 

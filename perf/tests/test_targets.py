@@ -13,7 +13,7 @@ from perf.analyse.targets.evidence import Part, corrected, gathered
 from perf.analyse.targets.lines import LINES
 from perf.analyse.targets.printing import Judged, as_markdown, judged
 from perf.analyse.targets.verdicts import CANNOT_TELL, MISSED, NOT_MEASURED, REACHED, Target, worst
-from perf.plan.planning import sweep
+from perf.plan import sweep
 from perf.tests.made_up import record, rows
 from reports.records import Writer, read
 

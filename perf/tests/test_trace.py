@@ -8,10 +8,10 @@ import pytest
 from perf.__main__ import main
 from perf.commands.chart import closing
 from perf.commands.trace import telling
-from perf.measure.on_ranks import trace
-from perf.measure.on_ranks.memory import highest
-from perf.measure.on_ranks.trace import Span, Traced
-from perf.plan.planning.cells import Cell
+from perf.measure import trace
+from perf.measure.memory import highest
+from perf.measure.trace import Span, Traced
+from perf.plan.cells import Cell
 from perf.tests.made_up import record, rows
 from perf.workloads import load
 

@@ -7,9 +7,9 @@ import pytest
 from conformance.bad_input import BadInput
 from conformance.ranks import Event
 from perf.__main__ import main
-from perf.measure.on_ranks import extras as beside
-from perf.measure.on_ranks.traffic import KEPT, host_calls, sent_bytes
-from perf.plan.planning import sweep
+from perf.measure import extras as beside
+from perf.measure.traffic import KEPT, host_calls, sent_bytes
+from perf.plan import sweep
 from reports.records import read
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from perf.measure.on_ranks.verify import expected, flat, row_of
-from perf.plan.planning.cells import Cell
+from perf.measure.verify import expected, flat, row_of
+from perf.plan.cells import Cell
 from perf.workloads import KNOWN, SIZES, SPARSE, fingerprint, load
 
 CPU = torch.device("cpu")

@@ -12,6 +12,7 @@ from typing import Any
 from reports.records import RecordFile
 
 from ...measure.rows import OK, Row
+from ...plan.axes import variant_defaults
 from ...workloads import COUNTS
 from ..board import Board, Measured, board
 from ..intervals import Rounds, of_median
@@ -101,11 +102,7 @@ def _shared(made: Board, cores: int) -> tuple[str, str]:
 
 
 def _plain(group: Measured, subject: str, cap: float, **axes: Any) -> Row | None:
-    whole = {
-        "hook": "none", "strategy": "plain", "zero": "off", "bucket_view": False, "shard_buckets": False,
-        "settings": "default", "subject": subject, "cap_mib": cap, **axes,
-    }  # fmt: skip
-    row = group.one(**whole)
+    row = group.one(**variant_defaults(subject=subject, cap_mib=cap, **axes))
     return row if row is not None and row["status"] == OK else None
 
 

@@ -10,15 +10,11 @@ from typing import Any
 from reports.records import RecordFile
 
 from ...measure.rows import OK, Row
+from ...plan.axes import variant_defaults
 from ..board import Board, Measured, board
 from ..intervals import Interval
 from ..signs import standing
 from .verdicts import CANNOT_TELL, NOT_MEASURED, Target
-
-_PLAIN = {
-    "hook": "none", "strategy": "plain", "zero": "off", "cap_mib": 0.0, "bucket_view": False, "shard_buckets": False,
-    "settings": "default",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class Cells:
             raise Missing(f"no cells of {self.words}")
         troubles: list[str] = []
         for group in self.groups:
-            rows = [group.one(**{**_PLAIN, **axes}) for axes in wanted]
+            rows = [group.one(**variant_defaults(**axes)) for axes in wanted]
             found = [row for row in rows if row is not None and row["status"] == OK]
             if len(found) == len(rows):
                 return found, group.noise

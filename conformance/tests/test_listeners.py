@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from conformance.ranks.agent_group import _arrivals, _door, connect
+from conformance.ranks.agent_group import _arrivals, _listener, connect
 from conformance.ranks.place import Place, listening
 
 from .test_torchrun import free_port
@@ -25,19 +25,19 @@ def is_reached(host, port):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_the_door_for_agents_on_this_machine_is_not_open_to_others(address):
-    with _door(place(address)) as door:
-        assert door.getsockname()[0] in ("127.0.0.1", "::1")
+def test_the_listener_for_agents_on_this_machine_is_not_open_to_others(address):
+    with _listener(place(address)) as listener:
+        assert listener.getsockname()[0] in ("127.0.0.1", "::1")
 
 
-def test_the_door_never_opens_at_all_addresses_where_the_launchers_is_not_ours():
+def test_the_listener_never_opens_at_all_addresses_where_the_launchers_is_not_ours():
     """192.0.2.1 is nobody's: it is kept for documents."""
     try:
-        door = listening("192.0.2.1", 0)
+        listener = listening("192.0.2.1", 0)
     except OSError:  # no way leads there from here
         return
-    with door:
-        assert door.getsockname()[0] not in ("0.0.0.0", "::", "192.0.2.1")
+    with listener:
+        assert listener.getsockname()[0] not in ("0.0.0.0", "::", "192.0.2.1")
 
 
 needs_loopback_net = pytest.mark.skipif(
@@ -68,6 +68,6 @@ def test_the_token_is_gone_from_the_store_once_all_agents_are_in():
     members = _arrivals(driver, store)
     agent.join(60)
     assert [member.rank for member in members] == [1]
-    assert not store.check(["door"])
+    assert not store.check(["listener"])
     for end in [*agents, *(member.agent for member in members)]:
         end.close()

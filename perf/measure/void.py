@@ -1,0 +1,39 @@
+"""When a cell is void, and why: its result is not the oracle's, or its subject breaks a guarantee that it relies on.
+
+A void cell has no time and fails the command. The first reason is found on the ranks after every turn, from the gap that
+``verify`` measures; the second before anything is measured, from what ``reliance`` has read of the suite's judgement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from .rows import VOID, Row
+
+_BROKEN = "relies on "
+
+
+def by_result(gap: float, worst: str, rank: int, number: int) -> str:
+    """Why a turn makes its cell void; empty if the result is right. ``gap`` is in units of what rounding may do."""
+    if gap <= 1:
+        return ""
+    return (
+        f"rank {rank}, round {number}: {worst} is {gap:.3g} times as far from what one process computes as rounding "
+        "allows"
+    )
+
+
+def by_guarantee(clause: str, subject: str, witness: str) -> str:
+    """Why a subject's broken guarantee makes a cell void."""
+    return f"{_BROKEN}{clause}, which {subject} does not keep: {witness}"[:500]
+
+
+def sentences(rows: Iterable[Row]) -> Iterator[str]:
+    """What to say of the void ones among these rows, each reason once."""
+    reasons = (str(row["reason"]) for row in rows if row["status"] == VOID)
+    why = Counter(reason.split(": ")[0] if reason.startswith(_BROKEN) else "" for reason in reasons)
+    for reason, count in why.items():
+        cells = "1 cell is" if count == 1 else f"{count} cells are"
+        said = reason.replace("relies on", "it relies on" if count == 1 else "they rely on")
+        yield f"{cells} void: {said or 'the result is not what one process computes'}"
