@@ -1,7 +1,7 @@
 """When a cell is void, and why: its result is not the oracle's, or its subject breaks a guarantee that it relies on.
 
-A void cell has no time and fails the command. The first reason is found on the ranks after every turn, from the gap that
-``verify`` measures; the second before anything is measured, from what ``reliance`` has read of the suite's judgement.
+A void cell has no time and fails the command. The first reason is found on the ranks after every turn, from the gap
+that ``verify`` measures; the second before anything is measured, from what ``reliance`` reads of the suite's judgement.
 """
 
 from __future__ import annotations
