@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     clauses.add_argument("--select", default="*", metavar="PATTERNS", help="clause ids, e.g. 'JOIN-*,DDP-001'")
     show = commands.add_parser("show", help="print one clause with its checks, and run its example")
     show.add_argument("clause", metavar="CLAUSE", help="e.g. JOIN-025")
-    show.add_argument("--no-story", action="store_true", help="do not run the clause's example, where it has one")
+    show.add_argument("--no-example", action="store_true", help="do not run the clause's example, where it has one")
     repro = commands.add_parser("repro", help="write a script that shows a listed break, and a text to file upstream")
     repro.add_argument("clause", metavar="CLAUSE", help="one with a listed deviation of torch, e.g. ZERO-022")
     repro.add_argument("--subject", default="torch", metavar="NAME", help="whose break (default and only: torch)")

@@ -52,7 +52,7 @@ def write(console: Console, judgement: Judgement, catalogue: Catalogue) -> None:
     _listed(console, judgement)
     _reasons(console, judgement)
     _stale(console, judgement)
-    _summary(console, judgement)
+    _summary(console, judgement, catalogue)
 
 
 # --- the matrix -------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def _stale(console: Console, judgement: Judgement) -> None:
         console.print(Text(sentence), soft_wrap=True)
 
 
-def _summary(console: Console, judgement: Judgement) -> None:
+def _summary(console: Console, judgement: Judgement, catalogue: Catalogue) -> None:
     console.print()
     if judgement.extent:
         console.print(judgement.extent)
@@ -216,7 +216,15 @@ def _summary(console: Console, judgement: Judgement) -> None:
         limit = judgement.at_limit(subject)
         if limit:
             parts[0] += Text(f" ({limit} at a limit)")
-        console.print(Text(f"{subject}: {sum(counts.values())} clauses: ", style="bold") + Text(", ").join(parts))
+        total = sum(counts.values())
+        head = f"{subject}: {total} clause{'' if total == 1 else 's'}: "
+        console.print(Text(head, style="bold") + Text(", ").join(parts))
+    undecidable = [clause.id for clause in catalogue if not clause.testable]
+    if undecidable and {clause.id for clause in catalogue} <= {*judgement.clauses, *undecidable}:
+        console.print(
+            f"The catalogue has {len(list(catalogue))} clauses. No run can decide {' and '.join(undecidable)}: "
+            "`make clauses` says why."
+        )
     if not judgement.decided and not judgement.interrupted:
         console.print(
             "[bold red]Nothing was decided:[/] every case is unsupported or not run, for the reasons above, and no "
