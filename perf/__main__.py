@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf run | list | show | table | laws | compare | trace | chart``."""
+"""The command line: ``python -m perf run | list | show | export | table | laws | compare | trace | chart``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,24 @@ SLOWER = """exit status:
   0   nothing in B is clearly slower
   1   a slow-down: its interval is clear of 1, more than chance does among so many series
   2   what was asked for cannot be had; or there are too few runs to tell anything"""
+EXPORTS = """Records as one tidy table: a row for each cell, or with --samples for each sample and rank of each phase.
+Every row says which record, series and group it is of, and has the value of every axis."""
+COLUMNS = """columns, with their units (_ns, _mib, _bytes, _per_s) in the names; what a cell does not have is empty:
+  record, commit       the file, and the commit that it was measured at
+  series, group        a cell's name; only cells of one group of one record were measured side by side
+  workload … copy      the axes (`python -m perf list`); copy 2 is a cell that was measured once more
+  status, reason       ok, void, failed, hung or not run, and why; only what is ok has times
+of cells:
+  rounds, time_ns      how many rounds, and the median over them of the slowest rank; on a GPU by its events
+  cpu_ns               the same of the main thread's time on the processor, of the busiest rank
+  gap_of_allowed       how far from what one process computes, over what rounding may do: up to 1 is right
+  noise                share by which a cell differs from itself; noise_ratio_…: that comparison
+  bus_bytes, exposed_ns, bound_ns, host_ns_per_parameter …    derived figures, ends of intervals as _low_ns, _high_ns
+  min_wait_ns, max_wait_ns, max_peak_bytes …                  figures by rank, their least and their most
+of samples:
+  phase                all (the whole sample), forward, backward, step, or warmup, which has no rounds
+  sample, rank, round  numbered from 0; variants of a group with the same round were measured in turn
+  wall_ns, cpu_ns, device_ns    empty where that clock was not read"""
 TABLES = "Every target for ours against torch's, from records of the sweep impl-vs-torch."
 LAWS = "How costs grow with ranks, parameters, buckets and skew: laws fitted and expected, from the sweep growth."
 TRACES = "Trace one iteration of up to four variants, of a RECORD or of those that the options name."
@@ -31,7 +49,7 @@ TRACES = "Trace one iteration of up to four variants, of a RECORD or of those th
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m perf", description="Measure Join, DDP, ZeRO and their overlap.")
     commands = top.add_subparsers(
-        dest="command", required=True, metavar="run | list | show | table | laws | compare | trace | chart"
+        dest="command", required=True, metavar="run | list | show | export | table | laws | compare | trace | chart"
     )
     _run(commands.add_parser(
         "run", help="measure a sweep", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -39,6 +57,10 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("list", help="sweeps, workloads and axes")
     show = commands.add_parser("show", help="print a record's main table")
     show.add_argument("record", metavar="RECORD", help="a .jsonl file, or its .part while it is being written")
+    _export(commands.add_parser(
+        "export", help="records as tidy tables, for pandas, R or a spreadsheet", description=EXPORTS, epilog=COLUMNS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ))  # fmt: skip
     _reports(commands)
     _compare(commands.add_parser(
         "compare", help="two records, commits or subjects", description=COMPARES, epilog=SLOWER,
@@ -49,6 +71,14 @@ def parser() -> argparse.ArgumentParser:
     chart.add_argument("records", metavar="FILE", nargs="+", help="records (.jsonl) and traces (.trace.json)")
     chart.add_argument("--out", default="out/perf/charts", metavar="FOLDER", help="(default: %(default)s)")
     return top
+
+
+def _export(export: argparse.ArgumentParser) -> None:
+    export.add_argument("records", metavar="RECORD", nargs="+", help="a .jsonl or .part file; several make one table")
+    forms = "json: a list of objects; parquet: needs pyarrow, and --out (default: %(default)s)"
+    export.add_argument("--form", default="csv", choices=["csv", "json", "parquet"], help=forms)
+    export.add_argument("--samples", action="store_true", help="every sample of every rank instead of every cell")
+    export.add_argument("--out", default="", metavar="FILE", help="(default: standard output; .csv.gz packs)")
 
 
 def _reports(commands: Any) -> None:
@@ -117,6 +147,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.run import run as command
         case "list":
             from .commands.list import listed as command
+        case "export":
+            from .commands.export import exported as command
         case "compare":
             from .commands.compare import compared as command
         case "table":

@@ -130,15 +130,16 @@ def runs(
 
 def _sides(records: Sequence[RecordFile], beside: str) -> dict[tuple[str, str], list[float]]:
     """A number for each run, by series and the workload's fingerprint: another workload of the same name is another."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for record in records:
-        of_run: dict[tuple[str, str], list[float]] = {}
-        for rows in by_group(record.rows).values():
-            for row in rows:
-                of_run.setdefault((row["series"], row["workload_hash"]), []).extend(_times(row, rows, beside))
-        for key, times in of_run.items():
-            found.setdefault(key, []).extend([median(times)] if times else [])
-    return {key: figures for key, figures in found.items() if figures}
+    import pandas as pd
+
+    times = pd.DataFrame(
+        [(row["series"], row["workload_hash"], run, time) for run, record in enumerate(records)
+         for rows in by_group(record.rows).values() for row in rows for time in _times(row, rows, beside)],
+        columns=["series", "workload_hash", "run", "time"],
+    )  # fmt: skip
+    medians = times.groupby(["series", "workload_hash", "run"], sort=False)["time"].median()
+    by_series = medians.groupby(["series", "workload_hash"], sort=False)
+    return {(str(series), str(fingerprint)): list(found) for (series, fingerprint), found in by_series}
 
 
 def _times(row: Row, rows: Sequence[Row], beside: str) -> list[float]:

@@ -6,9 +6,10 @@ library costs that does not communicate); a group without one has those figures 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..measure.rows import OK, Row
 from ..plan.axes import ALONE
@@ -16,6 +17,9 @@ from ..plan.cells import Cell
 from ..workloads import SPARSE
 from .intervals import Interval, Rounds, of_difference
 from .ratio import by_round, median_ns, time_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def floor_of(row: Row, rows: Sequence[Row], hook: str = "local") -> Row | None:
@@ -87,16 +91,15 @@ def _host_ns(row: Row) -> float:
 
 def bound(row: Row, floor: Row) -> Rounds:
     """The analytic bound of a sample, round by round: the sum over iterations of the slowest active rank's own time."""
-    return {number: _slowest_sum(costs, _trained(row, floor)) for number, costs in _own_costs(floor).items()}
+    trained = _trained(row, floor)
+    return {number: _slowest_sum(costs, trained) for number, *costs in _own_costs(floor).itertuples()}
 
 
 def waits_ns(row: Row, floor: Row) -> list[float]:
     """How long each rank takes beyond its own arithmetic: it waits, communicates, or serves the library."""
-    costs = list(_own_costs(floor).values())
-    trained = _trained(row, floor)
-    times = row[time_of(row)]
-    own = [statistics.median(cost[rank] for cost in costs) * count for rank, count in enumerate(trained)]
-    return [statistics.median(sample[rank] for sample in times) - own[rank] for rank in range(len(trained))]
+    own = _own_costs(floor).median().mul(list(_trained(row, floor)))
+    waits: list[float] = (_by_rank(row).median() - own).tolist()
+    return waits
 
 
 def _trained(row: Row, floor: Row) -> tuple[int, ...]:
@@ -105,19 +108,17 @@ def _trained(row: Row, floor: Row) -> tuple[int, ...]:
     return cell.trained(max(floor["derived"]["iterations"])) if cell.unit == "epoch" else (1,) * cell.world
 
 
-def _own_costs(floor: Row) -> dict[int, list[float]]:
+def _own_costs(floor: Row) -> pd.DataFrame:
     """An iteration's time of every rank for itself, in each round; 0 for a rank without inputs."""
     counts = floor["derived"]["iterations"] if floor["unit"] == "epoch" else [1] * floor["axes"]["world"]
-    rounds: dict[int, list[Sequence[int]]] = {}
-    for number, sample in zip(floor["block"], floor[time_of(floor)], strict=True):
-        rounds.setdefault(number, []).append(sample)
-    return {
-        number: [
-            statistics.median(sample[rank] for sample in samples) / count if count else 0.0
-            for rank, count in enumerate(counts)
-        ]
-        for number, samples in rounds.items()
-    }
+    return _by_rank(floor).groupby(floor["block"], sort=False).median().div([count or math.inf for count in counts])
+
+
+def _by_rank(row: Row) -> pd.DataFrame:
+    """The times that count: a line for each sample, a column for each rank."""
+    import pandas as pd
+
+    return pd.DataFrame(row[time_of(row)])
 
 
 def _slowest_sum(costs: Sequence[float], trained: Sequence[int]) -> float:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from ..measure.rows import OK, Row
 from ..plan.cells import Cell
-from .table import by_group
 
 _MIB = 2**20
 
@@ -30,23 +29,22 @@ _COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def figures_table(rows: Sequence[Row]) -> Table | None:
     """Every sound cell with at least one figure; None if there is none. Columns that would be empty are left out."""
-    found = {
-        name: [(Cell(**row["axes"]).variant, [told(row["derived"]) for told in _COLUMNS.values()]) for row in group
-               if row["status"] == OK and row["axes"]["copy"] == 1]
-        for name, group in by_group(rows).items()
-    }  # fmt: skip
-    found = {name: lines for name, lines in found.items() if any(any(words) for _, words in lines)}
-    if not found:
+    import pandas as pd
+
+    sound = [row for row in rows if row["status"] == OK and row["axes"]["copy"] == 1]
+    words = pd.DataFrame([{name: told(row["derived"]) or None for name, told in _COLUMNS.items()} for row in sound])
+    words = words.dropna(axis="columns", how="all")
+    if words.empty:
         return None
-    kept = [at for at in range(len(_COLUMNS)) if any(words[at] for lines in found.values() for _, words in lines)]
     table = Table(box=None, pad_edge=False, show_edge=False)
     table.add_column("cell", no_wrap=True)
-    for at in kept:
-        table.add_column(list(_COLUMNS)[at], justify="right", overflow="fold")
-    for name, lines in found.items():
-        table.add_row(Text(name, style="bold"))
-        for variant, words in lines:
-            table.add_row(Text(f"  {variant}"), *(Text(words[at]) for at in kept))
+    for heading in words:
+        table.add_column(str(heading), justify="right", overflow="fold")
+    for name, mine in words.groupby([row["group"] for row in sound], sort=False):
+        if mine.notna().any(axis=None):
+            table.add_row(Text(str(name), style="bold"))
+            for place, *cell in mine.fillna("").itertuples():
+                table.add_row(Text(f"  {Cell(**sound[place]['axes']).variant}"), *map(Text, cell))
     return table
 
 

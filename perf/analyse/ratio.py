@@ -91,6 +91,12 @@ def median_ns(row: Row) -> float:
     return statistics.median(rounds.values()) if rounds else math.nan
 
 
+def cpu_ns(row: Row) -> float:
+    """The main thread's time on the processor, of the busiest rank, median over rounds; NaN without samples."""
+    rounds = by_round(row, row["cpu_ns"])
+    return statistics.median(rounds.values()) if rounds else math.nan
+
+
 def ratio(first: Row, second: Row) -> Ratio:
     """The first cell against the second; both must be of one group of one run."""
     return paired(by_round(first), by_round(second))

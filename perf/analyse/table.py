@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from ..measure.rows import NOT_RUN, OK, Row
 from ..plan.cells import Cell
 from ..wording import counted
 from . import noise
-from .ratio import Ratio, by_round, median_ns, ratio
+from .ratio import Ratio, cpu_ns, median_ns, ratio
 from .signs import correlation
 
 _LEAST_WIDTH = 160  # columns squeezed into a narrow window, or into the 80 of a pipe, cannot be read
@@ -97,7 +96,7 @@ def lines(rows: Sequence[Row]) -> Iterator[_Line]:
         other = against(row, rows)
         beside = Cell(**other["axes"]).variant if other is not None else ""
         found = ratio(row, other) if other is not None else None
-        yield _Line(name, _ms(median_ns(row)), _ms(_cpu_ns(row)), found, machine, beside)
+        yield _Line(name, _ms(median_ns(row)), _ms(cpu_ns(row)), found, machine, beside)
 
 
 def main_table(rows: Sequence[Row]) -> Table:
@@ -127,11 +126,6 @@ def main_table(rows: Sequence[Row]) -> Table:
 
 def _plain(word: str) -> Any:
     return Text(word)
-
-
-def _cpu_ns(row: Row) -> float:
-    """The main thread's time on the processor, of the busiest rank, median over rounds."""
-    return statistics.median(by_round(row, row["cpu_ns"]).values())
 
 
 def _ms(nanoseconds: float) -> str:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..analyse.board import Board
-from ..measure.rows import OK, Row
+from ..measure.rows import OK
 from . import style
 from .undrawable import Undrawable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TITLE = "How much memory does a rank need?"
 _MODES = {"off": ("local optimizer", ""), "on": ("ZeRO", "//"), "views": ("ZeRO, bucket views", "..")}
 _MIB = 2**20
 _MOST_PANELS = 3
 
-Bars = dict[tuple[str, str], dict[int, Row]]  # rows by world, of each subject and mode
+_SHOWN = "optimizer == 'adam' and unit == 'step' and hook == 'none' and strategy == 'plain' and copy == 1"
 
 
 def draw(made: Board) -> Any:
-    panels = dict(list(_panels(made).items())[:_MOST_PANELS])
+    panels = list(_shown(made).groupby("workload", sort=False))[:_MOST_PANELS]
     if not panels:
         raise Undrawable("no optimizer with a state was measured (sweeps default and zero-memory have adam)")
-    rows = [row for bars in panels.values() for by_world in bars.values() for row in by_world.values()]
+    rows = [made.rows[at] for _, cells in panels for at in cells.index]
     peaks = any("peak_bytes" in row["derived"] for row in rows)
     caption = made.caption(
         "Of the rank that needs most. Solid: the optimizer's state (Adam)."
@@ -30,41 +33,37 @@ def draw(made: Board) -> Any:
         rows,
     )  # fmt: skip
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=2.9, legend_lines=2)
-    for axis, (workload, bars) in zip(axes, panels.items(), strict=True):
-        _panel(axis, bars, made.subjects)
+    for axis, (workload, cells) in zip(axes, panels, strict=True):
+        _panel(axis, cells, made)
         axis.set_title(workload)
     axes[0].set_ylabel("memory of a rank, MiB")
     style.legend(figure, axes, columns=3)
     return figure
 
 
-def _panels(made: Board) -> dict[str, Bars]:
-    found: dict[str, Bars] = {}
-    for group in made.groups:
-        if group.axes["optimizer"] != "adam" or group.axes["unit"] != "step":
-            continue
-        for row in group.find(hook="none", strategy="plain"):  # of any bucket cap: it changes nothing here
-            key = row["subject"], row["axes"]["zero"]
-            found.setdefault(group.axes["workload"], {}).setdefault(key, {}).setdefault(group.axes["world"], row)
-    sound = {
-        workload: bars
-        for workload, bars in found.items()
-        if any(row["status"] == OK for by_world in bars.values() for row in by_world.values())
-    }
-    several = {workload: bars for workload, bars in sound.items() if any(len(worlds) > 1 for worlds in bars.values())}
-    return several or sound
+def _shown(made: Board) -> pd.DataFrame:
+    """The labels of the cells that are drawn, of any bucket cap: it changes nothing here."""
+    from ..analyse.frames import labels
+
+    found = labels(made.rows).query(_SHOWN).drop_duplicates(["workload", "subject", "zero", "world"])
+    sound = found.groupby("workload").filter(lambda mine: (mine["status"] == OK).any())
+    several = sound.groupby("workload").filter(lambda mine: mine.value_counts(["subject", "zero"]).max() > 1)
+    return sound if several.empty else several
 
 
-def _panel(axis: Any, bars: Bars, subjects: list[str]) -> None:
-    worlds = sorted({world for by_world in bars.values() for world in by_world})
+def _panel(axis: Any, mine: pd.DataFrame, made: Board) -> None:
+    rows, subjects, worlds = made.rows, made.subjects, sorted(mine["world"].unique())
+    bars = sorted(
+        set(zip(mine["subject"], mine["zero"], strict=True)),
+        key=lambda bar: (list(_MODES).index(bar[1]), subjects.index(bar[0])),
+    )
     wide = 0.8 / len(bars)
-    order = sorted(bars, key=lambda key: (list(_MODES).index(key[1]), subjects.index(key[0])))
-    for number, (subject, mode) in enumerate(order):
-        by_world = bars[subject, mode]
+    for number, (subject, mode) in enumerate(bars):
         name, hatch = _MODES[mode]
         colour = style.subject_look(subject, subjects)["color"]
-        for world, row in by_world.items():
-            place = worlds.index(world) + (number - (len(bars) - 1) / 2) * wide
+        cells = mine.index[(mine["subject"] == subject) & (mine["zero"] == mode)]
+        for row in (rows[at] for at in cells):
+            place = worlds.index(row["axes"]["world"]) + (number - (len(bars) - 1) / 2) * wide
             if row["status"] != OK:
                 style.void(axis, place, f"{subject}: {row['status']}")
                 continue

@@ -10,15 +10,12 @@ from .tables import csv_text
 
 def otava_csv(judged: JudgedHistory, machine: Machine) -> str:
     """``time``, ``night``, ``commit``, then the value of every current series; empty where a night has none."""
-    series = _measured(judged, machine)
-    values = [{point.night: point.value for point in one.points} for one in series]
-    rows = []
-    for night in machine.nights:
-        told = [each.get(night.name) for each in values]
-        if night.status != "missed" and any(value is not None for value in told):
-            numbers = ["" if value is None else f"{value:.7g}" for value in told]
-            rows.append([night.time, night.name, night.commit, *numbers])
-    return csv_text(["time", "night", "commit", *(one.key for one in series)], rows)
+    import pandas as pd
+
+    values = {one.key: {point.night: point.value for point in one.points} for one in _measured(judged, machine)}
+    nights = [(night.time, night.name, night.commit) for night in machine.nights if night.status != "missed"]
+    measured = pd.DataFrame(values, dtype=float).dropna(how="all")
+    return csv_text(pd.DataFrame(nights, columns=["time", "night", "commit"]).join(measured, on="night", how="inner"))
 
 
 def otava_config(judged: JudgedHistory, files: dict[str, str]) -> str:

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..judging import JudgedHistory
 from .views import VIEWS, Row, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would calculate, coming from a name or a note
 
 
 def as_csv(judged: JudgedHistory, view: str) -> str:
-    """Nested values are JSON in their cell; a text that spreadsheets take for a formula gets a ``'`` before it."""
-    rows = list(VIEWS[view](judged))
-    return csv_text(list(rows[0]) if rows else [], ([_cell(value) for value in row.values()] for row in rows))
+    """Nested values are JSON in their cell; nothing in a name or a note is a formula."""
+    import pandas as pd
+
+    return csv_text(pd.DataFrame(VIEWS[view](judged), dtype=object).map(_cell))
 
 
-def csv_text(header: list[str], rows: Iterable[list[str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
+def csv_text(frame: pd.DataFrame) -> str:
+    """A frame without its index; floats to seven digits, nothing where there is no value."""
+    return frame.to_csv(index=False, lineterminator="\n", float_format="%.7g")
+
+
+def inert(text: str) -> str:
+    """A text with a ``'`` before it if a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _cell(value: Any) -> str:
-    text = plain(value)
-    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
+    return inert(value) if isinstance(value, str) else plain(value)
 
 
 def as_json(judged: JudgedHistory, view: str) -> str:

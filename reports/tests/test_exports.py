@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from reports.__main__ import main
 from reports.exports import FORMS, VIEWS, export, export_all
-from reports.exports.otava import otava_config
+from reports.exports.otava import otava_config, otava_csv
 from reports.findings import Urgency, findings
 from reports.judging import judge
 from reports.simulate.made_histories import HOSTILE, hostile, plain
@@ -106,6 +107,11 @@ def test_otava_gets_a_row_for_each_night_that_measured_and_a_column_for_each_ser
     assert any(row[keys[0]] for row in table)
     config = otava_config(judged, {machine.name: "it.csv"})
     assert all(f'column: "{key}"' in config for key in keys)
+
+
+def test_otava_gets_an_empty_table_of_a_machine_that_measured_nothing(judged):
+    (machine,) = judged.machines
+    assert otava_csv(replace(judged, series=[]), machine) == "time,night,commit\n"
 
 
 def test_the_badge_says_how_many_alarms(judged):
