@@ -30,6 +30,7 @@ _ABORTED = "a group whose peer stays away can be aborted, and the process goes o
 
 def find(book: Book, backend: str, world: int) -> None:
     """One failure after the other, each on fresh ranks."""
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")  # else a process sleeps for a minute before it ends
     with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_LIMIT_S, most_times=1.0) as cluster:
         run = functools.partial(cluster.run, world=world, subject="impl", group_timeout_s=_TIMEOUT_S)
         book.once(_WHO, lambda: _named(run(raising)))

@@ -54,7 +54,8 @@ def _page(here: Here, rows: Sequence[Row], said: str, commit: str, time: str) ->
     return _environment().get_template("gpu.html.j2").render(
         facts=here.facts, rows=rows, paragraph=said, rehearsed=here.rehearsed, commit=commit, time=time,
         counts={outcome.value: count for outcome, count in counts.items() if count},
-        timelines=[path.relative_to(here.out) for path in sorted(here.out.glob("trace/**/timeline.*"))],
+        timelines=[path.relative_to(here.out) for path in sorted(here.out.glob("trace/**/timeline.*"))
+                   if path.suffix != ".png"],  # the same as the SVG
     )  # fmt: skip
 
 
@@ -64,8 +65,14 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    made.filters |= {"typed": _typed, "number": _number, "slug": lambda text: str(text).replace(" ", "-")}
+    made.filters |= {"typed": _typed, "number": _number, "told": _told}
+    made.filters["slug"] = lambda text: str(text).replace(" ", "-")
     return made
+
+
+def _told(outcome: str, rehearsed: bool) -> str:
+    """A rehearsal proves nothing."""
+    return {"proved": "worked", "disproved": "found something broken"}.get(outcome, outcome) if rehearsed else outcome
 
 
 def _typed(command: Sequence[str]) -> str:
