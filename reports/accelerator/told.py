@@ -14,6 +14,10 @@ _FIGURES = ("step", "host time", "launches", "synchronisations")
 
 
 def paragraph(facts: Facts, rows: Sequence[Row], *, rehearsed: bool) -> str:
+    return " ".join(sentences_of(facts, rows, rehearsed=rehearsed))
+
+
+def sentences_of(facts: Facts, rows: Sequence[Row], *, rehearsed: bool) -> list[str]:
     """Which machine, what is proved, what is not so, what nobody knows, and the figures that matter most."""
     if rehearsed:
         return _rehearsal(facts, rows)
@@ -24,10 +28,10 @@ def paragraph(facts: Facts, rows: Sequence[Row], *, rehearsed: bool) -> str:
     sentences += _listed("Not run", rows, Outcome.NOT_RUN, reasons=True)
     sentences += _listed("Failed on the way", rows, Outcome.FAILED, reasons=True)
     sentences += _listed("Not finished; the same command goes on", rows, Outcome.UNFINISHED)
-    return " ".join([*sentences, *_figures(rows)])
+    return [*sentences, *_figures(rows)]
 
 
-def _rehearsal(facts: Facts, rows: Sequence[Row]) -> str:
+def _rehearsal(facts: Facts, rows: Sequence[Row]) -> list[str]:
     """Which parts' commands worked; what they would prove on a GPU has no place here."""
     named = [{**one, "proves": one["part"]} for one in rows]
     sentences = [_REHEARSED, f"With torch {facts.torch}:"]
@@ -38,7 +42,7 @@ def _rehearsal(facts: Facts, rows: Sequence[Row]) -> str:
         ("Not finished; the same command goes on", Outcome.UNFINISHED),
     ):  # fmt: skip
         sentences += _listed(word, named, outcome, reasons=True)
-    return " ".join(sentences)
+    return sentences
 
 
 def _libraries(facts: Facts) -> str:
@@ -56,8 +60,11 @@ def _extent(one: Row) -> str:
     counted = [("passed", "cases"), ("skipped", "skipped"), ("not run", "not run")]
     cases = "passed" in one["counts"]
     words = [f"{one['counts'][state]} {word}" for state, word in counted if cases and one["counts"].get(state)]
-    missing = [each for each in one["findings"] if each["state"] == "not run"]
-    words += [f"but not: {each['what']}, because: {each['why'][:_MOST_SAID]}" for each in missing]
+    missing: dict[str, list[str]] = {}
+    for each in one["findings"]:
+        if each["state"] == "not run":
+            missing.setdefault(each["why"][:_MOST_SAID], []).append(each["what"])
+    words += [f"left out, because {why}: {'; '.join(whats)}" for why, whats in missing.items()]
     return f" ({', '.join(words)})" if words else ""
 
 
