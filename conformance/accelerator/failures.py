@@ -22,6 +22,7 @@ _TIMEOUT_S = 40.0  # of the group: a survivor that learns of a failure by this a
 _LIMIT_S = 100.0
 _AT = 2  # the iteration in which it happens
 _ABORT_S = 10.0
+_BY_HAND = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}  # else torch may end a process that aborts a group itself
 _WHO = "a rank that raises in a Join is named by the others, before the group's timeout"
 _ON = "after a rank has raised in a Join, the ranks make a group and go on"
 _DEAD = "after a rank was killed in a Join, the others end with an error"
@@ -30,12 +31,13 @@ _ABORTED = "a group whose peer stays away can be aborted, and the process goes o
 
 def find(book: Book, backend: str, world: int) -> None:
     """One failure after the other, each on fresh ranks."""
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")  # else a process sleeps for a minute before it ends
     with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_LIMIT_S, most_times=1.0) as cluster:
         run = functools.partial(cluster.run, world=world, subject="impl", group_timeout_s=_TIMEOUT_S)
         book.once(_WHO, lambda: _named(run(raising)))
         book.once(_ON, lambda: _went_on(_ON, run(going_on)))
         book.once(_DEAD, lambda: _ended(run(killed)))
-        book.once(_ABORTED, lambda: _let_go(run(aborting)))
+        book.once(_ABORTED, lambda: _let_go(run(aborting, env=_BY_HAND)))
 
 
 # -- on the ranks

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ..ranks import Cluster, NotRunnable, RankContext, RunFailed
 from .findings import HELD, NOT_RUN, Book, Finding, said
 
-_LIMIT_S = 60.0
+_LIMIT_S, _STALL_S = 50.0, 20.0  # a GPU that starts from cold keeps its ranks waiting for seconds
 
 
 def summed(ctx: RankContext) -> float:
@@ -37,7 +37,7 @@ def _tried(backend: str) -> Finding:
     """A refusal is no fault: NCCL promises none of these ways."""
     what = way(backend)
     try:
-        with Cluster(backend, deadline_s=_LIMIT_S, most_times=1.0) as cluster:
+        with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_STALL_S, most_times=1.0) as cluster:
             values = cluster.run(summed, world=2, subject="torch", group_timeout_s=_LIMIT_S).values()
     except (NotRunnable, RunFailed) as error:
         return Finding(what, NOT_RUN, said(error))

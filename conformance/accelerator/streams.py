@@ -20,7 +20,7 @@ from ..ranks import Cluster, RankContext
 from . import delays
 from .findings import NOT_RUN, Book, Finding, figure, held
 
-_LIMIT_S = 120.0
+_LIMIT_S, _STALL_S = 120.0, 20.0  # a GPU that starts from cold keeps its ranks waiting for seconds
 _ITERATIONS = 6
 _PROFILED = 3
 _MOST_GAP = 1e-5  # a value that was read too early is off by far more
@@ -161,7 +161,7 @@ def _joined(ctx: RankContext, case: Case, model: Any, iterate: Any) -> Any:
 
 def find(book: Book, backend: str, world: int, cases: Iterable[Case] = CASES, *, look: bool = True) -> None:
     """Every case with each side held up; then, to ``look``, what the profiler sees of DDP, ours beside torch's."""
-    with Cluster(backend, deadline_s=_LIMIT_S, most_times=1.0) as cluster:
+    with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_STALL_S, most_times=1.0) as cluster:
         for case in cases:
             what = f"{case.name}: the same numbers, whichever side is late"
             book.once(what, functools.partial(_compared, what, cluster, world, case))

@@ -33,6 +33,9 @@ register(KIND, ROW)
 
 _KEPT = ("passed", "unsupported", "skipped", "not run")
 _MOST_NAMED = 8
+TARGETS = "targets.md"
+_LINE = "on a GPU, world 1"  # of the table of targets
+_VERDICTS = {"reached": "held", "missed": "broken", "cannot tell": "open"}
 _REFUSED = 2  # the status of a command that cannot do what it was asked for
 
 
@@ -41,6 +44,7 @@ class Outcome(Enum):
 
     PROVED = "proved"
     DISPROVED = "disproved"  # it ran to its end, and something does not hold
+    OPEN = "open"  # it ran to its end, and what it measured says neither
     NOT_RUN = "not run"  # cannot be had here
     FAILED = "failed"  # ended without saying what it should
     UNFINISHED = "unfinished"  # stopped, or its turn has not come: the same command goes on
@@ -92,6 +96,10 @@ def found_by(kind: str, folder: Path) -> tuple[dict[str, int], list[Row], str]:
         findings = _findings(folder / "findings.json")
         states = [str(one["state"]) for one in findings]
         return {state: states.count(state) for state in dict.fromkeys(states)}, findings, "findings.json"
+    if kind == "targets":
+        findings = _targets(folder / TARGETS)
+        states = [str(one["state"]) for one in findings]
+        return {state: states.count(state) for state in dict.fromkeys(states)}, findings, TARGETS if findings else ""
     record = _record(folder)
     if record is None:
         return {}, [], ""
@@ -105,6 +113,28 @@ def _findings(path: Path) -> list[Row]:
     except (OSError, ValueError):
         return []
     return found
+
+
+def _targets(path: Path) -> list[Row]:
+    """The figures of the GPU's line in the table of targets; the line itself where none was measured."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+    start = next((at for at, row in enumerate(rows) if row[0] == f"**{_LINE}**"), None)
+    if start is None:
+        return []
+    after = rows[start + 1 :]
+    end = next((at for at, row in enumerate(after) if row[0].startswith("**")), len(after))
+    return [_target(row) for row in after[:end] or [rows[start]]]
+
+
+def _target(cells: Sequence[str]) -> Row:
+    """What a line of the table says: its name, target, figure, lag, torch's, noise and verdict."""
+    verdict, _, reason = cells[-1].strip("*").partition(": ")
+    told = reason or ", ".join(word for word in (cells[2], cells[4] and f"torch's {cells[4]}") if word)
+    return _finding(f"{cells[0].strip('*')}: {cells[1]} of torch's", _VERDICTS.get(verdict, "not run"), told)
 
 
 def _record(folder: Path) -> RecordFile | None:
@@ -138,6 +168,9 @@ def _perf(record: RecordFile) -> tuple[dict[str, int], list[Row]]:
     counts = {state: states.count(state) for state in dict.fromkeys(states)}
     wrong = [one for one in record.rows if one["status"] not in ("ok", "not run")]
     found = [_finding(one["series"], "broken", f"{one['status']}: {one['reason']}") for one in wrong]
+    unmeasured = [str(one["reason"]) for one in record.rows if one["status"] == "not run"]
+    if unmeasured:
+        found.append(_finding(f"{len(unmeasured)} of {len(states)} cells", "not run", unmeasured[0]))
     pairs: dict[str, dict[str, Row]] = {}
     for one in record.rows:
         if one["status"] == "ok" and one["axes"].get("copy", 1) == 1:
@@ -170,11 +203,16 @@ def _figures(cell: str, ours: Row, theirs: Row) -> list[Row]:
     for what, unit, scale in (
         ("launches", "", 1), ("synchronisations", "", 1), ("collectives", "", 1), ("peak_bytes", "MiB", 2**20),
     ):  # fmt: skip
-        mine, other = ours["derived"].get(what), theirs["derived"].get(what)
+        mine, other = (_largest(one["derived"].get(what)) for one in (ours, theirs))
         if isinstance(mine, (int, float)) and isinstance(other, (int, float)):
             name = "memory at its peak" if what == "peak_bytes" else what
             found.append(_finding(f"{cell}: {name}", "figure", value=mine / scale, theirs=other / scale, unit=unit))
     return found
+
+
+def _largest(counted: Any) -> Any:
+    """Of all ranks', where each has its own."""
+    return max(counted, default=None) if isinstance(counted, list) else counted
 
 
 def _median_ms(samples: Sequence[Sequence[int]]) -> float | None:

@@ -136,13 +136,20 @@ def _doubted(
     broken = [one for one in findings if one["state"] == "broken"]
     if outcome is Outcome.DISPROVED and part.kind == "perf" and not broken:
         return Outcome.UNFINISHED, "its time was used up before a cell was measured; the same command goes on"
-    if outcome is Outcome.DISPROVED:
-        return outcome, "; ".join(f"{one['what']}: {one['why']}" for one in broken[:3]) or "its output says what"
+    if outcome is Outcome.DISPROVED or (outcome is Outcome.PROVED and broken):
+        return Outcome.DISPROVED, _said_by(broken) or "its output says what"
+    unsure = [one for one in findings if one["state"] == "open"]
+    if outcome is Outcome.PROVED and unsure:
+        return Outcome.OPEN, _said_by(unsure)
     evidence = sum(counts.get(state, 0) for state in ("passed", "held", "figure", "ok", "listed"))
     if outcome is Outcome.PROVED and part.kind != "said" and not evidence:
         missing = next((one["why"] for one in findings if one["why"]), "it left no result")
         return Outcome.NOT_RUN, str(missing)
     return outcome, why
+
+
+def _said_by(findings: Sequence[Row]) -> str:
+    return "; ".join(f"{one['what']}: {one['why']}" for one in findings[:3])
 
 
 def _wiser(here: Here, part: Part, found: Row) -> Here:

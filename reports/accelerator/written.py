@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..records import Writer, identity
 from .parts import Here
 from .results import KIND, Outcome, Row
-from .told import paragraph
+from .told import sentences_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -37,8 +37,8 @@ def write(here: Here, rows: Sequence[Row], *, interrupted: bool) -> Pages:
         for one in rows:
             writer.write(one)
         writer.close(interrupted=interrupted)
-    said = paragraph(here.facts, rows, rehearsed=here.rehearsed)
-    _put(places.paragraph, f"{said}\n")
+    said = sentences_of(here.facts, rows, rehearsed=here.rehearsed)
+    _put(places.paragraph, f"{' '.join(said)}\n")
     _put(places.page, _page(here, rows, said, str(header["commit"]), str(header["time"])))
     return places
 
@@ -49,12 +49,13 @@ def _put(path: Path, text: str) -> None:
     os.replace(draft, path)
 
 
-def _page(here: Here, rows: Sequence[Row], said: str, commit: str, time: str) -> str:
+def _page(here: Here, rows: Sequence[Row], said: Sequence[str], commit: str, time: str) -> str:
     counts = {outcome: sum(one["outcome"] == outcome.value for one in rows) for outcome in Outcome}
     return _environment().get_template("gpu.html.j2").render(
-        facts=here.facts, rows=rows, paragraph=said, rehearsed=here.rehearsed, commit=commit, time=time,
+        facts=here.facts, rows=rows, sentences=said, rehearsed=here.rehearsed, commit=commit, time=time,
         counts={outcome.value: count for outcome, count in counts.items() if count},
-        timelines=[path.relative_to(here.out) for path in sorted(here.out.glob("trace/**/timeline.*"))],
+        timelines=[path.relative_to(here.out) for path in sorted(here.out.glob("trace/**/timeline.*"))
+                   if path.suffix != ".png"],  # the same as the SVG
     )  # fmt: skip
 
 
@@ -64,8 +65,14 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    made.filters |= {"typed": _typed, "number": _number, "slug": lambda text: str(text).replace(" ", "-")}
+    made.filters |= {"typed": _typed, "number": _number, "told": _told}
+    made.filters["slug"] = lambda text: str(text).replace(" ", "-")
     return made
+
+
+def _told(outcome: str, rehearsed: bool) -> str:
+    """A rehearsal proves nothing."""
+    return {"proved": "worked", "disproved": "found something broken"}.get(outcome, outcome) if rehearsed else outcome
 
 
 def _typed(command: Sequence[str]) -> str:

@@ -54,7 +54,7 @@ def test_without_a_gpu_it_says_so_in_one_sentence_with_status_2(tmp_path):
 
 
 def test_every_command_is_rehearsed_on_the_cpu_and_a_second_run_repeats_nothing(tmp_path):
-    words = ["--rehearse", "--select", "DDP-049,COMM-026", "--minutes", "60", "--out", str(tmp_path)]
+    words = ["--rehearse", "--select", "DDP-049", "--minutes", "60", "--out", str(tmp_path)]
     done = called(*words)
     found = outcomes(tmp_path)
     assert found.keys() == {part.name for part in PARTS}
@@ -63,9 +63,15 @@ def test_every_command_is_rehearsed_on_the_cpu_and_a_second_run_repeats_nothing(
     for name, why in cannot.items():
         assert found[name][0] == "not run"
         assert why in found[name][1]
-    for name in ("start", "nccl-1", "gloo-cuda-2", "sharing", "nccl-shared-2", "streams", "memory", "nccl-1-torch"):
+    assert found["targets"][0] == "not run"
+    assert "no cells of transformer, world 1, device cuda" in found["targets"][1]  # its record is one of the CPU
+    for name in found.keys() - cannot.keys() - {"targets"}:
         assert found[name] == ("proved", ""), done.stderr
+    (log,) = tmp_path.glob("*/poison/log")
+    assert "buffers in flight poisoned" in log.read_text()
     assert "This was a rehearsal on the CPU" in done.stdout
+    assert "; failures (left out, because asked of NCCL only, where this torch can abort a group: a" in done.stdout
+    assert "roved" not in done.stdout.replace(str(tmp_path), "")
     (page,) = tmp_path.glob("*/index.html")
     assert "proves nothing of a GPU" in page.read_text()
     again = called(*words, "--only", "start,sharing,streams")
@@ -179,6 +185,8 @@ def test_what_there_is_no_time_for_is_left_to_the_same_command(tmp_path):
     ("\"print('NCCL says no'); sys.exit(2)\"", 2, "not run", "NCCL says no"),
     ("\"print('a bug'); sys.exit(7)\"", 3, "failed", "ended with status 7: a bug"),
     ("'pass'", 2, "not run", "it left no result"),
+    ("HELD.replace('held', 'open').replace(\"why=''\", \"why='1.00 [0.98, 1.02]'\")", 2, "open", "it: 1.00 [0.98"),
+    ("HELD.replace('held', 'broken').replace(\"why=''\", \"why='1.08'\")", 1, "disproved", "it: 1.08"),
 ])  # fmt: skip
 def test_how_a_command_ends_says_what_is_proved(tmp_path, body, status, outcome, says):
     done = ran(fake(tmp_path, f"part('it', {body})"))
@@ -253,7 +261,7 @@ def test_what_is_broken_and_not_listed_is_named(tmp_path):
 def cell(subject, wall_ms, launches):
     axes = {"workload": "transformer", "world": 1, "bucket_view": False, "settings": "best", "hook": "none", "copy": 1}
     time_ns = [[int(wall_ms * 1e6)]] * 3
-    derived = {"launches": launches, "synchronisations": 0.0, "peak_bytes": 2**21}
+    derived = {"launches": launches, "synchronisations": 0.0, "peak_bytes": [2**21]}  # that one by rank
     return {
         "series": f"transformer | {subject}", "group": "g", "subject": subject, "axes": axes, "workload_hash": "",
         "unit": "step", "status": "ok", "reason": "", "wall_ns": time_ns, "cpu_ns": time_ns, "device_ns": time_ns,
@@ -286,6 +294,19 @@ def test_the_paragraph_says_what_is_proved_and_what_is_not():
     assert driver.status_of(rows[2:]) == 3
     assert driver.status_of([rows[0], rows[2]]) == 0
     assert driver.status_of([rows[2]]) == 2  # nothing was proved
+
+
+def test_the_paragraph_names_what_a_proof_leaves_out():
+    unasked = {"what": "an abort", "state": "not run", "why": "NCCL only", "value": None, "theirs": None, "unit": ""}
+    rows = [
+        row("a", "a holds", Outcome.PROVED, counts={"passed": 12, "not run": 3}),
+        row("b", "b holds", Outcome.PROVED, counts={"held": 1, "not run": 1}, findings=[unasked]),
+        row("c", "c holds", Outcome.OPEN, "x is 1.00 [0.98, 1.02]"),
+    ]  # fmt: skip
+    assert paragraph(GPU, rows, rehearsed=False).partition(": ")[2] == (
+        "Proved: a holds (12 cases, 3 not run); b holds (left out, because NCCL only: an abort). "
+        "Cannot be told from what was measured: c holds (x is 1.00 [0.98, 1.02])."
+    )
 
 
 def test_the_page_escapes_what_commands_say(tmp_path):
