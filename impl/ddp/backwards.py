@@ -13,11 +13,11 @@ from enum import Enum
 import torch
 
 from . import kernels
-from .complaints import tell_replaced, tell_unannounced
 from .log import Times
+from .messages import describe_replaced, describe_unannounced
+from .pending_backward import Forwards, PendingBackward
 from .reduction import Reduction
 from .remote import RemoteBackward
-from .ticket import Forwards, Ticket
 
 
 class Phase(Enum):
@@ -43,28 +43,28 @@ class Backwards(Reduction):
     #: while FILLING: set if the backward is one of distributed autograd
     _remote: RemoteBackward | None = None
 
-    def begin(self, ticket: Ticket) -> None:
-        """A backward through this ticket's forward starts now."""
+    def begin(self, pending: PendingBackward) -> None:
+        """A backward through this pending's forward starts now."""
         backward = self.forwards.running_backward = kernels.backward_id()
-        if ticket.spent or not self.readiness.watching:
+        if pending.spent or not self.readiness.watching:
             return
-        if ticket.context is None and not kernels.accumulates_now(self.parameters, self.readiness.nodes):
+        if pending.context is None and not kernels.accumulates_now(self.parameters, self.readiness.nodes):
             return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
-        ticket.spent = True
+        pending.spent = True
         self._complaint = ""
-        if not ticket.sync or self.phase is Phase.FILLING:
+        if not pending.sync or self.phase is Phase.FILLING:
             return
-        self._open(ticket)
+        self._open(pending)
         self._arm()
         for index in self.forwards.came_early(backward):
             self.arrived(index)
 
-    def _open(self, ticket: Ticket) -> None:
+    def _open(self, pending: PendingBackward) -> None:
         self.phase = Phase.FILLING
         self.times.backward_start = time.time_ns()
-        self._remote = None if ticket.context is None else RemoteBackward(ticket.context)
-        self.readiness.begin(ticket.unused)
-        self.traffic.around.foretell()
+        self._remote = None if pending.context is None else RemoteBackward(pending.context)
+        self.readiness.begin(pending.unused)
+        self.transport.around.foretell()
 
     def _arm(self) -> None:
         self._armed = True
@@ -75,7 +75,7 @@ class Backwards(Reduction):
         if self._remote is not None and self.phase is Phase.FILLING:
             self._remote.postponed.append(index)
             return
-        received = self.use.received(index, self.parameters[index].grad)
+        received = self.usage.received(index, self.parameters[index].grad)
         if self.phase is Phase.IDLE and not self._begins_late(index):
             return
         if self.readiness.count(index, received):
@@ -99,12 +99,12 @@ class Backwards(Reduction):
     def _begins_late(self, index: int) -> bool:
         """An arrival before its backward announced itself: outputs out of sight, or a parameter used outside."""
         backward = kernels.backward_id()
-        ticket = self.forwards.unannounced(backward, index)
-        if ticket is not None:
-            self.begin(ticket)
+        pending = self.forwards.unannounced(backward, index)
+        if pending is not None:
+            self.begin(pending)
         else:
             self._perhaps_unannounced(backward)
-        return ticket is not None
+        return pending is not None
 
     def _perhaps_unannounced(self, backward: int) -> None:
         """Something arrived while no output has told of a backward: look again when this backward is over."""
@@ -117,16 +117,16 @@ class Backwards(Reduction):
         It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
         been one beside the forward's own (a penalty on weights), which will average what both have accumulated.
         """
-        ticket, backward = self.forwards.latest, self.forwards.unannounced_backward
-        if self.phase is not Phase.IDLE or ticket is None or ticket.spent or backward is None:
+        pending, backward = self.forwards.latest, self.forwards.unannounced_backward
+        if self.phase is not Phase.IDLE or pending is None or pending.spent or backward is None:
             return
         came = {*self.forwards.came_early(backward), *self.readiness.noted()}
-        awaited = set(range(len(self.parameters))) - self.use.not_awaited(self.plan.left_out, ticket.unused)
+        awaited = set(range(len(self.parameters))) - self.usage.not_awaited(self.plan.left_out, pending.unused)
         missing = sorted(awaited - came)
         if missing:
-            self._complaint = tell_unannounced(self.specs, missing, self.team.rank)
+            self._complaint = describe_unannounced(self.specs, missing, self.team.rank)
             return
-        self._open(ticket)
+        self._open(pending)
         self._armed = True
         for index in came if self.readiness.counted else ():
             self.arrived(index)
@@ -142,7 +142,7 @@ class Backwards(Reduction):
         if not self.queue.started:
             self.times.comm_start = time.time_ns()
         with kernels.unrecorded():
-            self.queue.start_full(self.use.left_out())
+            self.queue.start_full(self.usage.left_out())
 
     # -- finishing
 
@@ -178,9 +178,9 @@ class Backwards(Reduction):
         for index in self.readiness.overlooked():
             self.arrived(index)
         if self.readiness.missing():
-            replaced = [] if self.readiness.anything() else self.traffic.around.replaced()
+            replaced = [] if self.readiness.anything() else self.transport.around.replaced()
             if replaced:
-                self._complaint = tell_replaced(self.specs, replaced, self.team.rank)
+                self._complaint = describe_replaced(self.specs, replaced, self.team.rank)
             return  # another backward may complete it; otherwise the next forward complains (DDP-062)
         self._armed = True  # whatever raises from here on has ended this backward
         with kernels.unrecorded():
@@ -192,16 +192,16 @@ class Backwards(Reduction):
     def _finish(self) -> None:
         self.times.backward_end = time.time_ns()
         alone = self.queue.alone
-        self.traffic.around.announce(None)
+        self.transport.around.announce(None)
         agreement = self._results(live=True)
         self.times.comm_end = time.time_ns()
         self.readiness.delivered()
-        self.use.delivered()
+        self.usage.delivered()
         self.phase = Phase.IDLE
         if not alone:
             self._note_reduction(agreement)
-        self.use.judge_search(self.facts.reductions)
-        self.traffic.around.delivered()
+        self.usage.judge_search(self.facts.reductions)
+        self.transport.around.delivered()
 
     @property
     def raised(self) -> bool:

@@ -143,7 +143,7 @@ class CompatibleNames(Parts):
         self, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
     ) -> None:
         """Step an optimizer with each averaged bucket; once, and not beside communication hooks (DDP-133)."""
-        from .fused_optimizer import register
+        from .optimizer_in_backward import register
 
         register(self, optim, *args, optim_params=optim_params, **kwargs)
 

@@ -11,9 +11,9 @@ from torch import nn
 if TYPE_CHECKING:
     from .buffers import _BufferCommHook
     from .delayed import DelayedReduction
-    from .in_backward import OptimizersInBackward
     from .log import DDPLogger
     from .mixed_precision import MixedPrecisionRun, _MixedPrecision
+    from .optimizer_in_backward import OptimizersInBackward
     from .per_parameter import PerParameterReduction
     from .plan import BucketCaps
     from .reducer import Reducer

@@ -2,7 +2,7 @@
 
 The life of a synchronised backward::
 
-    forward ─ ticket ─► backward begins (hooks on the outputs) ─ arrivals ─► buckets start, in plan order
+    forward ─ pending ─► backward begins (hooks on the outputs) ─ arrivals ─► buckets start, in plan order
                                                                                    │
              gradients delivered ◄─ results ◄─ agreement on use ◄─ end of backward (a callback of the engine)
 
@@ -22,15 +22,14 @@ import torch
 
 from ..comm.ranks import Team
 from . import kernels
-from .arrivals import Arrivals
 from .backwards import Backwards, Phase
-from .complaints import COMPILED_BACKWARD, tell_unfinished
+from .graph import reachable_parameters
 from .log import Times
+from .messages import COMPILED_BACKWARD, describe_unfinished
+from .pending_backward import Forwards, PendingBackward
 from .plan import BucketCaps, ParameterSpec
-from .readiness import Readiness
-from .ticket import Forwards, Ticket
-from .traffic import Traffic
-from .unused import reachable_parameters
+from .readiness import Arrivals, Readiness
+from .transport import Transport
 
 
 class Reducer(Backwards):
@@ -40,7 +39,7 @@ class Reducer(Backwards):
         self,
         parameters: Sequence[torch.nn.Parameter],
         specs: Sequence[ParameterSpec],
-        traffic: Traffic,
+        transport: Transport,
         caps: BucketCaps,
         *,
         find_unused: bool,
@@ -50,10 +49,11 @@ class Reducer(Backwards):
         recast: bool = False,
     ) -> None:
         super().__init__(
-            parameters, specs, traffic, caps,
+            parameters, specs, transport, caps,
             find_unused=find_unused, static_graph=static_graph, as_view=as_view, skip_unused=skip_unused,
         )
-        self.readiness = Readiness(self.parameters, self.use, self.queue, Arrivals(self, recast=recast))
+        arrivals = Arrivals(self, self.parameters, recast=recast)
+        self.readiness = Readiness(self.parameters, self.usage, self.queue, arrivals)
         self.forwards = Forwards()
         self.times = Times()
         self._lay_out(self.planner.first())
@@ -62,14 +62,14 @@ class Reducer(Backwards):
 
     def move_to(self, team: Team) -> None:
         """Reduce over another team; everything learned from backwards is forgotten and agreed anew (DDP-164)."""
-        self.traffic.move_to(team)
+        self.transport.move_to(team)
         self.start_over()
 
     def start_over(self, *, static_graph: bool = False) -> None:
         """Forget everything learned from backwards; optionally become a static-graph reducer (DDP-109)."""
         self.abandon()
         self.facts.start_over(turn_static=static_graph)
-        self.use.forget()
+        self.usage.forget()
         self.readiness.forget()
         self._lay_out(self.planner.first())
 
@@ -83,14 +83,14 @@ class Reducer(Backwards):
 
     # -- forward
 
-    def admit(self, ticket: Ticket) -> None:
+    def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward, whose backward may now come."""
-        if ticket.sync and kernels.backwards_are_compiled():
-            self.traffic.around.fail(RuntimeError, COMPILED_BACKWARD)
-        self.forwards.admit(ticket)
+        if pending.sync and kernels.backwards_are_compiled():
+            self.transport.around.fail(RuntimeError, COMPILED_BACKWARD)
+        self.forwards.admit(pending)
         if self.readiness.counted:
             return
-        if ticket.sync and not (ticket.announced and ticket.context is None):
+        if pending.sync and not (pending.announced and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
         elif self.phase is Phase.IDLE:
             self.readiness.forward_begins()
@@ -102,17 +102,17 @@ class Reducer(Backwards):
         backward cannot reach, if anything is searched.
         """
         self.check_finished()
-        ticket = Ticket(sync=True)
-        if outputs and self.use.searched:
-            ticket.unused = set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
-        self.admit(ticket)
+        pending = PendingBackward(sync=True)
+        if outputs and self.usage.searched:
+            pending.unused = set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
+        self.admit(pending)
 
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
         complaint, self._complaint = self._complaint, ""
         if complaint:
             self.abandon()
-            self.traffic.around.fail(RuntimeError, complaint)
+            self.transport.around.fail(RuntimeError, complaint)
         if self.phase is Phase.IDLE:
             return
         if self._armed or not self.readiness.anything():
@@ -120,18 +120,18 @@ class Reducer(Backwards):
             return
         missing, started = self.readiness.missing(), self.queue.started
         self.abandon()
-        text = tell_unfinished(self.specs, missing, self.team.rank, started, static=self.use.static)
-        self.traffic.around.fail(RuntimeError, text)
+        text = describe_unfinished(self.specs, missing, self.team.rank, started, static=self.usage.static)
+        self.transport.around.fail(RuntimeError, text)
 
     # -- for others
 
     def _get_local_used_map(self) -> torch.Tensor:
         """How many ranks used each parameter, as last agreed: (parameters,) int32; a name of torch's."""
-        return self.traffic.use_counts
+        return self.transport.use_counts
 
     def _ddp_graph_static(self) -> bool:
         """Whether all synchronised backwards so far left the same parameters out; a name of torch's."""
-        return self.use.always_the_same
+        return self.usage.always_the_same
 
     def use_of(self, place: int) -> list[bool] | None:
         """Whether this rank uses each parameter of bucket ``place``, for hooks that step inside backward.
@@ -141,4 +141,4 @@ class Reducer(Backwards):
         """
         if not self.facts.agreement_due:
             return None
-        return self.use.told(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)
+        return self.usage.reported(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)

@@ -12,14 +12,12 @@ from typing import Any
 import torch
 
 from ..comm.ranks import Team
-from .bucket import Bucket
-from .bucket_queue import BucketQueue
-from .plan import BucketCaps, BucketPlan, ParameterSpec
-from .planner import Planner
+from .buckets import Bucket
+from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
 from .readiness import Readiness
 from .shared import Agreement, SharedFacts
-from .traffic import Traffic
-from .use import Use
+from .transport import BucketQueue, Transport
+from .usage import Usage
 
 
 class Reduction:
@@ -32,7 +30,7 @@ class Reduction:
         self,
         parameters: Sequence[torch.nn.Parameter],
         specs: Sequence[ParameterSpec],
-        traffic: Traffic,
+        transport: Transport,
         caps: BucketCaps,
         *,
         find_unused: bool,
@@ -42,20 +40,20 @@ class Reduction:
     ) -> None:
         self.parameters = list(parameters)
         self.specs = list(specs)
-        self.traffic = traffic
+        self.transport = transport
         self.caps = caps
         #: equal on every rank; changed here only
         self.facts = SharedFacts(find_unused=find_unused, static=static_graph, skip_unused=skip_unused)
-        self.use = Use(self.specs, traffic, self.facts)
-        self.queue = BucketQueue(self.parameters, traffic, as_view=as_view)
-        self.planner = Planner(self.specs, caps, self.use, self.facts)
+        self.usage = Usage(self.specs, transport, self.facts)
+        self.queue = BucketQueue(self.parameters, transport, as_view=as_view)
+        self.planner = Planner(self.specs, caps, self.facts)
         #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
         self.other_futures: list[torch.futures.Future[Any]] = []
         self.sparse_metadata: dict[str, torch.Tensor] = {}
 
     @property
     def team(self) -> Team:
-        return self.traffic.team
+        return self.transport.team
 
     @property
     def plan(self) -> BucketPlan:
@@ -82,7 +80,7 @@ class Reduction:
         """Lay the buckets out anew, in the order that all ranks agreed on."""
         self.facts.plan_rebuilt()
         self._lay_out(self.planner.following(order))
-        if self.planner.may_be_noted:
+        if self.facts.rebuilt and not self.facts.skips_unused and self.usage.each_arrives_once:
             self.readiness.settle()
 
     def _rebuild_buckets(self) -> bool:
@@ -93,7 +91,7 @@ class Reduction:
 
     def _results(self, *, live: bool) -> Agreement | None:
         """Agree on use if that is due, and wait for the results, which only a live rank hands out."""
-        agreement = self.use.agree(live=live) if self.facts.agreement_due else None
+        agreement = self.usage.agree(live=live) if self.facts.agreement_due else None
         if live:
             self.queue.deliver(self._untouched(agreement))
         else:

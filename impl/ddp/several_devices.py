@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from .pending_backward import PendingBackward
 from .reducer import Reducer
-from .ticket import Ticket
 
 
 class ReducerOfSeveralDevices(Reducer):
@@ -20,9 +20,9 @@ class ReducerOfSeveralDevices(Reducer):
         self._turn = threading.RLock()  # each of these may call others from inside
         super().__init__(*args, **options)
 
-    def begin(self, ticket: Ticket) -> None:
+    def begin(self, pending: PendingBackward) -> None:
         with self._turn:
-            super().begin(ticket)
+            super().begin(pending)
 
     def arrived(self, index: int) -> None:
         with self._turn:

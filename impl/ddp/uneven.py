@@ -172,7 +172,7 @@ class UnevenInputs(Parts, Follower):
         the others out of it.
         """
         agrees = self.find_unused_parameters or self.static_graph or self.skip_all_reduce_unused_params
-        hooked = self.reducer.traffic.hook is not None
+        hooked = self.reducer.transport.hook is not None
         return not (agrees or hooked or any(bucket.spec.sparse for bucket in self.reducer.buckets))
 
     def _reduces_alone(self) -> bool:

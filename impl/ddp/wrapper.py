@@ -19,20 +19,20 @@ from .buffers import BufferHook, _BufferCommHook, _BufferCommHookLocation
 from .compat import CompatibleNames
 from .containers import find_tensors, map_tensors
 from .delayed import DelayedReduction
-from .in_backward import OptimizersInBackward
+from .graph import reachable_parameters
 from .log import DDPLogger
 from .mixed_precision import MixedPrecisionRun, _MixedPrecision
+from .optimizer_in_backward import OptimizersInBackward
 from .parts import running
+from .pending_backward import OutputSink, PendingBackward, announce_backward
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
 from .renewal import Renewal
 from .several_devices import ReducerOfSeveralDevices
 from .stages import Stage
-from .ticket import OutputSink, Ticket, announce_backward
-from .traffic import Surroundings, Traffic
+from .transport import Surroundings, Transport
 from .uneven import UnevenInputs
-from .unused import reachable_parameters
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
 
@@ -207,7 +207,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self.reducer = kind(
             parameters,
             specs,
-            Traffic(team, around),
+            Transport(team, around),
             self._caps,
             find_unused=self.find_unused_parameters,
             static_graph=self.static_graph,
@@ -307,27 +307,27 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return output
         if self._sync_due_after_evaluation:
             self._sync_due_after_evaluation = False
-        ticket = Ticket(sync=self.require_backward_grad_sync)
-        if self.require_forward_param_sync is not ticket.sync:  # for a module, setting an attribute is dear
-            self.require_forward_param_sync = ticket.sync
-        output = self._prepare_backward(output, ticket)
-        self.reducer.admit(ticket)
+        pending = PendingBackward(sync=self.require_backward_grad_sync)
+        if self.require_forward_param_sync is not pending.sync:  # for a module, setting an attribute is dear
+            self.require_forward_param_sync = pending.sync
+        output = self._prepare_backward(output, pending)
+        self.reducer.admit(pending)
         return output
 
-    def _prepare_backward(self, output: Any, ticket: Ticket) -> Any:
+    def _prepare_backward(self, output: Any, pending: PendingBackward) -> Any:
         """Arrange that the coming backward announces itself; find out which parameters it can reach."""
         found = find_tensors(output)
-        if ticket.sync:  # also where a sink follows: a container may keep the tensors that it was made with
-            announce_backward(found, ticket, self.reducer.begin)
-        if not (self.reducer.use.searched or self.reducer.facts.holds_back):
+        if pending.sync:  # also where a sink follows: a container may keep the tensors that it was made with
+            announce_backward(found, pending, self.reducer.begin)
+        if not (self.reducer.usage.searched or self.reducer.facts.holds_back):
             return output
-        if ticket.sync and self.reducer.use.searched:
+        if pending.sync and self.reducer.usage.searched:
             reached = reachable_parameters(found, self.reducer.readiness.index_of)
-            ticket.unused = set(range(len(self.reducer.parameters))) - reached
+            pending.unused = set(range(len(self.reducer.parameters))) - reached
         tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
         if not tensors:
             return output
-        tied = OutputSink.tie(self.reducer.begin, ticket, self._ddp_sink_clone, list(tensors))
+        tied = OutputSink.tie(self.reducer.begin, pending, self._ddp_sink_clone, list(tensors))
         instead = dict(zip(tensors, tied, strict=True))
         return map_tensors(lambda tensor: instead.get(tensor, tensor), output)
 
@@ -352,7 +352,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             reducer = self.reducer
             self.logger.times = reducer.times
             self.logger.step_done(
-                reducer.readiness.order, len(reducer.buckets), reducer.use.unused_bytes, reducer.use.always_the_same
+                reducer.readiness.order, len(reducer.buckets), reducer.usage.unused_bytes, reducer.usage.always_the_same
             )
 
     # -- accumulation
@@ -393,13 +393,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self._occupy_hook_slot(None, hook, str(kind))
 
     def _occupy_hook_slot(self, state: object, hook: Any, name: str) -> None:
-        if self.reducer.traffic.hook is not None:
+        if self.reducer.transport.hook is not None:
             self._log_and_throw(
                 RuntimeError,
                 f"register_comm_hook or register_builtin_comm_hook can only be called once; {name} cannot replace the "
                 "hook that is registered. Usual cause: mixed_precision or an optimizer in backward uses the only slot.",
             )
-        self.reducer.traffic.hook = (state, hook)
+        self.reducer.transport.hook = (state, hook)
         self._comm_hooks.append((hook, state))
         self.logger._set_comm_hook_name(name)  # type: ignore[union-attr]
 

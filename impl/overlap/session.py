@@ -24,7 +24,7 @@ from ..comm import streams
 from ..comm.collectives import all_reduce
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
-from ..ddp.bucket import GradBucket
+from ..ddp.buckets import GradBucket
 from ..ddp.plan import BucketPlan
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impl.ddp import kernels
-from impl.ddp.filling import Filling
+from impl.ddp.buckets import Filling
 
 SHAPES = st.sampled_from([(), (3,), (5,), (2, 2), (3, 2), (0,), (0, 2), (1, 2, 2), (3000,)])
 

@@ -9,11 +9,11 @@ from impl.comm import averaging, pending
 from impl.comm.pending import Pending, Watch
 from impl.ddp import DistributedDataParallel, kernels, params
 from impl.ddp.backwards import Backwards
+from impl.ddp.pending_backward import PendingBackward
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import SharedFacts
-from impl.ddp.ticket import Ticket
 from impl.ddp.uneven import UnevenInputs
-from impl.ddp.use import Use
+from impl.ddp.usage import Usage
 
 from ..planting import defect, edit, swap
 
@@ -130,8 +130,8 @@ def frozen_parameters_get_zeros() -> None:
 @defect("DDP-065")
 def functional_gradients_use_up_the_forward() -> None:
     """After torch.autograd.grad the backward through the same forward stays local."""
-    asked = "if ticket.context is None and not kernels"
-    edit(asked, f"ticket.spent = True\n    {asked}", within="Backwards.begin")
+    asked = "if pending.context is None and not kernels"
+    edit(asked, f"pending.spent = True\n    {asked}", within="Backwards.begin")
 
 
 @defect("DDP-049")
@@ -188,9 +188,9 @@ def left_out_parameters_contribute_zeros() -> None:
 @defect("DDP-068", "DDP-111")
 def nested_backwards_not_watched() -> None:
     """Gradients that come in a backward inside of backward are not noticed."""
-    def begin(self: Backwards, ticket: Ticket) -> None:
+    def begin(self: Backwards, pending: PendingBackward) -> None:
         self.outermost = kernels.backward_id()
-        right_begin(self, ticket)
+        right_begin(self, pending)
 
     def arrived(self: Backwards, index: int) -> None:
         if getattr(self, "outermost", kernels.backward_id()) == kernels.backward_id():
@@ -242,15 +242,15 @@ def search_follows_first_edges_only() -> None:
 @defect("DDP-069", "DDP-106")
 def second_arrival_ignored() -> None:
     """A gradient that nobody expects any more is quietly left local."""
-    swap(Use, "refuse_second_arrival", lambda self, index: None)
+    swap(Usage, "refuse_second_arrival", lambda self, index: None)
 
 
 @defect("DDP-060")
 def second_forward_replaces_the_first() -> None:
     """Of two forwards before one backward, only the last one's backward is synchronised."""
-    def begin(self: Backwards, ticket: Ticket) -> None:
-        if ticket is self.forwards.latest:
-            right(self, ticket)
+    def begin(self: Backwards, pending: PendingBackward) -> None:
+        if pending is self.forwards.latest:
+            right(self, pending)
         else:
             self.remove_hooks()
 
@@ -285,11 +285,11 @@ def sparse_gradients_summed_without_alignment() -> None:
 @defect("DDP-059", "DDP-073")
 def starts_from_empty_gradients() -> None:
     """A synchronised backward forgets what had accumulated before it."""
-    def begin(self: Backwards, ticket: Ticket) -> None:
-        if ticket.sync and not ticket.spent:
+    def begin(self: Backwards, pending: PendingBackward) -> None:
+        if pending.sync and not pending.spent:
             for parameter in self.parameters:
                 parameter.grad = None
-        right(self, ticket)
+        right(self, pending)
 
     right = swap(Backwards, "begin", begin)
 

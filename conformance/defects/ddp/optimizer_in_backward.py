@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from impl.ddp import DistributedDataParallel
-from impl.ddp.in_backward import OptimizersInBackward
+from impl.ddp.optimizer_in_backward import OptimizersInBackward
 
 from ..planting import defect, edit, swap
 

@@ -17,7 +17,7 @@ def all_ranks_must_synchronise() -> None:
 @defect("DDPJ-028")
 def buffers_are_synchronised_after_no_sync() -> None:
     """The forward after one under no_sync synchronises the buffers, although nothing was reduced in between."""
-    edit("= ticket.sync", "= True")
+    edit("= pending.sync", "= True")
 
 
 @defect("DDPJ-039")
@@ -48,11 +48,11 @@ def each_rank_rebuilds_by_its_own_order() -> None:
 def hook_is_not_called_on_joined_ranks() -> None:
     """A joined rank sums its zeros without calling the registered communication hook."""
     def shadow_bucket(self: Reduction) -> bool:
-        hook, self.traffic.hook = self.traffic.hook, None
+        hook, self.transport.hook = self.transport.hook, None
         try:
             return right(self)
         finally:
-            self.traffic.hook = hook
+            self.transport.hook = hook
 
     right = swap(Reduction, "shadow_bucket", shadow_bucket)
 
@@ -149,7 +149,7 @@ def static_agreement_is_settled_by_those_present() -> None:
 def static_learning_is_each_ranks_own_affair() -> None:
     """Only the rank that still learns a static graph holds its buckets back; the others reduce them in another
     order."""
-    edit("self.facts.holds_back", "self.use.learning")
+    edit("self.facts.holds_back", "self.usage.learning")
 
 
 @defect("DDPJ-034")
