@@ -29,7 +29,6 @@ from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
 from .renewal import Renewal
-from .several_devices import ReducerOfSeveralDevices
 from .stages import Stage
 from .transport import Surroundings, Transport
 from .uneven import UnevenInputs
@@ -203,8 +202,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         specs = params.specs_of(trained)
         if self._mixed_precision_run is not None:
             specs = self._mixed_precision_run.reduced_specs(specs)
-        kind = ReducerOfSeveralDevices if self.is_multi_device_module else Reducer
-        self.reducer = kind(
+        self.reducer = Reducer(
             parameters,
             specs,
             Transport(team, around),

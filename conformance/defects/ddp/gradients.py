@@ -8,7 +8,6 @@ import torch.distributed as dist
 from impl.comm import averaging, pending
 from impl.comm.pending import Pending, Watch
 from impl.ddp import DistributedDataParallel, kernels, params
-from impl.ddp.backwards import Backwards
 from impl.ddp.pending_backward import PendingBackward
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import SharedFacts
@@ -131,7 +130,7 @@ def frozen_parameters_get_zeros() -> None:
 def functional_gradients_use_up_the_forward() -> None:
     """After torch.autograd.grad the backward through the same forward stays local."""
     asked = "if pending.context is None and not kernels"
-    edit(asked, f"pending.spent = True\n    {asked}", within="Backwards.begin")
+    edit(asked, f"pending.spent = True\n        {asked}", within="Reducer.begin")
 
 
 @defect("DDP-049")
@@ -188,16 +187,16 @@ def left_out_parameters_contribute_zeros() -> None:
 @defect("DDP-068", "DDP-111")
 def nested_backwards_not_watched() -> None:
     """Gradients that come in a backward inside of backward are not noticed."""
-    def begin(self: Backwards, pending: PendingBackward) -> None:
+    def begin(self: Reducer, pending: PendingBackward) -> None:
         self.outermost = kernels.backward_id()
         right_begin(self, pending)
 
-    def arrived(self: Backwards, index: int) -> None:
+    def arrived(self: Reducer, index: int) -> None:
         if getattr(self, "outermost", kernels.backward_id()) == kernels.backward_id():
             right_arrived(self, index)
 
-    right_begin = swap(Backwards, "begin", begin)
-    right_arrived = swap(Backwards, "arrived", arrived)
+    right_begin = swap(Reducer, "begin", begin)
+    right_arrived = swap(Reducer, "arrived", arrived)
 
 
 @defect("DDP-054")
@@ -248,13 +247,13 @@ def second_arrival_ignored() -> None:
 @defect("DDP-060")
 def second_forward_replaces_the_first() -> None:
     """Of two forwards before one backward, only the last one's backward is synchronised."""
-    def begin(self: Backwards, pending: PendingBackward) -> None:
+    def begin(self: Reducer, pending: PendingBackward) -> None:
         if pending is self.forwards.latest:
             right(self, pending)
         else:
             self.remove_hooks()
 
-    right = swap(Backwards, "begin", begin)
+    right = swap(Reducer, "begin", begin)
 
 
 @defect("DDP-056")
@@ -285,13 +284,13 @@ def sparse_gradients_summed_without_alignment() -> None:
 @defect("DDP-059", "DDP-073")
 def starts_from_empty_gradients() -> None:
     """A synchronised backward forgets what had accumulated before it."""
-    def begin(self: Backwards, pending: PendingBackward) -> None:
+    def begin(self: Reducer, pending: PendingBackward) -> None:
         if pending.sync and not pending.spent:
             for parameter in self.parameters:
                 parameter.grad = None
         right(self, pending)
 
-    right = swap(Backwards, "begin", begin)
+    right = swap(Reducer, "begin", begin)
 
 
 @defect("DDP-049", "DDP-050", "DDP-056", "DDP-059")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impl.ddp.backwards import Backwards
 from impl.ddp.pending_backward import PendingBackward
+from impl.ddp.reducer import Reducer
 from impl.ddp.usage import Usage
 
 from ..planting import defect, edit, swap
@@ -12,12 +12,12 @@ from ..planting import defect, edit, swap
 @defect("DDP-074")
 def backward_decides_about_sync() -> None:
     """What counts is where the backward runs, not where the forward ran."""
-    def begin(self: Backwards, pending: PendingBackward) -> None:
+    def begin(self: Reducer, pending: PendingBackward) -> None:
         model = self.transport.around.announce.__self__
         pending.sync = model.require_backward_grad_sync
         right(self, pending)
 
-    right = swap(Backwards, "begin", begin)
+    right = swap(Reducer, "begin", begin)
 
 
 @defect("DDP-076")

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from impl.ddp import DistributedDataParallel, usage
-from impl.ddp.backwards import Backwards
 from impl.ddp.pending_backward import OutputSink, announce_backward
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import Agreement
@@ -169,12 +168,12 @@ def static_graph_in_mid_training() -> None:
 @defect("DDP-110", "DDP-111")
 def static_graph_learns_in_a_nested_backward() -> None:
     """The first iteration of a static graph is over when the first backward inside of backward is."""
-    def arrived(self: Backwards, index: int) -> None:
+    def arrived(self: Reducer, index: int) -> None:
         right(self, index)
         if self.usage.learning:
             self._arm()
 
-    right = swap(Backwards, "arrived", arrived)
+    right = swap(Reducer, "arrived", arrived)
 
 
 @defect("DDP-106")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impl.ddp.reduction import Reduction
+from impl.ddp.reducer import Reducer
 from impl.ddp.uneven import UnevenInputs
 
 from ..planting import defect, edit, swap
@@ -47,14 +47,14 @@ def each_rank_rebuilds_by_its_own_order() -> None:
 @defect("DDPJ-033")
 def hook_is_not_called_on_joined_ranks() -> None:
     """A joined rank sums its zeros without calling the registered communication hook."""
-    def shadow_bucket(self: Reduction) -> bool:
+    def shadow_bucket(self: Reducer) -> bool:
         hook, self.transport.hook = self.transport.hook, None
         try:
             return right(self)
         finally:
             self.transport.hook = hook
 
-    right = swap(Reduction, "shadow_bucket", shadow_bucket)
+    right = swap(Reducer, "shadow_bucket", shadow_bucket)
 
 
 @defect("DDPJ-033")
