@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 
@@ -105,6 +106,11 @@ class DDPLogger:
     def set_error_and_log(self, text: str) -> None:
         """Record an error (DDP-019)."""
         self.note(has_error=1, error=text)
+
+    def fail(self, kind: type[Exception], text: str) -> NoReturn:
+        """Record an error, then raise it (DDP-019)."""
+        self.set_error_and_log(f"{kind!s}: {text}")
+        raise kind(text)
 
     def _set_uneven_input_join(self) -> None:
         self.note(join_uneven_inputs=1)

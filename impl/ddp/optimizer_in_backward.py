@@ -13,7 +13,6 @@ from .hooks.default_hooks import allreduce_hook
 
 if TYPE_CHECKING:
     from .compat import CompatibleNames
-    from .wrapper import DistributedDataParallel
 
 _MARK = "_in_backward_optimizers"  # set on parameters by torch's _apply_optimizer_in_backward
 
@@ -29,9 +28,9 @@ class OptimizersInBackward:
         self._remove_original_hooks()
 
     @staticmethod
-    def of(ddp: DistributedDataParallel) -> OptimizersInBackward | None:
+    def of(parameters: Iterable[nn.Parameter]) -> OptimizersInBackward | None:
         """Look, before the first forward, for attached optimizers; None where there are none."""
-        carrying = [parameter for parameter in ddp.reducer.parameters if hasattr(parameter, _MARK)]
+        carrying = [parameter for parameter in parameters if hasattr(parameter, _MARK)]
         return OptimizersInBackward(carrying) if carrying else None
 
     def _remove_original_hooks(self) -> None:
@@ -72,7 +71,7 @@ def register(
         )
     chosen = list(optim_params) if optim_params is not None else list(ddp.reducer.parameters)
     ddp._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")
-    ddp._fused_optimizer = optim(chosen, *args, **kwargs)
+    ddp.reducer.optimizers.append(optim(chosen, *args, **kwargs))
 
 
 def _needs_closure(optim: type[torch.optim.Optimizer]) -> bool:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -30,8 +30,9 @@ from ..comm.ranks import Team
 from . import kernels
 from .buckets import Bucket
 from .graph import reachable_parameters
-from .log import Times
+from .log import DDPLogger
 from .messages import COMPILED_BACKWARD, describe_replaced, describe_unannounced, describe_unfinished
+from .params import replaced
 from .pending_backward import Forwards, PendingBackward
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
 from .readiness import Arrivals, Readiness
@@ -48,15 +49,24 @@ class Phase(Enum):
     FILLING = "a synchronised backward has begun and has not delivered"
 
 
+class SteppedInBackward(Protocol):
+    """An optimizer that DDP steps, or several of them."""
+
+    def step(self) -> Any:
+        """Step with the gradients as they are now."""
+
+
 class Reducer:
     """Averages the gradients of ``parameters`` over a team. One for each DDP object."""
 
     def __init__(
         self,
+        module: torch.nn.Module,
         parameters: Sequence[torch.nn.Parameter],
         specs: Sequence[ParameterSpec],
         transport: Transport,
         caps: BucketCaps,
+        log: DDPLogger,
         *,
         find_unused: bool,
         static_graph: bool,
@@ -68,17 +78,23 @@ class Reducer:
         self.specs = list(specs)
         self.transport = transport
         self.caps = caps
+        self.log = log
+        #: what the parameters belong to; they may have been replaced in it
+        self.module = module
+        self.iteration = transport.iteration
         #: equal on every rank; changed here only
         self.facts = SharedFacts(find_unused=find_unused, static=static_graph, skip_unused=skip_unused)
-        self.usage = Usage(self.specs, transport, self.facts)
-        self.queue = BucketQueue(self.parameters, transport, as_view=as_view)
+        self.usage = Usage(self.specs, transport, self.facts, log)
+        self.queue = BucketQueue(self.parameters, transport, self.facts, as_view=as_view)
         self.planner = Planner(self.specs, caps, self.facts)
         arrivals = Arrivals(self, self.parameters, recast=recast)
         self.readiness = Readiness(self.parameters, self.usage, self.queue, arrivals)
         #: the forwards whose backward may come
         self.forwards = Forwards()
-        #: when the parts of this iteration began and ended, for the log
-        self.times = Times()
+        #: when the parts of this iteration began and ended
+        self.times = log.times
+        #: stepped with the averaged gradients, before backward returns
+        self.optimizers: list[SteppedInBackward] = []
         #: held by whatever autograd calls. On a module on several devices it goes backward on a thread for each, all at
         #: once, and two of them that both find bucket 3 full would both start it; each call may call others from inside
         self.turn = threading.RLock()
@@ -96,7 +112,8 @@ class Reducer:
 
     @property
     def team(self) -> Team:
-        return self.transport.team
+        """The ranks that gradients are averaged over."""
+        return self.iteration.team
 
     @property
     def plan(self) -> BucketPlan:
@@ -158,7 +175,7 @@ class Reducer:
     def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward, whose backward may now come."""
         if pending.sync and kernels.backwards_are_compiled():
-            self.transport.around.fail(RuntimeError, COMPILED_BACKWARD)
+            self.log.fail(RuntimeError, COMPILED_BACKWARD)
         self.forwards.admit(pending)
         if self.readiness.counted:
             return
@@ -184,7 +201,7 @@ class Reducer:
         complaint, self._complaint = self._complaint, ""
         if complaint:
             self.abandon()
-            self.transport.around.fail(RuntimeError, complaint)
+            self.log.fail(RuntimeError, complaint)
         if self.phase is Phase.IDLE:
             return
         if self._armed or not self.readiness.anything():
@@ -193,7 +210,7 @@ class Reducer:
         missing, started = self.readiness.missing(), self.queue.started
         self.abandon()
         text = describe_unfinished(self.specs, missing, self.team.rank, started, static=self.usage.static)
-        self.transport.around.fail(RuntimeError, text)
+        self.log.fail(RuntimeError, text)
 
     # -- backward, as autograd reports it
 
@@ -219,7 +236,8 @@ class Reducer:
         self.times.backward_start = time.time_ns()
         self._remote = None if pending.context is None else RemoteBackward(pending.context)
         self.readiness.begin(pending.unused)
-        self.transport.around.foretell()
+        if self.iteration.session is not None and self.queue.only_sums:
+            self.iteration.announce_early()
 
     def _arm(self) -> None:
         self._armed = True
@@ -337,9 +355,9 @@ class Reducer:
         for index in self.readiness.overlooked():
             self.arrived(index)
         if self.readiness.missing():
-            replaced = [] if self.readiness.anything() else self.transport.around.replaced()
-            if replaced:
-                self._complaint = describe_replaced(self.specs, replaced, self.team.rank)
+            gone = [] if self.readiness.anything() else replaced(self.module, self.parameters)
+            if gone:
+                self._complaint = describe_replaced(self.specs, gone, self.team.rank)
             return  # another backward may complete it; otherwise the next forward complains (DDP-062)
         self._armed = True  # whatever raises from here on has ended this backward
         with kernels.unrecorded():
@@ -351,7 +369,7 @@ class Reducer:
     def _finish(self) -> None:
         self.times.backward_end = time.time_ns()
         alone = self.queue.alone
-        self.transport.around.announce(None)
+        self.iteration.announce_finish()
         agreement = self._results(live=True)
         self.times.comm_end = time.time_ns()
         self.readiness.delivered()
@@ -360,7 +378,14 @@ class Reducer:
         if not alone:
             self._note_reduction(agreement)
         self.usage.judge_search(self.facts.reductions)
-        self.transport.around.delivered()
+        self._delivered()
+
+    def _delivered(self) -> None:
+        """A synchronised backward has delivered its gradients."""
+        for optimizer in self.optimizers:
+            optimizer.step()
+        usage = self.usage
+        self.log.step_done(self.readiness.order, len(self.buckets), usage.unused_bytes, usage.always_the_same)
 
     # -- the end, on live and on joined ranks
 

@@ -10,13 +10,14 @@ import torch
 
 from ..comm import collectives, streams
 from ..comm.averaging import divides_first
-from ..comm.pending import Pending, Watch
+from ..comm.pending import Pending
 from ..comm.ranks import Team
 from ..comm.sparse import SparseRooms, SparseRound
 from . import kernels
 from .buckets import Bucket, GradBucket
+from .iteration import Iteration
 from .plan import BucketPlan
-from .shared import Agreement
+from .shared import Agreement, SharedFacts
 
 CommHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
 
@@ -36,36 +37,11 @@ Flight = Pending | kernels.AnyFuture | SparsePart
 _TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 
 
-@dataclass
-class Surroundings:
-    """What reducing needs to know of the iteration it is part of; supplied by the DDP that owns the reducer."""
-
-    #: before the first collective of a bucket (its index) or of the finish (None): joined ranks are told
-    announce: Callable[[int | None], None]
-    #: the number that this iteration divides by; may wait for the roll call
-    divisor: Callable[[], int]
-    #: the same if it is known without waiting, else None; which of both, is the same on every rank
-    known_divisor: Callable[[], int | None]
-    #: looks out for failed peers while a wait lasts; gives None outside join contexts
-    watch: Callable[[], Watch | None]
-    #: called when a synchronised backward has delivered its gradients
-    delivered: Callable[[], None]
-    #: records an error in the log and raises it
-    fail: Callable[[type[Exception], str], None]
-    #: whether nobody else takes part in the reduction that begins now
-    alone: Callable[[], bool] = lambda: False
-    #: when a synchronised backward begins
-    foretell: Callable[[], None] = lambda: None
-    #: indices of parameters that the module no longer holds
-    replaced: Callable[[], list[int]] = list
-
-
 class Transport:
     """Starts reductions over a team and reads their results."""
 
-    def __init__(self, team: Team, around: Surroundings) -> None:
-        self.team = team
-        self.around = around
+    def __init__(self, iteration: Iteration) -> None:
+        self.iteration = iteration
         #: (state, hook) that replaces our reduction, once registered
         self.hook: tuple[Any, CommHook] | None = None
         #: how many ranks used each parameter, as last agreed; empty before the first agreement
@@ -76,7 +52,7 @@ class Transport:
 
     def move_to(self, team: Team) -> None:
         """Reduce over another team, with which nothing has been agreed yet."""
-        self.team = team
+        self.iteration.team = team
         self._sparse_rooms = {}
 
     def factor_before(self) -> float:
@@ -84,7 +60,7 @@ class Transport:
 
         Only powers of two: those give the same bits before as after the sum.
         """
-        divisor = self.around.known_divisor()
+        divisor = self.iteration.known_divisor()
         if self.hook is not None or divisor is None or divisor & (divisor - 1):
             return 1.0
         return 1.0 / divisor
@@ -101,7 +77,7 @@ class Transport:
         flight = self._add_sparse(bucket, flat) if bucket.spec.sparse else self._start_dense(bucket, flat, alone)
         if last:
             for together in self._sparse.values():
-                together.send(self.team, "sparse gradients", self.around.watch())
+                together.send(self.iteration.team, "sparse gradients", self.iteration.watch())
             self._sparse = {}
         return flight
 
@@ -109,25 +85,25 @@ class Transport:
         rooms = self._sparse_rooms.setdefault(gradient.device, SparseRooms())
         together = self._sparse.setdefault(gradient.device, SparseRound(rooms))
         if divides_first(gradient.dtype):
-            gradient = gradient / self.around.divisor()
+            gradient = gradient / self.iteration.divisor()
         return SparsePart(together, together.add(gradient))
 
     def _start_dense(self, bucket: Bucket, flat: torch.Tensor, alone: bool) -> Pending:
         if bucket.factor == 1.0 and divides_first(flat.dtype):
-            kernels.divide(flat, self.around.divisor())
+            kernels.divide(flat, self.iteration.divisor())
         label = f"bucket {bucket.spec.index}"
-        return Pending(label, flat, None) if alone else collectives.all_reduce(self.team, flat, label)
+        return Pending(label, flat, None) if alone else collectives.all_reduce(self.iteration.team, flat, label)
 
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
         if bucket.spec.sparse:
             flat = flat.coalesce()
         views = bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)
-        divisor = self.around.divisor()
-        shown = GradBucket(bucket.spec.index, last, flat, views, bucket.parameters, self.team.group, divisor)
+        divisor = self.iteration.divisor()
+        shown = GradBucket(bucket.spec.index, last, flat, views, bucket.parameters, self.iteration.team.group, divisor)
         state, function = hook
-        self.team.tally.count()  # for all that the hook starts, and again where it has returned and ended
+        self.iteration.team.tally.count()  # for all that the hook starts, and again where it has returned and ended
         future = function(state, shown)
-        self.team.tally.count()
+        self.iteration.team.tally.count()
         if isinstance(future, kernels.AnyFuture):
             return future
         raise RuntimeError(
@@ -140,15 +116,15 @@ class Transport:
         """Wait for a started reduction; its gradients, flat (numel,) or sparse, and the divisor still to be applied."""
         if isinstance(flight, kernels.AnyFuture):
             result = flight.wait()
-            self.team.tally.count()
+            self.iteration.team.tally.count()
             return self._hook_result(bucket, result), 1
-        watch = self.around.watch()
+        watch = self.iteration.watch()
         if isinstance(flight, SparsePart):
             rows = flight.round.result(flight.place, watch)
-            return rows, 1 if divides_first(rows.dtype) else self.around.divisor()
+            return rows, 1 if divides_first(rows.dtype) else self.iteration.divisor()
         flat = flight.wait(watch)
         divided = bucket.factor != 1.0 or divides_first(flat.dtype)
-        return flat, 1 if divided else self.around.divisor()
+        return flat, 1 if divided else self.iteration.divisor()
 
     def _hook_result(self, bucket: Bucket, result: Any) -> torch.Tensor:
         expected = bucket.spec.numel
@@ -159,10 +135,10 @@ class Transport:
                 f"{shape}; expected one tensor of {expected} elements, shaped like the bucket. A collective's own "
                 "future holds a list: chain `.then(lambda future: future.value()[0])`."
             )
-        divisor = self.around.divisor()
+        divisor = self.iteration.divisor()
         averaged: torch.Tensor = result
-        if divisor != self.team.size and self._hook_divides_by_size():
-            averaged = averaged * (self.team.size / divisor)
+        if divisor != self.iteration.team.size and self._hook_divides_by_size():
+            averaged = averaged * (self.iteration.team.size / divisor)
         return averaged
 
     def _hook_divides_by_size(self) -> bool:
@@ -176,14 +152,14 @@ class Transport:
         said = [*used] if learned is None else [*used, learned]
         # on the device, even where the group could send it from the CPU: as a rule the host need not wait for it
         marks = streams.tensor_on(device, said, torch.int32)
-        told = collectives.all_reduce(self.team, marks, "used parameters")
+        told = collectives.all_reduce(self.iteration.team, marks, "used parameters")
         self.use_counts = marks[: len(used)]
         if learned is None and all(used):
-            told.wait(self.around.watch())
+            told.wait(self.iteration.watch())
             return Agreement(frozenset())  # nothing to learn, so nothing is read back from the device
-        counts = told.read(self.around.watch())
+        counts = told.read(self.iteration.watch())
         unused = frozenset(index for index in range(len(used)) if not counts[index])
-        return Agreement(unused, learned_by_all=learned is not None and counts[-1] == self.team.size)
+        return Agreement(unused, learned_by_all=learned is not None and counts[-1] == self.iteration.team.size)
 
 
 class BucketQueue:
@@ -192,9 +168,12 @@ class BucketQueue:
     plan: BucketPlan
     buckets: list[Bucket]
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], transport: Transport, *, as_view: bool) -> None:
+    def __init__(
+        self, parameters: Sequence[torch.nn.Parameter], transport: Transport, facts: SharedFacts, *, as_view: bool
+    ) -> None:
         self._parameters = parameters
         self._transport = transport
+        self._facts = facts
         self._as_view = as_view
         self._bucket_of: dict[int, Bucket] = {}
         #: reductions of this backward that have started, by bucket
@@ -227,6 +206,17 @@ class BucketQueue:
             bucket.reset()
 
     @property
+    def only_sums(self) -> bool:
+        """Whether reducing is but adding up dense gradients: no hook of the user's, no agreement on who used what.
+
+        Then all ranks may shadow a reduction that was announced early and does not come, and a rank that is alone may
+        leave the others out of it.
+        """
+        facts = self._facts
+        agrees = facts.searched or facts.static or facts.skips_unused
+        return not (agrees or self._transport.hook is not None or any(bucket.spec.sparse for bucket in self.buckets))
+
+    @property
     def started(self) -> int:
         """How many buckets of this backward are under way."""
         return len(self._flights)
@@ -257,9 +247,10 @@ class BucketQueue:
         while self.started < len(self.buckets) and not self.buckets[self.started].missing:
             bucket = self.buckets[self.started]
             if not self.started:
-                self.alone = self._transport.around.alone()
+                # this reduction is this rank's own affair if only it has inputs
+                self.alone = self._transport.iteration.reduces_alone and self._facts.rebuilt and self.only_sums
             if not self.alone:
-                self._transport.around.announce(bucket.spec.index)
+                self._transport.iteration.announce_bucket(bucket.spec.index)
             flat = bucket.collect(left_out, self._transport.factor_before())
             self._flights.append(self._transport.start(bucket, flat, last=self.is_last(bucket), alone=self.alone))
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import torch
 
+from .log import DDPLogger
 from .messages import describe_second_arrival
 from .plan import ParameterSpec
 from .shared import Agreement, SharedFacts
@@ -34,10 +35,13 @@ def warn_needless() -> None:
 class Usage:
     """Knows which parameters a backward leaves out: this rank's own knowledge. One for each reducer."""
 
-    def __init__(self, specs: Sequence[ParameterSpec], transport: Transport, facts: SharedFacts) -> None:
+    def __init__(
+        self, specs: Sequence[ParameterSpec], transport: Transport, facts: SharedFacts, log: DDPLogger
+    ) -> None:
         self._specs = specs
         self._transport = transport
         self._facts = facts
+        self._log = log
         #: arrivals that make each parameter ready, learned in the first live backward of a static graph
         self.expected: list[int] | None = None
         #: static graph: the parameters that this rank does not use; empty until it has learned that
@@ -138,9 +142,9 @@ class Usage:
 
     def refuse_second_arrival(self, index: int) -> None:
         """A parameter has arrived of which nothing was expected any more: RuntimeError."""
-        rank, unused = self._transport.team.rank, index in self.unused
+        rank, unused = self._transport.iteration.team.rank, index in self.unused
         text = describe_second_arrival(self._specs[index], rank, taken_as_unused=unused, static=self.static)
-        self._transport.around.fail(RuntimeError, text)
+        self._log.fail(RuntimeError, text)
 
     def unused_bytes(self) -> int:
         """Size of the gradients that the last backward did not produce here."""

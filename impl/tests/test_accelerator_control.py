@@ -79,7 +79,8 @@ def test_the_overlapped_step_asks_who_uses_a_bucket_without_the_device(gloo):
     bucket = SimpleNamespace(
         spec=SimpleNamespace(index=0, device=CUDA), parameters=[parameter], kept_gradient=lambda _: None
     )
-    ddp = SimpleNamespace(reducer=SimpleNamespace(use_of=lambda _: [True], team=gloo), _join_session=None)
+    iteration = SimpleNamespace(session=None)
+    ddp = SimpleNamespace(reducer=SimpleNamespace(use_of=lambda _: [True], team=gloo, iteration=iteration))
     asked = OverlapSession._agree_on_use(object.__new__(OverlapSession), ddp, SimpleNamespace(bucket=bucket))
     assert asked.read() == [[1], [0]]
 
@@ -106,7 +107,7 @@ def test_who_uses_what_is_read_beside_the_queue_and_only_where_there_is_somethin
 ):
     told = Told()
     monkeypatch.setattr(collectives, "all_reduce", lambda *_: told)
-    transport = Transport(gloo, SimpleNamespace(watch=lambda: None))
+    transport = Transport(SimpleNamespace(team=gloo, watch=lambda: None))
     assert sorted(transport.agree_on_use(used, torch.device("cpu")).unused) == nobody
     assert told.asked == [asked]
 

@@ -7,11 +7,11 @@ import torch.distributed as dist
 
 from impl.comm import averaging, pending
 from impl.comm.pending import Pending, Watch
-from impl.ddp import DistributedDataParallel, kernels, params
+from impl.ddp import kernels, params
+from impl.ddp.iteration import Iteration
 from impl.ddp.pending_backward import PendingBackward
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import SharedFacts
-from impl.ddp.uneven import UnevenInputs
 from impl.ddp.usage import Usage
 
 from ..planting import defect, edit, swap
@@ -70,15 +70,15 @@ def dense_gradients_of_tables_become_wholly_sparse() -> None:
 @defect("DDP-049", "DDP-050")
 def divides_by_one_too_many() -> None:
     """The average divides by one rank too many."""
-    right = swap(UnevenInputs, "_divisor", lambda self: right(self) + 1)
-    swap(UnevenInputs, "_known_divisor", lambda self: right(self) + 1)
+    right = swap(Iteration, "divisor", lambda self: right(self) + 1)
+    swap(Iteration, "known_divisor", lambda self: right(self) + 1)
 
 
 @defect("DDP-051", worlds=(3,))
 def divides_by_the_world() -> None:
     """In a subgroup the sum is divided by the size of the world."""
-    swap(UnevenInputs, "_divisor", lambda self: dist.get_world_size())
-    swap(UnevenInputs, "_known_divisor", lambda self: dist.get_world_size())
+    swap(Iteration, "divisor", lambda self: dist.get_world_size())
+    swap(Iteration, "known_divisor", lambda self: dist.get_world_size())
 
 
 @defect("DDP-052")
@@ -117,13 +117,13 @@ def first_iteration_in_small_buckets() -> None:
 @defect("DDP-058", "DDP-100", "DDP-105")
 def frozen_parameters_get_zeros() -> None:
     """After a backward every parameter without a gradient has one of zeros."""
-    def deliver(self: DistributedDataParallel) -> None:
+    def deliver(self: Reducer) -> None:
         for parameter in self.module.parameters():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         right(self)
 
-    right = swap(DistributedDataParallel, "_on_delivered", deliver)
+    right = swap(Reducer, "_delivered", deliver)
 
 
 @defect("DDP-065")
@@ -296,8 +296,8 @@ def starts_from_empty_gradients() -> None:
 @defect("DDP-049", "DDP-050", "DDP-056", "DDP-059")
 def sums_instead_of_averaging() -> None:
     """Gradients are summed over the ranks and not divided."""
-    swap(UnevenInputs, "_divisor", lambda self: 1)
-    swap(UnevenInputs, "_known_divisor", lambda self: 1)
+    swap(Iteration, "divisor", lambda self: 1)
+    swap(Iteration, "known_divisor", lambda self: 1)
 
 
 @defect("DDP-062", "DDP-063")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from impl.ddp import DistributedDataParallel, usage
+from impl.ddp import usage
 from impl.ddp.pending_backward import OutputSink, announce_backward
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import Agreement
@@ -23,14 +23,14 @@ def both_graph_options_unmentioned() -> None:
 @defect("DDP-099")
 def divides_by_the_number_of_users() -> None:
     """A gradient is averaged over the ranks that used the parameter, not over all of them."""
-    def deliver(self: DistributedDataParallel) -> None:
-        counts = self.reducer.transport.use_counts.tolist()
-        for parameter, count in zip(self.reducer.parameters, counts, strict=False):
+    def deliver(self: Reducer) -> None:
+        counts = self.transport.use_counts.tolist()
+        for parameter, count in zip(self.parameters, counts, strict=False):
             if count and parameter.grad is not None:
                 parameter.grad *= self.reducer.team.size / count
         right(self)
 
-    right = swap(DistributedDataParallel, "_on_delivered", deliver)
+    right = swap(Reducer, "_delivered", deliver)
 
 
 @defect("DDP-102")

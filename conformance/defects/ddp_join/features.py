@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from impl.ddp import DistributedDataParallel
 from impl.ddp.reducer import Reducer
-from impl.ddp.uneven import UnevenInputs
 
 from ..planting import defect, edit, swap
 
@@ -23,13 +23,13 @@ def buffers_are_synchronised_after_no_sync() -> None:
 @defect("DDPJ-039")
 def delayed_gradients_always_divided_by_all() -> None:
     """Delayed gradients are divided by the number of all ranks where the active ones were asked for."""
-    edit("ddp._divisor()", "ddp.reducer.team.size")
+    edit("divisor = self._iteration.divisor()", "divisor = self._iteration.team.size")
 
 
 @defect("DDPJ-039")
 def delayed_parameters_are_not_shadowed() -> None:
     """The reduction of delayed parameters has no shadow."""
-    swap(UnevenInputs, "_shadow_delayed", lambda self: None)
+    swap(DistributedDataParallel, "_shadow_delayed", lambda self: None)
 
 
 @defect("DDPJ-039")
@@ -71,7 +71,8 @@ def joined_rank_does_not_rebuild() -> None:
     """A joined rank takes part in the agreement on the order of buckets, but keeps its old buckets."""
     edit(
         "    reducer.rebuild(",
-        "    if ddp._join_session is not None and ddp._join_session.shadowing:\n        return\n    reducer.rebuild(",
+        "    if iteration.session is not None and iteration.session.shadowing:\n        return\n"
+        "    reducer.rebuild(",
     )
 
 
