@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -16,9 +15,7 @@ from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
 from . import kernels
 from .iteration import Iteration, Stage
-
-#: raises an error, having recorded it
-Fail = Callable[[type[Exception], str], NoReturn]
+from .log import Fail
 
 
 class DelayedReduction:

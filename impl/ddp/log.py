@@ -78,6 +78,9 @@ _AVERAGED = (
     "forward_compute_time", "backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time",
 )
 
+#: records an error in the logging data, then raises it
+Fail = Callable[[type[Exception], str], NoReturn]
+
 
 class DDPLogger:
     """Collects the logging data (DDP-144); numbers that change each step are refreshed on sampled iterations only."""

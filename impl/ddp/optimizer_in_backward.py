@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from .hooks.default_hooks import allreduce_hook
-
-if TYPE_CHECKING:
-    from .compat import CompatibleNames
+from .log import Fail
 
 _MARK = "_in_backward_optimizers"  # set on parameters by torch's _apply_optimizer_in_backward
 
@@ -51,27 +47,18 @@ class OptimizersInBackward:
             parameter.grad = None
 
 
-def register(
-    ddp: CompatibleNames, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
-) -> None:
-    """Step ``optim(parameters, *args, **kwargs)`` in every synchronised backward (DDP-133).
-
-    It takes the place of the communication hook: registering twice, or beside a hook, raises RuntimeError, and so does
-    a class that is no optimizer, or one whose step wants the loss computed again.
-    """
+def check_fused(optim: type, fail: Fail) -> None:
+    """RuntimeError for a class that is no optimizer, or one whose step wants the loss computed again (DDP-133)."""
     if not (isinstance(optim, type) and issubclass(optim, torch.optim.Optimizer)):
-        ddp._log_and_throw(
+        fail(
             RuntimeError, f"{optim!r} cannot run fused with backward: it is not a subclass of torch.optim.Optimizer."
         )
     if _needs_closure(optim):
-        ddp._log_and_throw(
+        fail(
             RuntimeError,
             f"{optim.__name__} cannot run fused with backward: its step needs a closure that computes the loss again. "
             "Call its step after backward, as without DDP.",
         )
-    chosen = list(optim_params) if optim_params is not None else list(ddp.reducer.parameters)
-    ddp._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")
-    ddp.reducer.optimizers.append(optim(chosen, *args, **kwargs))
 
 
 def _needs_closure(optim: type[torch.optim.Optimizer]) -> bool:

@@ -64,7 +64,7 @@ class Renewal(Parts):
             self._set_static_graph()
 
     def _run_lowered(self, config: _MixedPrecision) -> MixedPrecisionRun:
-        return MixedPrecisionRun(cast("DistributedDataParallel", self), config)
+        return MixedPrecisionRun(self.module, self.parameters_to_ignore, config)
 
     def _check_default_group(self) -> None:
         try:

@@ -22,7 +22,7 @@ from .delayed import DelayedReduction
 from .graph import reachable_parameters
 from .iteration import Iteration, Stage
 from .log import DDPLogger
-from .mixed_precision import MixedPrecisionRun, _MixedPrecision
+from .mixed_precision import _MixedPrecision
 from .optimizer_in_backward import OptimizersInBackward
 from .parts import running
 from .pending_backward import OutputSink, PendingBackward, announce_backward
@@ -145,7 +145,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             self._synchronise_start(buffers if syncs_buffers_at_start else {})
         self.bucket_bytes_cap = self._caps.steady_bytes
         self.bucket_bytes_cap_list = list(self._caps.sizes_bytes) if bucket_cap_mb_list else []
-        self._mixed_precision_run = MixedPrecisionRun(self, mixed_precision) if mixed_precision is not None else None
+        self._mixed_precision_run = self._run_lowered(mixed_precision) if mixed_precision is not None else None
         self._build_reducer()
         self._delayed = DelayedReduction.of(
             self._iteration, delayed, param_to_hook_all_reduce, self.broadcast_bucket_size

@@ -53,10 +53,10 @@ def optimizers_stop_at_a_missing_gradient() -> None:
 def refused_fused_optimizer_steps() -> None:
     """A second fused optimizer takes the place of the first before it is refused."""
 
-    OCCUPY = '    ddp._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")\n'
+    OCCUPY = '    self._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")\n'
 
 
-    KEEP = "    ddp.reducer.optimizers.append(optim(chosen, *args, **kwargs))\n"
+    KEEP = "    self.reducer.optimizers.append(optim(chosen, *args, **kwargs))\n"
 
 
-    edit(OCCUPY + KEEP, KEEP + OCCUPY, within="register")
+    edit(OCCUPY + KEEP, KEEP + OCCUPY, within="_register_fused_optim")
