@@ -27,7 +27,7 @@ def divides_by_the_number_of_users() -> None:
         counts = self.transport.use_counts.tolist()
         for parameter, count in zip(self.parameters, counts, strict=False):
             if count and parameter.grad is not None:
-                parameter.grad *= self.reducer.team.size / count
+                parameter.grad *= self.team.size / count
         right(self)
 
     right = swap(Reducer, "_delivered", deliver)
