@@ -10,7 +10,7 @@ A defect is a function in ``<area>/<topic>.py`` (areas: join, ddp_join, ddp, com
     @defect("DDP-122", worlds=(2,))       EACH clause must catch it; worlds: optional, the fewest ranks that show it
     def delayed_gradients_divided_by_one_too_many() -> None:
         \"""Delayed gradients are divided by one rank too many.\"""      the mistake, in one sentence
-        edit("ddp._divisor())", "ddp._divisor() + 1)")
+        edit("divisor = self._iteration.divisor()", "divisor = self._iteration.divisor() + 1")
 
 ``planting.edit`` changes a piece of one function's source, wherever in impl that function stands; ``planting.swap``
 replaces an attribute and ``override`` an inherited one. They refuse, with a sentence, what is not there: a reworded

@@ -136,9 +136,9 @@ def train(ctx, careless):
                 buffer[:1].zero_()
             return pending
 
-        from impl.ddp import traffic
+        from impl.ddp import transport
 
-        traffic.all_reduce = collectives.all_reduce = eager
+        transport.all_reduce = collectives.all_reduce = eager
     torch.manual_seed(0)
     model = ctx.subject.DistributedDataParallel(nn.Sequential(models.Sum(4), nn.BatchNorm1d(4)), bucket_cap_mb=1e-4)
     told = []

@@ -1,6 +1,6 @@
 """DistributedDataParallel: gradients averaged over a process group, with a reducer of our own."""
 
-from .bucket import GradBucket
+from .buckets import GradBucket
 from .buffers import _BufferCommHook, _BufferCommHookLocation
 from .compat import _dump_DDP_relevant_env_vars
 from .hooks import BuiltinCommHookType, DDPCommHookType, register_ddp_comm_hook

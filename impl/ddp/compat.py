@@ -12,6 +12,8 @@ from torch import nn
 
 from ..comm.coalesce import broadcast_coalesced
 from ..comm.ranks import GroupRank
+from .hooks.default_hooks import allreduce_hook
+from .optimizer_in_backward import check_fused
 from .parts import Parts, running
 
 if TYPE_CHECKING:
@@ -142,10 +144,14 @@ class CompatibleNames(Parts):
     def _register_fused_optim(
         self, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
     ) -> None:
-        """Step an optimizer with each averaged bucket; once, and not beside communication hooks (DDP-133)."""
-        from .fused_optimizer import register
+        """Step ``optim(parameters, *args, **kwargs)`` in every synchronised backward (DDP-133).
 
-        register(self, optim, *args, optim_params=optim_params, **kwargs)
+        It takes the place of the communication hook: registering twice, or beside a hook, raises RuntimeError.
+        """
+        check_fused(optim, self._log_and_throw)
+        chosen = list(optim_params) if optim_params is not None else list(self.reducer.parameters)
+        self._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")
+        self.reducer.optimizers.append(optim(chosen, *args, **kwargs))
 
     # -- moving data
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,10 +14,8 @@ from ..comm.coalesce import broadcast_coalesced
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
 from . import kernels
-from .stages import Stage
-
-if TYPE_CHECKING:
-    from .wrapper import DistributedDataParallel
+from .iteration import Iteration, Stage
+from .log import Fail
 
 
 class DelayedReduction:
@@ -29,8 +26,9 @@ class DelayedReduction:
     (exceeds DDP-124). Under ``no_sync`` nothing is reduced (exceeds DDP-126). Keeps DDP-121 … DDP-123.
     """
 
-    def __init__(self, ddp: DistributedDataParallel, parameters: Sequence[nn.Parameter], trigger: nn.Parameter) -> None:
-        self._ddp = weakref.ref(ddp)
+    def __init__(self, iteration: Iteration, parameters: Sequence[nn.Parameter], trigger: nn.Parameter) -> None:
+        self._iteration = iteration
+        iteration.buckets_only = False
         self.parameters = list(parameters)
         self._trigger = trigger
         self._flats: list[torch.Tensor] = []
@@ -43,23 +41,24 @@ class DelayedReduction:
 
     @staticmethod
     def of(
-        ddp: DistributedDataParallel, named: Sequence[tuple[str, nn.Parameter]], trigger: nn.Parameter | None
+        iteration: Iteration,
+        named: Sequence[tuple[str, nn.Parameter]],
+        trigger: nn.Parameter | None,
+        chunk_bytes: int,
     ) -> DelayedReduction | None:
         """Set up the delayed reduction, starting from rank 0's values (DDP-121); None where nothing is delayed."""
         if not named or trigger is None:
             return None
         parameters = [parameter for _, parameter in named]
         detached = [parameter.detach() for parameter in parameters]
-        broadcast_coalesced(ddp.reducer.team, detached, GroupRank(0), "delayed parameters", ddp.broadcast_bucket_size)
-        return DelayedReduction(ddp, parameters, trigger)
+        broadcast_coalesced(iteration.team, detached, GroupRank(0), "delayed parameters", chunk_bytes)
+        return DelayedReduction(iteration, parameters, trigger)
 
-    def names(self) -> tuple[list[str], str]:
+    def names(self, module: nn.Module, fail: Fail) -> tuple[list[str], str]:
         """The names of the delayed parameters and of the trigger, by which a pickled object finds them again."""
-        ddp = self._ddp()
-        assert ddp is not None, "the model of a delayed reduction is gone"
-        called = {parameter: name for name, parameter in ddp.module.named_parameters(remove_duplicate=False)}
+        called = {parameter: name for name, parameter in module.named_parameters(remove_duplicate=False)}
         if not {*self.parameters, self._trigger} <= called.keys():
-            ddp._log_and_throw(
+            fail(
                 RuntimeError,
                 "This model cannot be pickled: a delayed parameter, or param_to_hook_all_reduce, is not a parameter of "
                 "the wrapped module. Pickle its state_dict instead.",
@@ -67,12 +66,14 @@ class DelayedReduction:
         return [called[parameter] for parameter in self.parameters], called[self._trigger]
 
     @staticmethod
-    def found(ddp: DistributedDataParallel, names: tuple[list[str], str] | None) -> DelayedReduction | None:
+    def found(
+        iteration: Iteration, module: nn.Module, names: tuple[list[str], str] | None
+    ) -> DelayedReduction | None:
         """Set up anew what ``names`` told before pickling. Nothing is broadcast (DDP-160)."""
         if names is None:
             return None
-        *delayed, trigger = [ddp.module.get_parameter(name) for name in (*names[0], names[1])]
-        return DelayedReduction(ddp, delayed, trigger)
+        *delayed, trigger = [module.get_parameter(name) for name in (*names[0], names[1])]
+        return DelayedReduction(iteration, delayed, trigger)
 
     def _lay_out(self) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
@@ -86,11 +87,13 @@ class DelayedReduction:
                 self._views[parameter] = kernels.dense_view(flat, offset, parameter)
                 offset += parameter.numel()
 
-    def after_forward(self) -> None:
-        """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123)."""
-        ddp = self._ddp()
+    def after_forward(self, *, sync: bool) -> None:
+        """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123).
+
+        ``sync``: the forward's backward is to be synchronised.
+        """
         if torch.is_grad_enabled():  # an evaluation says nothing about the backward that is still to come
-            self._due = ddp is not None and ddp.require_backward_grad_sync
+            self._due = sync
         for parameter, view in self._views.items():
             if parameter.grad is None:
                 view.zero_()
@@ -102,17 +105,14 @@ class DelayedReduction:
             kernels.call_at_end_of_backward(self._reduce)
 
     def _reduce(self) -> None:
-        ddp = self._ddp()
-        if ddp is None:
-            return
-        ddp._announce(Stage.DELAYED)
+        self._iteration.announce(Stage.DELAYED)
         with torch.no_grad():
             self._gather_strays()
-            divisor = ddp._divisor()
+            divisor = self._iteration.divisor()
             for flat in self._flats:
                 kernels.divide(flat, divisor if divides_first(flat.dtype) else 1)
             for pending in self._start(self._flats):
-                flat = pending.wait(ddp._watch())
+                flat = pending.wait(self._iteration.watch())
                 kernels.divide(flat, 1 if divides_first(flat.dtype) else divisor)
 
     def _gather_strays(self) -> None:
@@ -123,12 +123,9 @@ class DelayedReduction:
                 parameter.grad = view
 
     def _start(self, flats: Sequence[torch.Tensor]) -> list[Pending]:
-        ddp = self._ddp()
-        assert ddp is not None, "the model of a delayed reduction is gone"
-        return [collectives.all_reduce(ddp.reducer.team, flat, "delayed gradients") for flat in flats]
+        return [collectives.all_reduce(self._iteration.team, flat, "delayed gradients") for flat in flats]
 
     def shadow(self) -> None:
         """A joined rank's side: the same collectives with zeros; its own gradients stay."""
-        ddp = self._ddp()
         for pending in self._start([torch.zeros_like(flat) for flat in self._flats]):
-            pending.wait(None if ddp is None else ddp._watch())
+            pending.wait(self._iteration.watch())

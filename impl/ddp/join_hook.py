@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..join.hooks import BrokenOff, FollowingHook
 from . import stages
-from .stages import Stage
+from .iteration import Stage
 
 if TYPE_CHECKING:
     from .wrapper import DistributedDataParallel

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.distributed import rpc
 
+from .graph import parameters_behind
 from .plan import DEFAULT_FIRST_BUCKET_BYTES
-from .unused import parameters_behind
 
 #: what collectives and hooks hand out; ``torch.futures.Future`` is only its best-known subclass
 AnyFuture = torch._C.Future

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 
@@ -77,6 +78,9 @@ _AVERAGED = (
     "forward_compute_time", "backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time",
 )
 
+#: records an error in the logging data, then raises it
+Fail = Callable[[type[Exception], str], NoReturn]
+
 
 class DDPLogger:
     """Collects the logging data (DDP-144); numbers that change each step are refreshed on sampled iterations only."""
@@ -105,6 +109,11 @@ class DDPLogger:
     def set_error_and_log(self, text: str) -> None:
         """Record an error (DDP-019)."""
         self.note(has_error=1, error=text)
+
+    def fail(self, kind: type[Exception], text: str) -> NoReturn:
+        """Record an error, then raise it (DDP-019)."""
+        self.set_error_and_log(f"{kind!s}: {text}")
+        raise kind(text)
 
     def _set_uneven_input_join(self) -> None:
         self.note(join_uneven_inputs=1)

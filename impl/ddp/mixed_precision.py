@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,9 +14,6 @@ from torch import nn
 from . import kernels, params
 from .containers import map_tensors
 from .plan import ParameterSpec
-
-if TYPE_CHECKING:
-    from .wrapper import DistributedDataParallel
 
 _log = logging.getLogger(__name__)
 
@@ -42,10 +39,11 @@ class MixedPrecisionRun:
     any device (exceeds DDP-141). Keeps DDP-135 … DDP-139, DDP-172.
     """
 
-    def __init__(self, ddp: DistributedDataParallel, config: _MixedPrecision) -> None:
+    def __init__(self, module: nn.Module, ignored: set[str], config: _MixedPrecision) -> None:
+        """``ignored``: names of parameters and buffers that stay as they are."""
         _log.warning("This model runs in mixed precision: %s", config)
         self.config = config
-        managed = params.managed_parameters(ddp.module, ddp.parameters_to_ignore)
+        managed = params.managed_parameters(module, ignored)
         self._parameters = [item.parameter for item in managed if item.parameter.is_floating_point()]
         #: full-precision values of parameters that hold low-precision copies now
         self._full: dict[nn.Parameter, torch.Tensor] = {}
@@ -53,16 +51,16 @@ class MixedPrecisionRun:
         self._kept: dict[nn.Parameter, torch.Tensor] = {}
         #: whether everything is restored when the backward that is running is over
         self._armed = False
-        self._cast_buffers(ddp)
+        self._cast_buffers(params.managed_buffers(module, ignored))
         me = weakref.WeakMethod(self._gradient_came)
         for parameter in self._parameters:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(kernels.weak_call(me))
 
-    def _cast_buffers(self, ddp: DistributedDataParallel) -> None:
+    def _cast_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
         if self.config.buffer_dtype is None:
             return
-        for buffer in params.managed_buffers(ddp.module, ddp.parameters_to_ignore).values():
+        for buffer in buffers.values():
             if buffer.is_floating_point():
                 buffer.data = buffer.to(self.config.buffer_dtype)
 

@@ -11,7 +11,7 @@ from torch import nn
 if TYPE_CHECKING:
     from .buffers import _BufferCommHook
     from .delayed import DelayedReduction
-    from .in_backward import OptimizersInBackward
+    from .iteration import Iteration
     from .log import DDPLogger
     from .mixed_precision import MixedPrecisionRun, _MixedPrecision
     from .per_parameter import PerParameterReduction
@@ -74,7 +74,7 @@ class Parts:
     _ddp_sink_clone: bool
     _buffer_hook: _BufferCommHook | None  # None means the broadcast from the source
     _comm_hooks: list[tuple[Any, Any]]  # (hook, state); at most one
-    _divide_by_initial_world_size: bool  # set by the most recent join hook (DDPJ-012)
+    _iteration: Iteration
 
     # -- state that forwards and backwards change
     _failed_forward: str | None  # how the last forward in this join block failed, if one did; for people
@@ -83,8 +83,6 @@ class Parts:
     named_module_buffers: dict[str, torch.Tensor]
     _has_rebuilt_buckets: bool
     _lazy_init_ran: bool
-    _in_backward: OptimizersInBackward | None  # valid after the first forward
-    _fused_optimizer: torch.optim.Optimizer | None
     _authoritative_rank: int | None  # whose model all ranks took over at the end of the last join; group rank
 
     def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:

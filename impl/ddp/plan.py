@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from numbers import Real
 
 import torch
+
+from .shared import SharedFacts
 
 MIB = 1024 * 1024
 DEFAULT_FIRST_BUCKET_BYTES = MIB
@@ -197,3 +199,33 @@ def _lay_out(index: int, members: Sequence[ParameterSpec]) -> BucketSpec:
         slots.append(Slot(member.index, offset, member.numel))
         offset += member.numel
     return BucketSpec(index, tuple(slots), members[0].dtype, members[0].device, members[0].sparse)
+
+
+class Planner:
+    """Plans the same on every rank."""
+
+    def __init__(self, specs: Sequence[ParameterSpec], caps: BucketCaps, facts: SharedFacts) -> None:
+        self._specs = specs
+        self._caps = caps
+        self._facts = facts
+
+    def first(self) -> BucketPlan:
+        """The plan to begin with, or to begin again with."""
+        return first_plan(self._specs, self._caps, will_be_rebuilt=not self._facts.searched)
+
+    def expected(self) -> BucketPlan:
+        """The plan that the buckets are likely to settle on."""
+        if self._facts.searched:
+            return first_plan(self._specs, self._caps, will_be_rebuilt=False)
+        return expected_plan(self._specs, self._caps)
+
+    def following(self, order: Sequence[int]) -> BucketPlan:
+        """The plan that follows the order of arrival that all ranks have agreed on."""
+        return plan_buckets(self._specs, order, self._caps)
+
+    def after_reduction(self, plan: BucketPlan, untouched: Collection[int]) -> BucketPlan | None:
+        """The plan without parameters that nobody used, if that is asked for and another one."""
+        if not self._facts.leaves_out or not set(untouched) - plan.left_out:
+            return None
+        kept = [index for bucket in plan.buckets for index in bucket.parameters if index not in untouched]
+        return plan_buckets(self._specs, kept, self._caps)

@@ -1,14 +1,122 @@
-"""Which gradients of a backward are ready: counted one by one, or noted in the buckets' lists (see ``arrivals``)."""
+"""Which gradients of a backward are ready: each is reported, or noted in a list with one report a bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
-from .arrivals import Arrivals
-from .bucket_queue import BucketQueue
-from .use import Use
+from . import kernels
+from .buckets import Bucket
+from .transport import BucketQueue
+from .usage import Usage
+
+
+class Listener(Protocol):
+    """Who is told that gradients have accumulated: the reducer."""
+
+    def arrived(self, index: int) -> None:
+        """Parameter ``index`` has accumulated a gradient, or passed None on."""
+
+    def should_be_full(self, place: int) -> None:
+        """The parameter that completed bucket ``place`` last time has accumulated."""
+
+
+class Arrivals:
+    """The hooks on a reducer's parameters. They hold the reducer weakly: parameters outlive it (HOOK-008).
+
+    The hooks that may start something stand on the nodes that accumulate gradients, behind the parameters' own hooks:
+    what a user's hook makes of a gradient is what is reduced.
+
+    Asking the reducer about every parameter costs more than the rest of a small model's reduction. So where the order
+    of arrival is known, each parameter is only appended to its bucket's list, and the one that should come last asks.
+    Whatever goes another way than last time sends us back to counting each, for good: that is always right.
+    """
+
+    def __init__(self, listener: Listener, parameters: Sequence[torch.nn.Parameter], *, recast: bool) -> None:
+        """``recast``: the parameters change their dtype between forwards, which gives them new nodes each time."""
+        self._listener = weakref.ref(listener)
+        self._parameters = parameters
+        self._recast = recast
+        #: the watched nodes; autograd holds these only while a graph does, and hooks live as long as their node
+        self.nodes: dict[torch.Tensor, torch.autograd.graph.Node] = {}
+        self._handles: list[Any] = []
+        #: the lists that hooks append to. A parameter's own hook holds one that holds the parameter, a cycle that
+        #: Python's garbage collector cannot see; and where it collects us, handles find no hooks any more to remove
+        self._lists: list[list[torch.Tensor]] = []
+        #: whether each arrival is reported by itself; otherwise the buckets' lists hold them
+        self.counted = True
+        #: whether anybody watches at all
+        self.watching = False
+
+    def count_each(self) -> None:
+        """Call ``listener.arrived(index)`` for every parameter."""
+        self.stop()
+        for index, parameter in enumerate(self._parameters):
+            self._hook(parameter, _counting(self._listener, index))
+        self.counted = self.watching = True
+
+    def note_in(self, buckets: Sequence[Bucket]) -> None:
+        """Append each parameter to its bucket's ``arrived``; call ``should_be_full`` after the last of each."""
+        self.stop()
+        self._lists = [bucket.arrived for bucket in buckets]
+        for bucket in buckets:
+            for parameter in bucket.parameters:
+                self._note(parameter, bucket.arrived.append)
+            if bucket.awaited:
+                self._hook(bucket.awaited[-1], _reporting(self._listener, bucket.spec.index))
+        self.counted, self.watching = False, True
+
+    def stop(self) -> None:
+        """Watch nothing any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.nodes.clear()
+        self.watching = False
+
+    def _note(self, parameter: torch.nn.Parameter, append: Callable[[torch.Tensor], None]) -> None:
+        """Have the parameter appended.
+
+        A built-in function on the parameter itself is the cheapest hook there is. That it comes before some of the
+        user's does no harm: nothing is read before the node of the last parameter is done. (A frozen one takes none.)
+        """
+        if parameter.requires_grad:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(append))
+        else:
+            self._hook(parameter, lambda *_: append(parameter))
+
+    def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
+        if self._recast:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+            return
+        node = self.nodes.setdefault(parameter, kernels.accumulator(parameter))
+        self._handles.append(node.register_hook(hook))
+
+    def __del__(self) -> None:
+        self.stop()
+        for arrived in self._lists:
+            arrived.clear()
+
+
+def _counting(listener: weakref.ref[Listener], index: int) -> Callable[..., None]:
+    def arrived(*_: Any) -> None:
+        me = listener()
+        if me is not None:
+            me.arrived(index)
+
+    return arrived
+
+
+def _reporting(listener: weakref.ref[Listener], place: int) -> Callable[..., None]:
+    def last_arrived(*_: Any) -> None:
+        me = listener()
+        if me is not None:
+            me.should_be_full(place)
+
+    return last_arrived
 
 
 class Readiness:
@@ -17,12 +125,12 @@ class Readiness:
     def __init__(
         self,
         parameters: Sequence[torch.nn.Parameter],
-        use: Use,
+        usage: Usage,
         queue: BucketQueue,
         arrivals: Arrivals,
     ) -> None:
         self._parameters = parameters
-        self._use = use
+        self._usage = usage
         self._queue = queue
         self._arrivals = arrivals
         self.index_of: dict[torch.Tensor, int] = {parameter: index for index, parameter in enumerate(parameters)}
@@ -43,7 +151,7 @@ class Readiness:
 
     @property
     def counted(self) -> bool:
-        """Whether each arrival is told by itself; otherwise the buckets' lists hold them."""
+        """Whether each arrival is reported by itself; otherwise the buckets' lists hold them."""
         return self._arrivals.counted
 
     def forget(self) -> None:
@@ -73,7 +181,7 @@ class Readiness:
 
     def _note(self) -> None:
         for bucket in self._queue.buckets:
-            bucket.await_all_but(self._use.never_here)
+            bucket.await_all_but(self._usage.never_here)
         self._arrivals.note_in(self._queue.buckets)
 
     def count_again(self, *, under_way: bool) -> list[int]:
@@ -85,7 +193,7 @@ class Readiness:
         self._arrivals.count_each()
         if not under_way:
             return []
-        self._need = self._use.expectations()
+        self._need = self._usage.expectations()
         for bucket in self._queue.buckets:
             if not bucket.missing:  # found full, and perhaps under way already
                 bucket.missing = len(bucket.awaited)
@@ -108,10 +216,10 @@ class Readiness:
         self._order = []
         self._perhaps_early = self.noted()
         self._queue.reset()
-        self._use.begin(self._queue.plan.left_out, beyond_reach)
+        self._usage.begin(self._queue.plan.left_out, beyond_reach)
         if self.counted:
-            self._need = self._use.expectations()
-            self._expect_no_more(self._use.unused)
+            self._need = self._usage.expectations()
+            self._expect_no_more(self._usage.unused)
         else:
             for bucket in self._queue.buckets:
                 bucket.missing = len(bucket.awaited)
@@ -124,18 +232,18 @@ class Readiness:
 
     def count(self, index: int, received: bool) -> bool:
         """Count one arrival, with a gradient or without; whether it makes a bucket full."""
-        use, need = self._use, self._need[index]
+        usage, need = self._usage, self._need[index]
         if not received:
-            if use.static and not use.learning and not need:
+            if usage.static and not usage.learning and not need:
                 return False  # as in the first iteration
-            use.unused.add(index)
+            usage.unused.add(index)
         need -= 1
         self._need[index] = need
         if need == 0:
             self._order.append(index)
             return self._queue.ready(index)
-        if need < 0 and not use.learning:
-            use.refuse_second_arrival(index)
+        if need < 0 and not usage.learning:
+            usage.refuse_second_arrival(index)
         elif need == -1:
             self._order.append(index)
         return False
@@ -156,16 +264,16 @@ class Readiness:
 
     def backward_ended(self) -> bool:
         """Draw the conclusions from what did not arrive; False if what was noted is not what was awaited."""
-        if self._use.learning:
+        if self._usage.learning:
             self._learn_static_graph()
-        elif self._use.searched:  # what has not arrived feeds outputs outside the loss (DDP-101)
+        elif self._usage.searched:  # what has not arrived feeds outputs outside the loss (DDP-101)
             missing = self.missing()
-            self._use.unused.update(missing)
+            self._usage.unused.update(missing)
             self._expect_no_more(missing)
         return self.counted or self._queue.holds_what_was_awaited()
 
     def _learn_static_graph(self) -> None:
-        self._use.learn(self._need, self._parameters)
+        self._usage.learn(self._need, self._parameters)
         self._need = [0] * len(self._parameters)
         for bucket in self._queue.buckets:
             bucket.missing = 0

@@ -2,46 +2,71 @@
 
 The life of a synchronised backward::
 
-    forward ─ ticket ─► backward begins (hooks on the outputs) ─ arrivals ─► buckets start, in plan order
+    forward ─ pending backward ─► backward begins (output hooks) ─ gradients ready ─► buckets start, in plan order
                                                                                    │
              gradients delivered ◄─ results ◄─ agreement on use ◄─ end of backward (a callback of the engine)
 
-All collectives start on the thread that runs backward, in plan order. Here stands what DDP asks for: a forward begins
-or has run, everything starts over. What autograd tells, from the beginning of a backward to its delivery, is in
-``backwards.py``; what joined ranks go through as well, with zeros, in ``reduction.py``.
+    IDLE ── begin: an output was reached, or ──► FILLING ── arrived, should_be_full: buckets start
+      ▲     something arrived unannounced           │
+      └──── delivered, or given up (abandon) ◄──────┘ a callback of the engine at its end; open until all have arrived
 
-These say when; ``Forwards`` knows whose backward may come, ``Readiness`` what has arrived, ``Use`` who uses what,
-``BucketQueue`` what has started, ``Planner`` which buckets there should be.
+All collectives start on the thread that runs backward, in plan order. The reducer says when; its parts know the rest:
+``Forwards`` whose backward may come, ``Readiness`` what has arrived, ``Usage`` who uses what, ``BucketQueue`` what has
+started, ``Planner`` which buckets there should be, ``SharedFacts`` what is equal on every rank. What must be equal on
+every rank depends on nothing but reductions, each of which every rank has either lived or shadowed.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Protocol
 
 import torch
 
 from ..comm.ranks import Team
 from . import kernels
-from .arrivals import Arrivals
-from .backwards import Backwards, Phase
-from .complaints import COMPILED_BACKWARD, tell_unfinished
-from .log import Times
-from .plan import BucketCaps, ParameterSpec
-from .readiness import Readiness
-from .ticket import Forwards, Ticket
-from .traffic import Traffic
-from .unused import reachable_parameters
+from .buckets import Bucket
+from .graph import reachable_parameters
+from .log import DDPLogger
+from .messages import COMPILED_BACKWARD, describe_replaced, describe_unannounced, describe_unfinished
+from .params import replaced
+from .pending_backward import Forwards, PendingBackward
+from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
+from .readiness import Arrivals, Readiness
+from .remote import RemoteBackward
+from .shared import Agreement, SharedFacts
+from .transport import BucketQueue, Transport
+from .usage import Usage
 
 
-class Reducer(Backwards):
+class Phase(Enum):
+    """Where the reducer stands. Legal moves: IDLE → FILLING (begin), FILLING → IDLE (finish, abandon)."""
+
+    IDLE = "no synchronised backward is under way"
+    FILLING = "a synchronised backward has begun and has not delivered"
+
+
+class SteppedInBackward(Protocol):
+    """An optimizer that DDP steps, or several of them."""
+
+    def step(self) -> Any:
+        """Step with the gradients as they are now."""
+
+
+class Reducer:
     """Averages the gradients of ``parameters`` over a team. One for each DDP object."""
 
     def __init__(
         self,
+        module: torch.nn.Module,
         parameters: Sequence[torch.nn.Parameter],
         specs: Sequence[ParameterSpec],
-        traffic: Traffic,
+        transport: Transport,
         caps: BucketCaps,
+        log: DDPLogger,
         *,
         find_unused: bool,
         static_graph: bool,
@@ -49,27 +74,91 @@ class Reducer(Backwards):
         skip_unused: bool = False,
         recast: bool = False,
     ) -> None:
-        super().__init__(
-            parameters, specs, traffic, caps,
-            find_unused=find_unused, static_graph=static_graph, as_view=as_view, skip_unused=skip_unused,
-        )
-        self.readiness = Readiness(self.parameters, self.use, self.queue, Arrivals(self, recast=recast))
+        self.parameters = list(parameters)
+        self.specs = list(specs)
+        self.transport = transport
+        self.caps = caps
+        self.log = log
+        #: what the parameters belong to; they may have been replaced in it
+        self.module = module
+        self.iteration = transport.iteration
+        #: equal on every rank; changed here only
+        self.facts = SharedFacts(find_unused=find_unused, static=static_graph, skip_unused=skip_unused)
+        self.usage = Usage(self.specs, transport, self.facts, log)
+        self.queue = BucketQueue(self.parameters, transport, self.facts, as_view=as_view)
+        self.planner = Planner(self.specs, caps, self.facts)
+        arrivals = Arrivals(self, self.parameters, recast=recast)
+        self.readiness = Readiness(self.parameters, self.usage, self.queue, arrivals)
+        #: the forwards whose backward may come
         self.forwards = Forwards()
-        self.times = Times()
+        #: when the parts of this iteration began and ended
+        self.times = log.times
+        #: stepped with the averaged gradients, before backward returns
+        self.optimizers: list[SteppedInBackward] = []
+        #: held by whatever autograd calls. On a module on several devices it goes backward on a thread for each, all at
+        #: once, and two of them that both find bucket 3 full would both start it; each call may call others from inside
+        self.turn = threading.RLock()
+        self.phase = Phase.IDLE
+        #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
+        self.other_futures: list[torch.futures.Future[Any]] = []
+        self.sparse_metadata: dict[str, torch.Tensor] = {}
+        #: whether the engine will call ``_backward_ended`` for a backward now running
+        self._armed = False
+        #: what the next forward is to complain about, unless a backward still puts it right
+        self._complaint = ""
+        #: while FILLING: set if the backward is one of distributed autograd
+        self._remote: RemoteBackward | None = None
         self._lay_out(self.planner.first())
+
+    @property
+    def team(self) -> Team:
+        """The ranks that gradients are averaged over."""
+        return self.iteration.team
+
+    @property
+    def plan(self) -> BucketPlan:
+        """Where each parameter travels now."""
+        return self.queue.plan
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """The buckets of that plan, in the order in which they start."""
+        return self.queue.buckets
+
+    # -- layout
+
+    def _lay_out(self, plan: BucketPlan) -> None:
+        self.queue.lay_out(plan)
+        self.readiness.buckets_are_new()
+
+    def proposed_order(self) -> list[int]:
+        """This rank's proposal for the rebuilt plan: all parameters, by arrival as far as it has seen them arrive."""
+        seen = dict.fromkeys(self.readiness.order())
+        return [*seen, *(i for bucket in self.plan.buckets for i in bucket.parameters if i not in seen)]
+
+    def rebuild(self, order: Sequence[int]) -> None:
+        """Lay the buckets out anew, in the order that all ranks agreed on."""
+        self.facts.plan_rebuilt()
+        self._lay_out(self.planner.following(order))
+        if self.facts.rebuilt and not self.facts.skips_unused and self.usage.each_arrives_once:
+            self.readiness.settle()
+
+    def _rebuild_buckets(self) -> bool:
+        """Nothing to do, and False: where buckets are due to be rebuilt, the next synchronised forward does it."""
+        return False
 
     # -- beginning anew
 
     def move_to(self, team: Team) -> None:
         """Reduce over another team; everything learned from backwards is forgotten and agreed anew (DDP-164)."""
-        self.traffic.move_to(team)
+        self.transport.move_to(team)
         self.start_over()
 
     def start_over(self, *, static_graph: bool = False) -> None:
         """Forget everything learned from backwards; optionally become a static-graph reducer (DDP-109)."""
         self.abandon()
         self.facts.start_over(turn_static=static_graph)
-        self.use.forget()
+        self.usage.forget()
         self.readiness.forget()
         self._lay_out(self.planner.first())
 
@@ -83,14 +172,14 @@ class Reducer(Backwards):
 
     # -- forward
 
-    def admit(self, ticket: Ticket) -> None:
+    def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward, whose backward may now come."""
-        if ticket.sync and kernels.backwards_are_compiled():
-            self.traffic.around.fail(RuntimeError, COMPILED_BACKWARD)
-        self.forwards.admit(ticket)
+        if pending.sync and kernels.backwards_are_compiled():
+            self.log.fail(RuntimeError, COMPILED_BACKWARD)
+        self.forwards.admit(pending)
         if self.readiness.counted:
             return
-        if ticket.sync and not (ticket.announced and ticket.context is None):
+        if pending.sync and not (pending.announced and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
         elif self.phase is Phase.IDLE:
             self.readiness.forward_begins()
@@ -102,17 +191,17 @@ class Reducer(Backwards):
         backward cannot reach, if anything is searched.
         """
         self.check_finished()
-        ticket = Ticket(sync=True)
-        if outputs and self.use.searched:
-            ticket.unused = set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
-        self.admit(ticket)
+        pending = PendingBackward(sync=True)
+        if outputs and self.usage.searched:
+            pending.unused = set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
+        self.admit(pending)
 
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
         complaint, self._complaint = self._complaint, ""
         if complaint:
             self.abandon()
-            self.traffic.around.fail(RuntimeError, complaint)
+            self.log.fail(RuntimeError, complaint)
         if self.phase is Phase.IDLE:
             return
         if self._armed or not self.readiness.anything():
@@ -120,18 +209,264 @@ class Reducer(Backwards):
             return
         missing, started = self.readiness.missing(), self.queue.started
         self.abandon()
-        text = tell_unfinished(self.specs, missing, self.team.rank, started, static=self.use.static)
-        self.traffic.around.fail(RuntimeError, text)
+        text = describe_unfinished(self.specs, missing, self.team.rank, started, static=self.usage.static)
+        self.log.fail(RuntimeError, text)
+
+    # -- backward, as autograd reports it
+
+    def begin(self, pending: PendingBackward) -> None:
+        """A backward through this pending's forward starts now."""
+        with self.turn:
+            backward = self.forwards.running_backward = kernels.backward_id()
+            if pending.spent or not self.readiness.watching:
+                return
+            if pending.context is None and not kernels.accumulates_now(self.parameters, self.readiness.nodes):
+                return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
+            pending.spent = True
+            self._complaint = ""
+            if not pending.sync or self.phase is Phase.FILLING:
+                return
+            self._open(pending)
+            self._arm()
+            for index in self.forwards.came_early(backward):
+                self.arrived(index)
+
+    def _open(self, pending: PendingBackward) -> None:
+        self.phase = Phase.FILLING
+        self.times.backward_start = time.time_ns()
+        self._remote = None if pending.context is None else RemoteBackward(pending.context)
+        self.readiness.begin(pending.unused)
+        if self.iteration.session is not None and self.queue.only_sums:
+            self.iteration.announce_early()
+
+    def _arm(self) -> None:
+        self._armed = True
+        kernels.call_at_end_of_backward(self._backward_ended)
+
+    def arrived(self, index: int) -> None:
+        """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114)."""
+        with self.turn:
+            if self._remote is not None and self.phase is Phase.FILLING:
+                self._remote.postponed.append(index)
+                return
+            received = self.usage.received(index, self.parameters[index].grad)
+            if self.phase is Phase.IDLE and not self._begins_late(index):
+                return
+            if self.readiness.count(index, received):
+                self._bucket_filled()
+
+    def should_be_full(self, place: int) -> None:
+        """The parameter that completed bucket ``place`` last time has accumulated."""
+        with self.turn:
+            if self.phase is Phase.IDLE:
+                self._perhaps_unannounced(kernels.backward_id())
+                return
+            full = self.readiness.full(place)
+            if full:
+                self._bucket_filled()
+            elif full is None:
+                self._count_again()
+
+    def _count_again(self) -> None:
+        for index in self.readiness.count_again(under_way=self.phase is Phase.FILLING):
+            self.arrived(index)
+
+    def _begins_late(self, index: int) -> bool:
+        """An arrival before its backward announced itself: outputs out of sight, or a parameter used outside."""
+        backward = kernels.backward_id()
+        pending = self.forwards.unannounced(backward, index)
+        if pending is not None:
+            self.begin(pending)
+        else:
+            self._perhaps_unannounced(backward)
+        return pending is not None
+
+    def _perhaps_unannounced(self, backward: int) -> None:
+        """Something arrived while no output has told of a backward: look again when this backward is over."""
+        if self.forwards.waits_for_another(backward):
+            kernels.call_at_end_of_backward(self._unannounced_ended)
+
+    def _unannounced_ended(self) -> None:
+        """Reduce what a backward accumulated that went through no output: a penalty on gradients alone, say.
+
+        It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
+        been one beside the forward's own (a penalty on weights), which will average what both have accumulated.
+        """
+        with self.turn:
+            pending, backward = self.forwards.latest, self.forwards.unannounced_backward
+            if self.phase is not Phase.IDLE or pending is None or pending.spent or backward is None:
+                return
+            came = {*self.forwards.came_early(backward), *self.readiness.noted()}
+            awaited = set(range(len(self.parameters))) - self.usage.not_awaited(self.plan.left_out, pending.unused)
+            missing = sorted(awaited - came)
+            if missing:
+                self._complaint = describe_unannounced(self.specs, missing, self.team.rank)
+                return
+            self._open(pending)
+            self._armed = True
+            for index in came if self.readiness.counted else ():
+                self.arrived(index)
+            self._complete()
+
+    def _bucket_filled(self) -> None:
+        if not self._armed:  # a further backward through the same forward completes what the former one left open
+            self._arm()
+        if not self.facts.holds_back:
+            self._start_full_buckets()
+
+    def _start_full_buckets(self) -> None:
+        if not self.queue.started:
+            self.times.comm_start = time.time_ns()
+        with kernels.unrecorded():
+            self.queue.start_full(self.usage.left_out())
+
+    # -- finishing
+
+    def _backward_ended(self) -> None:
+        """The engine's callback: a backward in which we armed is over."""
+        with self.turn:
+            self._armed = False
+            if self.phase is not Phase.FILLING:
+                return
+            remote, self._remote = self._remote, None
+            if remote is None or not self._ended_remotely(remote):
+                self._complete()
+
+    def _ended_remotely(self, remote: RemoteBackward) -> bool:
+        """Reduce the gradients that a backward of distributed autograd has left in its context, if there are any.
+
+        Such a forward may also be followed by an ordinary backward; what arrived is looked at here in either case.
+        """
+        self._armed = True
+        with torch.no_grad(), remote.borrowed_gradients(self.parameters) as present:
+            for index in present:
+                self.arrived(index)
+            if present:
+                self._complete()
+        self._armed = False
+        for index in [] if present else remote.postponed:
+            self.arrived(index)
+        return bool(present)
+
+    def _complete(self) -> None:
+        """Reduce what has not started yet and deliver, unless a further backward is to complete this one."""
+        if not self.readiness.backward_ended():
+            self._count_again()
+        for index in self.readiness.overlooked():
+            self.arrived(index)
+        if self.readiness.missing():
+            gone = [] if self.readiness.anything() else replaced(self.module, self.parameters)
+            if gone:
+                self._complaint = describe_replaced(self.specs, gone, self.team.rank)
+            return  # another backward may complete it; otherwise the next forward complains (DDP-062)
+        self._armed = True  # whatever raises from here on has ended this backward
+        with kernels.unrecorded():
+            if not self.queue.all_started:
+                self._start_full_buckets()
+            self._finish()
+        self._armed = False
+
+    def _finish(self) -> None:
+        self.times.backward_end = time.time_ns()
+        alone = self.queue.alone
+        self.iteration.announce_finish()
+        agreement = self._results(live=True)
+        self.times.comm_end = time.time_ns()
+        self.readiness.delivered()
+        self.usage.delivered()
+        self.phase = Phase.IDLE
+        if not alone:
+            self._note_reduction(agreement)
+        self.usage.judge_search(self.facts.reductions)
+        self._delivered()
+
+    def _delivered(self) -> None:
+        """A synchronised backward has delivered its gradients."""
+        for optimizer in self.optimizers:
+            optimizer.step()
+        usage = self.usage
+        self.log.step_done(self.readiness.order, len(self.buckets), usage.unused_bytes, usage.always_the_same)
+
+    # -- the end, on live and on joined ranks
+
+    def _results(self, *, live: bool) -> Agreement | None:
+        """Agree on use if that is due, and wait for the results, which only a live rank hands out."""
+        agreement = self.usage.agree(live=live) if self.facts.agreement_due else None
+        if live:
+            self.queue.deliver(self._untouched(agreement))
+        else:
+            self.queue.shadow_results()
+        futures, self.other_futures = self.other_futures, []
+        for future in futures:
+            future.wait()
+        return agreement
+
+    def _untouched(self, agreement: Agreement | None) -> frozenset[int]:
+        """The parameters that no rank used in this reduction, as far as that matters."""
+        return self.facts.never_used if agreement is None else agreement.unused
+
+    def _note_reduction(self, agreement: Agreement | None) -> None:
+        """A reduction is over that every rank has lived or shadowed."""
+        self.facts.reduction_ended(agreement)
+        plan = self.planner.after_reduction(self.plan, self._untouched(agreement))
+        if plan is not None:
+            self._lay_out(plan)
+
+    # -- a joined rank's side
+
+    def shadow_bucket(self) -> bool:
+        """Start the next bucket's reduction with zeros, as the live ranks start it; False after the last one."""
+        with torch.no_grad():
+            return self.queue.shadow_next()
+
+    def shadow_finish(self) -> None:
+        """Go through the end of a reduction as the live ranks do."""
+        with torch.no_grad():
+            self._note_reduction(self._results(live=False))
+
+    # -- a backward that is broken off
+
+    @property
+    def raised(self) -> bool:
+        """Whether the last synchronised backward has ended by an exception, and nobody has asked for it yet."""
+        return self.phase is Phase.FILLING and self._armed and kernels.backward_id() < 0
+
+    @property
+    def reducing_with_others(self) -> bool:
+        """Whether buckets are under way that other ranks reduce, too."""
+        return self.queue.started > 0 and not self.queue.alone
+
+    def give_up_what_raised(self) -> None:
+        """Nothing follows any more from a backward that has raised."""
+        if self.raised:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
+        if self.queue.forsake():  # buffers in flight are left to their collectives
+            self._lay_out(self.plan)
+        self.phase = Phase.IDLE
+        self._armed = False
+        self.other_futures.clear()
 
     # -- for others
 
+    @property
+    def never_used(self) -> frozenset[int]:
+        """Static graph: the parameters that no rank uses, once the ranks have agreed on them."""
+        return self.facts.never_used
+
+    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
+        """Keep the global ids of sparse rows, for hooks that ask (DDP-169)."""
+        self.sparse_metadata = global_unique_ids
+
     def _get_local_used_map(self) -> torch.Tensor:
         """How many ranks used each parameter, as last agreed: (parameters,) int32; a name of torch's."""
-        return self.traffic.use_counts
+        return self.transport.use_counts
 
     def _ddp_graph_static(self) -> bool:
         """Whether all synchronised backwards so far left the same parameters out; a name of torch's."""
-        return self.use.always_the_same
+        return self.usage.always_the_same
 
     def use_of(self, place: int) -> list[bool] | None:
         """Whether this rank uses each parameter of bucket ``place``, for hooks that step inside backward.
@@ -141,4 +476,4 @@ class Reducer(Backwards):
         """
         if not self.facts.agreement_due:
             return None
-        return self.use.told(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)
+        return self.usage.reported(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)

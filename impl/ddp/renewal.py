@@ -12,6 +12,7 @@ from ..comm.ranks import Team
 from ..join import Joinable
 from . import options
 from .delayed import DelayedReduction
+from .iteration import Iteration
 from .mixed_precision import MixedPrecisionRun, _MixedPrecision
 from .parts import Parts
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 #: What belongs to this process and this moment, and is left out of a pickled object (DDP-155).
 _OF_THIS_PROCESS = (
-    "process_group", "reducer", "logger", "_delayed", "_mixed_precision_run", "_in_backward", "_per_parameter",
-    "_fused_optimizer", "_comm_hooks", "_buffer_hook", "_followed_config", "_join_session", "_join_stamp",
+    "process_group", "reducer", "logger", "_delayed", "_mixed_precision_run", "_per_parameter", "_iteration",
+    "_comm_hooks", "_buffer_hook", "_followed_config", "_join_stamp",
 )
 
 
@@ -38,12 +39,14 @@ class Renewal(Parts):
         state = copy.copy(self.__dict__)
         for name in _OF_THIS_PROCESS:
             state.pop(name, None)
-        state["_delayed_names"] = None if self._delayed is None else self._delayed.names()
+        delayed = self._delayed
+        state["_delayed_names"] = None if delayed is None else delayed.names(self.module, self._log_and_throw)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the reducer on the default group, with the stored settings (DDP-158, DDP-159)."""
         self.process_group = Team.of(None).group
+        self._iteration = Iteration(cast(Joinable, self))
         state = dict(state)
         delayed = state.pop("_delayed_names", None)
         super().__setstate__(state)  # type: ignore[misc]
@@ -56,12 +59,12 @@ class Renewal(Parts):
         self.logger = None
         self._mixed_precision_run = None if self.mixed_precision is None else self._run_lowered(self.mixed_precision)
         self._build_reducer()
-        self._delayed = DelayedReduction.found(cast("DistributedDataParallel", self), delayed)
+        self._delayed = DelayedReduction.found(self._iteration, self.module, delayed)
         if static_graph:
             self._set_static_graph()
 
     def _run_lowered(self, config: _MixedPrecision) -> MixedPrecisionRun:
-        return MixedPrecisionRun(cast("DistributedDataParallel", self), config)
+        return MixedPrecisionRun(self.module, self.parameters_to_ignore, config)
 
     def _check_default_group(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 A rank that has run out of inputs lives through no backward, but it shadows every reduction. So what decides about
 collectives changes at the end of a reduction only, lived or shadowed, and where all ranks begin anew. What a rank finds
-out in backwards of its own (``Use``, ``Readiness``) decides what it contributes, never what is sent.
+out in backwards of its own (``Usage``, ``Readiness``) decides what it contributes, never what is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Agreement:
 
 
 class SharedFacts:
-    """Equal on every rank. Only ``Reduction`` calls what changes them; everybody may ask what follows."""
+    """Equal on every rank. Only ``Reducer`` calls what changes them; everybody may ask what follows."""
 
     __slots__ = ("_learned_by_all", "_never_used", "_rebuilt", "_reductions", "_searched", "_skip_unused", "_static")
 

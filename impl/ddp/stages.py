@@ -17,27 +17,15 @@ rank 0, or inside a join the highest rank that is still active.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..comm import collectives
+from .iteration import Stage
 
 if TYPE_CHECKING:
     from .wrapper import DistributedDataParallel
-
-
-class Stage(IntEnum):
-    """The acts of a DDP model inside a join; the value is the act's number."""
-
-    REPLAN = 0
-    BUFFERS = 1
-    BUFFERS_AFTER = 2
-    BUCKETS = 3
-    BUCKET = 4
-    FINISH = 5
-    DELAYED = 6
 
 
 def due_before_forward(ddp: DistributedDataParallel, *, sync: bool) -> list[Stage]:
@@ -82,6 +70,7 @@ def _replan(ddp: DistributedDataParallel) -> None:
     reducer = ddp.reducer
     device = reducer.team.control_device(reducer.buckets[0].spec.device)
     order = torch.tensor(reducer.proposed_order(), dtype=torch.int64, device=device)
-    agreed = collectives.broadcast(reducer.team, order, ddp._source(), "bucket order").wait(ddp._watch())
+    iteration = reducer.iteration
+    agreed = collectives.broadcast(reducer.team, order, iteration.source(), "bucket order").wait(iteration.watch())
     reducer.rebuild(agreed.tolist())
     ddp._note_rebuilt()

@@ -10,13 +10,11 @@ import torch.distributed as dist
 
 from ..comm import collectives
 from ..comm.coalesce import broadcast_coalesced
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
-from ..join import Follower, Join, JoinHook
+from ..join import Follower, Join, JoinHook, Session
 from ..join.hooks import BrokenOff
 from .join_hook import _DDPJoinHook
 from .parts import Parts
-from .stages import Stage
 
 if TYPE_CHECKING:
     from .wrapper import DistributedDataParallel
@@ -66,7 +64,7 @@ class UnevenInputs(Parts, Follower):
         """The highest ``input_rank`` among ranks for which ``rank_cond`` holds; ValueError if for none (DDPJ-021)."""
         candidate = torch.tensor([input_rank if rank_cond else -1], dtype=torch.int64, device=self.device)
         highest = collectives.all_reduce(self.reducer.team, candidate, "common rank", dist.ReduceOp.MAX)
-        found = int(highest.wait(self._watch()).item())
+        found = int(highest.wait(self._iteration.watch()).item())
         if found == -1:
             self._log_and_throw(
                 ValueError,
@@ -84,7 +82,7 @@ class UnevenInputs(Parts, Follower):
         wanted = not is_joined_rank and self.require_backward_grad_sync
         flag = torch.tensor([wanted], dtype=torch.float32, device=self.device)
         pending = collectives.all_reduce(self.reducer.team, flag, "any backward to synchronise")
-        return bool(pending.wait(self._watch()).item()) if is_joined_rank else None
+        return bool(pending.wait(self._iteration.watch()).item()) if is_joined_rank else None
 
     def _sync_final_model(self, is_last_joiner: bool) -> None:
         """All ranks take over parameters and buffers of the highest rank among the last joiners (DDPJ-016, 017)."""
@@ -100,9 +98,27 @@ class UnevenInputs(Parts, Follower):
             state += [parameter.detach() for parameter in self._delayed.parameters]
         if self.forward_sync_buffers:
             state += self.modules_buffers
-        broadcast_coalesced(team, state, source, "final model", self.broadcast_bucket_size, self._watch())
+        broadcast_coalesced(team, state, source, "final model", self.broadcast_bucket_size, self._iteration.watch())
         # ranks that joined early have missed the last forwards' word on this; all start alike
         self.require_forward_param_sync, self._sync_due_after_evaluation = True, False
+
+    @property
+    def _join_session(self) -> Session | None:  # type: ignore[override]
+        """The session of the join block that the model is in; contexts set it."""
+        return self._iteration.session
+
+    @_join_session.setter
+    def _join_session(self, session: Session | None) -> None:
+        self._iteration.session = session
+
+    @property
+    def _divide_by_initial_world_size(self) -> bool:
+        """See ``Iteration``; a name of torch's."""
+        return self._iteration.divides_by_initial_world_size
+
+    @_divide_by_initial_world_size.setter
+    def _divide_by_initial_world_size(self, value: bool) -> None:
+        self._iteration.divides_by_initial_world_size = value
 
     # -- iterations that an exception ends
 
@@ -124,93 +140,3 @@ class UnevenInputs(Parts, Follower):
         if self.reducer.raised:
             return BrokenOff("backward ended with an exception", shadowed=self.reducer.reducing_with_others)
         return None
-
-    # -- what an iteration asks
-
-    def _announce(self, stage: Stage) -> None:
-        """Before a stage's first collective: tell joined ranks, where there are any."""
-        if self._join_session is not None:
-            self._join_session.announce(self, stage)
-
-    def _begin_iteration(self, due: list[Stage], *, sync: bool) -> None:
-        """At a forward: call the roll, with the stage that is due at once or else the reduction that will follow."""
-        session = self._join_session
-        if session is None:
-            return
-        if due:
-            session.begin(self, due[0])
-        elif torch.is_grad_enabled() or self._check_sync_bufs_post_fwd():  # else an evaluation, which needs nobody
-            session.begin(self, likely=Stage.BUCKETS if sync and self._foretells() else None)
-
-    def _announce_bucket(self, bucket: int | None) -> None:
-        session = self._join_session
-        if session is None:
-            return
-        if session.several_followers:  # another model's buckets may come in between: step by step
-            session.announce(self, Stage.FINISH if bucket is None else Stage.BUCKET)
-        elif bucket is None:
-            session.confirm()
-        elif bucket == 0:
-            session.announce(self, Stage.BUCKETS)
-
-    def _foretell_reduction(self) -> None:
-        """A synchronised backward begins: let joined ranks start its reduction while this one still computes."""
-        session = self._join_session
-        if session is not None and not session.alone and self._foretells():
-            session.foretell(self, Stage.BUCKETS)
-
-    def _foretells(self) -> bool:
-        """Whether the reduction may be announced before it begins: nothing comes between, and all may shadow it."""
-        session = self._join_session
-        between = session is None or session.several_followers or self._delayed is not None
-        return not between and self._buffer_hook is None and self._only_sums()
-
-    def _only_sums(self) -> bool:
-        """Whether reducing is but adding up dense gradients: no hook of the user's, no agreement on who used what.
-
-        Then all ranks may shadow a reduction that was foretold and does not come, and a rank that is alone may leave
-        the others out of it.
-        """
-        agrees = self.find_unused_parameters or self.static_graph or self.skip_all_reduce_unused_params
-        hooked = self.reducer.traffic.hook is not None
-        return not (agrees or hooked or any(bucket.spec.sparse for bucket in self.reducer.buckets))
-
-    def _reduces_alone(self) -> bool:
-        """Whether the reduction that begins now is this rank's own affair: only it has inputs."""
-        session = self._join_session
-        if session is None or session.several_followers or not session.alone:
-            return False
-        return self.reducer.facts.rebuilt and self._only_sums()
-
-    def _keeps_buffers(self) -> bool:
-        """Whether a broadcast of the buffers would change nothing: this rank is their source and nobody trains beside.
-
-        Joined ranks get them with the final model.
-        """
-        return self._join_session is not None and self._join_session.alone and self._buffer_hook is None
-
-    def _divisor(self) -> int:
-        """What an average divides by now (DDPJ-007, DDPJ-008)."""
-        if self._join_session is None or self._divide_by_initial_world_size:
-            return self.reducer.team.size
-        return self._join_session.active
-
-    def _known_divisor(self) -> int | None:
-        """The same where no roll call has to be waited for; else None."""
-        waits = self._join_session is not None and not self._divide_by_initial_world_size
-        return None if waits else self.reducer.team.size
-
-    def _source(self) -> GroupRank:
-        """The rank whose word counts: group rank 0, or inside a join the highest active rank (DDPJ-024)."""
-        return GroupRank(0) if self._join_session is None else self._join_session.source
-
-    def _likely_source(self) -> GroupRank:
-        """The same as far as is known without waiting: right but for the iteration in which that rank has run out."""
-        return GroupRank(0) if self._join_session is None else self._join_session.likely_source
-
-    def _watch(self) -> Watch | None:
-        return None if self._join_session is None else self._join_session.watch
-
-    def _shadow_delayed(self) -> None:
-        if self._delayed is not None:
-            self._delayed.shadow()

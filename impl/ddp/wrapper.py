@@ -19,20 +19,19 @@ from .buffers import BufferHook, _BufferCommHook, _BufferCommHookLocation
 from .compat import CompatibleNames
 from .containers import find_tensors, map_tensors
 from .delayed import DelayedReduction
-from .in_backward import OptimizersInBackward
+from .graph import reachable_parameters
+from .iteration import Iteration, Stage
 from .log import DDPLogger
-from .mixed_precision import MixedPrecisionRun, _MixedPrecision
+from .mixed_precision import _MixedPrecision
+from .optimizer_in_backward import OptimizersInBackward
 from .parts import running
+from .pending_backward import OutputSink, PendingBackward, announce_backward
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
 from .renewal import Renewal
-from .several_devices import ReducerOfSeveralDevices
-from .stages import Stage
-from .ticket import OutputSink, Ticket, announce_backward
-from .traffic import Surroundings, Traffic
+from .transport import Transport
 from .uneven import UnevenInputs
-from .unused import reachable_parameters
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
 
@@ -105,6 +104,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
     ) -> None:
+        self._iteration = Iteration(self)  # which the constructors below tell that there is no session yet
         super().__init__()  # of Joinable, which passes on to nn.Module
         self.logger = None
         options.warn_of_old_arguments(check_reduction, broadcast_buffers, forward_sync_buffers)
@@ -145,15 +145,16 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             self._synchronise_start(buffers if syncs_buffers_at_start else {})
         self.bucket_bytes_cap = self._caps.steady_bytes
         self.bucket_bytes_cap_list = list(self._caps.sizes_bytes) if bucket_cap_mb_list else []
-        self._mixed_precision_run = MixedPrecisionRun(self, mixed_precision) if mixed_precision is not None else None
+        self._mixed_precision_run = self._run_lowered(mixed_precision) if mixed_precision is not None else None
         self._build_reducer()
-        self._delayed = DelayedReduction.of(self, delayed, param_to_hook_all_reduce)
+        self._delayed = DelayedReduction.of(
+            self._iteration, delayed, param_to_hook_all_reduce, self.broadcast_bucket_size
+        )
         if static_graph:
             self._set_static_graph()
 
     def _reset_runtime_state(self) -> None:
         """State that is never pickled with a meaning of its own: as on a fresh object."""
-        self._divide_by_initial_world_size = True
         self._has_rebuilt_buckets = False
         self._failed_forward = None
         self._ddp_sink_clone = True
@@ -163,9 +164,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self._comm_hooks = []
         self._buffer_hook = None
         self._authoritative_rank = None
-        self._in_backward = None
         self._per_parameter = PerParameterReduction(self)
-        self._fused_optimizer = None
 
     def _synchronise_start(self, buffers: dict[str, torch.Tensor]) -> None:
         """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
@@ -187,35 +186,24 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """Make the reducer and the logger; called by the constructor and after unpickling."""
         managed = params.managed_parameters(self.module, self.parameters_to_ignore)
         trained = [item for item in managed if item.parameter.requires_grad]
-        team = Team.of(self.process_group)
-        parameters = [item.parameter for item in trained]
-        around = Surroundings(
-            announce=self._announce_bucket,
-            divisor=self._divisor,
-            known_divisor=self._known_divisor,
-            watch=self._watch,
-            delivered=self._on_delivered,
-            fail=self._log_and_throw,
-            alone=self._reduces_alone,
-            foretell=self._foretell_reduction,
-            replaced=lambda: params.replaced(self.module, parameters),
-        )
+        self._iteration.team = Team.of(self.process_group)
         specs = params.specs_of(trained)
         if self._mixed_precision_run is not None:
             specs = self._mixed_precision_run.reduced_specs(specs)
-        kind = ReducerOfSeveralDevices if self.is_multi_device_module else Reducer
-        self.reducer = kind(
-            parameters,
+        self.logger = DDPLogger(options.construction_entries(self, specs))
+        self.reducer = Reducer(
+            self.module,
+            [item.parameter for item in trained],
             specs,
-            Traffic(team, around),
+            Transport(self._iteration),
             self._caps,
+            self.logger,
             find_unused=self.find_unused_parameters,
             static_graph=self.static_graph,
             as_view=self.gradient_as_bucket_view and self._mixed_precision_run is None,
             skip_unused=self.skip_all_reduce_unused_params,
             recast=self._mixed_precision_run is not None,
         )
-        self.logger = DDPLogger(options.construction_entries(self, specs))
         self.logger.note_plan(self.reducer.plan, specs, rebuilt=False)
         self._passing_sync_batchnorm_handle(self.module)
         self._assign_modules_buffers()
@@ -245,8 +233,8 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return self._to_module(inputs, kwargs)
         if not self._lazy_init_ran:
             self._lazy_init()
-        if self._join_session is not None:
-            self._join_session.refuse_to_go_on()  # before the reducer forgets what has raised
+        if self._iteration.session is not None:
+            self._iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised
         sync = torch.is_grad_enabled() and self.require_backward_grad_sync
         if sync:
             self.reducer.times.forward_start = time.time_ns()
@@ -255,7 +243,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self._begin_iteration(due, sync=sync)
         for place, stage in enumerate(due):
             if place > 0:
-                self._announce(stage)
+                self._iteration.announce(stage)
             stages.perform(self, stage)
         return self._to_module(inputs, kwargs)
 
@@ -267,6 +255,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """
         backward = self.reducer.forwards.running_backward
         return backward is not None and backward == kernels.backward_id()
+
+    def _begin_iteration(self, due: list[Stage], *, sync: bool) -> None:
+        """Inside a join: call the roll, unless this is an evaluation, which needs nobody."""
+        if self._iteration.session is None:
+            return
+        if due or torch.is_grad_enabled() or self._check_sync_bufs_post_fwd():
+            self._iteration.begin(due, likely=sync and not due and self.reducer.queue.only_sums)
 
     def _to_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments on the device and in the dtype in which the module runs."""
@@ -294,11 +289,11 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         if self._recomputes():
             return output
         if self._delayed is not None:
-            self._delayed.after_forward()
+            self._delayed.after_forward(sync=self.require_backward_grad_sync)
         if self._mixed_precision_run is not None:
             self._mixed_precision_run.after_forward()
         if self._check_sync_bufs_post_fwd():
-            self._announce(Stage.BUFFERS_AFTER)
+            self._iteration.announce(Stage.BUFFERS_AFTER)
             stages.perform(self, Stage.BUFFERS_AFTER)
         if not torch.is_grad_enabled():
             if not self._evaluates_alone():  # else the others know nothing of it
@@ -307,27 +302,27 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return output
         if self._sync_due_after_evaluation:
             self._sync_due_after_evaluation = False
-        ticket = Ticket(sync=self.require_backward_grad_sync)
-        if self.require_forward_param_sync is not ticket.sync:  # for a module, setting an attribute is dear
-            self.require_forward_param_sync = ticket.sync
-        output = self._prepare_backward(output, ticket)
-        self.reducer.admit(ticket)
+        pending = PendingBackward(sync=self.require_backward_grad_sync)
+        if self.require_forward_param_sync is not pending.sync:  # for a module, setting an attribute is dear
+            self.require_forward_param_sync = pending.sync
+        output = self._prepare_backward(output, pending)
+        self.reducer.admit(pending)
         return output
 
-    def _prepare_backward(self, output: Any, ticket: Ticket) -> Any:
+    def _prepare_backward(self, output: Any, pending: PendingBackward) -> Any:
         """Arrange that the coming backward announces itself; find out which parameters it can reach."""
         found = find_tensors(output)
-        if ticket.sync:  # also where a sink follows: a container may keep the tensors that it was made with
-            announce_backward(found, ticket, self.reducer.begin)
-        if not (self.reducer.use.searched or self.reducer.facts.holds_back):
+        if pending.sync:  # also where a sink follows: a container may keep the tensors that it was made with
+            announce_backward(found, pending, self.reducer.begin)
+        if not (self.reducer.usage.searched or self.reducer.facts.holds_back):
             return output
-        if ticket.sync and self.reducer.use.searched:
+        if pending.sync and self.reducer.usage.searched:
             reached = reachable_parameters(found, self.reducer.readiness.index_of)
-            ticket.unused = set(range(len(self.reducer.parameters))) - reached
+            pending.unused = set(range(len(self.reducer.parameters))) - reached
         tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
         if not tensors:
             return output
-        tied = OutputSink.tie(self.reducer.begin, ticket, self._ddp_sink_clone, list(tensors))
+        tied = OutputSink.tie(self.reducer.begin, pending, self._ddp_sink_clone, list(tensors))
         instead = dict(zip(tensors, tied, strict=True))
         return map_tensors(lambda tensor: instead.get(tensor, tensor), output)
 
@@ -335,25 +330,14 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130)."""
         if self._mixed_precision_run is None:
             params.check_gradient_dtypes(self.reducer.specs, self.reducer.parameters, self._log_and_throw)
-        self._in_backward = OptimizersInBackward.of(self)
+        carried = OptimizersInBackward.of(self.reducer.parameters)
+        self.reducer.optimizers[:0] = [] if carried is None else [carried]
         self._lazy_init_ran = True
 
     def _note_rebuilt(self) -> None:
         self._has_rebuilt_buckets = True
         if self.logger is not None:
             self.logger.note_plan(self.reducer.plan, self.reducer.specs, rebuilt=True)
-
-    def _on_delivered(self) -> None:
-        if self._in_backward is not None:
-            self._in_backward.step()
-        if self._fused_optimizer is not None:
-            self._fused_optimizer.step()
-        if self.logger is not None:
-            reducer = self.reducer
-            self.logger.times = reducer.times
-            self.logger.step_done(
-                reducer.readiness.order, len(reducer.buckets), reducer.use.unused_bytes, reducer.use.always_the_same
-            )
 
     # -- accumulation
 
@@ -393,13 +377,13 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         self._occupy_hook_slot(None, hook, str(kind))
 
     def _occupy_hook_slot(self, state: object, hook: Any, name: str) -> None:
-        if self.reducer.traffic.hook is not None:
+        if self.reducer.transport.hook is not None:
             self._log_and_throw(
                 RuntimeError,
                 f"register_comm_hook or register_builtin_comm_hook can only be called once; {name} cannot replace the "
                 "hook that is registered. Usual cause: mixed_precision or an optimizer in backward uses the only slot.",
             )
-        self.reducer.traffic.hook = (state, hook)
+        self.reducer.transport.hook = (state, hook)
         self._comm_hooks.append((hook, state))
         self.logger._set_comm_hook_name(name)  # type: ignore[union-attr]
 
@@ -415,6 +399,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         enumeration or of torch's; TypeError for anything else.
         """
         assert callable(hook), "a buffer communication hook must be callable"
+        self._iteration.buckets_only = False
         self._buffer_hook = _BufferCommHook(hook, state, _BufferCommHookLocation.of(comm_hook_location))
 
     # -- buffers
@@ -435,7 +420,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """Whether this forward is an evaluation that needs nobody, so that any rank may run it (exceeds DDP-048)."""
         if self.training or torch.is_grad_enabled():
             return False
-        return self._join_session is not None or not self.require_backward_grad_sync
+        return self._iteration.session is not None or not self.require_backward_grad_sync
 
     def _check_sync_bufs_pre_fwd(self) -> bool:
         """Whether that happens before the wrapped forward."""
@@ -451,6 +436,18 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             hook is not None and hook.buffer_comm_hook_location is after and self.will_sync_module_buffers()
         )
 
+    def _keeps_buffers(self) -> bool:
+        """Whether a broadcast of the buffers would change nothing: this rank is their source and nobody trains beside.
+
+        Joined ranks get them with the final model.
+        """
+        session = self._iteration.session
+        return session is not None and session.alone and self._buffer_hook is None
+
+    def _shadow_delayed(self) -> None:
+        if self._delayed is not None:
+            self._delayed.shadow()
+
     def _sync_module_buffers(self) -> None:
         """Synchronise buffers now: by the user's hook, or from the source."""
         self._assign_modules_buffers()
@@ -461,14 +458,14 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
                 self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))
             tally.count()
         else:
-            self._broadcast_buffers(self._likely_source())
+            self._broadcast_buffers(self._iteration.likely_source())
 
     _sync_buffers = _sync_module_buffers  # the name by which subclasses in other libraries know it
 
     def _broadcast_buffers(self, source: GroupRank) -> None:
-        team, watch = self.reducer.team, self._watch()
+        team, watch = self.reducer.team, self._iteration.watch()
         broadcast_coalesced(
-            team, self.modules_buffers, source, "buffers", self.broadcast_bucket_size, watch, self._source
+            team, self.modules_buffers, source, "buffers", self.broadcast_bucket_size, watch, self._iteration.source
         )
 
     # -- as a module

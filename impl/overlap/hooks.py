@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..ddp.bucket import GradBucket
+from ..ddp.buckets import GradBucket
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
 from .clipping import Clipping

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..comm.ranks import GroupRank, Team
-from ..ddp.bucket import Bucket
+from ..ddp.buckets import Bucket
 from ..ddp.kernels import copy_all, dense_view
 from ..zero.transfer import Transfer
 from .plan import BucketLayout, Piece

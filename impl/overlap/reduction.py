@@ -15,7 +15,7 @@ from ..comm.collectives import all_reduce
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
 from ..comm.sharded import reduce_to
-from ..ddp.bucket import GradBucket
+from ..ddp.buckets import GradBucket
 from ..ddp.kernels import divide
 from .layout import BucketPart
 from .plan import Piece

@@ -24,7 +24,7 @@ from ..comm import streams
 from ..comm.collectives import all_reduce
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
-from ..ddp.bucket import GradBucket
+from ..ddp.buckets import GradBucket
 from ..ddp.plan import BucketPlan
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
@@ -103,7 +103,7 @@ class OverlapSession:
             due = due if last else 0
         elif not last:
             due -= 1
-        watch = ddp._watch()
+        watch = ddp.reducer.iteration.watch()
         due_flights = self._flights[self._completed : due]
         if self._clipping is not None and due_flights:
             for flight in due_flights:
@@ -185,8 +185,8 @@ class OverlapSession:
 
     def _begin(self, ddp: DistributedDataParallel) -> None:
         self._zero._check_trainability_unchanged()
-        if ddp._join_session is not None:
-            self._zero._joining.share_settings(ddp._join_session)
+        if ddp.reducer.iteration.session is not None:
+            self._zero._joining.share_settings(ddp.reducer.iteration.session)
         self._steps.begin()
 
     def _end(self, watch: Watch | None) -> None:
@@ -267,7 +267,7 @@ class OverlapSession:
 
 
 def _shadowing(ddp: DistributedDataParallel) -> bool:
-    return ddp._join_session is not None and ddp._join_session.shadowing
+    return ddp.reducer.iteration.session is not None and ddp.reducer.iteration.session.shadowing
 
 
 def members_of(team: Team) -> list[int]:

@@ -1,40 +1,32 @@
-"""A reducer whose traffic goes nowhere: no process group is needed. For the tests of the reducer."""
+"""A reducer whose transport goes nowhere: no process group is needed. For the tests of the reducer."""
 
 from types import SimpleNamespace
 
 import torch
 
 from impl.ddp import params
+from impl.ddp.iteration import Iteration
+from impl.ddp.log import DDPLogger
+from impl.ddp.pending_backward import PendingBackward, announce_backward
 from impl.ddp.plan import BucketCaps
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import Agreement
-from impl.ddp.ticket import Ticket, announce_backward
-from impl.ddp.traffic import Surroundings
 
-RANKS = 2  # how many equal ranks the traffic pretends to have
+RANKS = 2  # how many equal ranks the transport pretends to have
 
 
 class Loopback:
-    """Traffic among ``RANKS`` ranks that all contribute what this one does: averages are the local gradients."""
+    """Transport among ``RANKS`` ranks that all contribute what this one does: averages are the local gradients."""
 
     def __init__(self):
-        self.team = SimpleNamespace(rank=0, size=RANKS)
         self.started = []
-        self.done = 0
-        self.around = Surroundings(
-            announce=lambda bucket: None,
-            divisor=lambda: RANKS,
-            known_divisor=lambda: RANKS,
-            watch=lambda: None,
-            delivered=self._delivered,
-            fail=self._fail,
-        )
+        self.done = 0  # backwards that were delivered
+        self.hook = None
+        self.iteration = Iteration(None)
+        self.iteration.team = SimpleNamespace(rank=0, size=RANKS)
 
-    def _delivered(self):
+    def step(self):
         self.done += 1
-
-    def _fail(self, kind, text):
-        raise kind(text)
 
     def start(self, bucket, flat, *, last, alone):
         self.started.append((bucket.spec.index, last))
@@ -52,17 +44,18 @@ class Loopback:
 
 def build(model, *, find_unused=False, static_graph=False, as_view=False, cap=1):
     managed = params.managed_parameters(model, set())
-    traffic = Loopback()
+    transport = Loopback()
     reducer = Reducer(
-        [m.parameter for m in managed], params.specs_of(managed), traffic, BucketCaps((cap,)),
+        model, [m.parameter for m in managed], params.specs_of(managed), transport, BucketCaps((cap,)), DDPLogger({}),
         find_unused=find_unused, static_graph=static_graph, as_view=as_view,
     )
-    return reducer, traffic
+    reducer.optimizers.append(transport)
+    return reducer, transport
 
 
 def forward(model, reducer, *, sync=True, x=None):
     output = model(torch.ones(1, 2) if x is None else x)
-    ticket = Ticket(sync)
-    announce_backward([output], ticket, reducer.begin)
-    reducer.admit(ticket)
+    pending = PendingBackward(sync)
+    announce_backward([output], pending, reducer.begin)
+    reducer.admit(pending)
     return output.sum()

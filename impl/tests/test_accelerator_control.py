@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from impl.comm import collectives
 from impl.comm.ranks import Team
-from impl.ddp import bucket_queue
-from impl.ddp.bucket import Bucket
+from impl.ddp import transport
+from impl.ddp.buckets import Bucket
 from impl.ddp.mixed_precision import MixedPrecisionRun
-from impl.ddp.traffic import Traffic
+from impl.ddp.transport import Transport
 from impl.join.exchange import Exchange
 from impl.join.message import Layout
 from impl.overlap.session import OverlapSession
@@ -79,7 +79,8 @@ def test_the_overlapped_step_asks_who_uses_a_bucket_without_the_device(gloo):
     bucket = SimpleNamespace(
         spec=SimpleNamespace(index=0, device=CUDA), parameters=[parameter], kept_gradient=lambda _: None
     )
-    ddp = SimpleNamespace(reducer=SimpleNamespace(use_of=lambda _: [True], team=gloo), _join_session=None)
+    iteration = SimpleNamespace(session=None)
+    ddp = SimpleNamespace(reducer=SimpleNamespace(use_of=lambda _: [True], team=gloo, iteration=iteration))
     asked = OverlapSession._agree_on_use(object.__new__(OverlapSession), ddp, SimpleNamespace(bucket=bucket))
     assert asked.read() == [[1], [0]]
 
@@ -106,8 +107,8 @@ def test_who_uses_what_is_read_beside_the_queue_and_only_where_there_is_somethin
 ):
     told = Told()
     monkeypatch.setattr(collectives, "all_reduce", lambda *_: told)
-    traffic = Traffic(gloo, SimpleNamespace(watch=lambda: None))
-    assert sorted(traffic.agree_on_use(used, torch.device("cpu")).unused) == nobody
+    transport = Transport(SimpleNamespace(team=gloo, watch=lambda: None))
+    assert sorted(transport.agree_on_use(used, torch.device("cpu")).unused) == nobody
     assert told.asked == [asked]
 
 
@@ -190,6 +191,6 @@ def test_old_buckets_are_freed_before_new_ones_are_made(monkeypatch):
         alive.append(sum(flat() is not None for flat in before))
         return Bucket(*args, **options)
 
-    monkeypatch.setattr(bucket_queue, "Bucket", make)
+    monkeypatch.setattr(transport, "Bucket", make)
     reducer.rebuild(reducer.proposed_order())
     assert alive == [0] * len(reducer.buckets)

@@ -100,7 +100,7 @@ def test_the_host_reads_who_uses_a_bucket_without_waiting_for_the_backward_behin
     bucket = SimpleNamespace(kept_gradient=lambda place: f"kept {place}")
     use = OnlyRead([[1, 0, 0], [0, 0, 1]])
     flight = InFlight(SimpleNamespace(bucket=bucket), None, use)
-    ddp = SimpleNamespace(_join_session=None)
+    ddp = SimpleNamespace(reducer=SimpleNamespace(iteration=SimpleNamespace(session=None)))
     found = OverlapSession._untouched(object.__new__(OverlapSession), ddp, flight, "the watch")
     assert found == {1: None, 2: "kept 2"}
     assert use.watches == ["the watch"]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impl.ddp.bucket import GradBucket
+from impl.ddp.buckets import GradBucket
 from impl.ddp.hooks import (
     BuiltinCommHookType,
     DDPCommHookType,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from impl.comm.trace import tracing
 from impl.ddp import DistributedDataParallel
-from impl.ddp.bucket import GradBucket
+from impl.ddp.buckets import GradBucket
 from impl.ddp.hooks import default_hooks, post_localSGD_hook, quantization_hooks
 from impl.ddp.hooks import powerSGD_hook as powersgd
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from impl.ddp.pending_backward import PendingBackward
 from impl.ddp.reducer import Phase
-from impl.ddp.ticket import Ticket
 from impl.tests.loopback import build, forward
 
 
@@ -38,13 +38,13 @@ def cap(request):
 def settled(request, cap):
     """A model and its reducer as they are once the buckets follow the order of arrival."""
     model = Steps()
-    reducer, traffic = build(model, as_view=request.param, cap=cap)
+    reducer, transport = build(model, as_view=request.param, cap=cap)
     forward(model, reducer).backward()
     reducer.rebuild(reducer.proposed_order())
     assert not reducer.readiness.counted
     model.zero_grad()
-    traffic.started.clear()
-    return model, reducer, traffic
+    transport.started.clear()
+    return model, reducer, transport
 
 
 def gradients(model):
@@ -52,48 +52,48 @@ def gradients(model):
 
 
 def test_a_settled_iteration_starts_each_bucket_as_it_fills(settled, cap):
-    model, reducer, traffic = settled
+    model, reducer, transport = settled
     seen = []
-    model.a.register_post_accumulate_grad_hook(lambda _: seen.append(len(traffic.started)))
+    model.a.register_post_accumulate_grad_hook(lambda _: seen.append(len(transport.started)))
     forward(model, reducer).backward()
     assert seen == [2 if cap == ONE_EACH else 0]  # the last parameter finds all buckets but its own under way
-    assert (traffic.done, reducer.readiness.order()) == (2, [2, 1, 0])
+    assert (transport.done, reducer.readiness.order()) == (2, [2, 1, 0])
     assert not reducer.readiness.counted
 
 
 def test_another_order_is_reduced_all_the_same(settled, cap):
-    model, reducer, traffic = settled
+    model, reducer, transport = settled
     model.order = "cab"
     for done in (2, 3, 4):
         model.zero_grad()
         forward(model, reducer).backward()
-        assert traffic.done == done
+        assert transport.done == done
     assert reducer.readiness.counted == (cap == ALL_IN_ONE)  # with one each, every bucket still fills as expected
     assert gradients(model) == [[4.0, 4.0]] * 3
 
 
 def test_a_parameter_left_out_is_missed_and_named(settled):
-    model, reducer, traffic = settled
+    model, reducer, transport = settled
     model.order = "ac"
     forward(model, reducer).backward()
-    assert traffic.done == 1
+    assert transport.done == 1
     with pytest.raises(RuntimeError, match="rank 0: b"):
         reducer.check_finished()
 
 
 def test_a_second_backward_may_complete_what_the_first_left_open(settled):
-    model, reducer, traffic = settled
+    model, reducer, transport = settled
     x = torch.ones(1, 2)
     left, right = (x * model.a).sum(), (x * model.b * model.c).sum()
-    ticket = Ticket(True)
+    pending = PendingBackward(True)
     for output in (left, right):
-        output.register_hook(lambda _: reducer.begin(ticket))
-    ticket.announced = True
-    reducer.admit(ticket)
+        output.register_hook(lambda _: reducer.begin(pending))
+    pending.announced = True
+    reducer.admit(pending)
     left.backward()
-    assert (traffic.done, reducer.phase) == (1, Phase.FILLING)
+    assert (transport.done, reducer.phase) == (1, Phase.FILLING)
     right.backward()
-    assert (traffic.done, reducer.phase) == (2, Phase.IDLE)
+    assert (transport.done, reducer.phase) == (2, Phase.IDLE)
 
 
 def test_a_second_arrival_is_refused(settled):
@@ -109,36 +109,36 @@ def test_a_second_arrival_is_refused(settled):
 
 
 def test_outputs_out_of_sight_begin_with_the_first_arrival(settled):
-    model, reducer, traffic = settled
+    model, reducer, transport = settled
     loss = model(torch.ones(1, 2)).sum()
-    reducer.admit(Ticket(True))
+    reducer.admit(PendingBackward(True))
     loss.backward()
-    assert traffic.done == 2
+    assert transport.done == 2
 
 
 def test_local_backwards_leave_nothing_behind(settled):
-    model, reducer, traffic = settled
+    model, reducer, transport = settled
     for _ in range(3):
         forward(model, reducer, sync=False).backward()
     forward(model, reducer).backward()
-    assert (traffic.done, reducer.readiness.counted) == (2, False)
+    assert (transport.done, reducer.readiness.counted) == (2, False)
     assert gradients(model) == [[16.0, 16.0]] * 3
 
 
 def test_a_backward_of_something_else_between_forward_and_backward_is_not_taken_for_its_own(settled):
-    model, reducer, traffic = settled
+    model, reducer, transport = settled
     loss = forward(model, reducer)
     model.b.sum().backward()
     loss.backward()
-    assert traffic.done == 2
+    assert transport.done == 2
     assert gradients(model) == [[4.0, 4.0], [5.0, 5.0], [4.0, 4.0]]
 
 
 def test_a_parameter_used_outside_of_the_forward_only_counts_as_arrived(settled):
-    model, reducer, traffic = settled
+    model, reducer, transport = settled
     model.order = "ac"
     (forward(model, reducer) + model.b.sum()).backward()
-    assert traffic.done == 2
+    assert transport.done == 2
     assert gradients(model) == [[2.0, 2.0], [1.0, 1.0], [2.0, 2.0]]
 
 
@@ -156,27 +156,27 @@ def test_what_a_users_hook_makes_of_a_gradient_is_what_is_reduced(settled):
 
 def test_a_model_that_was_cast_is_still_watched(cap):
     model = Steps()
-    reducer, traffic = build(model, cap=cap)
+    reducer, transport = build(model, cap=cap)
     forward(model, reducer).backward()
     model.double()
     reducer.watch_anew()
     forward(model, reducer, x=torch.ones(1, 2, dtype=torch.float64)).backward()
-    assert traffic.done == 2
+    assert transport.done == 2
 
 
 def test_a_static_graph_that_starts_over_learns_its_arrivals_anew(cap):
     model = Steps()
-    reducer, traffic = build(model, static_graph=True, cap=cap)
+    reducer, transport = build(model, static_graph=True, cap=cap)
     for done in (1, 2):
         forward(model, reducer).backward()
-        assert traffic.done == done
+        assert transport.done == done
     reducer.rebuild(reducer.proposed_order())
     assert not reducer.readiness.counted
     reducer.start_over()
     model.zero_grad()
     forward(model, reducer).backward()
-    assert (traffic.done, reducer.never_used) == (3, frozenset())
-    assert reducer.use.expected == [1, 1, 1]
+    assert (transport.done, reducer.never_used) == (3, frozenset())
+    assert reducer.usage.expected == [1, 1, 1]
 
 
 def test_noted_arrivals_keep_neither_reducer_nor_model_alive():
@@ -194,17 +194,17 @@ def test_noted_arrivals_keep_neither_reducer_nor_model_alive():
 def test_a_model_may_be_frozen_for_a_while(cap):
     """As adversarial training does with a discriminator, also while the buckets are laid out anew."""
     model = Steps()
-    reducer, traffic = build(model, cap=cap)
+    reducer, transport = build(model, cap=cap)
     forward(model, reducer).backward()
     expected = gradients(model)
     model.requires_grad_(False)
     reducer.rebuild(reducer.proposed_order())
     forward(model, reducer, x=torch.ones(1, 2, requires_grad=True)).backward()
     reducer.check_finished()
-    assert traffic.done == 1, "there was nothing to reduce"
+    assert transport.done == 1, "there was nothing to reduce"
     assert not any(parameter.requires_grad for parameter in model.parameters())
     model.requires_grad_(True)
     model.zero_grad()
     forward(model, reducer).backward()
     assert gradients(model) == expected
-    assert traffic.done == 2
+    assert transport.done == 2

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impl.ddp import kernels
-from impl.ddp.filling import Filling
+from impl.ddp.buckets import Filling
 
 SHAPES = st.sampled_from([(), (3,), (5,), (2, 2), (3, 2), (0,), (0, 2), (1, 2, 2), (3000,)])
 
@@ -30,6 +30,7 @@ def unlike(views):
     return [part.view(view.shape) for part, view in zip(parts, views, strict=True)]
 
 
+@settings(deadline=None)  # a loaded machine takes its time
 @given(
     st.lists(st.tuples(SHAPES, st.integers(1, 20)), min_size=1, max_size=6),
     st.sets(st.integers(0, 40)),

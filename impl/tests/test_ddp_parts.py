@@ -11,7 +11,7 @@ from torch import nn
 
 from impl.ddp import kernels, options, params
 from impl.ddp.containers import find_tensors, map_tensors
-from impl.ddp.unused import reachable_parameters
+from impl.ddp.graph import reachable_parameters
 
 Pair = namedtuple("Pair", "left right")
 

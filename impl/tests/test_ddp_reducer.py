@@ -1,4 +1,4 @@
-"""The reducer's life between forward and delivery, with a traffic that goes nowhere: no process group is needed."""
+"""The reducer's life between forward and delivery, with a transport that goes nowhere: no process group is needed."""
 
 import gc
 import weakref
@@ -17,15 +17,15 @@ def model():
 
 
 def test_one_backward_delivers_once_and_ends_idle(model):
-    reducer, traffic = build(model)
+    reducer, transport = build(model)
     forward(model, reducer).backward()
-    assert (traffic.done, reducer.phase, reducer.facts.reductions) == (1, Phase.IDLE, 1)
+    assert (transport.done, reducer.phase, reducer.facts.reductions) == (1, Phase.IDLE, 1)
 
 
 def test_buckets_start_in_plan_order_and_only_the_final_one_says_last(model):
-    reducer, traffic = build(model, find_unused=True)
+    reducer, transport = build(model, find_unused=True)
     forward(model, reducer).backward()
-    assert traffic.started == [(0, False), (1, False), (2, False), (3, True)]
+    assert transport.started == [(0, False), (1, False), (2, False), (3, True)]
 
 
 def test_a_rebuild_is_due_after_the_first_reduction_and_only_then(model):
@@ -49,42 +49,42 @@ def test_a_static_graph_is_rebuilt_one_reduction_later(model):
 
 
 def test_a_ticket_without_sync_leaves_everything_local(model):
-    reducer, traffic = build(model)
+    reducer, transport = build(model)
     forward(model, reducer, sync=False).backward()
-    assert (traffic.started, traffic.done) == ([], 0)
+    assert (transport.started, transport.done) == ([], 0)
 
 
 def test_what_counts_is_where_the_forward_ran(model):
-    reducer, traffic = build(model)
+    reducer, transport = build(model)
     synchronised = forward(model, reducer)
     local = forward(model, reducer, sync=False)
     local.backward()
-    assert traffic.done == 0
+    assert transport.done == 0
     synchronised.backward()
-    assert traffic.done == 1
+    assert transport.done == 1
 
 
 def test_two_forwards_and_two_backwards_are_two_reductions(model):
-    reducer, traffic = build(model)
+    reducer, transport = build(model)
     first, second = forward(model, reducer), forward(model, reducer)
     first.backward()
     second.backward()
-    assert traffic.done == 2
+    assert transport.done == 2
 
 
 def test_a_second_backward_through_the_same_forward_stays_local(model):
-    reducer, traffic = build(model)
+    reducer, transport = build(model)
     loss = forward(model, reducer)
     loss.backward(retain_graph=True)
     loss.backward()
-    assert traffic.done == 1
+    assert transport.done == 1
 
 
 def test_the_functional_interface_reduces_nothing(model):
-    reducer, traffic = build(model)
+    reducer, transport = build(model)
     torch.autograd.grad(forward(model, reducer), list(model.parameters()))
     reducer.check_finished()
-    assert (traffic.done, reducer.phase) == (0, Phase.IDLE)
+    assert (transport.done, reducer.phase) == (0, Phase.IDLE)
 
 
 def test_a_missing_gradient_is_reported_by_name_and_then_forgotten(model):
@@ -99,7 +99,7 @@ def test_a_missing_gradient_is_reported_by_name_and_then_forgotten(model):
 
 
 def test_an_exception_in_the_middle_of_backward_leaves_the_reducer_usable(model):
-    reducer, traffic = build(model)
+    reducer, transport = build(model)
     handle = model[0].weight.register_hook(lambda gradient: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         forward(model, reducer).backward()
@@ -107,7 +107,7 @@ def test_an_exception_in_the_middle_of_backward_leaves_the_reducer_usable(model)
     reducer.check_finished()
     model.zero_grad()
     forward(model, reducer).backward()
-    assert traffic.done == 1
+    assert transport.done == 1
 
 
 @pytest.mark.parametrize("as_view", [False, True], ids=["copies", "views"])
@@ -135,11 +135,11 @@ def test_a_static_graph_counts_the_arrivals_that_make_a_parameter_ready(model):
             return checkpoint(self.layer, once, use_reentrant=True)
 
     twice = Twice()
-    reducer, traffic = build(twice, static_graph=True)
+    reducer, transport = build(twice, static_graph=True)
     for _ in range(3):
         twice.zero_grad()
         forward(twice, reducer, x=torch.ones(1, 2, requires_grad=True)).backward()
-    assert traffic.done == 3
+    assert transport.done == 3
 
 
 def test_a_second_arrival_in_a_dynamic_graph_is_refused(model):

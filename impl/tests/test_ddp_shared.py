@@ -10,9 +10,9 @@ from impl.ddp.shared import Agreement, SharedFacts
 DDP = Path(__file__).parents[1] / "ddp"
 CHANGES = {"start_over", "plan_rebuilt", "reduction_ended"}
 #: what may start collectives, or decides that some are due
-DECIDING = ("stages.py", "bucket_queue.py", "traffic.py", "uneven.py")
+DECIDING = ("stages.py", "transport.py", "iteration.py")
 #: what a rank learns in backwards of its own
-OWN = {"learning", "expected", "never_here", "unused", "use", "readiness", "each_arrives_once", "always_the_same"}
+OWN = {"learning", "expected", "never_here", "unused", "usage", "readiness", "each_arrives_once", "always_the_same"}
 
 
 def facts(*, find_unused=False, static=False, skip_unused=False):
@@ -84,7 +84,7 @@ def test_only_the_reduction_and_a_new_beginning_change_the_facts():
         if node.attr in CHANGES and isinstance(node.value, ast.Attribute) and node.value.attr.endswith("facts")
     }
     assert callers == {
-        ("reduction.py", "plan_rebuilt"), ("reduction.py", "reduction_ended"), ("reducer.py", "start_over"),
+        ("reducer.py", "plan_rebuilt"), ("reducer.py", "reduction_ended"), ("reducer.py", "start_over"),
     }
 
 

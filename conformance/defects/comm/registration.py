@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from impl.ddp import DistributedDataParallel, kernels
-from impl.ddp.bucket import Bucket, GradBucket
-from impl.ddp.bucket_queue import BucketQueue
+from impl.ddp.buckets import Bucket, GradBucket
 from impl.ddp.hooks import validation
-from impl.ddp.traffic import Traffic
+from impl.ddp.transport import BucketQueue, Transport
 
 from ..planting import defect, edit, swap
 
@@ -63,7 +62,7 @@ def buffer_cannot_be_replaced() -> None:
 def built_in_hook_leaves_the_slot_free() -> None:
     """A built-in hook does not count as a registration."""
     def register(self: DistributedDataParallel, kind: Any) -> None:
-        self.reducer.traffic.hook = None
+        self.reducer.transport.hook = None
         right(self, kind)
 
     right = swap(DistributedDataParallel, "_register_builtin_comm_hook", register)
@@ -78,13 +77,13 @@ def built_in_hook_logged_as_a_function() -> None:
 @defect("COMM-012")
 def each_bucket_gets_its_own_state() -> None:
     """Every call of the hook is given a copy of the state."""
-    def start(self: Traffic, hook: tuple[Any, Any], *rest: Any, **more: Any) -> Any:
+    def start(self: Transport, hook: tuple[Any, Any], *rest: Any, **more: Any) -> Any:
         state, function = hook
         with contextlib.suppress(TypeError):  # a process group, say, cannot be copied
             state = copy.copy(state)
         return right(self, (state, function), *rest, **more)
 
-    right = swap(Traffic, "_start_hook", start)
+    right = swap(Transport, "_start_hook", start)
 
 
 @defect("COMM-016", "COMM-026", "COMM-028")
@@ -134,11 +133,11 @@ def hook_for_the_first_bucket_only() -> None:
 @defect("COMM-002", "COMM-001")
 def hook_gets_divided_gradients() -> None:
     """The bucket is divided before the hook sees it."""
-    def start(self: Traffic, hook: Any, bucket: Any, flat: Any, last: bool) -> Any:
+    def start(self: Transport, hook: Any, bucket: Any, flat: Any, last: bool) -> Any:
         kernels.divide(flat, self.team.size)
         return right(self, hook, bucket, flat, last)
 
-    right = swap(Traffic, "_start_hook", start)
+    right = swap(Transport, "_start_hook", start)
 
 
 @defect("COMM-011")
@@ -168,20 +167,20 @@ def refusals_of_hooks_not_logged() -> None:
 @defect("COMM-001", "COMM-013", "COMM-017", "COMM-019")
 def result_of_the_hook_divided() -> None:
     """The hook's result is divided once more."""
-    def result(self: Traffic, bucket: Any, value: Any) -> torch.Tensor:
+    def result(self: Transport, bucket: Any, value: Any) -> torch.Tensor:
         return right(self, bucket, value) / self.team.size
 
-    right = swap(Traffic, "_hook_result", result)
+    right = swap(Transport, "_hook_result", result)
 
 
 @defect("COMM-001")
 def result_of_the_hook_ignored() -> None:
     """What the bucket holds becomes the gradients, not what the hook's future holds."""
-    def result(self: Traffic, bucket: Bucket, value: Any) -> torch.Tensor:
+    def result(self: Transport, bucket: Bucket, value: Any) -> torch.Tensor:
         found = right(self, bucket, value)
         return found if bucket.flat is None else bucket.flat
 
-    right = swap(Traffic, "_hook_result", result)
+    right = swap(Transport, "_hook_result", result)
 
 
 @defect("COMM-005")
@@ -199,7 +198,7 @@ def second_hook_is_a_value_error() -> None:
 @defect("COMM-007")
 def second_hook_replaces_the_first() -> None:
     """A second registration silently replaces the hook."""
-    edit("if self.reducer.traffic.hook is not None:", "if self._comm_hooks is None:")
+    edit("if self.reducer.transport.hook is not None:", "if self._comm_hooks is None:")
 
 
 @defect("COMM-016")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impl.ddp import DistributedDataParallel
+from impl.ddp.reducer import Reducer
 
 from ..planting import defect, edit, swap
 
@@ -10,14 +10,14 @@ from ..planting import defect, edit, swap
 @defect("DDP-120")
 def batched_copy_divides_twice() -> None:
     """With batched copies the average is divided once more."""
-    def deliver(self: DistributedDataParallel) -> None:
-        if self.batched_grad_copy:
-            for parameter in self.reducer.parameters:
+    def deliver(self: Reducer) -> None:
+        if self.iteration.joinable.batched_grad_copy:  # type: ignore[attr-defined]
+            for parameter in self.parameters:
                 if parameter.grad is not None:
-                    parameter.grad /= self.reducer.team.size
+                    parameter.grad /= self.team.size
         right(self)
 
-    right = swap(DistributedDataParallel, "_on_delivered", deliver)
+    right = swap(Reducer, "_delivered", deliver)
 
 
 @defect("DDP-117", "DDP-118")

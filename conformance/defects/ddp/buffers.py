@@ -10,7 +10,7 @@ import torch.distributed as dist
 from impl.comm.ranks import GroupRank
 from impl.ddp import DistributedDataParallel, params
 from impl.ddp.buffers import _BufferCommHook, _BufferCommHookLocation
-from impl.ddp.uneven import UnevenInputs
+from impl.ddp.iteration import Iteration
 
 from ..planting import defect, edit, swap
 
@@ -93,7 +93,7 @@ def buffers_are_averaged() -> None:
 @defect("DDP-080")
 def buffers_follow_the_last_rank() -> None:
     """Outside of joins, buffers follow the last rank of the group."""
-    swap(UnevenInputs, "_source", lambda self: GroupRank(self.reducer.team.size - 1))
+    swap(Iteration, "source", lambda self: GroupRank(self.team.size - 1))
 
 
 @defect("DDP-084")
@@ -124,7 +124,7 @@ def buffers_synchronised_in_no_sync_too() -> None:
 @defect("DDP-088")
 def evaluation_keeps_its_own_buffers() -> None:
     """An evaluation never synchronises buffers, so that every rank evaluates a model of its own."""
-    edit("return self._join_session is not None or not self.require_backward_grad_sync", "return True")
+    edit("return self._iteration.session is not None or not self.require_backward_grad_sync", "return True")
 
 
 @defect("DDP-088")

@@ -171,4 +171,5 @@ def unset_variables_are_left_out() -> None:
 @defect("DDP-018")
 def wraps_a_copy() -> None:
     """The module is copied, and the copy is trained."""
-    edit("self.module = module\n", "import copy\n    module = self.module = copy.deepcopy(module)\n")
+    copied = "import copy\n    module = self.module = copy.deepcopy(module)\n"
+    edit("self.module = module\n", copied, within="DistributedDataParallel.__init__")

@@ -21,7 +21,7 @@ def active_after_an_error() -> None:
 @defect("DDP-037")
 def always_ties_outputs() -> None:
     """Outputs pass the sink even where nothing is searched for, and come back as other objects."""
-    edit("if not (self.reducer.use.searched or self.reducer.facts.holds_back):", "if not ticket.sync:")
+    edit("if not (self.reducer.usage.searched or self.reducer.facts.holds_back):", "if not pending.sync:")
 
 
 @defect("DDP-044")
@@ -70,8 +70,8 @@ def named_tuples_become_tuples() -> None:
 def outputs_out_of_sight_begin_no_backward() -> None:
     """Outputs in which no tensor was found are taken to announce their backward themselves, and are waited for in
     vain."""
-    edit("not (ticket.announced and ticket.context is None)", "ticket.context is not None")
-    edit("ticket is None or", "ticket is None or not ticket.announced or", within="waits_for_another")
+    edit("not (pending.announced and pending.context is None)", "pending.context is not None")
+    edit("pending is None or", "pending is None or not pending.announced or", within="waits_for_another")
 
 
 @defect("DDP-045")

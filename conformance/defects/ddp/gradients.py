@@ -7,13 +7,12 @@ import torch.distributed as dist
 
 from impl.comm import averaging, pending
 from impl.comm.pending import Pending, Watch
-from impl.ddp import DistributedDataParallel, kernels, params
-from impl.ddp.backwards import Backwards
+from impl.ddp import kernels, params
+from impl.ddp.iteration import Iteration
+from impl.ddp.pending_backward import PendingBackward
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import SharedFacts
-from impl.ddp.ticket import Ticket
-from impl.ddp.uneven import UnevenInputs
-from impl.ddp.use import Use
+from impl.ddp.usage import Usage
 
 from ..planting import defect, edit, swap
 
@@ -71,15 +70,15 @@ def dense_gradients_of_tables_become_wholly_sparse() -> None:
 @defect("DDP-049", "DDP-050")
 def divides_by_one_too_many() -> None:
     """The average divides by one rank too many."""
-    right = swap(UnevenInputs, "_divisor", lambda self: right(self) + 1)
-    swap(UnevenInputs, "_known_divisor", lambda self: right(self) + 1)
+    right = swap(Iteration, "divisor", lambda self: right(self) + 1)
+    swap(Iteration, "known_divisor", lambda self: right(self) + 1)
 
 
 @defect("DDP-051", worlds=(3,))
 def divides_by_the_world() -> None:
     """In a subgroup the sum is divided by the size of the world."""
-    swap(UnevenInputs, "_divisor", lambda self: dist.get_world_size())
-    swap(UnevenInputs, "_known_divisor", lambda self: dist.get_world_size())
+    swap(Iteration, "divisor", lambda self: dist.get_world_size())
+    swap(Iteration, "known_divisor", lambda self: dist.get_world_size())
 
 
 @defect("DDP-052")
@@ -118,20 +117,20 @@ def first_iteration_in_small_buckets() -> None:
 @defect("DDP-058", "DDP-100", "DDP-105")
 def frozen_parameters_get_zeros() -> None:
     """After a backward every parameter without a gradient has one of zeros."""
-    def deliver(self: DistributedDataParallel) -> None:
+    def deliver(self: Reducer) -> None:
         for parameter in self.module.parameters():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         right(self)
 
-    right = swap(DistributedDataParallel, "_on_delivered", deliver)
+    right = swap(Reducer, "_delivered", deliver)
 
 
 @defect("DDP-065")
 def functional_gradients_use_up_the_forward() -> None:
     """After torch.autograd.grad the backward through the same forward stays local."""
-    asked = "if ticket.context is None and not kernels"
-    edit(asked, f"ticket.spent = True\n    {asked}", within="Backwards.begin")
+    asked = "if pending.context is None and not kernels"
+    edit(asked, f"pending.spent = True\n        {asked}", within="Reducer.begin")
 
 
 @defect("DDP-049")
@@ -188,16 +187,16 @@ def left_out_parameters_contribute_zeros() -> None:
 @defect("DDP-068", "DDP-111")
 def nested_backwards_not_watched() -> None:
     """Gradients that come in a backward inside of backward are not noticed."""
-    def begin(self: Backwards, ticket: Ticket) -> None:
+    def begin(self: Reducer, pending: PendingBackward) -> None:
         self.outermost = kernels.backward_id()
-        right_begin(self, ticket)
+        right_begin(self, pending)
 
-    def arrived(self: Backwards, index: int) -> None:
+    def arrived(self: Reducer, index: int) -> None:
         if getattr(self, "outermost", kernels.backward_id()) == kernels.backward_id():
             right_arrived(self, index)
 
-    right_begin = swap(Backwards, "begin", begin)
-    right_arrived = swap(Backwards, "arrived", arrived)
+    right_begin = swap(Reducer, "begin", begin)
+    right_arrived = swap(Reducer, "arrived", arrived)
 
 
 @defect("DDP-054")
@@ -242,19 +241,19 @@ def search_follows_first_edges_only() -> None:
 @defect("DDP-069", "DDP-106")
 def second_arrival_ignored() -> None:
     """A gradient that nobody expects any more is quietly left local."""
-    swap(Use, "refuse_second_arrival", lambda self, index: None)
+    swap(Usage, "refuse_second_arrival", lambda self, index: None)
 
 
 @defect("DDP-060")
 def second_forward_replaces_the_first() -> None:
     """Of two forwards before one backward, only the last one's backward is synchronised."""
-    def begin(self: Backwards, ticket: Ticket) -> None:
-        if ticket is self.forwards.latest:
-            right(self, ticket)
+    def begin(self: Reducer, pending: PendingBackward) -> None:
+        if pending is self.forwards.latest:
+            right(self, pending)
         else:
             self.remove_hooks()
 
-    right = swap(Backwards, "begin", begin)
+    right = swap(Reducer, "begin", begin)
 
 
 @defect("DDP-056")
@@ -285,20 +284,20 @@ def sparse_gradients_summed_without_alignment() -> None:
 @defect("DDP-059", "DDP-073")
 def starts_from_empty_gradients() -> None:
     """A synchronised backward forgets what had accumulated before it."""
-    def begin(self: Backwards, ticket: Ticket) -> None:
-        if ticket.sync and not ticket.spent:
+    def begin(self: Reducer, pending: PendingBackward) -> None:
+        if pending.sync and not pending.spent:
             for parameter in self.parameters:
                 parameter.grad = None
-        right(self, ticket)
+        right(self, pending)
 
-    right = swap(Backwards, "begin", begin)
+    right = swap(Reducer, "begin", begin)
 
 
 @defect("DDP-049", "DDP-050", "DDP-056", "DDP-059")
 def sums_instead_of_averaging() -> None:
     """Gradients are summed over the ranks and not divided."""
-    swap(UnevenInputs, "_divisor", lambda self: 1)
-    swap(UnevenInputs, "_known_divisor", lambda self: 1)
+    swap(Iteration, "divisor", lambda self: 1)
+    swap(Iteration, "known_divisor", lambda self: 1)
 
 
 @defect("DDP-062", "DDP-063")

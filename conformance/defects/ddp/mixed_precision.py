@@ -56,8 +56,8 @@ def failed_forward_leaves_parameters_lowered() -> None:
 @defect("DDP-138")
 def ignored_tensors_are_cast() -> None:
     """Ignored parameters and buffers are cast like managed ones."""
-    edit("(ddp.module, ddp.parameters_to_ignore)", "(ddp.module, set())", within="__init__")
-    edit("(ddp.module, ddp.parameters_to_ignore)", "(ddp.module, set())", within="_cast_buffers")
+    edit("managed_parameters(module, ignored)", "managed_parameters(module, set())")
+    edit("managed_buffers(module, ignored)", "managed_buffers(module, set())")
 
 
 @defect("DDP-137")

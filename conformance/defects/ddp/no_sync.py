@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from impl.ddp.backwards import Backwards
-from impl.ddp.ticket import Ticket
-from impl.ddp.use import Use
+from impl.ddp.pending_backward import PendingBackward
+from impl.ddp.reducer import Reducer
+from impl.ddp.usage import Usage
 
 from ..planting import defect, edit, swap
 
@@ -12,12 +12,12 @@ from ..planting import defect, edit, swap
 @defect("DDP-074")
 def backward_decides_about_sync() -> None:
     """What counts is where the backward runs, not where the forward ran."""
-    def begin(self: Backwards, ticket: Ticket) -> None:
-        model = self.traffic.around.announce.__self__
-        ticket.sync = model.require_backward_grad_sync
-        right(self, ticket)
+    def begin(self: Reducer, pending: PendingBackward) -> None:
+        model = self.iteration.joinable
+        pending.sync = model.require_backward_grad_sync
+        right(self, pending)
 
-    right = swap(Backwards, "begin", begin)
+    right = swap(Reducer, "begin", begin)
 
 
 @defect("DDP-076")
@@ -57,11 +57,11 @@ def no_sync_not_left_after_an_error() -> None:
 @defect("DDP-072", "DDP-074")
 def no_sync_reduces() -> None:
     """Inside no_sync gradients are reduced as outside."""
-    edit("Ticket(sync=self.require_backward_grad_sync)", "Ticket(sync=True)")
+    edit("PendingBackward(sync=self.require_backward_grad_sync)", "PendingBackward(sync=True)")
 
 
 @defect("DDP-077")
 def use_before_the_last_backward_forgotten() -> None:
     """A parameter that was used only inside no_sync counts as unused in the closing reduction."""
-    swap(Use, "here", lambda self, index: index not in self.unused)
-    swap(Use, "left_out", lambda self: self.unused)
+    swap(Usage, "here", lambda self, index: index not in self.unused)
+    swap(Usage, "left_out", lambda self: self.unused)

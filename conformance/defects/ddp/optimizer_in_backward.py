@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from impl.ddp import DistributedDataParallel
-from impl.ddp.in_backward import OptimizersInBackward
+from impl.ddp.optimizer_in_backward import OptimizersInBackward
 
 from ..planting import defect, edit, swap
 
@@ -25,7 +25,8 @@ def optimizers_looked_for_at_construction() -> None:
     """Optimizers that are attached after wrapping are not noticed."""
     def build(self: DistributedDataParallel) -> None:
         build_right(self)
-        self._in_backward, self._lazy_init_ran = OptimizersInBackward.of(self), True
+        self._lazy_init_ran = True
+        self.reducer.optimizers[:0] = [OptimizersInBackward.of(self.reducer.parameters) or OptimizersInBackward([])]
 
     build_right = swap(DistributedDataParallel, "_build_reducer", build)
 
@@ -33,7 +34,7 @@ def optimizers_looked_for_at_construction() -> None:
 @defect("DDP-130")
 def optimizers_of_ignored_parameters_taken_over() -> None:
     """Optimizers on ignored parameters are stepped by DDP too."""
-    edit("ddp.reducer.parameters", "ddp.module.parameters()", within="of")
+    edit("OptimizersInBackward.of(self.reducer.parameters)", "OptimizersInBackward.of(self.module.parameters())")
 
 
 @defect("DDP-129")
@@ -52,10 +53,10 @@ def optimizers_stop_at_a_missing_gradient() -> None:
 def refused_fused_optimizer_steps() -> None:
     """A second fused optimizer takes the place of the first before it is refused."""
 
-    OCCUPY = '    ddp._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")\n'
+    OCCUPY = '    self._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")\n'
 
 
-    KEEP = "    ddp._fused_optimizer = optim(chosen, *args, **kwargs)\n"
+    KEEP = "    self.reducer.optimizers.append(optim(chosen, *args, **kwargs))\n"
 
 
-    edit(OCCUPY + KEEP, KEEP + OCCUPY, within="register")
+    edit(OCCUPY + KEEP, KEEP + OCCUPY, within="_register_fused_optim")

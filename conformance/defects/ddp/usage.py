@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from impl.ddp import DistributedDataParallel, unused
-from impl.ddp.backwards import Backwards
+from impl.ddp import usage
+from impl.ddp.pending_backward import OutputSink, announce_backward
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import Agreement
-from impl.ddp.ticket import OutputSink, announce_backward
-from impl.ddp.traffic import Traffic
+from impl.ddp.transport import Transport
 
 from ..planting import defect, edit, swap
 
@@ -24,14 +23,14 @@ def both_graph_options_unmentioned() -> None:
 @defect("DDP-099")
 def divides_by_the_number_of_users() -> None:
     """A gradient is averaged over the ranks that used the parameter, not over all of them."""
-    def deliver(self: DistributedDataParallel) -> None:
-        counts = self.reducer.traffic.use_counts.tolist()
-        for parameter, count in zip(self.reducer.parameters, counts, strict=False):
+    def deliver(self: Reducer) -> None:
+        counts = self.transport.use_counts.tolist()
+        for parameter, count in zip(self.parameters, counts, strict=False):
             if count and parameter.grad is not None:
-                parameter.grad *= self.reducer.team.size / count
+                parameter.grad *= self.team.size / count
         right(self)
 
-    right = swap(DistributedDataParallel, "_on_delivered", deliver)
+    right = swap(Reducer, "_delivered", deliver)
 
 
 @defect("DDP-102")
@@ -49,17 +48,17 @@ def given_gradients_lie_row_by_row() -> None:
 @defect("DDP-099")
 def last_of_several_forwards_decides_about_use() -> None:
     """Of several forwards before one backward the last alone says what is unused."""
-    edit("ticket.unused &= former.unused", "pass")
+    edit("pending.unused &= former.unused", "pass")
 
 
 @defect("DDP-099")
 def locally_unused_stays_local() -> None:
     """A parameter that this rank did not use keeps its old gradient, though others used it."""
-    def agree(self: Traffic, used: list[bool], device: object, **learned: bool) -> Agreement:
+    def agree(self: Transport, used: list[bool], device: object, **learned: bool) -> Agreement:
         agreed = right(self, used, device, **learned)
         return replace(agreed, unused=frozenset(index for index, mine in enumerate(used) if not mine))
 
-    right = swap(Traffic, "agree_on_use", agree)
+    right = swap(Transport, "agree_on_use", agree)
 
 
 @defect("DDP-114")
@@ -71,13 +70,13 @@ def missing_output_gradients_become_zeros() -> None:
 @defect("DDP-104")
 def needless_detection_mentioned_each_time() -> None:
     """The warning about needless detection comes in every iteration."""
-    edit("    _told_needless = True\n", "")
+    edit("    _warned_needless = True\n", "")
 
 
 @defect("DDP-104")
 def needless_detection_unmentioned() -> None:
     """Nobody is told that the search for unused parameters finds none."""
-    swap(unused, "tell_needless", lambda: None)
+    swap(usage, "warn_needless", lambda: None)
 
 
 @defect("DDP-099")
@@ -119,12 +118,12 @@ def outputs_not_cloned() -> None:
 @defect("DDP-101")
 def outputs_outside_the_loss_awaited() -> None:
     """With detection on, parameters behind outputs that are not in the loss are waited for in vain."""
-    def tie(begin: Any, ticket: Any, clone: bool, outputs: Any) -> Any:
-        announce_backward(outputs, ticket, begin)
+    def tie(begin: Any, pending: Any, clone: bool, outputs: Any) -> Any:
+        announce_backward(outputs, pending, begin)
         return tuple(outputs)
 
     swap(OutputSink, "tie", tie)
-    edit("elif self._use.searched:", "elif self._use.searched and not self._order:")
+    edit("elif self._usage.searched:", "elif self._usage.searched and not self._order:")
 
 
 @defect("DDP-102")
@@ -169,18 +168,18 @@ def static_graph_in_mid_training() -> None:
 @defect("DDP-110", "DDP-111")
 def static_graph_learns_in_a_nested_backward() -> None:
     """The first iteration of a static graph is over when the first backward inside of backward is."""
-    def arrived(self: Backwards, index: int) -> None:
+    def arrived(self: Reducer, index: int) -> None:
         right(self, index)
-        if self.use.learning:
+        if self.usage.learning:
             self._arm()
 
-    right = swap(Backwards, "arrived", arrived)
+    right = swap(Reducer, "arrived", arrived)
 
 
 @defect("DDP-106")
 def static_graph_may_change() -> None:
     """A static graph that leaves out a parameter is not complained of."""
-    right = swap(Reducer, "check_finished", lambda self: self.abandon() if self.use.static else right(self))
+    right = swap(Reducer, "check_finished", lambda self: self.abandon() if self.usage.static else right(self))
 
 
 @defect("DDP-107")
@@ -192,11 +191,11 @@ def static_graph_set_again() -> None:
 @defect("DDP-100", "DDP-105", "DDP-119")
 def unused_everywhere_gets_zeros() -> None:
     """A parameter that no rank used gets an average of nothing: zeros."""
-    def agree(self: Traffic, used: list[bool], device: object, **learned: bool) -> Agreement:
+    def agree(self: Transport, used: list[bool], device: object, **learned: bool) -> Agreement:
         agreed = right(self, used, device, **learned)
         return replace(agreed, unused=frozenset())
 
-    right = swap(Traffic, "agree_on_use", agree)
+    right = swap(Transport, "agree_on_use", agree)
 
 
 @defect("DDP-116")

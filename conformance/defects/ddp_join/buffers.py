@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from impl.ddp import wrapper
-from impl.ddp.uneven import UnevenInputs
+from impl.ddp.iteration import Iteration
 
 from ..planting import defect, edit, swap
 
@@ -11,7 +11,7 @@ from ..planting import defect, edit, swap
 @defect("DDPJ-024", "DDPJ-022", worlds=(3,))
 def buffers_come_from_rank_0() -> None:
     """Inside a context buffers come from rank 0, which may have joined long ago."""
-    swap(UnevenInputs, "_source", lambda self: 0)
+    swap(Iteration, "source", lambda self: 0)
 
 
 @defect("DDPJ-024")

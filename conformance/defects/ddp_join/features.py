@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impl.ddp.reduction import Reduction
-from impl.ddp.uneven import UnevenInputs
+from impl.ddp import DistributedDataParallel
+from impl.ddp.reducer import Reducer
 
 from ..planting import defect, edit, swap
 
@@ -17,19 +17,19 @@ def all_ranks_must_synchronise() -> None:
 @defect("DDPJ-028")
 def buffers_are_synchronised_after_no_sync() -> None:
     """The forward after one under no_sync synchronises the buffers, although nothing was reduced in between."""
-    edit("= ticket.sync", "= True")
+    edit("= pending.sync", "= True")
 
 
 @defect("DDPJ-039")
 def delayed_gradients_always_divided_by_all() -> None:
     """Delayed gradients are divided by the number of all ranks where the active ones were asked for."""
-    edit("ddp._divisor()", "ddp.reducer.team.size")
+    edit("divisor = self._iteration.divisor()", "divisor = self._iteration.team.size")
 
 
 @defect("DDPJ-039")
 def delayed_parameters_are_not_shadowed() -> None:
     """The reduction of delayed parameters has no shadow."""
-    swap(UnevenInputs, "_shadow_delayed", lambda self: None)
+    swap(DistributedDataParallel, "_shadow_delayed", lambda self: None)
 
 
 @defect("DDPJ-039")
@@ -47,14 +47,14 @@ def each_rank_rebuilds_by_its_own_order() -> None:
 @defect("DDPJ-033")
 def hook_is_not_called_on_joined_ranks() -> None:
     """A joined rank sums its zeros without calling the registered communication hook."""
-    def shadow_bucket(self: Reduction) -> bool:
-        hook, self.traffic.hook = self.traffic.hook, None
+    def shadow_bucket(self: Reducer) -> bool:
+        hook, self.transport.hook = self.transport.hook, None
         try:
             return right(self)
         finally:
-            self.traffic.hook = hook
+            self.transport.hook = hook
 
-    right = swap(Reduction, "shadow_bucket", shadow_bucket)
+    right = swap(Reducer, "shadow_bucket", shadow_bucket)
 
 
 @defect("DDPJ-033")
@@ -71,7 +71,8 @@ def joined_rank_does_not_rebuild() -> None:
     """A joined rank takes part in the agreement on the order of buckets, but keeps its old buckets."""
     edit(
         "    reducer.rebuild(",
-        "    if ddp._join_session is not None and ddp._join_session.shadowing:\n        return\n    reducer.rebuild(",
+        "    if iteration.session is not None and iteration.session.shadowing:\n        return\n"
+        "    reducer.rebuild(",
     )
 
 
@@ -149,7 +150,7 @@ def static_agreement_is_settled_by_those_present() -> None:
 def static_learning_is_each_ranks_own_affair() -> None:
     """Only the rank that still learns a static graph holds its buckets back; the others reduce them in another
     order."""
-    edit("self.facts.holds_back", "self.use.learning")
+    edit("self.facts.holds_back", "self.usage.learning")
 
 
 @defect("DDPJ-034")

@@ -33,24 +33,24 @@ def divide_settings_mixed_up() -> None:
 def divisor_counts_ranks_that_joined() -> None:
     """The divisor counts the ranks that have joined instead of those that are active."""
     edit(
-        "return self._join_session.active",
-        "return self.reducer.team.size - self._join_session.active or self.reducer.team.size",
+        "return self.session.active",
+        "return self.team.size - self.session.active or self.team.size",
     )
 
 
 @defect("DDPJ-008")
 def divisor_is_that_of_the_first_pass_that_accumulated() -> None:
     """What accumulated under no_sync is divided by the ranks that were active when that began."""
-    begin, session = "self.require_backward_grad_sync = False", "self._join_session"
-    counted = f'vars(self).setdefault("counted", {session} and {session}.active)'
+    begin, session = "self.require_backward_grad_sync = False", "self._iteration.session"
+    counted = f'vars(self._iteration).setdefault("counted", {session} and {session}.active)'
     edit(begin, f"{begin}\n    {counted}", within="DistributedDataParallel.no_sync")
     edit(
-        f"return {session}.active",
-        f'return vars(self).get("counted") or {session}.active',
-        within="UnevenInputs._divisor",
+        "return self.session.active",
+        'return vars(self).get("counted") or self.session.active',
+        within="Iteration.divisor",
     )
-    end = "if self._in_backward is not None:"
-    edit(end, f'vars(self).pop("counted", None)\n    {end}', within="DistributedDataParallel._on_delivered")
+    end = "for optimizer in self.optimizers:"
+    edit(end, f'vars(self.iteration).pop("counted", None)\n    {end}', within="Reducer._delivered")
 
 
 @defect("DDPJ-013", "JOIN-041")
@@ -66,7 +66,7 @@ def exhausted_rank_of_a_model_shadows() -> None:
 @defect("DDPJ-014")
 def hooks_know_no_divisor() -> None:
     """A registered communication hook is told the group's size as the divisor, even where the active ranks count."""
-    edit("divisor = self.around.divisor()", "divisor = self.team.size", within="_start_hook")
+    edit("divisor = self.iteration.divisor()", "divisor = self.iteration.team.size", within="_start_hook")
 
 
 @defect("DDPJ-014")
@@ -97,8 +97,8 @@ def joined_rank_adds_what_the_buffer_holds() -> None:
 def joined_rank_keeps_the_reduced_gradients() -> None:
     """A joined rank takes the reduced gradients into its own .grad."""
     edit(
-        "self._traffic.result(bucket, flight)",
-        "bucket.deliver(*(self._traffic.result(bucket, flight)[:1]), ())",
+        "self._transport.result(bucket, flight)",
+        "bucket.deliver(*(self._transport.result(bucket, flight)[:1]), ())",
         within="shadow_results",
     )
 
@@ -122,8 +122,8 @@ def only_the_first_bucket_is_zeroed() -> None:
 def second_model_divides_by_the_initial_size() -> None:
     """Only the first model of a context divides by the active ranks."""
     edit(
-        "if self._join_session is None or",
-        "if self._join_session is None or not self._join_config.is_first_joinable or",
+        "if self.session is None or",
+        "if self.session is None or not self.joinable._join_config.is_first_joinable or",
     )
 
 

@@ -11,10 +11,10 @@ def ddp_sends_buffers_first() -> None:
     edit(
         "    self._begin_iteration(due, sync=sync)\n"
         "    for place, stage in enumerate(due):\n"
-        "        if place > 0:\n            self._announce(stage)\n"
+        "        if place > 0:\n            self._iteration.announce(stage)\n"
         "        stages.perform(self, stage)\n",
         "    for place, stage in enumerate(due):\n"
-        "        if place > 0:\n            self._announce(stage)\n"
+        "        if place > 0:\n            self._iteration.announce(stage)\n"
         "        stages.perform(self, stage)\n"
         "    self._begin_iteration(due, sync=sync)\n",
     )

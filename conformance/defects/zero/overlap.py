@@ -82,7 +82,7 @@ def learning_rate_is_fixed_in_overlap_mode() -> None:
 @defect("ZERO-031")
 def learning_rate_of_joined_ranks_is_old_in_overlap_mode() -> None:
     """In overlap mode a joined rank steps with the settings that it had when it ran out of inputs."""
-    edit("if ddp._join_session is not None:", "if False:", within="_begin")
+    edit("if ddp.reducer.iteration.session is not None:", "if False:", within="_begin")
 
 
 @defect("ZERO-028")

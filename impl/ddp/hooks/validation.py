@@ -9,6 +9,7 @@ from typing import Any, NoReturn, get_args, get_origin
 import torch
 import torch.distributed as dist
 
+from ..buckets import GradBucket as OwnGradBucket
 from .reduction import GradBucket
 
 _BFLOAT16_HOOKS = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
@@ -119,13 +120,7 @@ def _is_bucket(annotation: Any) -> bool:
         return True
     if isinstance(annotation, str):  # could not be evaluated
         return _BUCKET_TEXT.fullmatch(annotation.strip()) is not None
-    return annotation in (GradBucket, _own_bucket())
-
-
-def _own_bucket() -> type:
-    from .. import bucket  # late: so that the bucket's own room may import this one
-
-    return bucket.GradBucket
+    return annotation in (GradBucket, OwnGradBucket)
 
 
 def _is_future_of_tensor(annotation: Any) -> bool:

@@ -11,7 +11,7 @@ import torch
 from . import kernels
 
 
-class Ticket:
+class PendingBackward:
     """One grad-enabled forward's right to one synchronised backward.
 
     ``sync`` is decided at the forward, not at the backward (DDP-074). ``spent`` turns True when a backward through
@@ -30,6 +30,10 @@ class Ticket:
         self.context = kernels.distributed_context()
 
 
+#: what is called when the backward of a forward begins
+Begin = Callable[[PendingBackward], None]
+
+
 class Forwards:
     """The forwards whose backward may come, and the arrivals that came before it announced itself."""
 
@@ -37,38 +41,38 @@ class Forwards:
         #: the latest backward through an output of ours: a number that never comes back
         self.running_backward: int | None = None
         #: the last grad-enabled forward's; None before the first
-        self.latest: Ticket | None = None
+        self.latest: PendingBackward | None = None
         #: the latest backward in which something arrived that none of our outputs had told of
         self.unannounced_backward: int | None = None
         #: (backward, parameter) of arrivals that came before their backward announced itself
         self._early: list[tuple[int, int]] = []
 
-    def admit(self, ticket: Ticket) -> None:
+    def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward."""
         former = self.latest
-        if ticket.unused is not None and former is not None and not former.spent and former.unused is not None:
-            ticket.unused &= former.unused  # two forwards before one backward: used is what either uses
-            former.unused = ticket.unused
-        self.latest = ticket
+        if pending.unused is not None and former is not None and not former.spent and former.unused is not None:
+            pending.unused &= former.unused  # two forwards before one backward: used is what either uses
+            former.unused = pending.unused
+        self.latest = pending
         self._early.clear()
 
-    def unannounced(self, backward: int, index: int) -> Ticket | None:
+    def unannounced(self, backward: int, index: int) -> PendingBackward | None:
         """The forward whose backward begins with this arrival, because nothing else could tell; else None.
 
         An arrival that may be early in a backward that will announce itself is remembered.
         """
-        ticket = self.latest
-        if ticket is None or ticket.spent or not ticket.sync:
+        pending = self.latest
+        if pending is None or pending.spent or not pending.sync:
             return None
-        if not ticket.announced:
-            return ticket
+        if not pending.announced:
+            return pending
         self._early.append((backward, index))
         return None
 
     def waits_for_another(self, backward: int) -> bool:
         """Whether the last forward's backward is still to come, and ``backward`` is seen for the first time here."""
-        ticket = self.latest
-        if ticket is None or ticket.spent or not ticket.sync or self.unannounced_backward == backward:
+        pending = self.latest
+        if pending is None or pending.spent or not pending.sync or self.unannounced_backward == backward:
             return False
         self.unannounced_backward = backward
         return True
@@ -79,8 +83,8 @@ class Forwards:
         return [index for when, index in early if when == backward]
 
 
-def announce_backward(outputs: Sequence[torch.Tensor], ticket: Ticket, begin: Callable[[Ticket], None]) -> None:
-    """Have ``begin(ticket)`` called when a backward pass reaches any of the outputs, before it goes further.
+def announce_backward(outputs: Sequence[torch.Tensor], pending: PendingBackward, begin: Begin) -> None:
+    """Have ``begin(pending)`` called when a backward pass reaches any of the outputs, before it goes further.
 
     ``begin`` must be a bound method; its object is held weakly.
     """
@@ -89,12 +93,12 @@ def announce_backward(outputs: Sequence[torch.Tensor], ticket: Ticket, begin: Ca
     def reached(_gradient: torch.Tensor) -> None:
         call = weak_begin()
         if call is not None:
-            call(ticket)
+            call(pending)
 
     for output in outputs:
         if output.grad_fn is not None:
             output.register_hook(reached)
-            ticket.announced = True
+            pending.announced = True
 
 
 class OutputSink(torch.autograd.Function):
@@ -105,24 +109,24 @@ class OutputSink(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, begin: Callable[[Ticket], None], ticket: Ticket, clone: bool, *outputs: torch.Tensor
+        ctx: Any, begin: Begin, pending: PendingBackward, clone: bool, *outputs: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.begin = weakref.WeakMethod(begin)
-        ctx.ticket = ticket
-        ticket.announced = True
+        ctx.pending = pending
+        pending.announced = True
         return tuple(output.clone() for output in outputs) if clone else outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         begin = ctx.begin()
         if begin is not None:
-            begin(ctx.ticket)
+            begin(ctx.pending)
         return (None, None, None, *gradients)
 
     @staticmethod
     def tie(
-        begin: Callable[[Ticket], None], ticket: Ticket, clone: bool, outputs: Sequence[torch.Tensor]
+        begin: Begin, pending: PendingBackward, clone: bool, outputs: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         """The outputs, tied together (and cloned, so that they may be changed in place: DDP-112)."""
-        return OutputSink.apply(begin, ticket, clone, *outputs)  # type: ignore[no-any-return, no-untyped-call]
+        return OutputSink.apply(begin, pending, clone, *outputs)  # type: ignore[no-any-return, no-untyped-call]

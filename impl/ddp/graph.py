@@ -1,8 +1,7 @@
-"""Which parameters a backward pass from the given outputs can reach, and whether it was worth looking."""
+"""Which parameters a backward pass from given outputs can reach: a search of the autograd graph."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,22 +34,3 @@ def parameters_behind(nodes: Iterable[torch.autograd.graph.Node], index_of: Mapp
                 seen.add(following)
                 stack.append(following)
     return found
-
-
-#: whether this process has been told that looking for unused parameters found none; once is enough (DDP-104)
-_told_needless = False
-
-
-def tell_needless() -> None:
-    """UserWarning, once a process, that ``find_unused_parameters`` finds nothing and only costs time."""
-    global _told_needless
-    if _told_needless:
-        return
-    _told_needless = True
-    warnings.warn(
-        "find_unused_parameters=True was given to DistributedDataParallel, but on this rank the first iterations used "
-        "every parameter. The search costs time in each iteration. If no rank ever leaves a parameter out, leave the "
-        "argument out; if your model does so later on, ignore this warning.",
-        UserWarning,
-        stacklevel=2,
-    )

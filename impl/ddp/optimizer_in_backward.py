@@ -1,14 +1,14 @@
-"""Optimizers that users attached to parameters: stepped by DDP, with the averaged gradient, before backward returns."""
+"""Optimizers that DDP steps with the averaged gradients before backward returns: attached to parameters, or fused."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from .wrapper import DistributedDataParallel
+from .log import Fail
 
 _MARK = "_in_backward_optimizers"  # set on parameters by torch's _apply_optimizer_in_backward
 
@@ -24,9 +24,9 @@ class OptimizersInBackward:
         self._remove_original_hooks()
 
     @staticmethod
-    def of(ddp: DistributedDataParallel) -> OptimizersInBackward | None:
+    def of(parameters: Iterable[nn.Parameter]) -> OptimizersInBackward | None:
         """Look, before the first forward, for attached optimizers; None where there are none."""
-        carrying = [parameter for parameter in ddp.reducer.parameters if hasattr(parameter, _MARK)]
+        carrying = [parameter for parameter in parameters if hasattr(parameter, _MARK)]
         return OptimizersInBackward(carrying) if carrying else None
 
     def _remove_original_hooks(self) -> None:
@@ -45,3 +45,22 @@ class OptimizersInBackward:
             for optimizer in getattr(parameter, _MARK):
                 optimizer.step()
             parameter.grad = None
+
+
+def check_fused(optim: type, fail: Fail) -> None:
+    """RuntimeError for a class that is no optimizer, or one whose step wants the loss computed again (DDP-133)."""
+    if not (isinstance(optim, type) and issubclass(optim, torch.optim.Optimizer)):
+        fail(
+            RuntimeError, f"{optim!r} cannot run fused with backward: it is not a subclass of torch.optim.Optimizer."
+        )
+    if _needs_closure(optim):
+        fail(
+            RuntimeError,
+            f"{optim.__name__} cannot run fused with backward: its step needs a closure that computes the loss again. "
+            "Call its step after backward, as without DDP.",
+        )
+
+
+def _needs_closure(optim: type[torch.optim.Optimizer]) -> bool:
+    closure = inspect.signature(optim.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty

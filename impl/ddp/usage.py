@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 
 import torch
 
-from .complaints import tell_second_arrival
+from .log import DDPLogger
+from .messages import describe_second_arrival
 from .plan import ParameterSpec
 from .shared import Agreement, SharedFacts
-from .traffic import Traffic
-from .unused import tell_needless
+from .transport import Transport
+
+#: whether this process has been warned that looking for unused parameters found none; once is enough (DDP-104)
+_warned_needless = False
 
 
-class Use:
+def warn_needless() -> None:
+    """UserWarning, once a process, that ``find_unused_parameters`` finds nothing and only costs time."""
+    global _warned_needless
+    if _warned_needless:
+        return
+    _warned_needless = True
+    warnings.warn(
+        "find_unused_parameters=True was given to DistributedDataParallel, but on this rank the first iterations used "
+        "every parameter. The search costs time in each iteration. If no rank ever leaves a parameter out, leave the "
+        "argument out; if your model does so later on, ignore this warning.",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+class Usage:
     """Knows which parameters a backward leaves out: this rank's own knowledge. One for each reducer."""
 
-    def __init__(self, specs: Sequence[ParameterSpec], traffic: Traffic, facts: SharedFacts) -> None:
+    def __init__(
+        self, specs: Sequence[ParameterSpec], transport: Transport, facts: SharedFacts, log: DDPLogger
+    ) -> None:
         self._specs = specs
-        self._traffic = traffic
+        self._transport = transport
         self._facts = facts
+        self._log = log
         #: arrivals that make each parameter ready, learned in the first live backward of a static graph
         self.expected: list[int] | None = None
         #: static graph: the parameters that this rank does not use; empty until it has learned that
@@ -116,13 +138,13 @@ class Use:
     def judge_search(self, reductions: int) -> None:
         """Warn, once, if searching has found nothing in so many reductions."""
         if self.searched and reductions >= 2 and not self._search_pays:
-            tell_needless()
+            warn_needless()
 
     def refuse_second_arrival(self, index: int) -> None:
         """A parameter has arrived of which nothing was expected any more: RuntimeError."""
-        rank, unused = self._traffic.team.rank, index in self.unused
-        text = tell_second_arrival(self._specs[index], rank, taken_as_unused=unused, static=self.static)
-        self._traffic.around.fail(RuntimeError, text)
+        rank, unused = self._transport.iteration.team.rank, index in self.unused
+        text = describe_second_arrival(self._specs[index], rank, taken_as_unused=unused, static=self.static)
+        self._log.fail(RuntimeError, text)
 
     def unused_bytes(self) -> int:
         """Size of the gradients that the last backward did not produce here."""
@@ -130,7 +152,7 @@ class Use:
 
     # -- agreement
 
-    def told(self, indices: Iterable[int], *, live: bool) -> list[bool]:
+    def reported(self, indices: Iterable[int], *, live: bool) -> list[bool]:
         """Whether this rank uses each of these parameters, as it tells the others.
 
         A joined rank (``live`` is False) has used nothing; but of a static graph it tells what it uses at other times,
@@ -141,5 +163,5 @@ class Use:
 
     def agree(self, *, live: bool) -> Agreement:
         """Tell all ranks what this one uses, and hear what nobody does. A collective."""
-        used, device = self.told(range(len(self._specs)), live=live), self._specs[0].device
-        return self._traffic.agree_on_use(used, device, learned=not self.learning if self.static else None)
+        used, device = self.reported(range(len(self._specs)), live=live), self._specs[0].device
+        return self._transport.agree_on_use(used, device, learned=not self.learning if self.static else None)

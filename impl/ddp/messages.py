@@ -17,7 +17,7 @@ COMPILED_BACKWARD = (
 )
 
 
-def tell_unfinished(
+def describe_unfinished(
     specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int, started: int, *, static: bool
 ) -> str:
     """A backward ended with gradients missing, and the next forward is here (DDP-062, DDP-106, DDP-146)."""
@@ -47,7 +47,7 @@ def tell_unfinished(
     )
 
 
-def tell_second_arrival(spec: ParameterSpec, rank: int, *, taken_as_unused: bool, static: bool) -> str:
+def describe_second_arrival(spec: ParameterSpec, rank: int, *, taken_as_unused: bool, static: bool) -> str:
     """A parameter received a gradient that nobody expected any more (DDP-069, DDP-070, DDP-103, DDP-106)."""
     if static:
         return (
@@ -75,7 +75,7 @@ def tell_second_arrival(spec: ParameterSpec, rank: int, *, taken_as_unused: bool
     )
 
 
-def tell_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int) -> str:
+def describe_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int) -> str:
     """A backward reached parameters through no output, not all of them, and the next forward is here (DDP-062)."""
     names = ", ".join(specs[index].name for index in missing[:_NAMES_SHOWN]) or "none"
     return (
@@ -86,7 +86,7 @@ def tell_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int], ran
     )
 
 
-def tell_replaced(specs: Sequence[ParameterSpec], replaced: Sequence[int], rank: int) -> str:
+def describe_replaced(specs: Sequence[ParameterSpec], replaced: Sequence[int], rank: int) -> str:
     """A backward went past all parameters, some of which the module no longer holds (DDP-034)."""
     names = ", ".join(specs[index].name for index in replaced[:_NAMES_SHOWN])
     return (
