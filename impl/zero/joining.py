@@ -20,12 +20,12 @@ import torch
 from ..comm.collectives import broadcast
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
+from ..join.hooks import FollowedSession
 from ..join.lifecycle import Phase
 from .groups import settings_of
 from .news import News, NewsChannel, exchange_gradients, mark, sparse_gradients
 
 if TYPE_CHECKING:
-    from ..join.session import Session
     from .optimizer import ZeroRedundancyOptimizer
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
@@ -41,7 +41,7 @@ class Joining:
         self._team = team
         self._device = device
         # the context that we are in or were in last; held weakly, it must not outlive its block
-        self._session: weakref.ref[Session] | None = None
+        self._session: weakref.ref[FollowedSession] | None = None
         # carries news in that context
         self._channel: NewsChannel
         # ranks that had joined at the last step; when they change, the newcomers need the news afresh
@@ -49,7 +49,7 @@ class Joining:
         # on a joined rank: the keywords of the live ranks' last known step()
         self._arguments: dict[str, Any] = {}
 
-    def step(self, session: Session, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
+    def step(self, session: FollowedSession, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank."""
         zero = self._zero
         news = News(settings_of(zero.param_groups), (), arguments)
@@ -68,7 +68,7 @@ class Joining:
         zero._sync_params(session.watch)
         return loss
 
-    def shadow_step(self, session: Session) -> None:
+    def shadow_step(self, session: FollowedSession) -> None:
         """The same step on a rank that has joined."""
         zero = self._zero
         news, gradients = self._pass_on(None, self._absent_ranks(session), session)
@@ -79,7 +79,7 @@ class Joining:
             zero._local_step(**self._arguments)
         zero._sync_params(session.watch)
 
-    def consolidate(self, session: Session, to: int | None) -> None:
+    def consolidate(self, session: FollowedSession, to: int | None) -> None:
         """Consolidation, on live and joined ranks alike; joined ranks learn from the source to whom."""
         if to is not None:
             # not only announced: since the last roll call another rank may have run out. One that begins for the
@@ -101,7 +101,7 @@ class Joining:
         session = None if self._session is None else self._session()
         return session is not None and session.phase is Phase.LIVE and self._zero._join_session is None
 
-    def share_settings(self, session: Session) -> None:
+    def share_settings(self, session: FollowedSession) -> None:
         """Bring the live ranks' settings to those that have joined; for steps whose gradients arrive by themselves."""
         if not self._absent_ranks(session):
             return
@@ -111,7 +111,7 @@ class Joining:
         if told is not None and session.shadowing:
             zero._take_news(told.settings, told.sent)
 
-    def _absent_ranks(self, session: Session) -> tuple[GroupRank, ...]:
+    def _absent_ranks(self, session: FollowedSession) -> tuple[GroupRank, ...]:
         if self._session is None or self._session() is not session:
             self._session = weakref.ref(session)
             self._channel = NewsChannel(session.team, self._device)
@@ -124,7 +124,7 @@ class Joining:
         return absent
 
     def _pass_on(
-        self, news: News | None, absent: Sequence[GroupRank], session: Session
+        self, news: News | None, absent: Sequence[GroupRank], session: FollowedSession
     ) -> tuple[News | None, list[tuple[torch.Tensor, torch.Tensor | None]]]:
         """Send (source) or receive (everybody) news and the gradients of the absent ranks' shards."""
         zero = self._zero
