@@ -193,7 +193,7 @@ def last_joiner_and_first_mixed_up() -> None:
 @defect("JOIN-024", worlds=(3,))
 def live_ranks_wait_for_parameters_without_looking() -> None:
     """A live rank that waits for the owners of a sharded step does not look out for failed peers."""
-    edit("zero._sync_params(session.watch)", "zero._sync_params()", within="step")
+    edit("self._publisher.publish(session.watch)", "self._publisher.publish()", within="Joining.step")
 
 
 @defect("JOIN-057")
