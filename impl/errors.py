@@ -9,8 +9,8 @@ class SharedError(RuntimeError):
     Nobody there has to be told about it, so that context leaves no failure note; a context around it does.
     """
 
-    #: The passage through the context whose ranks all know; set where the error is raised, None if nobody knows.
-    passage: object | None = None
+    #: The failure guard of the session whose ranks all know; set where the error is raised, None if nobody knows.
+    shared_in: object | None = None
 
 
 class InputsExhausted(SharedError):

@@ -1,6 +1,7 @@
 """Join, Joinable and JoinHook: blocks in which ranks have unequally many inputs."""
 
 from .context import Join
+from .hooks import FollowedSession as FollowedSession
 from .hooks import Follower as Follower
 from .hooks import FollowingHook as FollowingHook
 from .hooks import Joinable, JoinHook

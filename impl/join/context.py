@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 
 from ..comm.ranks import Team
-from .examine import common_group, device_of, listed
-from .hooks import FollowingHook, Joinable, JoinHook
+from .base_session import BaseSession
+from .bindings import Bindings
+from .hooks import FollowedSession, FollowingHook, Joinable, JoinHook
 from .lifecycle import STAGES, Stage, moved
-from .passage import Passage
-from .plain import PlainPassage
+from .plain_session import PlainSession
 from .session import Session
-from .stamps import Stamps
+from .validation import common_group, device_of, listed
 
 
 class Join:
@@ -65,7 +65,7 @@ class Join:
         throw_on_early_termination: bool = False,
         **kwargs: Any,
     ) -> None:
-        # all examination comes first: a list that is refused leaves no trace on any joinable
+        # all validation comes first: a list that is refused leaves no trace on any joinable
         self._joinables: Sequence[Joinable] = listed(joinables)
         self._team = Team.of(common_group(self._joinables))
         self._device = device_of(self._joinables[0])
@@ -73,7 +73,7 @@ class Join:
         self._throw = throw_on_early_termination
         self._join_hooks: Sequence[JoinHook] = [joinable.join_hook(**kwargs) for joinable in self._joinables]
         self._stage = Stage.BUILT  # only __enter__ and __exit__ assign it
-        self._stamp()
+        self._bind()
 
     @property
     def _rank(self) -> int:
@@ -91,22 +91,22 @@ class Join:
                 "statements. Build one Join for each."
             )
         if self._stage is Stage.LEFT:
-            self._stamp()
+            self._bind()
         else:
-            self._stamps.put()  # another context may have been built in between
+            self._bindings.put()  # another context may have been built in between
         self._stage = moved(self._stage, Stage.OPEN, STAGES)
-        self._stamps.open()
-        if self._passage is not None:
-            self._enter(self._passage)
+        self._bindings.open()
+        if self._session is not None:
+            self._enter(self._session)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._passage is not None:
-                self._leave(self._passage, error)
+            if self._session is not None:
+                self._leave(self._session, error)
         finally:
-            self._stamps.take_off()
+            self._bindings.take_off()
             self._stage = moved(self._stage, Stage.LEFT, STAGES)
 
     @staticmethod
@@ -129,49 +129,49 @@ class Join:
             )
         if not config.enable:
             return None
-        passage: Passage | None = joinable._join_session
-        if passage is None:  # enabled by hand, without a context: the bare handshake
+        session = joinable._join_session
+        if session is None:  # enabled by hand, without a context: the bare handshake
             team, device = Team.of(joinable.join_process_group), torch.device(joinable.join_device)
-            passage = PlainPassage(team, device, config.throw_on_early_termination, ())
-        return passage.notify(joinable)
+            return PlainSession(team, device, config.throw_on_early_termination, ()).notify(joinable)
+        return cast(BaseSession, session).notify(joinable)
 
-    def _stamp(self) -> None:
-        """Begin a passage: stamp every joinable with the config and, in an enabled context, with the passage."""
-        self._passage = self._new_passage() if self._enable else None
-        # a follower is only ever stamped with a Session; plain joinables do not look at it
-        session = cast("Session | None", self._passage)
-        self._stamps = Stamps(self._joinables, self._enable, self._throw, session)
-        self._stamps.put()
+    def _bind(self) -> None:
+        """Put the config on every joinable and, in an enabled context, a new session."""
+        self._session = self._new_session() if self._enable else None
+        # a follower is only ever given a Session; plain joinables do not look at it
+        session = cast("FollowedSession | None", self._session)
+        self._bindings = Bindings(self._joinables, self._enable, self._throw, session)
+        self._bindings.put()
 
-    def _new_passage(self) -> Passage:
+    def _new_session(self) -> BaseSession:
         if any(isinstance(hook, FollowingHook) for hook in self._join_hooks):
             return Session(self._team, self._device, self._throw, self._joinables, self._join_hooks)
-        return PlainPassage(self._team, self._device, self._throw, self._join_hooks)
+        return PlainSession(self._team, self._device, self._throw, self._join_hooks)
 
-    def _enter(self, passage: Passage) -> None:
+    def _enter(self, session: BaseSession) -> None:
         try:
-            passage.enter()
+            session.enter()
         except BaseException:
-            passage.close()
-            self._stamps.take_off()
+            session.close()
+            self._bindings.take_off()
             self._stage = moved(self._stage, Stage.LEFT, STAGES)
             raise
 
-    def _leave(self, passage: Passage, error: BaseException | None) -> None:
+    def _leave(self, session: BaseSession, error: BaseException | None) -> None:
         try:
             if error is None:
-                self._shadow_and_finish(passage)
+                self._shadow_and_finish(session)
             else:
-                passage.report(error)
+                session.report(error)
         except BaseException as failure:
             if error is None:
-                passage.report(failure)
+                session.report(failure)
             raise
         finally:
-            passage.close()
+            session.close()
 
-    def _shadow_and_finish(self, passage: Passage) -> None:
-        is_last_joiner = passage.shadow()
-        passage.end()
+    def _shadow_and_finish(self, session: BaseSession) -> None:
+        is_last_joiner = session.shadow()
+        session.end()
         for hook in self._join_hooks:
             hook.post_hook(is_last_joiner)

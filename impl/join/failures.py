@@ -116,7 +116,7 @@ def of_a_collective(error: BaseException | None) -> bool:
 
 
 class FailureNotes:
-    """The words of one passage through a context. Without a store it keeps silent and the group's timeout decides.
+    """The notes of one session. Without a store it keeps silent and the group's timeout decides.
 
     Keys: ``bell``, set with any word, is all that is looked at while nothing is wrong; ``word`` holds the first note
     or the finding, ``writers`` who may write it; ``alive/RANK`` that this rank is not the one that stopped.
@@ -130,8 +130,8 @@ class FailureNotes:
 
     @staticmethod
     def of(team: Team) -> FailureNotes:
-        """The notes of the passage that this rank begins now."""
-        return FailureNotes(team, standing_of(team).next_passage(), stores.beside(team.group))
+        """The notes of the session that this rank begins now."""
+        return FailureNotes(team, standing_of(team).next_session(), stores.beside(team.group))
 
     def make_sure_of_step(self) -> None:
         """RuntimeError, and a note of it, if what an earlier failure has left behind would be mixed with what comes."""
@@ -142,7 +142,7 @@ class FailureNotes:
             raise
 
     def leave(self, error: BaseException) -> None:
-        """Tell whoever looks that this rank left by ``error``. Only the first word of a passage is kept."""
+        """Tell whoever looks that this rank left by ``error``. Only the first word of a session is kept."""
         if self._store is None:
             return
         rank = self._team.rank

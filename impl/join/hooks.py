@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from .session import Session
-    from .stamps import Stamp
+from ..comm.pending import Watch
+from ..comm.ranks import GroupRank, Team
+from .lifecycle import Phase
 
 
 class JoinHook:
@@ -74,8 +74,66 @@ class _JoinConfig(NamedTuple):
 
     @staticmethod
     def construct_disabled_join_config() -> _JoinConfig:
-        """The config of a joinable that no context has stamped: all three flags are False."""
+        """The config of a joinable that no context has bound: all three flags are False."""
         return _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)
+
+
+class FollowedSession(Protocol):
+    """The session of a context that holds a follower, as its joinables see it; ``Session`` is what keeps it."""
+
+    team: Team
+    watch: Watch
+
+    def begin(self, joinable: Joinable, act: int | None = None, *, likely: int | None = None) -> None:
+        """Say that an iteration of ``joinable`` begins, and that ``act`` follows at once if one is given."""
+
+    def announce(self, joinable: Joinable, act: int) -> None:
+        """Say, before its first collective, that ``act`` follows."""
+
+    def foretell(self, joinable: Joinable, act: int) -> None:
+        """Say, without waiting, that ``act`` will be announced."""
+
+    def confirm(self) -> None:
+        """Read the message in flight, if one is."""
+
+    def refuse_to_go_on(self) -> None:
+        """RuntimeError if an exception that was caught inside the block has broken off an iteration."""
+
+    @property
+    def phase(self) -> Phase:
+        """Where this rank stands."""
+
+    @property
+    def shadowing(self) -> bool:
+        """Whether this rank has run out of inputs and follows the ranks that have not."""
+
+    @property
+    def several_followers(self) -> bool:
+        """Whether more than one joinable leads."""
+
+    @property
+    def active(self) -> int:
+        """Number of active ranks in the current iteration."""
+
+    @property
+    def active_ranks(self) -> tuple[GroupRank, ...]:
+        """The active ranks, ascending."""
+
+    @property
+    def source(self) -> GroupRank:
+        """The highest active rank."""
+
+    @property
+    def likely_source(self) -> GroupRank:
+        """The source as told by the message before the last one."""
+
+    @property
+    def everyone_active(self) -> bool:
+        """Whether no rank is known to have run out."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether this rank is the only one that has inputs."""
 
 
 class Joinable(ABC):
@@ -85,12 +143,12 @@ class Joinable(ABC):
     calls this one (JOIN-002). Each iteration it calls ``Join.notify_join_context(self)`` before its own collectives.
     """
 
-    #: What the most recent context has told this joinable. Only stamps.py assigns it after construction.
+    #: What the most recent context has told this joinable. Only bindings.py assigns it after construction.
     _join_config: _JoinConfig
-    #: The passage through the context that this joinable is in; None outside one. Only stamps.py assigns it.
-    _join_session: Session | None = None
-    #: The topmost stamp, which remembers those below it. Only stamps.py assigns it.
-    _join_stamp: Stamp | None = None
+    #: The session of the context that this joinable is in; None outside one. Only bindings.py assigns it.
+    _join_session: FollowedSession | None = None
+    #: The topmost binding, which remembers those below it. Only bindings.py reads and assigns it.
+    _join_stamp: object | None = None
 
     @abstractmethod
     def __init__(self) -> None:

@@ -20,14 +20,14 @@ REMEDY = "Start the job anew, or make a new process group on all ranks and build
 
 
 def doubt(team: Team) -> None:
-    """A passage over this group has ended by an exception on this rank."""
+    """A session over this group has ended by an exception on this rank."""
     standing_of(team).in_doubt = True
 
 
-def make_sure(team: Team, passage: str, store: dist.Store | None) -> None:
+def make_sure(team: Team, session: str, store: dist.Store | None) -> None:
     """Tell the peers how many collectives this rank has started; compare where an earlier context has failed here.
 
-    ``passage`` is a key, equal on all ranks. Waits for the peers only after a failure, five minutes at most. Without a
+    ``session`` is a key, equal on all ranks. Waits for the peers only after a failure, five minutes at most. Without a
     store nothing is compared. What the user's own code starts in the block is not seen, but for that of hooks.
 
     Raises:
@@ -36,9 +36,9 @@ def make_sure(team: Team, passage: str, store: dist.Store | None) -> None:
     standing = standing_of(team)
     if store is None:
         return
-    keys = [f"{passage}/started/{rank}" for rank in team.members]
+    keys = [f"{session}/started/{rank}" for rank in team.members]
     try:
-        _tell(store, standing, keys[team.rank])
+        _publish(store, standing, keys[team.rank])
     except RuntimeError:  # the store's host is gone: the collectives will fail by themselves, or need no store
         return
     if not standing.in_doubt:
@@ -59,8 +59,8 @@ def make_sure(team: Team, passage: str, store: dist.Store | None) -> None:
     standing.in_doubt = False
 
 
-def _tell(store: dist.Store, standing: Standing, key: str) -> None:
+def _publish(store: dist.Store, standing: Standing, key: str) -> None:
     store.set(key, str(standing.started))
-    standing.told.append(key)
-    if len(standing.told) > 2:  # a passage ends for all ranks together: nobody still waits in the one before the last
-        store.delete_key(standing.told.pop(0))
+    standing.published.append(key)
+    if len(standing.published) > 2:  # a session ends for all ranks together: nobody waits in the one before the last
+        store.delete_key(standing.published.pop(0))

@@ -1,4 +1,4 @@
-"""The two lifecycles of the room, each an enum with the table of its legal moves: a context's and a session's."""
+"""The two lifecycles of a join, each an enum with the table of its legal moves: a context's and a session's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..errors import IllegalMove
 class Stage(Enum):
     """Where a ``Join`` object stands."""
 
-    BUILT = "built"  # joinables are stamped, the block has not begun
+    BUILT = "built"  # joinables are bound, the block has not begun
     OPEN = "open"  # inside the block
     LEFT = "left"  # outside again; may be entered once more
 
 
 class Phase(Enum):
-    """Where this rank stands inside one passage through a context."""
+    """Where this rank stands inside one session."""
 
     LIVE = "live"  # it has inputs and takes part with contributions
     SHADOWING = "shadowing"  # it has run out and follows the ranks that are live

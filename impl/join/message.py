@@ -9,9 +9,9 @@ that runs out in throwing mode adds 1 to ``exhausted``. Reading the sum needs no
 A rank that is the only one left may tell of several ``iterations`` at once; so may its last message of all, which says
 that it has run out like the others.
 
-All slots lie in one whole number where they fit (see ``words``): Gloo cuts every all-reduce into pieces, and a message
-of one element costs a third of the processor time of one of fourteen. At four ranks on two cores (AMD EPYC) that is 0.4
-instead of 1.3 ms an iteration.
+All slots lie in one whole number where they fit (see ``packing``): Gloo cuts every all-reduce into pieces, and a
+message of one element costs a third of the processor time of one of fourteen. At four ranks on two cores (AMD EPYC)
+that is 0.4 instead of 1.3 ms an iteration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import cached_property
 
 from ..comm.ranks import GroupRank
 from ..errors import RanksDisagree
-from .words import Words
+from .packing import Packing
 
 _EXHAUSTED, _ITERATIONS, _HEADER = 0, 1, 2
 _ITERATIONS_BITS = 18  # far more than a lone rank goes through between two signs of life
@@ -75,13 +75,13 @@ class Layout:
     @property
     def size(self) -> int:
         """Number of elements of a message."""
-        return self._words.number
+        return self._packing.size
 
     @cached_property
-    def _words(self) -> Words:
+    def _packing(self) -> Packing:
         count = self.ranks.bit_length()
         slots = self._first_rank_slot - _HEADER
-        return Words((count, _ITERATIONS_BITS, *[count] * slots, *[1] * self.ranks))
+        return Packing((count, _ITERATIONS_BITS, *[count] * slots, *[1] * self.ranks))
 
     def live(self, rank: GroupRank, begins: int | None, act: Act | None, iterations: int = 1) -> list[int]:
         """What a live rank adds. It has something to say: an iteration begins, or an act follows, or both."""
@@ -91,27 +91,27 @@ class Layout:
         counts[self._first_rank_slot + rank] = 1
         if act is not None:
             counts[self._first_act_slot + self._acts_in_order.index(act)] = 1
-        return self._words.pack(counts)
+        return self._packing.pack(counts)
 
     def joined(self, exhausted: bool = False, begins: int | None = None, iterations: int = 1) -> list[int]:
         """What a rank adds that has run out of inputs; ``exhausted`` if that ends the context for everybody.
 
-        ``begins`` and ``iterations``: what it went through alone and has not told of.
+        ``begins`` and ``iterations``: what it went through alone and has not reported.
         """
         counts = self._counts(begins, iterations)
         counts[_EXHAUSTED] = int(exhausted)
-        return self._words.pack(counts)
+        return self._packing.pack(counts)
 
     def _counts(self, begins: int | None, iterations: int) -> list[int]:
         counts = [0] * (self._first_rank_slot + self.ranks)
         if begins is not None:
             counts[_HEADER + begins] = 1
-            counts[_ITERATIONS] = iterations - 1  # more than one is told of where nobody else adds to it
+            counts[_ITERATIONS] = iterations - 1  # more than one is reported where nobody else adds to it
         return counts
 
     def read(self, sums: Sequence[int]) -> Reading:
         """What a message says, from the sum over all ranks; ``RanksDisagree`` if live ranks are at different places."""
-        counts = self._words.unpack(sums)
+        counts = self._packing.unpack(sums)
         slots = counts[_HEADER : self._first_rank_slot]
         ranks = tuple(GroupRank(r) for r in range(self.ranks) if counts[self._first_rank_slot + r])
         active = len(ranks)
@@ -138,9 +138,9 @@ class Layout:
     def _complaint(self, active: int, counts: Sequence[int]) -> str:
         said = [f"an iteration of {name} begins" for name in self.names]
         said += [f"{self.name_of(act)} follows" for act in self._acts_in_order]
-        told = [f"{what} on {count}" for what, count in zip(said, counts, strict=True) if count]
+        counted = [f"{what} on {count}" for what, count in zip(said, counts, strict=True) if count]
         return (
-            f"Join: the {active} ranks that still have inputs disagree about what comes next: {'; '.join(told)}. "
+            f"Join: the {active} ranks that still have inputs disagree about what comes next: {'; '.join(counted)}. "
             "Their collectives would not match. Usual cause: a branch of the training loop that not all ranks take, "
             "such as an evaluation, a skipped step or another order of the models. Make every rank that has inputs "
             "call the models and optimizers of the context in the same order."

@@ -16,8 +16,8 @@ Where somebody is known to have joined, a roll call that nothing follows at once
 
 An act may be *foretold*: announced without waiting, so that no live rank waits for an answer before it begins, and
 joined ranks are under way before they are needed. While everybody seems to be live it is the roll call that foretells.
-An act that was foretold and does not come is owed: before the next message the live ranks shadow it, too, if somebody
-had joined and believed them.
+An act that was foretold is a pending announcement until it begins. One that does not come is made good: before the next
+message the live ranks shadow it, too, if somebody had joined and believed them.
 
 The last rank that is left knows that it is *alone*: nobody adds anything to what it reduces. Its iterations need no
 message, but for a sign of life now and then, so that no wait of the others runs into the group's timeout.
@@ -28,27 +28,26 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..comm.pending import Pending
-from ..comm.ranks import Team
-from .attendance import Attendance
+from ..comm.ranks import GroupRank, Team
+from ..errors import SharedError
+from .base_session import BaseSession
+from .channel import ControlChannel
 from .handle import Handle
-from .hooks import FollowingHook
+from .hooks import FollowingHook, Joinable, JoinHook
 from .lifecycle import Phase
+from .membership import Membership
 from .message import Act, Layout, Reading
-
-if TYPE_CHECKING:
-    from .hooks import Joinable, JoinHook
 
 _MAIN_HOOK = "main hook"  # the only act of a plain joinable
 _SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's timeout
 
 
-class Session(Attendance):
-    """The passage through a context that holds a follower; ``joinable._join_session`` while it lasts.
+class Session(BaseSession):
+    """The session of a context that holds a follower; ``joinable._join_session`` while it lasts.
 
     In phases other than LIVE, ``begin`` and ``announce`` do nothing (JOIN-055).
     """
@@ -56,7 +55,11 @@ class Session(Attendance):
     def __init__(
         self, team: Team, device: torch.device, throw: bool, joinables: Sequence[Joinable], hooks: Sequence[JoinHook]
     ) -> None:
-        super().__init__(team, device, throw, _layout(joinables, hooks, team.size))
+        super().__init__(team, throw)
+        self._layout = _layout(joinables, hooks, team.size)
+        self._channel = ControlChannel(team, device, self._layout)
+        self._membership = Membership(team)
+        self._pending_announcement: Act | None = None  # foretold and not yet begun
         self._hooks = tuple(hooks)
         self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
         self._leaders = _leaders(hooks)
@@ -87,23 +90,60 @@ class Session(Attendance):
             self._begin_iteration(place, following, None if likely is None or following else Act(place, likely))
             return
         if following is not None:
-            self._tell(following)
+            self._announce(following)
         self._begun.add(place)
 
     def announce(self, joinable: Joinable, act: int) -> None:
         """Say, before its first collective, that ``act`` follows. Sends nothing while everybody is live."""
         if self._phase is Phase.LIVE:
-            self._tell(Act(self._place_of(joinable), act))
+            self._announce(Act(self._place_of(joinable), act))
 
     def foretell(self, joinable: Joinable, act: int) -> None:
         """Say, without waiting, that ``act`` will be announced; not said while everybody seems to be live.
 
         For acts that are almost certain: one that does not come costs its collectives all the same.
         """
-        if self._phase is Phase.LIVE and self._absence and self._owed is None:
-            self._settle()
-            self._owed = Act(self._place_of(joinable), act)
-            self._roll = self._post_act(self._owed)
+        if self._phase is Phase.LIVE and self._absence and self._pending_announcement is None:
+            self._read_message()
+            self._pending_announcement = Act(self._place_of(joinable), act)
+            self._channel.announce(self._pending_announcement)
+
+    def confirm(self) -> None:
+        """Read what is in flight: that the ranks agree must be known before anything that they made is handed out."""
+        self._read_message()
+
+    # what everybody may ask; each waits for the roll call, unless it says otherwise
+
+    @property
+    def active(self) -> int:
+        """Number of active ranks in the current iteration."""
+        return self._current().active
+
+    @property
+    def active_ranks(self) -> tuple[GroupRank, ...]:
+        """The active ranks of the current iteration, ascending; after the last one, those that took part in it."""
+        return self._current().ranks
+
+    @property
+    def source(self) -> GroupRank:
+        """The highest active rank: whose buffers and parameters count."""
+        return self._current().source
+
+    @property
+    def likely_source(self) -> GroupRank:
+        """The source as told by the message before the last one, whether that one has been read by now or not."""
+        return self._membership.source if self._channel.in_flight is not None else self._membership.earlier_source
+
+    @property
+    def everyone_active(self) -> bool:
+        """Whether no rank is known to have run out."""
+        return self.active == self.team.size
+
+    @property
+    def alone(self) -> bool:
+        """Whether this rank is the only one that has inputs, for all the rest of the block. Waits for nothing."""
+        known = self._channel.in_flight is None and self._pending_announcement is None
+        return known and self._phase is Phase.LIVE and self._membership.active == 1 < self.team.size
 
     @property
     def several_followers(self) -> bool:
@@ -141,7 +181,7 @@ class Session(Attendance):
             roll = self._call_roll(place, Act(place, 0))
         if not first:
             return None
-        return Handle(roll, self.watch, seen=lambda: self._settle_if(roll), number=self._exchange.active)
+        return Handle(roll, self.watch, seen=lambda: self._read_if(roll), number=self._channel.active)
 
     def shadow(self) -> bool:
         """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""
@@ -150,14 +190,14 @@ class Session(Attendance):
         reading = self._run_out()
         while reading.active:
             if self.throw:
-                self._raise_exhausted_here()
+                self._guard.raise_exhausted_here()
             if self._phase is Phase.LIVE:
                 self._move(Phase.SHADOWING)
-            self._keep(reading)
+            self._membership.update(reading.ranks)
             self._count(reading, iterations)
             if reading.act is not None:
                 self._follow(reading.act)
-            reading = self._read(self._exchange.answer(self._layout.joined()))
+            reading = self._read(self._channel.post_empty())
         if self.shadowing:
             self._count(reading, iterations)
         return self._phase is Phase.LIVE
@@ -178,8 +218,8 @@ class Session(Attendance):
             broken = hook.broken_off() if isinstance(hook, FollowingHook) else None
             if broken is None:
                 continue
-            self._settle()  # it may tell that nobody else has inputs
-            if self._last.active == 1 and not broken.shadowed:
+            self._read_message()  # it may tell that nobody else has inputs
+            if self._membership.active == 1 and not broken.shadowed:
                 continue
             self.watch()  # a peer that has failed before is the cause
             error = RuntimeError(
@@ -192,70 +232,103 @@ class Session(Attendance):
             self.report(error)
             raise error
 
-    # what is said, and when
+    # the order of messages
 
     def _begin_iteration(self, place: int, act: Act | None, likely: Act | None) -> None:
         """Call the roll, or leave it to the first announcement if joined ranks have nothing to do before that."""
-        self._pay()
-        self._settle()
-        silent = self.alone and time.monotonic() - self._exchange.last_word_s < _SIGN_OF_LIFE_EVERY_S
-        if not silent or self._unsaid != place:
-            self._say()
-            self._settle()
-        self._absence = self._last.active < self.team.size
+        channel = self._channel
+        self._make_good()
+        self._read_message()
+        silent = self.alone and time.monotonic() - channel.last_post_s < _SIGN_OF_LIFE_EVERY_S
+        if not silent or channel.unreported != place:
+            self._report_begun()
+        self._absence = self._membership.active < self.team.size
         if self._absence and act is None:
-            self._unsaid = place
-            self._unsaid_iterations += 1
+            channel.begin_unreported(place)
             self._begun = {place}
         else:
             self._call_roll(place, act or likely)
-            self._owed = likely
+            self._pending_announcement = likely
 
     def _run_out(self) -> Reading:
         """The first empty message of this rank."""
         if not self.alone:
             self._catch_up()
-        begins, self._unsaid = self._unsaid, None
-        return self._read(self._exchange.answer(self._layout.joined(self.throw, begins, self._unsaid_iterations)))
+        return self._read(self._channel.post_end(self.throw))
 
     def _call_roll(self, place: int, act: Act | None) -> Pending:
         self._catch_up()
-        roll = self._roll = self._post_roll(place, act)
+        roll = self._channel.call_roll(place, act)
         self._begun = {place}
         if self.throw:
-            self._settle()
+            self._read_message()
         return roll
 
-    def _tell(self, act: Act) -> None:
+    def _announce(self, act: Act) -> None:
         """Announce an act if some rank shadows. The answer is awaited: a mismatch must show before the act begins.
 
         Not if the roll call has foretold it: whoever does so confirms before the act's results are used.
         """
-        if self._owed == act:
-            self._owed = None
+        if self._pending_announcement == act:
+            self._pending_announcement = None
             if not self._absence:
                 return
         else:
-            self._pay()
-            if self._unsaid is None and self.everyone_active:
+            self._make_good()
+            if self._channel.unreported is None and self.everyone_active:
                 return
-            self._roll = self._post_act(act)
-        self._settle()
+            self._channel.announce(act)
+        self._read_message()
 
-    def _pay(self) -> None:
+    def _make_good(self) -> None:
         """Shadow what was foretold and did not come: an iteration was broken off, and joined ranks wait in it."""
-        if self._owed is not None:
-            act, self._owed = self._owed, None
-            self._settle()
-            if self._last.active < self.team.size:
+        if self._pending_announcement is not None:
+            act, self._pending_announcement = self._pending_announcement, None
+            self._read_message()
+            if self._membership.active < self.team.size:
                 self._follow(act)
 
     def _catch_up(self) -> None:
-        """Nothing that is owed, unread or unsaid is left."""
-        self._pay()
-        self._settle()
-        self._say()
-        self._settle()
+        """Nothing is left that was foretold, is unread or unreported."""
+        self._make_good()
+        self._read_message()
+        self._report_begun()
+
+    def _report_begun(self) -> None:
+        """Post the roll call that was left to an announcement, and read it. Only where nothing is in flight."""
+        self._channel.report()
+        self._read_message()
+
+    # reading
+
+    def _current(self) -> Membership:
+        """The membership as it is in this iteration. Waits for the message in flight, and posts one that is due."""
+        if not self.alone:  # else nothing will change
+            self._channel.report()
+            self._read_message()
+        return self._membership
+
+    def _read_message(self) -> None:
+        """Read the message of this rank that is in flight, if one is."""
+        pending, self._channel.in_flight = self._channel.in_flight, None
+        if pending is None:
+            return
+        reading = self._read(pending)
+        if self.throw and reading.exhausted:
+            self._guard.raise_exhausted_elsewhere(reading.exhausted)
+        self._membership.update(reading.ranks)
+
+    def _read_if(self, roll: Pending) -> None:
+        """Read this roll call unless a later one has already done so."""
+        if self._channel.in_flight is roll:
+            self._read_message()
+
+    def _read(self, pending: Pending) -> Reading:
+        try:
+            return self._channel.read(pending, self.watch)
+        except SharedError as error:
+            self._guard.mark_shared(error)
+            raise
 
     def _follow(self, act: Act) -> None:
         hook = self._hooks[act.joinable]

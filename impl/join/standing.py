@@ -18,9 +18,9 @@ class Standing:
         self.token = token
         #: a context over it has ended by an exception here, and its ranks were not seen in step since then
         self.in_doubt = False
-        #: keys that this rank has set for the last passages; in_step.py takes older ones back
-        self.told: list[str] = []
-        self._passages = 0
+        #: keys that this rank has set for the last sessions; in_step.py takes older ones back
+        self.published: list[str] = []
+        self._sessions = 0
         self._tally = team.tally
         self._before = team.tally.started
 
@@ -29,10 +29,10 @@ class Standing:
         """How many collectives this rank has started on it since the first context over it began."""
         return self._tally.started - self._before
 
-    def next_passage(self) -> str:
-        """A key for the passage that begins now, equal on all ranks: they enter the contexts of a group together."""
-        self._passages += 1
-        return f"{self.token}/{self._passages}"
+    def next_session(self) -> str:
+        """A key for the session that begins now, equal on all ranks: they enter the contexts of a group together."""
+        self._sessions += 1
+        return f"{self.token}/{self._sessions}"
 
 
 _standings: WeakKeyDictionary[dist.ProcessGroup, Standing] = WeakKeyDictionary()

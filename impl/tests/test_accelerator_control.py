@@ -17,7 +17,7 @@ from impl.ddp import transport
 from impl.ddp.buckets import Bucket
 from impl.ddp.mixed_precision import MixedPrecisionRun
 from impl.ddp.transport import Transport
-from impl.join.exchange import Exchange
+from impl.join.channel import ControlChannel
 from impl.join.message import Layout
 from impl.overlap.session import OverlapSession
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -63,10 +63,10 @@ def test_a_group_that_torch_was_never_told_of_has_control_messages_where_the_dat
 
 
 def test_the_messages_of_a_join_are_made_on_the_cpu_where_the_group_can_send_them_from_there(gloo):
-    exchange = Exchange(gloo, CUDA, Layout(("a",), (("reduce",),), 1))
-    pending = exchange.post(0, None, 1, "roll call")
+    channel = ControlChannel(gloo, CUDA, Layout(("a",), (("reduce",),), 1))
+    pending = channel.call_roll(0, None)
     assert pending.buffer.device.type == "cpu"
-    assert exchange.read(pending, lambda: None).active == 1
+    assert channel.read(pending, lambda: None).active == 1
 
 
 def test_objects_travel_from_the_cpu_as_well(gloo):

@@ -45,7 +45,7 @@ def test_a_note_names_the_rank_its_error_and_text_to_the_others_only():
     second.watch()
 
 
-def test_only_the_first_note_of_a_passage_is_kept():
+def test_only_the_first_note_of_a_session_is_kept():
     first, second, third = notes(dist.HashStore())
     first.leave(ValueError("cause"))
     second.leave(RuntimeError("connection reset"))
@@ -54,7 +54,7 @@ def test_only_the_first_note_of_a_passage_is_kept():
     assert note.text == "cause"
 
 
-def test_notes_of_another_passage_are_not_seen():
+def test_notes_of_another_session_are_not_seen():
     store = dist.HashStore()
     notes(store, "one")[0].leave(ValueError("old"))
     notes(store, "two")[1].watch()
@@ -225,16 +225,16 @@ def test_without_a_store_there_are_no_notes():
     assert mine.first() is None
 
 
-def key_of_next_passage(group):
-    return standing_of(Team(group, GroupRank(0), 1)).next_passage()
+def key_of_next_session(group):
+    return standing_of(Team(group, GroupRank(0), 1)).next_session()
 
 
-def test_each_passage_of_a_group_has_its_own_key_equal_on_all_ranks():
+def test_each_session_of_a_group_has_its_own_key_equal_on_all_ranks():
     by_rank = []
     for _ in range(2):  # each rank is a process of its own, so each has a world of its own
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         g, h = dist.group.WORLD, dist.new_group()
-        by_rank.append([key_of_next_passage(group) for group in (g, h, g, g)])
+        by_rank.append([key_of_next_session(group) for group in (g, h, g, g)])
         dist.destroy_process_group()
     assert by_rank[0] == by_rank[1]
     assert len(set(by_rank[0])) == 4
@@ -246,7 +246,7 @@ def test_a_new_group_of_an_old_name_in_one_world_has_keys_of_its_own():
         keys = []
         for _ in range(2):
             group = dist.new_group([0], use_local_synchronization=True)  # named after its ranks
-            keys.append((group.group_name, key_of_next_passage(group)))
+            keys.append((group.group_name, key_of_next_session(group)))
             dist.destroy_process_group(group)
         assert keys[0][0] == keys[1][0]
         assert keys[0][1] != keys[1][1]

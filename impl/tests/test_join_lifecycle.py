@@ -1,4 +1,4 @@
-"""The lifecycles of contexts and passages make the moves of their tables and no others."""
+"""The lifecycles of contexts and sessions make the moves of their tables and no others."""
 
 import itertools
 

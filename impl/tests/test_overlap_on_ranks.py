@@ -319,7 +319,7 @@ def what_grad_holds(ctx):
     alone = Alone(model, "sgd", {})
     loss_of(ddp(batch(ctx.rank, 0), True)).backward()
     alone.step([1] * ctx.world, 0)
-    own = {id(parameter) for parameter in zero._shard(ctx.rank)}
+    own = {id(parameter) for parameter in zero.shard.owned_by(ctx.rank)}
     return [
         torch.allclose(mine.grad, theirs.grad if id(mine) in own else torch.zeros_like(mine))
         for mine, theirs in zip(model.parameters(), alone.model.parameters(), strict=True)

@@ -37,7 +37,7 @@ def test_a_step_goes_through_the_parameters_as_often_for_many_joined_ranks_as_fo
     zero._joining._channel = SimpleNamespace(exchange=lambda _news, marks, *_: (None, marks, {}))
     for absent in (range(1, 2), range(1, WORLD)):
         owners = Counted(index * 7 % WORLD for index in range(PARAMETERS))
-        zero._plan = ShardPlan(WORLD, (1,) * PARAMETERS, owners)
+        zero.shard.plan = ShardPlan(WORLD, (1,) * PARAMETERS, owners)
         before = owners.passes
         zero._joining._pass_on(None, absent, session)
         found.append(owners.passes - before)
@@ -45,6 +45,6 @@ def test_a_step_goes_through_the_parameters_as_often_for_many_joined_ranks_as_fo
 
 
 def test_what_the_joined_ranks_own_is_found_wherever_it_stands(zero):
-    zero._plan = ShardPlan(5, (1,) * PARAMETERS, tuple(index % 5 for index in range(PARAMETERS)))
+    zero.shard.plan = ShardPlan(5, (1,) * PARAMETERS, tuple(index % 5 for index in range(PARAMETERS)))
     expected = [p for index, p in enumerate(zero._parameters()) if index % 5 in (1, 4)]
-    assert list(map(id, zero._owned_by_any([4, 1]))) == list(map(id, expected))
+    assert list(map(id, zero.shard.owned_by_any([4, 1]))) == list(map(id, expected))

@@ -69,7 +69,7 @@ def storages(ctx, views):
         give_gradients(params, iteration)
         zero.step()
     kept = [parameter.data_ptr() for parameter in params] == before
-    per_rank = [{p.untyped_storage().data_ptr() for p in zero._shard(rank)} for rank in range(ctx.world)]
+    per_rank = [{p.untyped_storage().data_ptr() for p in zero.shard.owned_by(rank)} for rank in range(ctx.world)]
     moved = copy.deepcopy([parameter.data for parameter in params])
     for parameter, value in zip(params, moved, strict=True):
         parameter.data = value  # a user moves the parameters away

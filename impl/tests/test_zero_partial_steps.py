@@ -33,14 +33,18 @@ class Counting(torch.optim.Optimizer):
 
 
 def sharded(kind, **settings):
-    """Four parameters in two groups, and what PartialSteps asks of a ZeroRedundancyOptimizer."""
+    """Four parameters in two groups, and what PartialSteps asks of a shard."""
     params = [nn.Parameter(torch.full((2,), float(place))) for place in range(4)]
     optim = kind([{"params": params[:3]}, {"params": params[3:], "lr": 0.5}], **settings)
     exposed = [{key: value for key, value in group.items() if key != "params"} for group in optim.param_groups]
-    zero = SimpleNamespace(
-        optim=optim, param_groups=exposed, rank=0, _shard=lambda _: params, _steps_since_consolidation=0
+    shard = SimpleNamespace(
+        optim=optim,
+        exposed=SimpleNamespace(param_groups=exposed),
+        team=SimpleNamespace(rank=0),
+        owned_by=lambda _: params,
+        steps_since_consolidation=0,
     )
-    return params, zero
+    return params, shard
 
 
 def gradient(place, iteration):
@@ -52,8 +56,8 @@ def gradient(place, iteration):
     [(Counting, {}), (torch.optim.Adam, {"lr": 0.1}), (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})],
 )
 def test_parts_amount_to_one_step(kind, settings):
-    params, zero = sharded(kind, **settings)
-    steps = PartialSteps(zero)
+    params, shard = sharded(kind, **settings)
+    steps = PartialSteps(shard)
     plain = [nn.Parameter(parameter.detach().clone()) for parameter in params]
     whole = kind([{"params": plain[:3]}, {"params": plain[3:], "lr": 0.5}], **settings)
     for iteration in range(3):
@@ -65,12 +69,12 @@ def test_parts_amount_to_one_step(kind, settings):
             parameter.grad = gradient(place, iteration)
         whole.step()
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(params, plain, strict=True))
-    assert zero._steps_since_consolidation == 3
+    assert shard.steps_since_consolidation == 3
 
 
 def test_other_parameters_and_gradients_stay_as_they_are():
-    params, zero = sharded(torch.optim.SGD, lr=0.1, momentum=0.9)
-    steps = PartialSteps(zero)
+    params, shard = sharded(torch.optim.SGD, lr=0.1, momentum=0.9)
+    steps = PartialSteps(shard)
     held = torch.ones(2)
     params[0].grad = params[1].grad = held
     before = [parameter.detach().clone() for parameter in params]
@@ -78,32 +82,32 @@ def test_other_parameters_and_gradients_stay_as_they_are():
     steps.step([gradient(0, 0), None, None, None])
     assert params[0].grad is held
     assert params[1].grad is held
-    assert list(zero.optim.state) == [params[0]]
+    assert list(shard.optim.state) == [params[0]]
     assert [torch.equal(p, b) for p, b in zip(params, before, strict=True)] == [False, True, True, True]
 
 
 def test_settings_are_read_in_every_iteration_and_changes_come_back():
-    params, zero = sharded(Counting)
-    steps = PartialSteps(zero)
-    for group in zero.param_groups:
+    params, shard = sharded(Counting)
+    steps = PartialSteps(shard)
+    for group in shard.exposed.param_groups:
         group["lr"] = 0.0
     before = [parameter.detach().clone() for parameter in params]
     steps.begin()
     steps.step([gradient(place, 0) for place in range(4)])
     steps.end()
     assert all(torch.equal(p, b) for p, b in zip(params, before, strict=True))
-    assert [group["count"] for group in zero.param_groups] == [1, 1]
+    assert [group["count"] for group in shard.exposed.param_groups] == [1, 1]
 
 
 def test_a_rank_that_owns_nothing_of_an_iteration_counts_it_all_the_same():
-    _, zero = sharded(Counting)
-    steps = PartialSteps(zero)
+    _, shard = sharded(Counting)
+    steps = PartialSteps(shard)
     steps.begin()
     steps.end()
-    assert [group["count"] for group in zero.param_groups] == [1, 1]
+    assert [group["count"] for group in shard.exposed.param_groups] == [1, 1]
 
 
 def test_a_list_of_gradients_of_the_wrong_length_is_refused():
-    _, zero = sharded(Counting)
+    _, shard = sharded(Counting)
     with pytest.raises(AssertionError, match="3 gradients for a shard of 4"):
-        PartialSteps(zero).step([None] * 3)
+        PartialSteps(shard).step([None] * 3)

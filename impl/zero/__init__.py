@@ -1,6 +1,5 @@
 """ZeroRedundancyOptimizer: any optimizer with its state sharded over the ranks, also on uneven inputs."""
 
-from .join_hook import _ZeROJoinHook
-from .optimizer import ZeroRedundancyOptimizer
+from .optimizer import ZeroRedundancyOptimizer, _ZeROJoinHook
 
 __all__ = ["ZeroRedundancyOptimizer", "_ZeROJoinHook"]

@@ -2,10 +2,10 @@
 
     live rank                                   joined rank (told that a step follows)
     step its own shard
-    source: news and gradients  ───────────▶    take the settings; step its own shard with those gradients
+    source: settings, gradients ───────────▶    take the settings; step its own shard with those gradients
     publish                     ◀──────────▶    publish
 
-The news go out only while somebody has joined; otherwise a step sends what it sends outside.
+The settings go out only while somebody has joined; otherwise a step sends what it sends outside.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..comm.collectives import broadcast
 from ..comm.pending import Watch
-from ..comm.ranks import GroupRank, Team
+from ..comm.ranks import GroupRank
+from ..join.hooks import FollowedSession, Joinable
 from ..join.lifecycle import Phase
+from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, mark, sparse_gradients
 from .groups import settings_of
-from .news import News, NewsChannel, exchange_gradients, mark, sparse_gradients
-
-if TYPE_CHECKING:
-    from ..join.session import Session
-    from .optimizer import ZeroRedundancyOptimizer
+from .publisher import Publisher
+from .shard import Shard
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
 STEP, CONSOLIDATE = 0, 1
@@ -36,50 +35,50 @@ ACTS = ("step", "consolidate_state_dict")
 class Joining:
     """What one ZeRO optimizer does differently inside a join context."""
 
-    def __init__(self, zero: ZeroRedundancyOptimizer, team: Team, device: torch.device) -> None:
-        self._zero = zero
-        self._team = team
-        self._device = device
+    def __init__(self, zero: Joinable, shard: Shard, publisher: Publisher) -> None:
+        self._zero = zero  # known to the session by its identity
+        self._shard = shard
+        self._publisher = publisher
+        self._team = shard.team
+        self._device = shard.device
         # the context that we are in or were in last; held weakly, it must not outlive its block
-        self._session: weakref.ref[Session] | None = None
-        # carries news in that context
-        self._channel: NewsChannel
-        # ranks that had joined at the last step; when they change, the newcomers need the news afresh
+        self._session: weakref.ref[FollowedSession] | None = None
+        # carries settings in that context
+        self._channel: SettingsChannel
+        # ranks that had joined at the last step; when they change, the newcomers need the settings afresh
         self._absent: tuple[GroupRank, ...] = ()
         # on a joined rank: the keywords of the live ranks' last known step()
         self._arguments: dict[str, Any] = {}
 
-    def step(self, session: Session, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
+    def step(self, session: FollowedSession, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank."""
         zero = self._zero
-        news = News(settings_of(zero.param_groups), (), arguments)
+        settings = settings_of(self._shard.exposed.param_groups)
         if closure is None:
             session.begin(zero, STEP)
-            loss = zero._local_step(**arguments)
+            loss = self._shard.step(**arguments)
         else:
             # the closure may run a whole iteration of other joinables, so our act begins behind it
             session.begin(zero)
-            loss = zero._local_step(closure=closure, **arguments)
+            loss = self._shard.step(closure=closure, **arguments)
             session.announce(zero, STEP)
         absent = self._absent_ranks(session)
         if absent:
-            sent = zero._sent_parameters()
-            self._pass_on(News(news.settings, sent, news.arguments), absent, session)
-        zero._sync_params(session.watch)
+            self._pass_on(GroupSettings(settings, self._shard.sent, arguments), absent, session)
+        self._publisher.publish(session.watch)
         return loss
 
-    def shadow_step(self, session: Session) -> None:
+    def shadow_step(self, session: FollowedSession) -> None:
         """The same step on a rank that has joined."""
-        zero = self._zero
-        news, gradients = self._pass_on(None, self._absent_ranks(session), session)
-        if news is not None:
-            zero._take_news(news.settings, news.sent)
-            self._arguments = news.arguments
+        received, gradients = self._pass_on(None, self._absent_ranks(session), session)
+        if received is not None:
+            self._shard.take_settings(received.settings, received.sent)
+            self._arguments = received.arguments
         with shown_gradients(gradients):
-            zero._local_step(**self._arguments)
-        zero._sync_params(session.watch)
+            self._shard.step(**self._arguments)
+        self._publisher.publish(session.watch)
 
-    def consolidate(self, session: Session, to: int | None) -> None:
+    def consolidate(self, session: FollowedSession, to: int | None) -> None:
         """Consolidation, on live and joined ranks alike; joined ranks learn from the source to whom."""
         if to is not None:
             # not only announced: since the last roll call another rank may have run out. One that begins for the
@@ -93,7 +92,7 @@ class Joining:
             target = int(broadcast(self._team, message, session.source, label).wait(session.watch).item())
         if target is None:
             raise AssertionError("a joined rank follows a consolidation in which nobody has joined")
-        self._zero._consolidate(GroupRank(target))
+        self._shard.consolidate(GroupRank(target))
 
     @property
     def inside_unlisted(self) -> bool:
@@ -101,20 +100,19 @@ class Joining:
         session = None if self._session is None else self._session()
         return session is not None and session.phase is Phase.LIVE and self._zero._join_session is None
 
-    def share_settings(self, session: Session) -> None:
+    def share_settings(self, session: FollowedSession) -> None:
         """Bring the live ranks' settings to those that have joined; for steps whose gradients arrive by themselves."""
         if not self._absent_ranks(session):
             return
-        zero = self._zero
-        news = News(settings_of(zero.param_groups), zero._sent_parameters(), {})
-        told, _, _ = self._channel.exchange(news, [], session.source, {}, session.watch)
-        if told is not None and session.shadowing:
-            zero._take_news(told.settings, told.sent)
+        settings = GroupSettings(settings_of(self._shard.exposed.param_groups), self._shard.sent, {})
+        received, _, _ = self._channel.exchange(settings, [], session.source, {}, session.watch)
+        if received is not None and session.shadowing:
+            self._shard.take_settings(received.settings, received.sent)
 
-    def _absent_ranks(self, session: Session) -> tuple[GroupRank, ...]:
+    def _absent_ranks(self, session: FollowedSession) -> tuple[GroupRank, ...]:
         if self._session is None or self._session() is not session:
             self._session = weakref.ref(session)
-            self._channel = NewsChannel(session.team, self._device)
+            self._channel = SettingsChannel(session.team, self._device)
             self._absent = ()
         active = set(session.active_ranks)
         absent = tuple(GroupRank(rank) for rank in session.team.members if rank not in active)
@@ -124,20 +122,19 @@ class Joining:
         return absent
 
     def _pass_on(
-        self, news: News | None, absent: Sequence[GroupRank], session: Session
-    ) -> tuple[News | None, list[tuple[torch.Tensor, torch.Tensor | None]]]:
-        """Send (source) or receive (everybody) news and the gradients of the absent ranks' shards."""
-        zero = self._zero
+        self, settings: GroupSettings | None, absent: Sequence[GroupRank], session: FollowedSession
+    ) -> tuple[GroupSettings | None, list[tuple[torch.Tensor, torch.Tensor | None]]]:
+        """Send (source) or receive (everybody) settings and the gradients of the absent ranks' shards."""
         watch: Watch = session.watch
-        parameters = zero._owned_by_any(absent)
+        parameters = self._shard.owned_by_any(absent)
         sending = self._team.rank == session.source
         marks = [mark(parameter) for parameter in parameters] if sending else [0] * len(parameters)
         sparse = sparse_gradients(parameters, marks) if sending else {}
-        told, marks, sparse = self._channel.exchange(news, marks, session.source, sparse, watch)
+        received, marks, sparse = self._channel.exchange(settings, marks, session.source, sparse, watch)
         gradients = exchange_gradients(self._team, parameters, marks, session.source, sparse, watch)
-        mine = {id(parameter) for parameter in zero._shard(self._team.rank)}
+        mine = {id(parameter) for parameter in self._shard.owned_by(self._team.rank)}
         pairs = zip(parameters, gradients, strict=True)
-        return told, [(parameter, gradient) for parameter, gradient in pairs if id(parameter) in mine]
+        return received, [(parameter, gradient) for parameter, gradient in pairs if id(parameter) in mine]
 
 
 @contextmanager

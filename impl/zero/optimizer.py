@@ -9,23 +9,21 @@ from typing import Any
 import torch
 
 from ..comm.ranks import GroupRank, Team
-from ..join.hooks import Follower, JoinHook
-from . import checkpoint
+from ..join.hooks import Follower, FollowingHook, JoinHook
+from . import checkpoint, compat
 from .arguments import Group, check_alike, checked_group, checked_groups, local_constructor
-from .at_once import small_ones_at_once
-from .compat import CompatibleNames
-from .groups import copy_settings
-from .joining import Joining
-from .overlapping import OverlapInfo, OverlapState, PartialSteps, counters
+from .joining import ACTS, CONSOLIDATE, STEP, Joining
+from .overlapping import OverlapInfo, OverlapState, PartialSteps
 from .partition import ShardPlan
-from .sending import Sending
+from .publisher import Publisher
+from .shard import Shard
 
 logger = logging.getLogger(__name__)
 
 Closure = Callable[[], Any]
 
 
-class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
+class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
     """Wraps any optimizer and shards its state over the ranks of a process group.
 
     Every parameter is owned by one rank. ``step`` updates the parameters of this rank with a local optimizer
@@ -72,24 +70,29 @@ class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
         self.rank = team.rank
         self.global_rank = team.global_rank(team.rank)
         self.parameters_as_bucket_view = parameters_as_bucket_view and not overlap_with_ddp
-        self._team = team
-        self._constructor = constructor
-        self._defaults = defaults
-        self._device = self._parameters()[0].device
-        self._joining = Joining(self, team, self._device)
+        #: who owns what, the local optimizer and its state
+        self.shard = Shard(self, team, constructor, defaults)
+        self._publisher = Publisher(self.shard, self.parameters_as_bucket_view)
+        self._joining = Joining(self, self.shard, self._publisher)
+        #: overlap mode only; None says that this optimizer steps by itself
         self._overlap_info = OverlapInfo() if overlap_with_ddp else None
-        self._plan = ShardPlan.greedy([p.numel() for p in self._parameters()], team.size)
+        #: overlap mode only; None until the owners are fixed
+        self._partial_steps: PartialSteps | None = None
         if overlap_with_ddp:
             if parameters_as_bucket_view:
                 logger.warning("parameters_as_bucket_view=True is ignored together with overlap_with_ddp=True.")
             # schedulers and users read the settings before the owners are fixed; bad ones show here and not later
-            empty = [{**group, "params": []} for group in self.param_groups]
-            self._show_settings_of(constructor(empty, **defaults))
+            self.shard.show_defaults()
         else:
-            self._build_local()
-            self._look_at_trainability()
+            self.shard.build_local()
+            self.shard.look_at_trainability()
             if self.parameters_as_bucket_view:
-                self._current_publisher()
+                self._publisher.transfers()
+
+    @property
+    def optim(self) -> torch.optim.Optimizer:
+        """The ordinary optimizer over this rank's own parameters; in overlap mode it comes with the owners."""
+        return self.shard.optim
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; call it on every rank. No parameter that is already here changes its owner (ZERO-014).
@@ -110,16 +113,9 @@ class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
                 "could not follow. Call it on every rank before the block or behind it."
             )
         group = checked_group(param_group, len(self.param_groups))
-        check_alike([*self._parameters(), *group["params"]])
+        check_alike([*self.shard.parameters(), *group["params"]])
         super().add_param_group(group)
-        added = self.param_groups[-1]
-        before = len(self._plan.owners)
-        self._plan = self._plan.extended([parameter.numel() for parameter in added["params"]])
-        self.optim.add_param_group(self._local_group(added, self._plan.owners[before:], self._team.rank))
-        copy_settings(self.optim.param_groups[-1:], self.param_groups[-1:])
-        self._consolidated = None
-        self._look_at_trainability()
-        self._publisher = None
+        self.shard.extend(self.param_groups[-1])
 
     # --- the step
 
@@ -136,8 +132,8 @@ class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
         session = self._join_session
         if session is not None:
             return self._joining.step(session, closure, kwargs)
-        loss = self._local_step(closure=closure, **kwargs)
-        self._sync_params()
+        loss = self.shard.step(closure, **kwargs)
+        self._publisher.publish()
         return loss
 
     def _local_step(
@@ -154,18 +150,7 @@ class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
                 raise AssertionError("a local step takes gradients or a closure, not both")
             self._partial_steps.step(gradients)
             return None
-        copy_settings(self.param_groups, self.optim.param_groups)
-        self._look_at_trainability()
-        hidden = self._hide_untouchable()
-        try:
-            with small_ones_at_once(self.optim):
-                loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
-        finally:
-            for parameter, gradient in hidden:
-                parameter.grad = gradient
-        copy_settings(self.optim.param_groups, self.param_groups)
-        self._steps_since_consolidation += 1
-        return loss
+        return self.shard.step(closure, **kwargs)
 
     # --- overlap with DDP's backward
 
@@ -173,36 +158,24 @@ class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
         """Fix the owners, once, before the first overlapped step; returns what steps parts of the shard."""
         if self._overlap_info is None:
             raise AssertionError("owners are fixed late only with overlap_with_ddp=True")
-        if plan.world != self._team.size or plan.numels != self._plan.numels:
+        if plan.world != self.shard.team.size or plan.numels != self.shard.plan.numels:
             raise AssertionError("the overlap plan is one of other parameters or of another number of ranks")
-        self._plan = plan
-        self._build_local()
-        self._look_at_trainability()
-        self._partial_steps = PartialSteps(self)
+        self.shard.fix_owners(plan)
+        self._partial_steps = PartialSteps(self.shard)
         self._overlap_info.status = OverlapState.INITIALIZED
         return self._partial_steps
 
     def _move_to(self, team: Team, plan: ShardPlan) -> None:
-        """Share the state over a group from now on, with these owners; call it on every rank of that group.
-
-        Each state goes from its old owner to its new one. Those that only ranks outside the new group held are lost,
-        with a warning on the new owner.
-        """
-        mine = self._own_states()
-        held = checkpoint.handed_over(team, mine, plan.owners, self._device)
-        parameters, owned = self._parameters(), plan.owned_by(team.rank)
-        lost = [index for index in owned if index not in held]
-        if lost and (mine or held) and team is not self._team:  # within one group nothing is lost: those have none yet
-            logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
-        self._team, self._plan = team, plan
+        """Share the state over a group from now on, with these owners; call it on every rank of that group."""
+        self.shard.move_to(team, plan)
         self.process_group, self.world_size, self.rank = team.group, team.size, team.rank
-        counted = counters(self.optim)
-        self._build_local()
-        vars(self.optim).update(counted)
-        self._load_local({parameters[index]: held[index] for index in owned if index in held})
-        self._publisher = None
-        self._joining = Joining(self, team, self._device)
-        self._partial_steps = PartialSteps(self)
+        self._joining = Joining(self, self.shard, self._publisher)
+        self._partial_steps = PartialSteps(self.shard)
+
+    def _check_trainability_unchanged(self) -> None:
+        """RuntimeError if ``requires_grad`` has changed since the owners were fixed (ZERO-027)."""
+        if self._partial_steps is not None:
+            self.shard.check_trainability_unchanged()
 
     # --- checkpoints
 
@@ -210,8 +183,8 @@ class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
         """Gather every rank's state on group rank ``to``, on the CPU; call it on every rank (in a join context on every
         live one). Afterwards ``state_dict`` works on that rank."""
         self._check_overlap_initialized()
-        if not 0 <= to < self._team.size:
-            raise ValueError(f"to={to} is no rank of this optimizer's process group, which has {self._team.size}.")
+        if not 0 <= to < self.shard.team.size:
+            raise ValueError(f"to={to} is no rank of this optimizer's process group, which has {self.shard.team.size}.")
         session = self._join_session
         if self._joining.inside_unlisted:
             raise RuntimeError(
@@ -221,22 +194,124 @@ class ZeroRedundancyOptimizer(Sending, Follower, CompatibleNames):
         if session is not None:
             self._joining.consolidate(session, to)
         else:
-            self._consolidate(GroupRank(to))
+            self.shard.consolidate(GroupRank(to))
+
+    def _check_overlap_initialized(self) -> None:
+        if self._overlap_info is not None and self._partial_steps is None:
+            raise RuntimeError(
+                "With overlap_with_ddp=True the optimizer's state does not exist before the first backward pass with "
+                "the overlap hook registered. Run one iteration first."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all parameters, in the format of an ordinary optimizer over the same groups.
+
+        RuntimeError on a rank to which the state has not been consolidated.
+        """
+        self._check_overlap_initialized()
+        whole = self.shard.whole_state()
+        # the base class packs whatever self.state holds, and runs the user's state-dict hooks
+        own, self.state = self.state, whole  # type: ignore[assignment]
+        try:
+            return super().state_dict()
+        finally:
+            self.state = own
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a global state (from ``state_dict`` here, from another world size, or from an ordinary optimizer).
+
+        Each rank takes the states of its own parameters. The argument is neither changed nor kept (ZERO-018).
+        """
+        self._check_overlap_initialized()
+        owned = set(self.shard.plan.owned_by(self.shard.team.rank))
+        super().load_state_dict(checkpoint.own_part(state_dict, owned))
+        self.shard.load_local(self.state)
+        self.shard.consolidated = None
 
     # --- joining
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """The hook by which a rank without inputs follows the others' steps; keywords are ignored."""
-        from .join_hook import _ZeROJoinHook
-
         return _ZeROJoinHook(self)
 
     @property
     def join_device(self) -> torch.device:
         """The device of the first parameter."""
-        return self._device
+        return self.shard.device
 
     @property
     def join_process_group(self) -> Any:
         """The optimizer's own process group."""
         return self.process_group
+
+    # --- names that torch gives and the overlapped step uses
+
+    @property
+    def _team(self) -> Team:
+        return self.shard.team
+
+    @property
+    def _plan(self) -> ShardPlan:
+        return self.shard.plan
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return self.shard.parameters()
+
+    @property
+    def _all_params(self) -> list[torch.Tensor]:
+        """All parameters, group after group."""
+        return self.shard.parameters()
+
+    def _partition_parameters(
+        self, params_per_rank: Sequence[Sequence[torch.Tensor]] | None = None
+    ) -> list[list[Group]]:
+        """The parameter groups of every rank, by rank; with an argument, those of that partition, checked."""
+        return compat.partition_parameters(self.shard, params_per_rank)
+
+    def _verify_params_per_rank(self, params_per_rank: Sequence[Sequence[torch.Tensor]]) -> None:
+        """ValueError unless there is one list per rank and every parameter in it is one of ours (ZERO-029)."""
+        compat.verify_params_per_rank(self.shard, params_per_rank)
+
+    def _sync_params(self) -> None:
+        """Send every owner's parameters to all ranks."""
+        if self._overlap_info is not None:
+            raise AssertionError(compat.SENT_FROM_BACKWARD)
+        self._publisher.publish()
+
+    def _broadcast_params_from_rank(self, rank: int) -> None:
+        """Send the parameters that group rank ``rank`` owns; call it on every rank."""
+        if self._overlap_info is not None:
+            raise AssertionError(compat.SENT_FROM_BACKWARD)
+        self._publisher.publish(owner=rank)
+
+
+class _ZeROJoinHook(FollowingHook):
+    """Follows the steps of one ZeroRedundancyOptimizer (ZERO-019, ZERO-021)."""
+
+    acts = ACTS
+    leads = False
+
+    def __init__(self, zero: Any) -> None:
+        if not isinstance(zero, ZeroRedundancyOptimizer):
+            raise AssertionError(
+                "ZeRO's join hook serves a ZeroRedundancyOptimizer only, but it was given a "
+                f"{type(zero).__name__}: let Join build it by listing the optimizer among the joinables."
+            )
+        self.zero = zero
+        super().__init__()
+
+    def main_hook(self) -> None:
+        """Perform an optimizer step."""
+        self.zero.step()
+
+    def follow(self, act: int) -> None:
+        """Perform the shadow of an announced act."""
+        session = self.zero._join_session
+        if session is None:
+            raise RuntimeError("ZeRO was asked to follow an act outside of a join context.")
+        if act == STEP:
+            self.zero._joining.shadow_step(session)
+        elif act == CONSOLIDATE:
+            self.zero._joining.consolidate(session, None)
+        else:
+            raise AssertionError(f"ZeRO has no act {act}; its acts are {ACTS}")

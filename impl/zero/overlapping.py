@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .at_once import small_ones_at_once
 from .groups import Group, copy_settings, settings_of, take_settings
-
-if TYPE_CHECKING:
-    from .optimizer import ZeroRedundancyOptimizer
+from .shard import Shard, counters
 
 
 class OverlapState(IntEnum):
@@ -48,10 +46,10 @@ class PartialSteps:
     stepped: each part sees the numbers with which the iteration began.
     """
 
-    def __init__(self, zero: ZeroRedundancyOptimizer) -> None:
-        self._zero = zero
-        self._optim = zero.optim
-        self._shard = zero._shard(zero.rank)
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._optim = shard.optim
+        self._owned = shard.owned_by(shard.team.rank)
         # id of a parameter -> index of its group
         self._group_of = {id(p): g for g, group in enumerate(self._optim.param_groups) for p in group["params"]}
         # settings and counters at the beginning of the iteration; None between iterations
@@ -61,16 +59,16 @@ class PartialSteps:
 
     def begin(self) -> None:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
-        optim = self._optim = self._zero.optim
-        copy_settings(self._zero.param_groups, optim.param_groups)
+        optim = self._optim = self._shard.optim
+        copy_settings(self._shard.exposed.param_groups, optim.param_groups)
         self._before = (settings_of(optim.param_groups), counters(optim))
         self._stepped = False
 
     def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Step the parameters of the shard that have a gradient here; the others and their states stay untouched."""
-        if len(gradients) != len(self._shard):
-            raise AssertionError(f"{len(gradients)} gradients for a shard of {len(self._shard)} parameters")
-        pairs = [(p, g) for p, g in zip(self._shard, gradients, strict=True) if g is not None]
+        if len(gradients) != len(self._owned):
+            raise AssertionError(f"{len(gradients)} gradients for a shard of {len(self._owned)} parameters")
+        pairs = [(p, g) for p, g in zip(self._owned, gradients, strict=True) if g is not None]
         self.step_pairs([parameter for parameter, _ in pairs], [gradient for _, gradient in pairs])
 
     def step_pairs(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
@@ -103,19 +101,14 @@ class PartialSteps:
             return
         if not self._stepped:
             self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same
-        copy_settings(self._optim.param_groups, self._zero.param_groups)
+        copy_settings(self._optim.param_groups, self._shard.exposed.param_groups)
         self._before = None
-        self._zero._steps_since_consolidation += 1
+        self._shard.steps_since_consolidation += 1
         # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it
-        self._zero._opt_called = True  # type: ignore[attr-defined]
+        self._shard.exposed._opt_called = True  # type: ignore[attr-defined]
 
     def _put_back(self) -> None:
         assert self._before is not None
         settings, counters = self._before
         take_settings(settings, self._optim.param_groups)
         vars(self._optim).update(counters)
-
-
-def counters(optim: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer counts in attributes of its own."""
-    return {name: value for name, value in vars(optim).items() if type(value) in (int, float)}

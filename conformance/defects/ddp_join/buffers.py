@@ -17,13 +17,13 @@ def buffers_come_from_rank_0() -> None:
 @defect("DDPJ-024")
 def buffers_come_from_the_last_rank() -> None:
     """Inside a context buffers come from the group's last rank, joined or not."""
-    edit("return self._current().ranks[-1]", "return GroupRank(self.team.size - 1)")
+    edit("return self._current().source", "return GroupRank(self.team.size - 1)")
 
 
 @defect("DDPJ-024")
 def buffers_come_from_the_lowest_active_rank() -> None:
     """Inside a context buffers come from the lowest rank that is still active."""
-    edit("ranks[-1]", "ranks[0]", within="source")
+    edit("self.source = ranks[-1]", "self.source = ranks[0]")
 
 
 @defect("DDPJ-024")
@@ -45,7 +45,7 @@ def joined_rank_keeps_its_own_buffers() -> None:
 @defect("DDPJ-024")
 def source_of_buffers_is_one_iteration_old() -> None:
     """The source of buffers is the highest rank that was active in the iteration before."""
-    edit("self._current().ranks[-1]", "self._last.ranks[-1]")
+    edit("self._current().source", "self._membership.source")
 
 
 @defect("DDPJ-027", "DDPJ-035")

@@ -58,7 +58,7 @@ def exhausted_rank_of_a_model_shadows() -> None:
     """In throwing mode a rank of a model that has run out shadows the others once and then leaves without an
     error."""
     edit(
-        "        if self.throw:\n            self._raise_exhausted_here()\n",
+        "        if self.throw:\n            self._guard.raise_exhausted_here()\n",
         "        if self.throw:\n            break\n",
     )
 
@@ -128,6 +128,6 @@ def second_model_divides_by_the_initial_size() -> None:
 
 
 @defect("DDPJ-009")
-def what_does_not_fit_into_a_word_is_lost() -> None:
-    """Of a message that takes several words only the first one is read."""
-    edit("(words[word] >> shift)", "(words[0] >> shift)")
+def what_does_not_fit_into_one_element_is_lost() -> None:
+    """Of a message that takes several elements only the first one is read."""
+    edit("(packed[element] >> shift)", "(packed[0] >> shift)")

@@ -1,1 +1,1 @@
-"""Defects of the join context: hooks, the handshake, throwing, notifications, stamps."""
+"""Defects of the join context: hooks, the handshake, throwing, notifications, bindings."""

@@ -9,7 +9,7 @@ from ..planting import defect, edit, swap
 
 @defect("JOIN-012", "JOIN-025")
 def context_entered_again_is_over() -> None:
-    """A context that is entered again goes on where it ended: with a passage that is closed."""
+    """A context that is entered again goes on where it ended: with a session that is closed."""
     edit("if self._stage is Stage.LEFT:", "if False:")
 
 
@@ -25,7 +25,7 @@ def device_is_examined_behind_the_hooks() -> None:
 
 @defect("JOIN-019")
 def duplicates_are_let_in() -> None:
-    """A joinable that is listed twice is let in, and is no longer the first when its second stamp is on."""
+    """A joinable that is listed twice is let in, and is no longer the first when its second binding is on."""
     edit("    _check_no_duplicate(found)\n", "")
 
 
@@ -38,7 +38,7 @@ def empty_list_is_not_examined() -> None:
 @defect("JOIN-017", worlds=(3,))
 def errors_name_the_global_rank() -> None:
     """The error of a rank that has exhausted its inputs names its global rank."""
-    edit("{self.team.rank}", "{int(self.team.global_rank(self.team.rank))}", within="_raise_exhausted_here")
+    edit("{self._team.rank}", "{int(self._team.global_rank(self._team.rank))}", within="raise_exhausted_here")
 
 
 @defect("JOIN-014", "JOIN-045", "JOIN-048")
@@ -48,8 +48,8 @@ def every_joinable_is_first() -> None:
 
 
 @defect("JOIN-018")
-def failed_construction_leaves_stamps() -> None:
-    """The process groups are compared only after the joinables have been stamped."""
+def failed_construction_leaves_joinables_bound() -> None:
+    """The process groups are compared only after the joinables have been bound."""
     edit(
         "    self._team = ",
         "    for place, joinable in enumerate(self._joinables):\n"
@@ -78,8 +78,8 @@ def groups_compared_with_the_neighbour_only() -> None:
 def hooks_are_made_again_at_entry() -> None:
     """Entering the context makes the hooks once more."""
     edit(
-        "    self._stamps.open()\n",
-        "    self._stamps.open()\n    self._join_hooks = [joinable.join_hook() for joinable in self._joinables]\n",
+        "    self._bindings.open()\n",
+        "    self._bindings.open()\n    self._join_hooks = [joinable.join_hook() for joinable in self._joinables]\n",
     )
 
 
@@ -106,9 +106,9 @@ def last_is_first() -> None:
 
 
 @defect("JOIN-013")
-def stamped_only_at_entry() -> None:
+def bound_only_at_entry() -> None:
     """The joinables learn of the context when it is entered, not when it is built."""
-    edit("    self._stamp()\n", "    self._stamp()\n    self._stamps.take_off()\n", within="__init__")
+    edit("    self._bind()\n", "    self._bind()\n    self._bindings.take_off()\n", within="__init__")
 
 
 @defect("JOIN-020")
@@ -118,7 +118,7 @@ def strangers_are_let_in() -> None:
 
 
 @defect("JOIN-013", "JOIN-042", "JOIN-045")
-def throwing_is_not_stamped() -> None:
+def joinables_are_not_told_of_throwing() -> None:
     """The joinables are not told that the context throws on early termination."""
     edit("_JoinConfig(enable, throw, ", "_JoinConfig(enable, False, ")
 

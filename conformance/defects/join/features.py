@@ -15,4 +15,4 @@ def messages_between_two_ranks_are_counted() -> None:
 @defect("DDPJ-034")
 def notes_of_the_past_are_read() -> None:
     """A failure in one context is taken for one in the contexts that follow."""
-    edit("self._passages += 1", "self._passages = 1")
+    edit("self._sessions += 1", "self._sessions = 1")

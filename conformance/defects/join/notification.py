@@ -33,7 +33,7 @@ def evaluation_is_shadowed_as_training() -> None:
 @defect("JOIN-054")
 def foretold_reductions_are_not_paid_for_at_the_end() -> None:
     """A rank whose last forward had no backward leaves joined ranks alone in the reduction that it foretold."""
-    edit("    self._pay()\n", "", within="_catch_up")
+    edit("    self._make_good()\n", "", within="_catch_up")
 
 
 @defect("JOIN-050", worlds=(1,))
@@ -73,13 +73,13 @@ def notification_blocks() -> None:
 @defect("JOIN-048")
 def others_return_a_handle() -> None:
     """Every joinable gets the handle of the first one's notification."""
-    edit("        return None\n", "        return self._last\n", within="PlainPassage.notify")
+    edit("        return None\n", "        return self._last\n", within="PlainSession.notify")
 
 
 @defect("JOIN-055")
 def post_hooks_may_notify_for_nothing() -> None:
     """Notifications of a post hook count on ranks that came last, and on no others."""
-    edit("    passage.end()\n", "")
+    edit("    session.end()\n", "")
 
 
 @defect("JOIN-055")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from impl.join.channel import ControlChannel
 from impl.join.context import Join
-from impl.join.exchange import Exchange
 from impl.join.failures import FailureNotes
 
 from ..planting import defect, edit, swap
@@ -34,8 +34,8 @@ def crossing_ranks_are_not_noticed() -> None:
 def disabled_runs_post_hooks() -> None:
     """A disabled context runs the post hooks all the same."""
     edit(
-        "            self._leave(self._passage, error)\n",
-        "            self._leave(self._passage, error)\n"
+        "            self._leave(self._session, error)\n",
+        "            self._leave(self._session, error)\n"
         "        elif error is None:\n"
         "            for hook in self._join_hooks:\n"
         "                hook.post_hook(True)\n",
@@ -56,8 +56,8 @@ def entering_binds_the_context() -> None:
 def entering_meets() -> None:
     """Entering waits until all ranks have entered."""
     edit(
-        "    self._notes = FailureNotes.of(self.team)\n",
-        "    self._notes = FailureNotes.of(self.team)\n"
+        "    self._notes = FailureNotes.of(self._team)\n",
+        "    self._notes = FailureNotes.of(self._team)\n"
         "    torch.distributed.all_reduce(torch.zeros(1, device=self.device), group=self.team.group)\n",
     )
 
@@ -135,7 +135,7 @@ def first_shadow_is_skipped() -> None:
 def followed_handle_holds_the_whole_message() -> None:
     """Beside a model, the handle of a notification holds the context's message instead of the number of active
     ranks."""
-    swap(Exchange, "active", lambda _, sums: sums[:1])
+    swap(ControlChannel, "active", lambda _, sums: sums[:1])
 
 
 @defect("JOIN-030")
@@ -167,8 +167,8 @@ def interrupt_taken_for_the_end() -> None:
     """Only an Exception counts as an error: after a KeyboardInterrupt the rank shadows as if it had run out of
     inputs."""
     edit(
-        "        if error is None:\n            self._shadow_and_finish(passage)",
-        "        if not isinstance(error, Exception):\n            self._shadow_and_finish(passage)",
+        "        if error is None:\n            self._shadow_and_finish(session)",
+        "        if not isinstance(error, Exception):\n            self._shadow_and_finish(session)",
     )
 
 
@@ -193,7 +193,7 @@ def last_joiner_and_first_mixed_up() -> None:
 @defect("JOIN-024", worlds=(3,))
 def live_ranks_wait_for_parameters_without_looking() -> None:
     """A live rank that waits for the owners of a sharded step does not look out for failed peers."""
-    edit("zero._sync_params(session.watch)", "zero._sync_params()", within="step")
+    edit("self._publisher.publish(session.watch)", "self._publisher.publish()", within="Joining.step")
 
 
 @defect("JOIN-057")
@@ -251,10 +251,10 @@ def plain_joinable_beside_ddp_is_not_shadowed() -> None:
 def post_hooks_do_not_wait() -> None:
     """A rank runs its post hooks when it has run out of inputs itself, before the others have."""
     edit(
-        "    is_last_joiner = passage.shadow()\n    passage.end()\n"
+        "    is_last_joiner = session.shadow()\n    session.end()\n"
         "    for hook in self._join_hooks:\n        hook.post_hook(is_last_joiner)\n",
         "    for hook in self._join_hooks:\n        hook.post_hook(False)\n"
-        "    passage.shadow()\n    passage.end()\n",
+        "    session.shadow()\n    session.end()\n",
     )
 
 
@@ -274,8 +274,8 @@ def post_hooks_of_last_joiners_only() -> None:
 def post_hooks_run_after_an_error() -> None:
     """The post hooks run even when the body has raised."""
     edit(
-        "            passage.report(error)\n    except",
-        "            passage.report(error)\n"
+        "            session.report(error)\n    except",
+        "            session.report(error)\n"
         "            for hook in self._join_hooks:\n"
         "                hook.post_hook(False)\n    except",
     )
@@ -327,17 +327,17 @@ def skew_warning_is_of_another_kind() -> None:
 
 
 @defect("JOIN-038")
-def stays_stamped() -> None:
-    """Leaving a context does not take its stamps off: the joinables go on notifying."""
+def stays_bound() -> None:
+    """Leaving a context does not take its bindings off: the joinables go on notifying."""
     edit("    self._joinable._join_config = _JoinConfig.construct_disabled_join_config()\n", "")
 
 
 @defect("JOIN-038")
-def stays_stamped_after_an_error() -> None:
-    """A context that an error has ended leaves its joinables stamped."""
+def stays_bound_after_an_error() -> None:
+    """A context that an error has ended leaves its joinables bound."""
     edit(
-        "        self._stamps.take_off()\n",
-        "        if error is None:\n            self._stamps.take_off()\n",
+        "        self._bindings.take_off()\n",
+        "        if error is None:\n            self._bindings.take_off()\n",
         within="__exit__",
     )
 
@@ -357,7 +357,7 @@ def warning_filter_stays() -> None:
 @defect("JOIN-024", worlds=(3,))
 def who_is_not_in_an_inner_context_hears_nothing() -> None:
     """An error that all ranks of an inner context share is not told to the other ranks of the outer one."""
-    edit(" and error.passage is self", "")
+    edit(" and error.shared_in is self", "")
 
 
 @defect("JOIN-033", "ZERO-021")

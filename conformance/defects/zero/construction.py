@@ -85,8 +85,8 @@ def views_are_used_with_overlap() -> None:
         "        if parameters_as_bucket_view:\n",
         "        if parameters_as_bucket_view:\n"
         "            self.parameters_as_bucket_view = True\n"
-        "            self._look_at_trainability()\n"
-        "            self._current_publisher()\n",
+        "            self.shard.look_at_trainability()\n"
+        "            Publisher(self.shard, True).transfers()\n",
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from impl.join.hooks import JoinHook
-from impl.zero.join_hook import _ZeROJoinHook
-from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.optimizer import ZeroRedundancyOptimizer, _ZeROJoinHook
 
 from ..planting import defect, edit, swap
 
@@ -57,11 +56,11 @@ def joined_rank_does_not_hear_of_thawed_parameters() -> None:
 def joined_rank_does_not_receive() -> None:
     """A joined rank sends its own shard, but takes nothing over from the others."""
     edit(
-        "    zero._sync_params(session.watch)\n",
-        "    mine = {id(parameter) for parameter in zero._shard(self._team.rank)}\n"
-        "    others = [parameter for parameter in zero._parameters() if id(parameter) not in mine]\n"
+        "    self._publisher.publish(session.watch)\n",
+        "    mine = {id(parameter) for parameter in self._shard.owned_by(self._team.rank)}\n"
+        "    others = [parameter for parameter in self._shard.parameters() if id(parameter) not in mine]\n"
         "    before = [parameter.detach().clone() for parameter in others]\n"
-        "    zero._sync_params(session.watch)\n"
+        "    self._publisher.publish(session.watch)\n"
         "    for parameter, value in zip(others, before, strict=True):\n"
         "        parameter.detach().copy_(value)\n",
         within="shadow_step",
@@ -71,13 +70,16 @@ def joined_rank_does_not_receive() -> None:
 @defect("ZERO-020", "ZERO-022")
 def joined_rank_does_not_step() -> None:
     """A joined rank sends its shard as it is, without stepping it."""
-    edit("        zero._local_step(**self._arguments)\n", "        pass\n")
+    edit("        self._shard.step(**self._arguments)\n", "        pass\n")
 
 
 @defect("ZERO-022", worlds=(3,))
 def joined_rank_keeps_its_learning_rate() -> None:
     """A joined rank steps with the settings that it had when it ran out of inputs."""
-    edit("zero._take_news(news.settings, news.sent)", "zero._also_send(news.sent)")
+    edit(
+        "self._shard.take_settings(received.settings, received.sent)\n        self._arguments",
+        "self._shard._also_send(received.sent)\n        self._arguments",
+    )
 
 
 @defect("ZERO-020", "ZERO-022")
@@ -89,13 +91,13 @@ def joined_rank_steps_with_its_old_gradients() -> None:
 @defect("ZERO-022")
 def keywords_beside_a_closure_are_lost_in_a_context() -> None:
     """Inside a context a step with a closure drops its keywords."""
-    edit("zero._local_step(closure=closure, **arguments)", "zero._local_step(closure=closure)")
+    edit("self._shard.step(closure=closure, **arguments)", "self._shard.step(closure=closure)")
 
 
 @defect("ZERO-022", worlds=(3,))
 def keywords_do_not_reach_joined_ranks() -> None:
     """Further keywords of the live ranks' step() do not reach the shards of ranks that have joined."""
-    edit("zero._local_step(**self._arguments)", "zero._local_step()")
+    edit("self._shard.step(**self._arguments)", "self._shard.step()")
 
 
 @defect("ZERO-019", "ZERO-021")
@@ -107,7 +109,7 @@ def keywords_of_others_are_refused() -> None:
 @defect("ZERO-019")
 def main_hook_does_not_send() -> None:
     """The join hook's main hook steps the shard without sending it."""
-    edit("self.zero.step()", "self.zero._local_step()")
+    edit("self.zero.step()", "self.self._shard.step()")
 
 
 @defect("ZERO-019")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impl.zero.sending import Sending
-from impl.zero.sharded import Sharded
+from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.shard import Shard
 
 from ..planting import defect, edit, swap
 
@@ -48,10 +48,10 @@ def group_is_added_in_overlap_mode() -> None:
 @defect("ZERO-030")
 def idle_rank_cannot_be_built() -> None:
     """The groups of a rank that owns nothing are left out, and its local optimizer cannot be built without any."""
-    def local_groups(self: Sharded, rank: int) -> list:
+    def local_groups(self: Shard, rank: int) -> list:
         return [group for group in right(self, rank) if group["params"]]
 
-    right = swap(Sharded, "_local_groups", local_groups)
+    right = swap(Shard, "local_groups", local_groups)
 
 
 @defect("ZERO-030")
@@ -59,7 +59,7 @@ def idle_rank_does_not_take_part() -> None:
     """A rank that owns nothing leaves step() at once, and with it the others' transfers."""
     edit(
         "    session = self._join_session\n",
-        "    if not self._shard(self._team.rank):\n        return None\n    session = self._join_session\n",
+        "    if not self.shard.owned_by(self._team.rank):\n        return None\n    session = self._join_session\n",
         within="step",
     )
 
@@ -76,7 +76,7 @@ def idle_rank_of_an_overlapped_step_receives_nothing() -> None:
 @defect("ZERO-031")
 def learning_rate_is_fixed_in_overlap_mode() -> None:
     """In overlap mode the local optimizer keeps the settings that it was built with."""
-    edit("    copy_settings(self._zero.param_groups, optim.param_groups)\n", "")
+    edit("    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n", "")
 
 
 @defect("ZERO-031")
@@ -100,7 +100,7 @@ def partition_may_hold_strangers() -> None:
 @defect("ZERO-029")
 def partition_may_lack_a_rank() -> None:
     """A manual partition may have fewer lists than there are ranks."""
-    edit("if len(params_per_rank) != self._team.size:", "if len(params_per_rank) > self._team.size:")
+    edit("if len(params_per_rank) != shard.team.size:", "if len(params_per_rank) > shard.team.size:")
 
 
 @defect("ZERO-029")
@@ -127,21 +127,21 @@ def refused_group_stays() -> None:
 @defect("ZERO-024")
 def state_before_the_first_backward_is_not_refused() -> None:
     """In overlap mode the state is not refused before the first backward: it fails with an AttributeError."""
-    swap(Sharded, "_check_overlap_initialized", lambda self: None)
+    swap(ZeroRedundancyOptimizer, "_check_overlap_initialized", lambda self: None)
 
 
 @defect("ZERO-029")
 def strangers_are_looked_up_by_value() -> None:
     """A stranger in a manual partition is let in if it equals a parameter of the optimizer."""
-    edit("if id(parameter) not in known:", "if not any(torch.equal(parameter, own) for own in self._parameters()):")
+    edit("if id(parameter) not in known:", "if not any(torch.equal(parameter, own) for own in shard.parameters()):")
 
 
 @defect("ZERO-027", worlds=(3,))
 def trainability_is_checked_by_owners_only() -> None:
     """In overlap mode only ranks that own something notice a change of requires_grad."""
     edit(
-        "if self._partial_steps is None:",
-        "if self._partial_steps is None or not self._plan.owned_by(self._team.rank):",
+        "if self._partial_steps is not None:",
+        "if self._partial_steps is not None and self._plan.owned_by(self._team.rank):",
         within="_check_trainability_unchanged",
     )
 
@@ -149,4 +149,4 @@ def trainability_is_checked_by_owners_only() -> None:
 @defect("ZERO-027")
 def trainability_may_change_in_overlap_mode() -> None:
     """In overlap mode nobody notices a change of requires_grad."""
-    swap(Sending, "_check_trainability_unchanged", lambda self: None)
+    swap(ZeroRedundancyOptimizer, "_check_trainability_unchanged", lambda self: None)

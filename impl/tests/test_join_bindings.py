@@ -1,9 +1,9 @@
-"""Stamps: what contexts write on joinables, nested or not, and how all of it comes off again."""
+"""Bindings: what contexts put on joinables, nested or not, and how all of it comes off again."""
 
 import pytest
 
+from impl.join.bindings import Bindings
 from impl.join.hooks import Joinable, JoinHook, _JoinConfig
-from impl.join.stamps import Stamps
 
 OFF = _JoinConfig.construct_disabled_join_config()
 
@@ -24,10 +24,10 @@ class Thing(Joinable):
         raise AssertionError("not asked for")
 
 
-def stamped(things, session, enable=True, throw=False):
-    stamps = Stamps(things, enable, throw, session)
-    stamps.put()
-    return stamps
+def bound(things, session, enable=True, throw=False):
+    bindings = Bindings(things, enable, throw, session)
+    bindings.put()
+    return bindings
 
 
 def state(thing):
@@ -36,15 +36,15 @@ def state(thing):
 
 def test_the_first_of_the_list_and_only_it_is_marked_first():
     things = [Thing(), Thing(), Thing()]
-    stamped(things, "s", throw=True)
+    bound(things, "s", throw=True)
     assert [state(thing) for thing in things] == [((True, True, place == 0), "s") for place in range(3)]
 
 
-def test_what_was_stamped_comes_off():
+def test_what_was_bound_comes_off():
     thing = Thing()
-    stamps = stamped([thing], "s")
-    stamps.open()
-    stamps.take_off()
+    bindings = bound([thing], "s")
+    bindings.open()
+    bindings.take_off()
     assert state(thing) == (OFF, None)
 
 
@@ -53,7 +53,7 @@ def test_nested_contexts_bring_back_the_one_around_them(depth):
     thing = Thing()
     stack, seen = [], []
     for level in range(depth):
-        stack.append(stamped([thing], level, enable=level % 2 == 0, throw=level == 1))
+        stack.append(bound([thing], level, enable=level % 2 == 0, throw=level == 1))
         stack[-1].open()
         seen.append(state(thing))
     while stack:
@@ -64,8 +64,8 @@ def test_nested_contexts_bring_back_the_one_around_them(depth):
 
 def test_a_context_that_was_built_but_never_entered_does_not_come_back():
     thing = Thing()
-    stamped([thing], "never entered")
-    inner = stamped([thing], "inner")
+    bound([thing], "never entered")
+    inner = bound([thing], "inner")
     inner.open()
     inner.take_off()
     assert state(thing) == (OFF, None)
@@ -73,8 +73,8 @@ def test_a_context_that_was_built_but_never_entered_does_not_come_back():
 
 def test_a_context_built_outside_but_entered_inside_another_brings_the_other_back():
     thing = Thing()
-    inner = stamped([thing], "inner")
-    outer = stamped([thing], "outer")
+    inner = bound([thing], "inner")
+    outer = bound([thing], "outer")
     outer.open()
     inner.put()
     inner.open()
@@ -87,9 +87,9 @@ def test_a_context_built_outside_but_entered_inside_another_brings_the_other_bac
 
 def test_contexts_left_in_the_wrong_order_still_leave_nothing_behind():
     thing = Thing()
-    outer, inner = stamped([thing], "outer"), None
+    outer, inner = bound([thing], "outer"), None
     outer.open()
-    inner = stamped([thing], "inner")
+    inner = bound([thing], "inner")
     inner.open()
     outer.take_off()
     assert state(thing)[1] == "inner"
@@ -99,18 +99,18 @@ def test_contexts_left_in_the_wrong_order_still_leave_nothing_behind():
 
 def test_a_context_built_inside_another_and_not_entered_goes_with_the_other():
     thing = Thing()
-    outer = stamped([thing], "outer")
+    outer = bound([thing], "outer")
     outer.open()
-    stamped([thing], "only built")
+    bound([thing], "only built")
     outer.take_off()
     assert state(thing) == (OFF, None)
 
 
 def test_contexts_over_different_things_overlap_freely():
     one, both = Thing(), Thing()
-    outer = stamped([one, both], "outer")
+    outer = bound([one, both], "outer")
     outer.open()
-    inner = stamped([both], "inner")
+    inner = bound([both], "inner")
     inner.open()
     assert (state(one)[1], state(both)[1]) == ("outer", "inner")
     assert state(both)[0].is_first_joinable

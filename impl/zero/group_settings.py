@@ -25,7 +25,7 @@ _ABSENT, _DENSE, _SPARSE = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class News:
+class GroupSettings:
     """Settings of the live ranks, taken before their step."""
 
     settings: list[Group]
@@ -33,7 +33,7 @@ class News:
     arguments: dict[str, Any]  # further keywords of step()
 
     def packed(self) -> bytes:
-        """Bytes that are equal where the news are equal. TypeError if a setting cannot travel."""
+        """Bytes that are equal where the settings are equal. TypeError if a setting cannot travel."""
         try:
             return pickle.dumps((portable(self.settings), self.sent, self.arguments))
         except Exception as error:
@@ -43,12 +43,12 @@ class News:
             ) from error
 
     @staticmethod
-    def unpacked(body: bytes) -> News:
-        return News(*pickle.loads(body))
+    def unpacked(body: bytes) -> GroupSettings:
+        return GroupSettings(*pickle.loads(body))
 
 
-class NewsChannel:
-    """Carries news of one optimizer from the source to the whole team. Every rank of the team makes every call."""
+class SettingsChannel:
+    """Carries one optimizer's settings from the source to the whole team. Every rank of the team makes every call."""
 
     def __init__(self, team: Team, device: torch.device) -> None:
         self._team = team
@@ -57,32 +57,37 @@ class NewsChannel:
         self._last: bytes | None = None
 
     def forget(self) -> None:
-        """The next news are sent whatever they are. Call on all ranks alike (a rank has joined, a context begins)."""
+        """The next settings are sent in any case. Call on all ranks alike (a rank has joined, a context begins)."""
         self._last = None
 
     def exchange(
-        self, news: News | None, marks: Sequence[int], source: GroupRank, sparse: dict[int, Any], watch: Watch | None
-    ) -> tuple[News | None, list[int], dict[int, Any]]:
-        """The source's news (None if unchanged), marks and sparse gradients, on every rank.
+        self,
+        settings: GroupSettings | None,
+        marks: Sequence[int],
+        source: GroupRank,
+        sparse: dict[int, Any],
+        watch: Watch | None,
+    ) -> tuple[GroupSettings | None, list[int], dict[int, Any]]:
+        """The source's settings (None if unchanged), marks and sparse gradients, on every rank.
 
-        ``news`` and ``sparse`` are read on the source only; ``marks`` must be equally long on all ranks.
+        ``settings`` and ``sparse`` are read on the source only; ``marks`` must be equally long on all ranks.
         """
         control = torch.tensor([0, *marks], dtype=torch.uint8, device="cpu")
         fresh = b""
         if self._team.rank == source:
-            if news is None:
-                raise AssertionError("the source of news has none")
-            fresh = news.packed()
+            if settings is None:
+                raise AssertionError("the source of settings has none")
+            fresh = settings.packed()
             control[0] = int(fresh != self._last or bool(sparse))
         control = control.to(self._team.control_device(self._device))
-        told = broadcast(self._team, control, source, "zero: news for joined ranks").wait(watch).tolist()
-        if not told[0]:
-            return None, told[1:], {}
+        header = broadcast(self._team, control, source, "zero: news for joined ranks").wait(watch).tolist()
+        if not header[0]:
+            return None, header[1:], {}
         label = "zero: settings for joined ranks"
         body, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label)
         changed = body != self._last
         self._last = body
-        return (News.unpacked(body) if changed else None), told[1:], far
+        return (GroupSettings.unpacked(body) if changed else None), header[1:], far
 
 
 def mark(parameter: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Examines a list of joinables before anything is done with it, so that a refused list is left as it was."""
+"""Validates a list of joinables before anything is done with it, so that a refused list is left as it was."""
 
 from __future__ import annotations
 

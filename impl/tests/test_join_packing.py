@@ -1,9 +1,9 @@
-"""Counts packed into words: what is added as words is added as counts, whatever lies beside it."""
+"""Counts packed into whole numbers: what is added packed is added as counts, whatever lies beside it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impl.join.words import Words
+from impl.join.packing import Packing
 
 
 @st.composite
@@ -21,16 +21,16 @@ def shares(draw):
 
 
 @given(shares())
-def test_sums_of_words_hold_the_sums_of_the_counts(given_shares):
+def test_sums_of_packed_numbers_hold_the_sums_of_the_counts(given_shares):
     widths, added = given_shares
-    words = Words(widths)
-    packed = [words.pack(counts) for counts in added]
-    assert all(len(each) == words.number and max(each) < 2**62 for each in packed)
+    packing = Packing(widths)
+    packed = [packing.pack(counts) for counts in added]
+    assert all(len(each) == packing.size and max(each) < 2**62 for each in packed)
     sums = [sum(column) for column in zip(*packed, strict=True)]
     assert max(sums) < 2**62
-    assert words.unpack(sums) == [sum(column) for column in zip(*added, strict=True)]
+    assert packing.unpack(sums) == [sum(column) for column in zip(*added, strict=True)]
 
 
-def test_what_fits_into_one_word_takes_one():
-    assert Words((4, 18, *[4] * 8, *[1] * 8)).number == 1
-    assert Words((62, 1)).number == 2
+def test_what_fits_into_one_number_takes_one():
+    assert Packing((4, 18, *[4] * 8, *[1] * 8)).size == 1
+    assert Packing((62, 1)).size == 2

@@ -8,11 +8,13 @@ rank holds exactly the bytes that it receives.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_not
 
 import torch
 
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
+from .shard import Shard
 from .transfer import Transfer, copy_all, flat_views
 
 #: Parameters of at least this many bytes travel in place; smaller ones share a staging buffer with their neighbours.
@@ -21,6 +23,30 @@ IN_PLACE_BYTES = 1 << 20
 
 
 class Publisher:
+    """Brings every owner's parameters to all ranks. The transfers are made anew when owners or parameters change."""
+
+    def __init__(self, shard: Shard, as_views: bool) -> None:
+        self._shard = shard
+        self._as_views = as_views
+        # the transfers of a step, and what they were made for; None until the first
+        self._transfers: Transfers | None = None
+        self._made_for: tuple[object, ...] = ()
+
+    def transfers(self) -> Transfers:
+        """The transfers for the present owners and parameters."""
+        shard, transfers = self._shard, self._transfers
+        present = (shard.team, shard.plan, shard.sent)
+        if transfers is None or any(map(is_not, present, self._made_for)) or transfers.stale():
+            transfers = Transfers(shard.team, shard.parameters(), shard.plan.owners, shard.sent, self._as_views)
+            self._transfers, self._made_for = transfers, present
+        return transfers
+
+    def publish(self, watch: Watch | None = None, owner: int | None = None) -> None:
+        """Send the owners' (or one owner's) present values to everyone, and wait until all have arrived."""
+        self.transfers().publish(watch, owner)
+
+
+class Transfers:
     """The transfers of one layout: which parameters are sent, by whom, in which order.
 
     ``sent[i]`` says whether parameter ``i`` is sent at all; it must be equal on every rank, as ``owners`` must.

@@ -1,22 +1,18 @@
-"""The passage through a context of plain joinables: the documented handshake, to the letter."""
+"""The session of a context of plain joinables: the documented handshake, to the letter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..comm import collectives
 from ..comm.pending import Pending
 from ..comm.ranks import Team
+from .base_session import BaseSession
 from .handle import Handle
-from .hooks import Joinable
+from .hooks import Joinable, JoinHook
 from .lifecycle import Phase
-from .passage import Passage
-
-if TYPE_CHECKING:
-    from .hooks import JoinHook
 
 
 def count(team: Team, device: torch.device, contribution: int, label: str) -> Pending:
@@ -25,14 +21,15 @@ def count(team: Team, device: torch.device, contribution: int, label: str) -> Pe
     return collectives.all_reduce(team, number, label)
 
 
-class PlainPassage(Passage):
+class PlainSession(BaseSession):
     """Per notification one all-reduce counts the active ranks; in throwing mode a second one, the exhausted (JOIN-045).
 
     Every rank walks the same two steps, count the active and then count the exhausted; its role decides what it adds.
     """
 
     def __init__(self, team: Team, device: torch.device, throw: bool, hooks: Sequence[JoinHook]) -> None:
-        super().__init__(team, device, throw)
+        super().__init__(team, throw)
+        self._device = device
         self._hooks = hooks
         self._last: Handle | None = None  # of the latest notification; waited for before this rank leaves
 
@@ -50,7 +47,7 @@ class PlainPassage(Passage):
         if joinable._join_config.throw_on_early_termination:
             exhausted = self._count_exhausted(team, device, 0)
             if exhausted:
-                self._raise_exhausted_elsewhere(exhausted)
+                self._guard.raise_exhausted_elsewhere(exhausted)
         return self._last
 
     def shadow(self) -> bool:
@@ -60,8 +57,8 @@ class PlainPassage(Passage):
         shadowed = 0
         while self._active_ranks() > 0:
             if self.throw:
-                self._count_exhausted(self.team, self.device, 1)
-                self._raise_exhausted_here()
+                self._count_exhausted(self.team, self._device, 1)
+                self._guard.raise_exhausted_here()
             if shadowed == 0:
                 self._move(Phase.SHADOWING)
             for hook in self._hooks:
@@ -71,7 +68,7 @@ class PlainPassage(Passage):
         return shadowed == 0
 
     def _active_ranks(self) -> int:
-        return int(count(self.team, self.device, 0, "Join: count of active ranks").read(self.watch)[0])
+        return int(count(self.team, self._device, 0, "Join: count of active ranks").read(self.watch)[0])
 
     def _count_exhausted(self, team: Team, device: torch.device, contribution: int) -> int:
         pending = count(team, device, contribution, "Join: count of exhausted ranks")

@@ -1,0 +1,81 @@
+"""What the sessions of plain and of followed contexts share: a phase, a failure guard, the warning of a skew."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+
+from ..comm.pending import Watch
+from ..comm.ranks import Team
+from .failure_guard import FailureGuard
+from .handle import Handle
+from .hooks import Joinable
+from .lifecycle import PHASES, Phase, moved
+
+#: A joined rank that has shadowed more iterations than this warns about the skew, once (JOIN-035).
+SKEW_WARNING_ABOVE = 1000
+
+
+class BaseSession(ABC):
+    """One rank's way through a join context.
+
+    A session begins when it is put on the joinables, before the block is entered (JOIN-013), and ends with the block.
+    """
+
+    def __init__(self, team: Team, throw: bool) -> None:
+        self.team = team
+        self.throw = throw
+        self._guard = FailureGuard(team)
+        #: raises ``PeerFailed`` if a peer has left the block by an exception; to be handed to waits
+        self.watch: Watch = self._guard.watch
+        self._phase = Phase.LIVE  # only _move assigns it
+        self._warned_of_skew = False
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def shadowing(self) -> bool:
+        """Whether this rank has run out of inputs and follows the ranks that have not."""
+        return self._phase is Phase.SHADOWING
+
+    @abstractmethod
+    def notify(self, joinable: Joinable) -> Handle | None:
+        """What ``Join.notify_join_context`` does on a joinable of this session."""
+
+    @abstractmethod
+    def shadow(self) -> bool:
+        """Follow the live ranks until nobody is live. True if this rank was among the last."""
+
+    def enter(self) -> None:
+        """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
+        self._guard.begin()
+
+    def report(self, error: BaseException) -> None:
+        """This rank leaves the block by ``error``: tell the peers."""
+        self._guard.report(error)
+
+    def end(self) -> None:
+        """Everybody has run out; the post hooks come next, and notifications are vacuous."""
+        self._move(Phase.ENDING)
+
+    def close(self) -> None:
+        """The block is left, in whatever way."""
+        self._move(Phase.CLOSED)
+
+    def _move(self, to: Phase) -> None:
+        self._phase = moved(self._phase, to, PHASES)
+
+    def _warn_of_skew(self, shadowed: int, *, deeper: int = 0) -> None:
+        """Warn at the user's with statement; ``deeper``: so many calls more lie between it and here than usually."""
+        if shadowed <= SKEW_WARNING_ABOVE or self._warned_of_skew:
+            return
+        self._warned_of_skew = True
+        warnings.warn(
+            f"Rank {self.team.rank} has shadowed more than {SKEW_WARNING_ABOVE} iterations of ranks that had more "
+            f"inputs: the inputs are skewed by over {SKEW_WARNING_ABOVE} iterations. The time of this rank is lost. "
+            "Consider spreading the inputs more evenly over the ranks.",
+            UserWarning,
+            stacklevel=6 + deeper,
+        )

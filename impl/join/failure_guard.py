@@ -1,0 +1,86 @@
+"""What a session does about failures, its own rank's and those of its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from ..comm.ranks import Team
+from ..errors import InputsExhausted, SharedError
+from . import in_step
+from .failures import FailureNotes, of_a_collective
+
+
+class FailureGuard:
+    """Tells the peers of one session why this rank leaves it, and looks out for what they have told."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._notes: FailureNotes | None = None  # None until the block is entered: before, ranks need not be in step
+
+    def begin(self) -> None:
+        """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
+        self._notes = FailureNotes.of(self._team)
+        self._notes.make_sure_of_step()
+
+    def watch(self, failure: Exception | None = None) -> None:
+        """Raise ``PeerFailed`` if a peer has left the block by an exception. A comm.pending.Watch.
+
+        ``failure``: of a collective of this rank. Then it is found out which rank has stopped answering.
+        """
+        if self._notes is not None:
+            with self.sharing():
+                if failure is None:
+                    self._notes.watch()
+                else:
+                    self._notes.lost(failure)
+
+    def report(self, error: BaseException) -> None:
+        """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
+        if self._notes is None:
+            return
+        if not isinstance(error, InputsExhausted):
+            in_step.doubt(self._team)
+        if isinstance(error, SharedError) and error.shared_in is self:
+            self._notes.answer()
+            return
+        first = self._notes.ask(error) if of_a_collective(error) else self._notes.first()
+        if first is None:
+            self._notes.leave(error)
+        elif not first.is_of(self._team.rank):
+            error.add_note(f"Join: before this, {first}. That failure may be the cause.")
+
+    def mark_shared(self, error: SharedError) -> None:
+        """All ranks of this session raise this error by themselves."""
+        error.shared_in = self
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Mark shared errors that are raised inside."""
+        try:
+            yield
+        except SharedError as error:
+            self.mark_shared(error)
+            raise
+
+    def raise_exhausted_here(self) -> NoReturn:
+        """Throwing mode: this rank has run out, others have not."""
+        self._raise_exhausted(
+            f"Rank {self._team.rank} exhausted all inputs. Other ranks still have some, and the join context was asked "
+            "to throw on early termination, so every rank raises now. Give all ranks equally many inputs, or use "
+            "throw_on_early_termination=False to train on uneven inputs."
+        )
+
+    def raise_exhausted_elsewhere(self, count: int) -> NoReturn:
+        """Throwing mode: so many other ranks have run out."""
+        self._raise_exhausted(
+            "Detected at least one rank that exhausted inputs. Throwing across all ranks. "
+            f"({count} of {self._team.size} ran out while rank {self._team.rank} still has some. This iteration has "
+            "not begun. Give all ranks equally many inputs, or use throw_on_early_termination=False to train on uneven "
+            "inputs.)"
+        )
+
+    def _raise_exhausted(self, text: str) -> NoReturn:
+        with self.sharing():
+            raise InputsExhausted(text)

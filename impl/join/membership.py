@@ -1,0 +1,24 @@
+"""Who is active in a session, as the control messages say that have been read."""
+
+from __future__ import annotations
+
+from ..comm.ranks import GroupRank, Team
+
+
+class Membership:
+    """The active ranks. What the last message said is equal on all ranks at equal places of the program.
+
+    Only ``update`` changes it; a message without active ranks is the last of a session and changes nothing.
+    """
+
+    def __init__(self, team: Team) -> None:
+        #: the highest active rank: whose buffers and parameters count
+        self.source = GroupRank(team.size - 1)
+        self.update(tuple(GroupRank(rank) for rank in team.members))
+
+    def update(self, ranks: tuple[GroupRank, ...]) -> None:
+        """A message that told of these active ranks, ascending, has been read."""
+        self.earlier_source = self.source  # as the message before it said
+        self.ranks = ranks
+        self.active = len(ranks)
+        self.source = ranks[-1]

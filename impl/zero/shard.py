@@ -1,0 +1,235 @@
+"""One rank's shard of an optimizer: who owns which parameter, the local optimizer over one's own, and its state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..comm.ranks import GroupRank, Team
+from . import checkpoint
+from .arguments import Group
+from .at_once import small_ones_at_once
+from .groups import copy_settings, take_settings
+from .partition import ShardPlan
+
+logger = logging.getLogger(__name__)
+
+
+class Shard:
+    """The parameters that this rank owns, the ordinary optimizer that steps them, and the state of both."""
+
+    def __init__(
+        self,
+        exposed: torch.optim.Optimizer,
+        team: Team,
+        constructor: Callable[..., torch.optim.Optimizer],
+        defaults: dict[str, Any],
+    ) -> None:
+        #: the optimizer whose groups users read and write
+        self.exposed = exposed
+        #: who shares the state, and who owns what; both change only by ``move_to`` and when the plan is extended
+        self.team = team
+        self.plan = ShardPlan.greedy([parameter.numel() for parameter in self.parameters()], team.size)
+        self.device = self.parameters()[0].device
+        #: the ordinary optimizer over this rank's own parameters; in overlap mode it comes with the owners
+        self.optim: torch.optim.Optimizer
+        self._constructor = constructor
+        self._defaults = defaults
+        #: requires_grad of every parameter at the last look, by global index
+        self.trainable: tuple[bool, ...] = ()
+        #: whether each parameter has ever required a gradient, here or (in a join context) on a live rank
+        self.sent: tuple[bool, ...] = ()
+        #: every parameter's state after consolidation on its target, else None; and how many steps ago that was
+        self.consolidated: checkpoint.States | None = None
+        self.steps_since_consolidation = 0
+
+    # --- who owns what
+
+    def parameters(self) -> list[torch.Tensor]:
+        """All parameters in global order: group after group."""
+        return [parameter for group in self.exposed.param_groups for parameter in group["params"]]
+
+    def owned_by(self, rank: int) -> list[torch.Tensor]:
+        """The parameters that ``rank`` owns."""
+        parameters = self.parameters()
+        return [parameters[index] for index in self.plan.owned_by(rank)]
+
+    def owned_by_any(self, ranks: Collection[int]) -> list[torch.Tensor]:
+        """The parameters that some ranks own, in global order: one pass, however many ranks they are."""
+        wanted = set(ranks)
+        return [p for p, owner in zip(self.parameters(), self.plan.owners, strict=True) if owner in wanted]
+
+    def _local_group(self, group: Group, owners: Sequence[int], rank: int) -> Group:
+        """The part of a group that ``rank`` owns; ``owners`` are those of the group's parameters."""
+        mine = [parameter for parameter, owner in zip(group["params"], owners, strict=True) if owner == rank]
+        return {**group, "params": mine}
+
+    def local_groups(self, rank: int) -> list[Group]:
+        """The exposed groups with the parameters of ``rank`` only."""
+        owners, groups = iter(self.plan.owners), self.exposed.param_groups
+        return [self._local_group(group, [next(owners) for _ in group["params"]], rank) for group in groups]
+
+    # --- the local optimizer
+
+    def build_local(self) -> None:
+        """Make the local optimizer over what this rank owns now."""
+        self.optim = self._constructor(self.local_groups(self.team.rank), **self._defaults)
+        self._show_settings_of(self.optim)
+        self.exposed.state = self.optim.state
+
+    def show_defaults(self) -> None:
+        """Show the settings that a local optimizer will have; bad ones raise here."""
+        empty = [{**group, "params": []} for group in self.exposed.param_groups]
+        self._show_settings_of(self._constructor(empty, **self._defaults))
+
+    def _show_settings_of(self, local: torch.optim.Optimizer) -> None:
+        """The local optimizer fills in its own defaults; schedulers read them here, in groups and in ``defaults``."""
+        copy_settings(local.param_groups, self.exposed.param_groups)
+        self.exposed.defaults = {**self._defaults, **local.defaults}
+
+    def extend(self, added: Group) -> None:
+        """Take in a group that has been added to the exposed ones."""
+        before = len(self.plan.owners)
+        self.plan = self.plan.extended([parameter.numel() for parameter in added["params"]])
+        self.optim.add_param_group(self._local_group(added, self.plan.owners[before:], self.team.rank))
+        copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
+        self.consolidated = None
+        self.look_at_trainability()
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Step what this rank owns; nothing is sent."""
+        copy_settings(self.exposed.param_groups, self.optim.param_groups)
+        self.look_at_trainability()
+        hidden = self._hide_untouchable()
+        try:
+            with small_ones_at_once(self.optim):
+                loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
+        finally:
+            for parameter, gradient in hidden:
+                parameter.grad = gradient
+        copy_settings(self.optim.param_groups, self.exposed.param_groups)
+        self.steps_since_consolidation += 1
+        return loss
+
+    # --- which parameters are stepped and sent: those that have ever required a gradient
+
+    def look_at_trainability(self) -> None:
+        """Notice a change of ``requires_grad`` since the last look (ZERO-013)."""
+        now = tuple([parameter.requires_grad for parameter in self.parameters()])
+        if now == self.trainable:
+            return
+        if self.trainable and len(now) == len(self.trainable):
+            changed = _places_that_differ(now, self.trainable)
+            logger.warning("requires_grad of parameter(s) %s has changed; the transfers are made anew.", changed)
+        self.trainable = now
+        self._also_send(now)
+
+    def _also_send(self, more: Sequence[bool]) -> None:
+        before = [*self.sent, *([False] * (len(more) - len(self.sent)))]
+        sent = tuple(old or new for old, new in zip(before, more, strict=True))
+        if sent != self.sent:
+            self.sent = sent
+
+    def check_trainability_unchanged(self) -> None:
+        """RuntimeError if ``requires_grad`` has changed since the owners were fixed (ZERO-027)."""
+        now = tuple([parameter.requires_grad for parameter in self.parameters()])
+        if now != self.trainable:
+            raise RuntimeError(
+                f"requires_grad of parameter(s) {_places_that_differ(now, self.trainable)} has changed, which "
+                "overlap_with_ddp=True does not allow: DDP's buckets and the owners are fixed. Freeze parameters "
+                "before you construct DDP and the optimizer."
+            )
+
+    def _hide_untouchable(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Take the gradients away from parameters that are not sent: stepping them would set the ranks apart."""
+        if all(self.sent):
+            return []
+        hidden = []
+        for parameter, goes in zip(self.parameters(), self.sent, strict=True):
+            if not goes and parameter.grad is not None:
+                hidden.append((parameter, parameter.grad))
+                parameter.grad = None
+        return hidden
+
+    def take_settings(self, settings: Sequence[Group], sent: Sequence[bool]) -> None:
+        """On a joined rank: take over what live ranks have changed."""
+        take_settings(settings, self.exposed.param_groups)
+        self._also_send(sent)
+
+    # --- the state
+
+    def consolidate(self, to: GroupRank) -> None:
+        """Gather all states on rank ``to``."""
+        copy_settings(self.exposed.param_groups, self.optim.param_groups)
+        self.consolidated = None  # frees the last one before the next is gathered
+        self.consolidated = checkpoint.gather_states(self.team, self.states(), to, self.device)
+        self.steps_since_consolidation = 0
+
+    def states(self) -> checkpoint.States:
+        """The states that this rank holds, by global index."""
+        index_of = {id(parameter): index for index, parameter in enumerate(self.parameters())}
+        return {index_of[id(key)]: state for key, state in self.optim.state.items() if id(key) in index_of}
+
+    def whole_state(self) -> dict[Any, Any]:
+        """All states by parameter, as of the last consolidation; RuntimeError if this rank does not hold them."""
+        if self.consolidated is None:
+            raise RuntimeError(
+                f"The optimizer state is sharded and rank {self.team.rank} does not hold all of it: call "
+                f"consolidate_state_dict(to={self.team.rank}) on every rank first."
+            )
+        if self.steps_since_consolidation:
+            logger.warning(
+                "state_dict() returns the state of the last consolidation, which is %d step(s) old: call "
+                "consolidate_state_dict() again to get the present one.",
+                self.steps_since_consolidation,
+            )
+        parameters = self.parameters()
+        shared = {key: state for key, state in self.optim.state.items() if not isinstance(key, torch.Tensor)}
+        return {**{parameters[index]: state for index, state in self.consolidated.items()}, **shared}
+
+    def load_local(self, states: Mapping[Any, Any]) -> None:
+        """Let the local optimizer take these states (by parameter) and the exposed settings."""
+        groups = self.local_groups(self.team.rank)
+        place_of = {id(p): place for place, p in enumerate(p for group in groups for p in group["params"])}
+        packed = {place_of[id(key)] if isinstance(key, torch.Tensor) else key: state for key, state in states.items()}
+        packed_groups = [{**group, "params": [place_of[id(p)] for p in group["params"]]} for group in groups]
+        self.optim.load_state_dict({"state": packed, "param_groups": packed_groups})
+        self.exposed.state = self.optim.state
+
+    # --- owners that come late or change
+
+    def fix_owners(self, plan: ShardPlan) -> None:
+        """Build the local optimizer over the owners of this plan; overlap mode, once."""
+        self.plan = plan
+        self.build_local()
+        self.look_at_trainability()
+
+    def move_to(self, team: Team, plan: ShardPlan) -> None:
+        """Share the state over a group from now on, with these owners; call it on every rank of that group.
+
+        Each state goes from its old owner to its new one. Those that only ranks outside the new group held are lost,
+        with a warning on the new owner.
+        """
+        mine = self.states()
+        held = checkpoint.handed_over(team, mine, plan.owners, self.device)
+        parameters, owned = self.parameters(), plan.owned_by(team.rank)
+        lost = [index for index in owned if index not in held]
+        if lost and (mine or held) and team is not self.team:  # within one group nothing is lost: those have none yet
+            logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
+        self.team, self.plan = team, plan
+        counted = counters(self.optim)
+        self.build_local()
+        vars(self.optim).update(counted)
+        self.load_local({parameters[index]: held[index] for index in owned if index in held})
+
+
+def counters(optim: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer counts in attributes of its own."""
+    return {name: value for name, value in vars(optim).items() if type(value) in (int, float)}
+
+
+def _places_that_differ(now: Sequence[bool], before: Sequence[bool]) -> list[int]:
+    return [place for place, (new, old) in enumerate(zip(now, before, strict=True)) if new != old]
