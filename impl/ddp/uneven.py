@@ -102,8 +102,8 @@ class UnevenInputs(Parts, Follower):
         # ranks that joined early have missed the last forwards' word on this; all start alike
         self.require_forward_param_sync, self._sync_due_after_evaluation = True, False
 
-    @property
-    def _join_session(self) -> Session | None:  # type: ignore[override]
+    @property  # type: ignore[override]
+    def _join_session(self) -> Session | None:
         """The session of the join block that the model is in; contexts set it."""
         return self._iteration.session
 
