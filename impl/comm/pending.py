@@ -72,7 +72,7 @@ class Pending:
         else:
             if watch is not None and self._team is not None and self._team.blocks_host:
                 self._poll_on_host(self.work.is_completed, watch)
-            _wait_without_limit(self.work)
+            self._end(watch)  # a failed work counts as completed: it is this wait that tells
         if self._result_in_future:
             self._take_from_future(watch)
         return self.buffer
@@ -88,7 +88,7 @@ class Pending:
         if watch is not None:
             self._poll_on_host(self.work.is_completed, watch)
         with streams.reading(self.buffer.device):
-            _wait_without_limit(self.work)
+            self._end(watch)
             if self._result_in_future:
                 self._take_from_future(watch)
             return self.buffer.tolist()  # type: ignore[no-any-return]
@@ -144,10 +144,12 @@ class Pending:
             self._look(watch)
             started = time.monotonic()
 
-    def _end(self, watch: Watch) -> None:
+    def _end(self, watch: Watch | None) -> None:
         try:
             _wait_without_limit(self.work)
         except Exception as error:
+            if watch is None:
+                raise
             self._fail(error, watch)
 
     def _poll_on_host(self, is_over: Callable[[], bool], watch: Watch) -> None:

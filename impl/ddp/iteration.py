@@ -43,6 +43,11 @@ class Iteration:
     # -- the ranks
 
     @property
+    def wants_reductions(self) -> bool:
+        """Whether the user wants backwards to be synchronised now; not so under ``no_sync``."""
+        return bool(getattr(self.joinable, "require_backward_grad_sync", True))
+
+    @property
     def reduces_alone(self) -> bool:
         """Whether only this rank still has inputs, and this is the only model in its join block."""
         session = self.session

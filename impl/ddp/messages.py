@@ -17,6 +17,15 @@ COMPILED_BACKWARD = (
 )
 
 
+PAST_THE_WRAPPER = (
+    "A backward has accumulated gradients of this model's parameters without a forward through "
+    "DistributedDataParallel, so they stay local to this rank and are not averaged. Usual cause: a method of the "
+    "wrapped module called through the wrapper, such as model.training_loss(batch), or model.module(batch). Call the "
+    "wrapper itself, model(batch), with that method behind the module's forward; where local gradients are meant, put "
+    "the iteration into model.no_sync()."
+)
+
+
 def describe_unfinished(
     specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int, started: int, *, static: bool
 ) -> str:

@@ -46,6 +46,9 @@ class Forwards:
         self.unannounced_backward: int | None = None
         #: (backward, parameter) of arrivals that came before their backward announced itself
         self._early: list[tuple[int, int]] = []
+        #: the latest backward that went past all our forwards, and how many did since the last forward
+        self._past: int | None = None
+        self._times_past = 0
 
     def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward."""
@@ -54,6 +57,7 @@ class Forwards:
             pending.unused &= former.unused  # two forwards before one backward: used is what either uses
             former.unused = pending.unused
         self.latest = pending
+        self._times_past = 0
         self._early.clear()
 
     def unannounced(self, backward: int, index: int) -> PendingBackward | None:
@@ -76,6 +80,19 @@ class Forwards:
             return False
         self.unannounced_backward = backward
         return True
+
+    def goes_past(self, backward: int) -> bool:
+        """Whether this backward, seen for the first time here, is one of many that go past the wrapper's forward.
+
+        Before the first forward one is enough. After a forward whose backward has come, two may be penalties on
+        parameters, whose gradients are the same on every rank.
+        """
+        pending = self.latest
+        if backward in (self.running_backward, self._past) or (pending is not None and not pending.spent):
+            return False
+        self._past = backward
+        self._times_past += 1
+        return pending is None or self._times_past > 2
 
     def came_early(self, backward: int) -> list[int]:
         """The parameters that arrived in this backward before it announced itself; told once."""

@@ -18,8 +18,11 @@ every rank depends on nothing but reductions, each of which every rank has eithe
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Protocol
@@ -31,7 +34,7 @@ from . import kernels
 from .buckets import Bucket
 from .graph import reachable_parameters
 from .log import DDPLogger
-from .messages import COMPILED_BACKWARD, describe_replaced, describe_unannounced, describe_unfinished
+from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unannounced, describe_unfinished
 from .params import replaced
 from .pending_backward import Forwards, PendingBackward
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
@@ -47,6 +50,16 @@ class Phase(Enum):
 
     IDLE = "no synchronised backward is under way"
     FILLING = "a synchronised backward has begun and has not delivered"
+
+
+#: reducers whose last backward left parameters out: after it there may be no forward that complains
+_unfinished: weakref.WeakSet[Reducer] = weakref.WeakSet()
+
+
+@atexit.register
+def _warn_of_the_unfinished() -> None:
+    for reducer in list(_unfinished):
+        reducer.warn_if_unfinished()
 
 
 class SteppedInBackward(Protocol):
@@ -106,6 +119,8 @@ class Reducer:
         self._armed = False
         #: what the next forward is to complain about, unless a backward still puts it right
         self._complaint = ""
+        #: whether the user has been warned of backwards that go past the wrapper's forward; once is enough
+        self._warned = False
         #: while FILLING: set if the backward is one of distributed autograd
         self._remote: RemoteBackward | None = None
         self._lay_out(self.planner.first())
@@ -212,6 +227,15 @@ class Reducer:
         text = describe_unfinished(self.specs, missing, self.team.rank, started, static=self.usage.static)
         self.log.fail(RuntimeError, text)
 
+    def warn_if_unfinished(self) -> None:
+        """UserWarning if the last synchronised backward left gradients unreduced; where no forward comes to say so."""
+        missing = self.readiness.missing() if self.phase is Phase.FILLING and not self._armed else []
+        if missing and self.readiness.anything():
+            text = describe_unfinished(
+                self.specs, missing, self.team.rank, self.queue.started, static=self.usage.static
+            )
+            warnings.warn(text, UserWarning, stacklevel=2)
+
     # -- backward, as autograd reports it
 
     def begin(self, pending: PendingBackward) -> None:
@@ -285,6 +309,9 @@ class Reducer:
         """Something arrived while no output has told of a backward: look again when this backward is over."""
         if self.forwards.waits_for_another(backward):
             kernels.call_at_end_of_backward(self._unannounced_ended)
+        elif self.forwards.goes_past(backward) and self.iteration.wants_reductions and not self._warned:
+            self._warned = True
+            warnings.warn(PAST_THE_WRAPPER, UserWarning, stacklevel=2)
 
     def _unannounced_ended(self) -> None:
         """Reduce what a backward accumulated that went through no output: a penalty on gradients alone, say.
@@ -358,7 +385,9 @@ class Reducer:
             gone = [] if self.readiness.anything() else replaced(self.module, self.parameters)
             if gone:
                 self._complaint = describe_replaced(self.specs, gone, self.team.rank)
+            _unfinished.add(self)
             return  # another backward may complete it; otherwise the next forward complains (DDP-062)
+        _unfinished.discard(self)
         self._armed = True  # whatever raises from here on has ended this backward
         with kernels.unrecorded():
             if not self.queue.all_started:
