@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from conformance.bad_input import BadInput
+from conformance.ranks.place import listening
 
 from ..plan.cells import Cell, Group
 from .rows import FAILED, Row, assembled, blank
@@ -99,9 +100,11 @@ class Job:
             torch.set_num_threads(1)
         self.spot = spot
         at_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # then torchrun keeps the store
+        keeps = spot.rank == 0 and not at_agent
         self.store = dist.TCPStore(
-            spot.address, spot.port, spot.world, is_master=spot.rank == 0 and not at_agent, timeout=_MEET_LIMIT
-        )
+            spot.address, spot.port, spot.world, is_master=keeps, timeout=_MEET_LIMIT,
+            master_listen_fd=listening(spot.address, spot.port).detach() if keeps else None,
+        )  # fmt: skip
         # a restart of the job meets under other keys
         attempt = f"joinery/perf/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         dist.init_process_group(
