@@ -14,7 +14,7 @@ from ..api.checking import Check
 from ..clauses import Catalogue, load
 from ..engine import inventory, plugin
 from ..engine.request import WORLDS, Asked
-from ..engine.run import Frame
+from ..engine.run import SuiteRun
 from ..engine.verdict import Verdict
 from ..ranks import Cluster
 from ..results import Case, Outcome, Result
@@ -26,7 +26,7 @@ _NOT_THE_SIN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNot
 
 
 @dataclass
-class Trial(Frame):
+class Trial(SuiteRun):
     """A run of the suite on one defect, on a cluster that serves many, which ends when every clause is broken."""
 
     cluster: Cluster | None = None
@@ -117,7 +117,7 @@ def _world(item: pytest.Item) -> int:
 
 
 class _Driver:
-    """Puts the trial where the plugin looks for its frame."""
+    """Puts the trial where the plugin looks for its suite_run."""
 
     def __init__(self, trial: Trial) -> None:
         self.driver = plugin.Driver(trial, lambda: None)
@@ -146,7 +146,7 @@ def trial(defect: Defect, library: Library, cluster: Cluster) -> TrialResult:
     """Run the checks of the clauses that a defect names. It must be known to plant."""
     start = time.monotonic()
     asked = Asked({defect.id: defect.spec}, {defect.id: ""}, "gloo", defect.worlds or WORLDS, defect.clauses)
-    frame = Trial(asked, library.catalogue, cluster=cluster)
+    suite_run = Trial(asked, library.catalogue, cluster=cluster)
     files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in defect.clauses)))
     if files:
         arguments = [
@@ -154,10 +154,10 @@ def trial(defect: Defect, library: Library, cluster: Cluster) -> TrialResult:
             "-p", "no:unraisableexception", "-p", "no:threadexception",  # they collect garbage, for a second each time
             "-o", "addopts=", "--rootdir", str(library.checks), "-o", "verbosity_assertions=2",
         ]  # fmt: skip
-        status = pytest.main(arguments, plugins=[_Driver(frame), _Stops(frame, defect)])
-        if status == pytest.ExitCode.INTERRUPTED and not frame.suite_errors:
+        status = pytest.main(arguments, plugins=[_Driver(suite_run), _Stops(suite_run, defect)])
+        if status == pytest.ExitCode.INTERRUPTED and not suite_run.suite_errors:
             raise KeyboardInterrupt
-    if frame.suite_errors:
-        return TrialResult(defect.id, (), time.monotonic() - start, f"the suite itself failed: {frame.suite_errors[0]}")
-    answers = tuple(frame.answer(clause) for clause in defect.clauses)
+    if suite_run.suite_errors:
+        return TrialResult(defect.id, (), time.monotonic() - start, f"the suite itself failed: {suite_run.suite_errors[0]}")
+    answers = tuple(suite_run.answer(clause) for clause in defect.clauses)
     return TrialResult(defect.id, answers, time.monotonic() - start)

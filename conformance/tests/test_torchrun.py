@@ -109,7 +109,7 @@ def test_every_way_of_ending_is_what_it_is_without_a_launcher(tmp_path):
     (tmp_path / "test_fake.py").write_text(fakes.CHECKS + TENSORS)
     words = ("--checks", "test_fake.py", "--subject", "fake_subject:subject", "--worlds", "1,2")
     first, second = ends(list(by_hand(tmp_path, *words)))
-    assert (first[0], second[0]) == (1, 0), first[1] + second[1]
+    assert (first[0], second[0]) == (3, 0), first[1] + second[1]  # one of the checks falls over by itself
     record = read(tmp_path / "out/conformance.jsonl")
     found = {(row["clause"], row["scenario"]): row["outcome"] for row in record.rows if row["world"] == 2}
     assert found == {key: str(end) for key, end in fakes.EXPECTED.items()} | {("FAKE-020", ""): "passed"}

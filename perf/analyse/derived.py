@@ -111,14 +111,16 @@ def _trained(row: Row, floor: Row) -> tuple[int, ...]:
 def _own_costs(floor: Row) -> pd.DataFrame:
     """An iteration's time of every rank for itself, in each round; 0 for a rank without inputs."""
     counts = floor["derived"]["iterations"] if floor["unit"] == "epoch" else [1] * floor["axes"]["world"]
-    return _by_rank(floor).groupby(floor["block"], sort=False).median().div([count or math.inf for count in counts])
+    times = _by_rank(floor)
+    rounds = times.index.map(dict(enumerate(floor["block"])))  # a bare list of numbers would be taken for columns
+    return times.groupby(rounds, sort=False).median().div([count or math.inf for count in counts])
 
 
 def _by_rank(row: Row) -> pd.DataFrame:
     """The times that count: a line for each sample, a column for each rank."""
     import pandas as pd
 
-    return pd.DataFrame(row[time_of(row)])
+    return pd.DataFrame(row[time_of(row)], columns=range(row["axes"]["world"]))  # also where there is no sample
 
 
 def _slowest_sum(costs: Sequence[float], trained: Sequence[int]) -> float:

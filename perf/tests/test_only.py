@@ -73,6 +73,6 @@ def test_a_run_measures_just_the_named_pair_and_its_record_says_how_to_do_it_aga
     assert again[:4] == ["python", "-m", "perf", "run"]
     capsys.readouterr()
     assert main([*again[3:], "--dry-run"]) == 0
-    assert "3 cells in 1 groups" in capsys.readouterr().out
+    assert "3 cells in 1 group," in capsys.readouterr().out
     assert main([*words, "--only", TINY + "impl · joy"]) == 2
     assert "did you mean" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_wrong_hanging_and_failing_subjects_are_recorded_and_the_others_are_meas
     phases = ("forward", "backward", "step")
     assert set(sound["phases"]) == {f"{phase}_{kind}" for phase in phases for kind in ("wall", "cpu")}
     assert sound["derived"]["noise"] >= 0
-    assert "1 cell is void: the weights" in capsys.readouterr().out
+    assert "1 cell is void: the result" in capsys.readouterr().out
 
 
 def test_uneven_runs_sharded_optimizers_and_overlapped_steps_are_verified(tmp_path):
@@ -130,7 +130,7 @@ def test_buffers_that_are_not_shared_make_a_cell_void(tmp_path):
 # A killed run goes on only at the same state of the source; other people may be changing it while this test runs.
 KILLED = """
     import sys
-    from perf import records
+    from perf.measure import records
     identity = records.identity
     records.identity = lambda *given, **more: {**identity(*given, **more), "commit": "of the test"}
     records.changes = lambda: ""
