@@ -45,7 +45,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs test-quick conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power gpu test lint clean
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -64,6 +64,7 @@ help:
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
+	@echo "make rehearsal     every command of make gpu once on the CPU: some minutes"
 	@echo "make test-quick    those of them that take seconds: under two minutes in all"
 	@echo "make lint          ruff, mypy, import-linter, places of the planted defects, documents"
 	@echo "make docs          the documents as pages: out/docs/index.html"
@@ -129,6 +130,9 @@ gpu: $(READY)
 
 test: $(READY)
 	@$(RUN) -m pytest $(ARGS)
+
+rehearsal: $(READY)
+	REHEARSAL=all $(RUN) -m pytest reports/tests/test_accelerator.py $(ARGS)
 
 test-quick: $(READY)
 	@$(RUN) -m pytest -m 'not slow' $(ARGS)

@@ -14,6 +14,8 @@ from conformance.accelerator.findings import BROKEN, HELD, Book, Finding, held
 from conformance.ranks import NotRunnable, backends
 from conformance.ranks.recording import RecordingGroup
 
+pytestmark = pytest.mark.slow
+
 CUDA = torch.device("cuda", 0)
 
 

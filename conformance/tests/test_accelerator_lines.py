@@ -11,6 +11,8 @@ import torch.distributed as dist
 from conformance.accelerator import delays, failures, memory, streams
 from conformance.ranks import Cluster
 
+pytestmark = pytest.mark.slow
+
 CALLS = ("synchronize", "memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "Stream",
          "current_stream", "stream", "_sleep")  # fmt: skip
 

@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from conformance.ranks import Cluster, Died
 from conformance.ranks.collective_trace import read
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster():

@@ -18,6 +18,8 @@ from conformance.engine import inventory
 
 from .test_runs_whole import marked, needs_proc, wait_for
 
+pytestmark = pytest.mark.slow
+
 HOME = Path(__file__).parents[2]
 DEFECTS = catalogue.load()
 CATALOGUE = clauses.load()

@@ -10,6 +10,8 @@ import torch
 
 from conformance.examples import train_uneven as example
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(example.__file__)
 ROOT = SOURCE.parents[2]
 TORCH_LINES = (

@@ -15,6 +15,8 @@ from conformance.hosts import Hosts, HostsFailed, Network, delay, rate, unavaila
 
 from .test_runs_whole import marked, needs_proc, wait_for
 
+pytestmark = pytest.mark.slow
+
 HOME = Path(__file__).parents[2]
 needs_hosts = pytest.mark.skipif(bool(unavailable()), reason=f"no hosts here: {unavailable()}")
 

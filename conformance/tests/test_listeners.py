@@ -11,6 +11,8 @@ from conformance.ranks.place import Place, listening
 
 from .test_torchrun import free_port
 
+pytestmark = pytest.mark.slow
+
 
 def place(address="127.0.0.1", rank=0, port=0):
     return Place(rank, 2, address, port or free_port(), None, None, "environment", "0", store_is_there=False)

@@ -10,6 +10,8 @@ import pytest
 
 from reports.records import read
 
+pytestmark = pytest.mark.slow
+
 HOME = Path(__file__).parents[2]
 PACKAGE = HOME / "conformance/examples/third_party"
 # one that it improves on torch, one that it breaks and lists, one that needs what it lacks, one that it simply keeps

@@ -14,6 +14,8 @@ from conformance.ranks import Cluster, Raised
 
 from . import fakes
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def poisoned():

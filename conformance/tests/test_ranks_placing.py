@@ -13,6 +13,8 @@ from conformance.ranks import NotRunnable, backends
 from conformance.ranks.placing import _Placing, moved, placed_on
 from conformance.ranks.worker import _ToDriver
 
+pytestmark = pytest.mark.slow
+
 META = torch.device("meta")
 
 

@@ -10,6 +10,8 @@ from conformance.ranks import Caught, Died, Event, Finished, Hung, Raised
 from conformance.ranks.stall import LOOK_EVERY_S, MOST_TIMES, Allowance, Look, StallDetector
 from conformance.ranks.witness import witness
 
+pytestmark = pytest.mark.slow
+
 REDUCE = Event("all_reduce", "SUM", "float32", (1,), -1, "default", "MainThread", done=True, ranks=(0, 1, 2))
 BROADCAST = Event("broadcast", "", "float32", (10,), 1, "default", "MainThread", done=True, ranks=(0, 1, 2))
 

@@ -20,6 +20,8 @@ from conformance.deviations import built_in
 from conformance.repros import Case, cases, search
 from conformance.repros.script import MOST_LINES, schedule, write
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("comm_014", "ddp_040", "ddpj_014", "ddpj_030", "hook_043", "join_020", "zero_018", "zero_022")
 EVERY = {case.name: case for case in cases()}
 CHOSEN = sorted(EVERY) if os.environ.get("REPROS") == "all" else list(QUICK)

@@ -20,6 +20,8 @@ from reports.records import Writer, identity, read
 
 from . import fakes
 
+pytestmark = pytest.mark.slow
+
 CHECKS = """
 import time
 from pathlib import Path

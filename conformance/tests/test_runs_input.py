@@ -9,6 +9,8 @@ from conformance.__main__ import main
 
 from . import fakes
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):

@@ -12,6 +12,8 @@ from reports.records import read
 
 from . import fakes
 
+pytestmark = pytest.mark.slow
+
 FAKE, OTHER = "fake_subject:subject", "fake_subject:other"
 
 

@@ -13,6 +13,8 @@ from reports.records import read
 
 from . import fakes
 
+pytestmark = pytest.mark.slow
+
 
 def broken_by(wrong):
     """A check of lists of schedules that notes what it was given."""

@@ -8,6 +8,8 @@ from reports.records import read
 
 from . import fakes
 
+pytestmark = pytest.mark.slow
+
 SUBJECT = """
 from conformance.subjects import Subject
 

@@ -13,6 +13,8 @@ from conformance.engine import inventory, tiers
 from conformance.engine.tiers import Offer, choose
 from conformance.results import Case
 
+pytestmark = pytest.mark.slow
+
 
 def offer(check, world=2, scenario="", clauses=("JOIN-001",), subject="mine", file="test_a.py"):
     return Offer(Case(check, scenario, subject, "gloo", world), clauses, file)

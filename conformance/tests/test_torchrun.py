@@ -21,6 +21,8 @@ from reports.records import read
 from . import fakes
 from .test_runs_whole import marked, wait_for
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 420  # two launchers, two agents, two fork servers, each of which loads torch, on a busy machine
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 

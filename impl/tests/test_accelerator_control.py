@@ -24,6 +24,8 @@ from impl.tests.comm_hook_ranks import run_on_ranks
 from impl.tests.loopback import build, forward
 from impl.zero import checkpoint
 
+pytestmark = pytest.mark.slow
+
 CUDA = torch.device("cuda", 0)  # which this process has not: whatever is made there by mistake raises
 
 

@@ -16,6 +16,8 @@ from impl.ddp.hooks import powerSGD_hook as powersgd
 
 from .comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 
 def bucket_of(gradients, *, group=None, divisor=None, index=0, last=True):
     """A bucket of our own class that holds these gradients."""

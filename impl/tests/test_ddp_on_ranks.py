@@ -8,6 +8,8 @@ from torch import nn
 from impl.ddp import DistributedDataParallel
 from impl.tests.comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 
 def train(model, rank, seen):
     """Three steps on small integers; ``seen`` is the object whose forward is called."""

@@ -8,6 +8,8 @@ from torch.func import functional_call
 from impl.ddp import DistributedDataParallel
 from impl.tests.comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 WORLD = 2
 
 

@@ -13,6 +13,8 @@ from impl.ddp.messages import PAST_THE_WRAPPER
 
 from .comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 
 class Net(nn.Module):
     def __init__(self):

@@ -11,6 +11,8 @@ from impl.ddp.hooks import powerSGD_hook as powersgd
 from impl.ddp.hooks import quantization_hooks
 from impl.tests.comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 
 class Expanded(nn.Module):
     """Buffers that show one element many times."""

@@ -14,6 +14,8 @@ from impl.errors import PeerFailed
 from impl.join import in_step
 from impl.tests.comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 
 def weight_of_one(group=None):
     layer = nn.Linear(1, 1, bias=False)

@@ -9,6 +9,8 @@ from torch import nn
 from impl import DistributedDataParallel, Join
 from impl.tests.comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 
 class Picky(nn.Module):
     """One weight; refuses negative batches."""

@@ -9,6 +9,8 @@ import torch.distributed as dist
 from conformance.ranks import Cluster, caught
 from impl.join import FollowingHook, Join, Joinable, JoinHook
 
+pytestmark = pytest.mark.slow
+
 
 class Unit(Joinable):
     def __init__(self, group, followed=False, device="cpu"):

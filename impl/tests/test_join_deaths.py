@@ -17,6 +17,8 @@ from impl.ddp import stages
 from impl.join import failures
 from impl.tests.comm_hook_ranks import _starting
 
+pytestmark = pytest.mark.slow
+
 _DEADLINE_S = 300.0
 #: how long ranks may take to answer here: a busy machine makes them late
 _PATIENCE_S = 6.0

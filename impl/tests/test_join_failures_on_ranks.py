@@ -11,6 +11,8 @@ from impl.comm import collectives
 from impl.errors import PeerFailed
 from impl.join import FollowingHook, Join, Joinable, JoinHook
 
+pytestmark = pytest.mark.slow
+
 
 class Bad(Exception):
     """What the failing rank raises."""

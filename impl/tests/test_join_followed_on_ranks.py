@@ -13,6 +13,8 @@ from conformance.ranks import Cluster, caught
 from impl.ddp import DistributedDataParallel
 from impl.join import FollowingHook, Join, Joinable, JoinHook
 
+pytestmark = pytest.mark.slow
+
 QUICK = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 ACTS = ("first", "second")

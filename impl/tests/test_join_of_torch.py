@@ -9,6 +9,8 @@ from torch.distributed.algorithms import join as torchs
 from impl import DistributedDataParallel, Join, Joinable, JoinHook, ZeroRedundancyOptimizer
 from impl.tests.comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def alone():

@@ -16,6 +16,8 @@ from impl.join import Join
 from impl.overlap import hook_with_zero_step
 from impl.zero import ZeroRedundancyOptimizer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_rank():

@@ -8,6 +8,8 @@ from conformance.fixtures.observing import started
 
 from .overlap_training import Net, batch, build, clear_gradients, loss_of
 
+pytestmark = pytest.mark.slow
+
 SETTLED = 4  # by then the buckets follow the order of arrival
 
 

@@ -14,6 +14,8 @@ from conformance.ranks import caught
 from .overlap_training import Alone, Net, batch, build, clear_gradients, differences, loss_of, uses_extra
 from .zero_training import OPTIMIZERS, halving
 
+pytestmark = pytest.mark.slow
+
 
 def train(ctx, iterations, name, options, group=None, place=None, world=None):
     """Even inputs; says in which iterations this rank's model was not one process's."""

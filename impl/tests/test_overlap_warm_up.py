@@ -13,6 +13,8 @@ from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.overlap import hook_with_zero_step, hook_with_zero_step_interleaved
 from impl.tests.comm_hook_ranks import run_on_ranks
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 6
 
 

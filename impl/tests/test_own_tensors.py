@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -12,6 +13,8 @@ from impl.ddp.hooks import powerSGD_hook
 from impl.join import Join
 from impl.tests.comm_hook_ranks import run_on_ranks
 from impl.zero import ZeroRedundancyOptimizer
+
+pytestmark = pytest.mark.slow
 
 HOME = Path(impl.__file__).parent
 #: what makes a tensor out of nothing; ``*_like`` and ``new_*`` follow another tensor, ``frombuffer`` has no device

@@ -4,9 +4,12 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 import impl
+
+pytestmark = pytest.mark.slow
 
 IN_A_ROW = 7  # words
 WORD = re.compile(r"[a-z0-9_]+")

@@ -11,6 +11,8 @@ from impl.ddp.hooks.powersgd_state import below, mersenne_twister
 from .comm_hook_ranks import run_on_ranks
 from .test_comm_hooks_on_ranks import bucket_of, random
 
+pytestmark = pytest.mark.slow
+
 SHAPES = ((8, 12), (5,), (6, 4, 4), (8, 12))
 
 

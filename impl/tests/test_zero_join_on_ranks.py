@@ -10,6 +10,8 @@ from conformance.ranks import caught
 
 from .zero_training import OPTIMIZERS, Alone, differences, give_gradients, groups_of, halving, parameters
 
+pytestmark = pytest.mark.slow
+
 
 def one_context(ctx, group, mine, name, options):
     """Join([zero]) with ``mine`` iterations on this rank; says where it parted from one process."""

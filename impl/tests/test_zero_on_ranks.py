@@ -11,6 +11,8 @@ from conformance.ranks import caught
 
 from .zero_training import OPTIMIZERS, Alone, differences, give_gradients, groups_of, halving, parameters
 
+pytestmark = pytest.mark.slow
+
 
 def make(ctx, params, name, **options):
     kind, settings = OPTIMIZERS[name]

@@ -9,6 +9,8 @@ from torch import nn
 from .overlap_training import Alone, Net, batch, differences, groups_of, loss_of, uses_extra
 from .zero_training import OPTIMIZERS, halving
 
+pytestmark = pytest.mark.slow
+
 
 def uneven(ctx, schedules, name, options):
     """One context for each schedule; compares live ranks in every iteration and all of them at the end."""

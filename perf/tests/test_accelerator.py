@@ -4,11 +4,14 @@ import threading
 import time
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from perf.measure import traffic
 from perf.measure.clock import Clock
 from perf.measure.trace import _marks
+
+pytestmark = pytest.mark.slow
 
 
 class Event:

@@ -16,6 +16,8 @@ from perf.plan.planning import Place, plan
 from perf.plan.sweep import load
 from reports.records import read
 
+pytestmark = pytest.mark.slow
+
 REPLAYED = os.environ.get(bench.RECORD)
 
 

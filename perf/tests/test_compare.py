@@ -7,6 +7,8 @@ from perf.__main__ import main
 from perf.analyse import compare
 from perf.tests.made_up import record, rows
 
+pytestmark = pytest.mark.slow
+
 DRAWS = 800
 CELLS = [{"workload": ["mlp", "tiny"], "strategy": ["plain", "join"]}]
 

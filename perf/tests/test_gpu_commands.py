@@ -17,6 +17,8 @@ from perf.plan.sweep import load
 from perf.tests.made_up import record, rows
 from reports.accelerator.results import TARGETS, found_by
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[2]
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from perf.analyse.intervals import apart, of_difference, of_median
 
+pytestmark = pytest.mark.slow
+
 DRAWS = 2000
 
 

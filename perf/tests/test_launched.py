@@ -12,6 +12,8 @@ from conformance.bad_input import BadInput
 from perf.measure.launched import Spot, spot
 from reports.records import read
 
+pytestmark = pytest.mark.slow
+
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1",
     "MASTER_PORT": "29500",

@@ -9,6 +9,8 @@ from perf.plan.only import narrowed
 from perf.plan.planning import Place, plan
 from reports.records import read
 
+pytestmark = pytest.mark.slow
+
 CELLS = [
     {"workload": "convnet", "strategy": ["plain", "join"]},
     {"workload": "tiny", "settings": ["default", "best"]},

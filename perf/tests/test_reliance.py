@@ -16,6 +16,8 @@ from perf.plan.planning import plan
 from reports.records import read
 from reports.simulate.made_rows import conformance_rows, write
 
+pytestmark = pytest.mark.slow
+
 MINE = """
 rounds = 2
 block = 2

@@ -11,6 +11,8 @@ import torch
 
 from perf.measure.sensitivity import cases, even, expectation, mistakes, rounding, stale, train
 
+pytestmark = pytest.mark.slow
+
 MARGIN = 3.0  # below 1 / MARGIN of what is allowed, and above MARGIN times that
 WORLDS, FEW = range(1, 17), (3, 8)
 SHORTEST = 2  # batches of the shortest turn that a sweep can ask for

@@ -17,6 +17,8 @@ from perf.measure import records, runner
 from perf.measure.rows import blank
 from reports.records import read
 
+pytestmark = pytest.mark.slow
+
 SWEEP = """
 rounds = 3
 block = 2

@@ -15,6 +15,8 @@ from perf.plan.cells import Cell
 from perf.tests.made_up import record, rows
 from perf.workloads import load
 
+pytestmark = pytest.mark.slow
+
 CELL = Cell("mlp", "cpu", 2, "gloo", "cpu", "step", "even", 0.0, "sgd", "impl", "none", "plain", "off", 0.0, False,
             False, "default")  # fmt: skip
 

@@ -12,6 +12,8 @@ from perf.measure.traffic import KEPT, host_calls, sent_bytes
 from perf.plan import sweep
 from reports.records import read
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("op", "shape", "sent"),

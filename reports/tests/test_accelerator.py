@@ -22,6 +22,8 @@ from reports.nightly.child import Ended
 from reports.records import read
 from reports.simulate.made_rows import write as record
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[2]
 GPU = Facts("2.11.0+cu130", "13.0", "2.28.9", [{"name": "GPU", "memory_mib": 1, "capability": "9.0"}])
 
@@ -53,6 +55,7 @@ def test_without_a_gpu_it_says_so_in_one_sentence_with_status_2(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(os.environ.get("REHEARSAL") != "all", reason="some minutes: `make rehearsal`")
 def test_every_command_is_rehearsed_on_the_cpu_and_a_second_run_repeats_nothing(tmp_path):
     words = ["--rehearse", "--select", "DDP-049", "--minutes", "60", "--out", str(tmp_path)]
     done = called(*words)

@@ -14,6 +14,8 @@ from reports.nightly.verdict import explained
 from reports.simulate import made_rows as fakes
 from reports.states import acknowledge
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 1, 1, 2, tzinfo=UTC)
 USUAL = {"mlp": {"impl": 10.0, "torch": 11.0}, "tiny": {"impl": 4.0, "torch": 5.0}}
 WHOLE = {"parts": {}}

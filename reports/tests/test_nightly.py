@@ -18,6 +18,8 @@ from reports.nightly.lock import locked
 from reports.nightly.plan import checked, seconds
 from reports.records import read
 
+pytestmark = pytest.mark.slow
+
 CONFORMANCE = "{python} -m reports.simulate.made_rows conformance --select {select} --out {out}"
 PERF = "{python} -m reports.simulate.made_rows perf {only} --out {out}"
 HERE = Path(__file__).parents[2]

@@ -10,6 +10,8 @@ from reports.simulate.power import Figures, _plain_words, figures
 from reports.simulate.replay import change_points, replay, threshold
 from reports.simulate.year import World, year
 
+pytestmark = pytest.mark.slow
+
 QUIET = World(series=12, nights=80, outliers=0.0, noisy=0.0, missed=0.0, earliest=30, latest=20)
 
 
