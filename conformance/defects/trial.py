@@ -158,6 +158,7 @@ def trial(defect: Defect, library: Library, cluster: Cluster) -> TrialResult:
         if status == pytest.ExitCode.INTERRUPTED and not suite_run.suite_errors:
             raise KeyboardInterrupt
     if suite_run.suite_errors:
-        return TrialResult(defect.id, (), time.monotonic() - start, f"the suite itself failed: {suite_run.suite_errors[0]}")
+        trouble = f"the suite itself failed: {suite_run.suite_errors[0]}"
+        return TrialResult(defect.id, (), time.monotonic() - start, trouble)
     answers = tuple(suite_run.answer(clause) for clause in defect.clauses)
     return TrialResult(defect.id, answers, time.monotonic() - start)
