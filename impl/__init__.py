@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# the room of each public name; a room is imported when one of its names is first asked for
-_ROOMS = {
+# the package of each public name; it is imported when one of its names is first asked for
+_PACKAGES = {
     "BuiltinCommHookType": "impl.ddp",
     "DDPCommHookType": "impl.ddp",
     "DistributedDataParallel": "impl.ddp",
@@ -35,10 +35,10 @@ _ROOMS = {
     "hook_with_zero_step_interleaved": "impl.overlap",
 }
 
-__all__ = sorted(_ROOMS)
+__all__ = sorted(_PACKAGES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_ROOMS[name]), name)
+    return getattr(import_module(_PACKAGES[name]), name)

@@ -1,4 +1,4 @@
-"""The errors that our rooms raise beyond the standard ones; each is also the standard class that torch raises there."""
+"""The errors of our own beyond the standard ones; each is also the standard class that torch raises there."""
 
 from __future__ import annotations
 

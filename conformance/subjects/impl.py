@@ -8,8 +8,8 @@ from typing import Any
 
 from . import Subject
 
-# where each public name lives; a room that is not built yet is declared as lacking, not hidden
-_ROOMS = {
+# where each public name lives; a package that is not built yet is declared as lacking, not hidden
+_PACKAGES = {
     "impl.join": ("Join", "Joinable", "JoinHook", "_JoinConfig"),
     "impl.ddp": (
         "DistributedDataParallel", "GradBucket", "_DDPJoinHook", "_MixedPrecision", "_BufferCommHookLocation",
@@ -31,15 +31,15 @@ def gather() -> Subject:
     """Our public names as the modules hold them now (a planted defect may have replaced some)."""
     names: dict[str, Any] = {}
     lacks: dict[str, str] = {}
-    for room, wanted in _ROOMS.items():
+    for package, wanted in _PACKAGES.items():
         try:
-            module = import_module(room)
+            module = import_module(package)
         except ImportError as error:
-            lacks.update(dict.fromkeys(wanted, f"{room} cannot be imported: {error}"))
+            lacks.update(dict.fromkeys(wanted, f"{package} cannot be imported: {error}"))
             continue
         names.update({name: getattr(module, name) for name in wanted})
-        if room in _MODULES:
-            names[_MODULES[room]] = module
+        if package in _MODULES:
+            names[_MODULES[package]] = module
     return Subject("impl", importlib.import_module("impl").__version__, names, lacks)
 
 

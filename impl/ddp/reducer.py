@@ -239,7 +239,7 @@ class Reducer:
     # -- backward, as autograd reports it
 
     def begin(self, pending: PendingBackward) -> None:
-        """A backward through this pending's forward starts now."""
+        """The backward that this forward has pending starts now."""
         with self.turn:
             backward = self.forwards.running_backward = kernels.backward_id()
             if pending.spent or not self.readiness.watching:

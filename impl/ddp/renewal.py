@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: What belongs to this process and this moment, and is left out of a pickled object (DDP-155).
 _OF_THIS_PROCESS = (
     "process_group", "reducer", "logger", "_delayed", "_mixed_precision_run", "_per_parameter", "_iteration",
-    "_comm_hooks", "_buffer_hook", "_followed_config", "_join_stamp",
+    "_comm_hooks", "_buffer_hook", "_followed_config", "_join_binding",
 )
 
 

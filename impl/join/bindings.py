@@ -25,7 +25,7 @@ class Binding:
         self._write()
 
     def _write(self) -> None:
-        self._joinable._join_stamp = self
+        self._joinable._join_binding = self
         self._joinable._join_config = self._config
         self._joinable._join_session = self._session
 
@@ -43,13 +43,13 @@ class Binding:
         if below is not None:
             below._write()
             return
-        self._joinable._join_stamp = None
+        self._joinable._join_binding = None
         self._joinable._join_config = _JoinConfig.construct_disabled_join_config()
         self._joinable._join_session = None
 
 
 def _top(joinable: Joinable) -> Binding | None:
-    top = joinable._join_stamp
+    top = joinable._join_binding
     return top if isinstance(top, Binding) else None
 
 

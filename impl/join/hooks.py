@@ -148,14 +148,14 @@ class Joinable(ABC):
     #: The session of the context that this joinable is in; None outside one. Only bindings.py assigns it.
     _join_session: FollowedSession | None = None
     #: The topmost binding, which remembers those below it. Only bindings.py reads and assigns it.
-    _join_stamp: object | None = None
+    _join_binding: object | None = None
 
     @abstractmethod
     def __init__(self) -> None:
         super().__init__()
         self._join_config = _JoinConfig.construct_disabled_join_config()
         self._join_session = None
-        self._join_stamp = None
+        self._join_binding = None
 
     @abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:

@@ -37,7 +37,7 @@ class Unit(Joinable):
             Join.notify_join_context(self)
 
     def state(self):
-        return tuple(self._join_config), self._join_session is not None, self._join_stamp is not None
+        return tuple(self._join_config), self._join_session is not None, self._join_binding is not None
 
 
 class Shadows(JoinHook):
