@@ -25,7 +25,7 @@ import sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.full((3,), float(dist.get_rank() + 1))
 dist.all_reduce(total)
-print("sum", total.tolist(), sys.argv[1:])
+sys.stdout.write(f"sum {total.tolist()} {sys.argv[1:]}\\n")
 dist.destroy_process_group()
 """
 
