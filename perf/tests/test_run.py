@@ -146,7 +146,7 @@ def test_a_killed_run_goes_on_with_what_is_missing(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(KILLED))
     out = tmp_path / "out"
-    sweep = sweep_in(tmp_path, "mlp", "embedding")
+    sweep = sweep_in(tmp_path, "mlp", "light")
     command = [
         sys.executable, str(script), "run", "--sweep", str(sweep), "--world", "2", "--subject", "torch", "--backend",
         "gloo", "--out", str(out), "--judged", "no",
