@@ -1,0 +1,76 @@
+"""Megatron-core's DistributedDataParallel: gradients in one buffer, reduced when the user asks for it after backward."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import megatron.core
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer import TransformerConfig
+from torch import nn
+
+from .. import Subject
+from . import OF_DDP_ALONE, OPTIONS, lacking
+
+torch.cuda.current_device = lambda: torch.device("cpu")  # where its buffers are made
+
+
+class Megatron(nn.Module):
+    """What a Megatron training step does around forward and backward, done by forward and at the end of backward."""
+
+    OVERLAP = False
+
+    def __init__(self, module: nn.Module, *, process_group: Any = None, bucket_cap_mb: float | None = None) -> None:
+        super().__init__()
+        self.module, self._syncing = module, True
+        group, alone = (
+            process_group or dist.group.WORLD,
+            dist.new_group([dist.get_rank()], use_local_synchronization=True),
+        )
+        groups = ProcessGroupCollection(
+            dp=group, dp_cp=group, tp=alone, pp=alone, ep=alone, expt_dp=alone, intra_dp_cp=group
+        )
+        size = int(bucket_cap_mb * 2**20 / 4) if bucket_cap_mb else None
+        config = DistributedDataParallelConfig(overlap_grad_reduce=self.OVERLAP, bucket_size=size)
+        shape = TransformerConfig(num_layers=1, hidden_size=1, num_attention_heads=1)
+        self.wrapped = DistributedDataParallel(shape, config, module, pg_collection=groups)
+        self.wrapped.broadcast_params()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Gradients stay local inside."""
+        return self.wrapped.no_sync()
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if all(parameter.grad is None for parameter in self.module.parameters()):
+            self.wrapped.zero_grad_buffer()
+        output = self.wrapped(*given, **named)
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(self._finish))
+        return output
+
+    def _finish(self) -> None:
+        if self.wrapped.is_last_microbatch if hasattr(self.wrapped, "is_last_microbatch") else True:
+            self.wrapped.finish_grad_sync()
+        for parameter in self.module.parameters():
+            if parameter.requires_grad:
+                parameter.grad = parameter.main_grad
+
+
+class MegatronOverlapped(Megatron):
+    """The same, reducing while backward runs."""
+
+    OVERLAP = True
+
+
+_LACKS = {
+    **lacking(OF_DDP_ALONE, "Megatron's wrapper has no such attribute"),
+    **lacking(OPTIONS, "Megatron's wrapper has no such option", ("process_group", "bucket_cap_mb")),
+}
+subject = Subject("Megatron", megatron.core.__version__, {"DistributedDataParallel": Megatron}, _LACKS)
+overlapped = Subject(
+    "Megatron overlapped", megatron.core.__version__, {"DistributedDataParallel": MegatronOverlapped}, _LACKS
+)
