@@ -12,8 +12,11 @@ from typing import Any
 _KEYWORD = re.compile(r"(?:unexpected|multiple values for) keyword argument '(\w+)'")  # as Python says it
 
 
-class Unsupported(Exception):
-    """The subject declares that it lacks a feature. Ends a check as *unsupported*, never as passed."""
+class Unsupported(BaseException):
+    """The subject declares that it lacks a feature. Ends a check as *unsupported*, never as passed.
+
+    No ``Exception``: a check that expects an error must not take it for one.
+    """
 
 
 class SubjectError(ValueError):

@@ -14,7 +14,7 @@ from torch import nn
 
 from .. import Subject
 from ..torch import subject as torch_subject
-from . import OPTIONS, lacking
+from . import taken
 
 _TAKEN = (
     "dim", "broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", "check_reduction", "gradient_as_bucket_view",
@@ -24,6 +24,7 @@ _TAKEN = (
 
 def prepared(module: nn.Module, **options: Any) -> Any:
     """The model as ``Accelerator.prepare`` returns it, under a launcher's variables."""
+    options = taken(options, *_TAKEN)
     ranks = {"RANK": dist.get_rank(), "LOCAL_RANK": dist.get_rank(), "WORLD_SIZE": dist.get_world_size()}
     os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     accelerator = Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(**options)])
@@ -48,8 +49,5 @@ subject = Subject(
         "Joinable": torch_subject.Joinable,
         "JoinHook": torch_subject.JoinHook,
     },
-    lacks={
-        **lacking(OPTIONS, "Accelerator.prepare has no such option", _TAKEN),
-        "throw_on_early_termination": "join_uneven_inputs never throws",
-    },
+    lacks={"throw_on_early_termination": "join_uneven_inputs never throws"},
 )

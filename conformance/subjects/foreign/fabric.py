@@ -12,7 +12,7 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from torch import nn
 
-from .. import Subject
+from .. import Subject, Unsupported
 from . import OF_DDP_ALONE, lacking
 
 
@@ -36,6 +36,8 @@ class Setup(nn.Module):
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         super().__init__()
+        if options.get("device_ids") or options.get("process_group"):
+            raise Unsupported("Fabric chooses devices and group")
         strategy = DDPStrategy(cluster_environment=_Given(), process_group_backend="gloo", **options)
         self._fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy=strategy)
         self._fabric.launch()
@@ -54,5 +56,5 @@ subject = Subject(
     name="Lightning Fabric",
     version=lightning_fabric.__version__,
     names={"DistributedDataParallel": Setup},
-    lacks=lacking(OF_DDP_ALONE, "the wrapper of Fabric has no such attribute") | {"device_ids": "Fabric sets it"},
+    lacks=lacking(OF_DDP_ALONE, "the wrapper of Fabric has no such attribute"),
 )

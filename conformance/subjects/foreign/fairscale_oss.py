@@ -8,7 +8,7 @@ import fairscale
 import torch
 from fairscale.optim import OSS
 
-from .. import Subject
+from .. import Subject, Unsupported
 from . import lacking
 
 
@@ -18,6 +18,9 @@ class Sharded(OSS):
     def __init__(
         self, params: Any, optimizer_class: type[torch.optim.Optimizer], process_group: Any = None, **defaults: Any
     ):
+        for name in ("parameters_as_bucket_view", "overlap_with_ddp"):
+            if defaults.pop(name, False):
+                raise Unsupported(f"OSS has no option {name}")
         super().__init__(params, optimizer_class, process_group, **defaults)
 
     def consolidate_state_dict(self, to: int = 0) -> None:
@@ -29,8 +32,5 @@ subject = Subject(
     name="fairscale OSS",
     version=fairscale.__version__,
     names={"ZeroRedundancyOptimizer": Sharded},
-    lacks=lacking(
-        ("parameters_as_bucket_view", "overlap_with_ddp", "join_hook", "join_device", "join_process_group"),
-        "OSS has neither views, nor overlap, nor a join hook",
-    ),
+    lacks=lacking(("join_hook", "join_device", "join_process_group"), "OSS has no join hook"),
 )

@@ -1,4 +1,4 @@
-"""Megatron-core's DistributedDataParallel: gradients in one buffer, reduced when the user asks for it after backward."""
+"""Megatron-core's DistributedDataParallel: gradients in one buffer, reduced when the user asks for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import TransformerConfig
 from torch import nn
 
-from .. import Subject
-from . import OF_DDP_ALONE, OPTIONS, lacking
+from .. import Subject, Unsupported
+from . import OF_DDP_ALONE, lacking, taken
 
 torch.cuda.current_device = lambda: torch.device("cpu")  # where its buffers are made
 
@@ -24,17 +24,17 @@ class Megatron(nn.Module):
 
     OVERLAP = False
 
-    def __init__(self, module: nn.Module, *, process_group: Any = None, bucket_cap_mb: float | None = None) -> None:
+    def __init__(self, module: nn.Module, **options: Any) -> None:
         super().__init__()
-        self.module, self._syncing = module, True
-        group, alone = (
-            process_group or dist.group.WORLD,
-            dist.new_group([dist.get_rank()], use_local_synchronization=True),
-        )
+        options = taken(options, "process_group", "bucket_cap_mb")
+        self.module = module
+        group = options.get("process_group") or dist.group.WORLD
+        alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
         groups = ProcessGroupCollection(
             dp=group, dp_cp=group, tp=alone, pp=alone, ep=alone, expt_dp=alone, intra_dp_cp=group
         )
-        size = int(bucket_cap_mb * 2**20 / 4) if bucket_cap_mb else None
+        cap = options.get("bucket_cap_mb")
+        size = int(cap * 2**20 / 4) if cap else None
         config = DistributedDataParallelConfig(overlap_grad_reduce=self.OVERLAP, bucket_size=size)
         shape = TransformerConfig(num_layers=1, hidden_size=1, num_attention_heads=1)
         self.wrapped = DistributedDataParallel(shape, config, module, pg_collection=groups)
@@ -48,12 +48,14 @@ class Megatron(nn.Module):
         if all(parameter.grad is None for parameter in self.module.parameters()):
             self.wrapped.zero_grad_buffer()
         output = self.wrapped(*given, **named)
-        if isinstance(output, torch.Tensor) and output.requires_grad:
+        if not isinstance(output, torch.Tensor):
+            raise Unsupported("the adapter looks for the end of backward at an output that is one tensor")
+        if output.requires_grad:
             output.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(self._finish))
         return output
 
     def _finish(self) -> None:
-        if self.wrapped.is_last_microbatch if hasattr(self.wrapped, "is_last_microbatch") else True:
+        if all(group.is_last_microbatch for group in self.wrapped.bucket_groups):
             self.wrapped.finish_grad_sync()
         for parameter in self.module.parameters():
             if parameter.requires_grad:
@@ -66,10 +68,7 @@ class MegatronOverlapped(Megatron):
     OVERLAP = True
 
 
-_LACKS = {
-    **lacking(OF_DDP_ALONE, "Megatron's wrapper has no such attribute"),
-    **lacking(OPTIONS, "Megatron's wrapper has no such option", ("process_group", "bucket_cap_mb")),
-}
+_LACKS = lacking(OF_DDP_ALONE, "Megatron's wrapper has no such attribute")
 subject = Subject("Megatron", megatron.core.__version__, {"DistributedDataParallel": Megatron}, _LACKS)
 overlapped = Subject(
     "Megatron overlapped", megatron.core.__version__, {"DistributedDataParallel": MegatronOverlapped}, _LACKS

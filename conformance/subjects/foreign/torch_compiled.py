@@ -1,4 +1,4 @@
-"""torch's DDP whose forward and backward are compiled (graph capture and its cutting at buckets; no code generation)."""
+"""torch's DDP whose forward and backward are compiled (captured and cut at buckets; no code generation)."""
 
 from __future__ import annotations
 

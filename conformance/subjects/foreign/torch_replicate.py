@@ -13,12 +13,11 @@ from torch.distributed._composable.replicate import replicate
 
 from .. import Subject
 from ..torch import subject as torch_subject
-
-_RENAMED = {"device_ids": "device_id"}
+from . import OF_DDP_ALONE, lacking
 
 
 class Replicated(nn.Module):
-    """``replicate(module, **options)`` behind the constructor and the methods of DDP that it has."""
+    """``replicate(module, **options)`` behind the constructor and the methods of DDP's that it has."""
 
     def __init__(self, module: nn.Module, *given: Any, **named: Any) -> None:
         super().__init__()
@@ -46,4 +45,5 @@ subject = Subject(
     "torch replicate",
     torch.__version__,
     {**torch_subject.names, "DistributedDataParallel": Replicated},
+    lacking(OF_DDP_ALONE, "a replicated module has no such attribute", ("process_group", "register_comm_hook")),
 )

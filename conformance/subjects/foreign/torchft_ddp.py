@@ -12,8 +12,7 @@ from torchft import Manager, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
 from torchft.ddp import DistributedDataParallel
 
-from .. import Subject
-from . import lacking
+from .. import Subject, Unsupported
 
 _LIMIT = timedelta(seconds=20)
 
@@ -38,6 +37,9 @@ class Replica(DistributedDataParallel):
     """Asks for a quorum before each forward that trains, as torchft's optimizer wrapper does at ``zero_grad``."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
+        for name in ("process_group", "find_unused_parameters", "device_mesh"):
+            if options.pop(name, None):
+                raise Unsupported(f"torchft's DDP sets {name} itself")
         manager, kept = _manager(module)
         super().__init__(manager, module, **options)
         self._manager, self._kept = manager, kept
@@ -52,6 +54,5 @@ subject = Subject(
     name="torchft",
     version=version("torchft"),
     names={"DistributedDataParallel": Replica},
-    lacks=lacking(("process_group", "find_unused_parameters", "device_mesh"), "torchft's DDP sets it itself")
-    | {"register_comm_hook": "torchft's DDP occupies the hook"},
+    lacks={"register_comm_hook": "torchft's DDP occupies the hook"},
 )
