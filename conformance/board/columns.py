@@ -45,6 +45,8 @@ def load(path: Path = HERE / "columns.toml") -> tuple[Column, ...]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))["column"]
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"{path} cannot be read as a list of columns: {error}") from error
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise BadInput(f"{path}: columns are written as [[column]] tables")
     made = tuple(_read(table, f"{path}: column {number}") for number, table in enumerate(tables, 1))
     if len({column.name for column in made}) < len(made):
         raise BadInput(f"{path}: two columns have one name")
