@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch import nn
+
 from .. import Unsupported
 
 #: What DDP's wrapper has beside forward, module and no_sync, and other wrappers have not.
@@ -29,6 +31,22 @@ OF_DDP: Mapping[str, Any] = {
     "param_to_hook_all_reduce": None, "mixed_precision": None, "device_mesh": None,
     "skip_all_reduce_unused_params": False,
 }  # fmt: skip
+
+
+class Wrapper(nn.Module):
+    """A wrapper whose parameters have the names that they have in DDP: the implementation's own stands beside it."""
+
+    def __init__(self, module: nn.Module, wrapped: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.__dict__["wrapped"] = wrapped
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return self.wrapped(*given, **named)
+
+    def train(self, mode: bool = True) -> Any:
+        self.wrapped.train(mode)
+        return super().train(mode)
 
 
 def lacking(names: Iterable[str], reason: str, but: Iterable[str] = ()) -> dict[str, str]:

@@ -13,7 +13,7 @@ from lightning_fabric.strategies import DDPStrategy
 from torch import nn
 
 from .. import Subject, Unsupported
-from . import OF_DDP_ALONE, lacking
+from . import OF_DDP_ALONE, Wrapper, lacking
 
 
 class _Given(LightningEnvironment):
@@ -31,21 +31,17 @@ class _Given(LightningEnvironment):
         return dist.get_rank()
 
 
-class Setup(nn.Module):
+class Setup(Wrapper):
     """A model that was set up, and ``no_backward_sync`` under DDP's name."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        super().__init__()
         if options.get("device_ids") or options.get("process_group"):
             raise Unsupported("Fabric chooses devices and group")
         strategy = DDPStrategy(cluster_environment=_Given(), process_group_backend="gloo", **options)
-        self._fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy=strategy)
-        self._fabric.launch()
-        self.wrapped = self._fabric.setup(module)
-        self.module = module
-
-    def forward(self, *given: Any, **named: Any) -> Any:
-        return self.wrapped(*given, **named)
+        fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy=strategy)
+        fabric.launch()
+        super().__init__(module, fabric.setup(module))
+        self._fabric = fabric
 
     def no_sync(self) -> AbstractContextManager[None]:
         """As DDP's."""

@@ -14,20 +14,18 @@ from megatron.core.transformer import TransformerConfig
 from torch import nn
 
 from .. import Subject, Unsupported
-from . import OF_DDP_ALONE, lacking, taken
+from . import OF_DDP_ALONE, Wrapper, lacking, taken
 
 torch.cuda.current_device = lambda: torch.device("cpu")  # where its buffers are made
 
 
-class Megatron(nn.Module):
+class Megatron(Wrapper):
     """What a Megatron training step does around forward and backward, done by forward and at the end of backward."""
 
     OVERLAP = False
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        super().__init__()
         options = taken(options, "process_group", "bucket_cap_mb")
-        self.module = module
         group = options.get("process_group") or dist.group.WORLD
         alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
         groups = ProcessGroupCollection(
@@ -37,7 +35,7 @@ class Megatron(nn.Module):
         size = int(cap * 2**20 / 4) if cap else None
         config = DistributedDataParallelConfig(overlap_grad_reduce=self.OVERLAP, bucket_size=size)
         shape = TransformerConfig(num_layers=1, hidden_size=1, num_attention_heads=1)
-        self.wrapped = DistributedDataParallel(shape, config, module, pg_collection=groups)
+        super().__init__(module, DistributedDataParallel(shape, config, module, pg_collection=groups))
         self.wrapped.broadcast_params()
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -47,7 +45,7 @@ class Megatron(nn.Module):
     def forward(self, *given: Any, **named: Any) -> Any:
         if all(parameter.grad is None for parameter in self.module.parameters()):
             self.wrapped.zero_grad_buffer()
-        output = self.wrapped(*given, **named)
+        output = super().forward(*given, **named)
         if not isinstance(output, torch.Tensor):
             raise Unsupported("the adapter looks for the end of backward at an output that is one tensor")
         if output.requires_grad:
