@@ -61,6 +61,7 @@ help:
 	@echo "make dashboard     the page of a history that there is already   HISTORY=$(HISTORY) OUT=$(PAGE_OUT)"
 	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
 	@echo "make gpu           what is proved on this machine's GPUs, and what is not; goes on where it stopped   MINUTES=$(MINUTES)"
+	@echo "make board         judge implementations from elsewhere, too; a page on who keeps what   COLUMNS=torch,megatron"
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
@@ -108,6 +109,9 @@ perf-list: $(READY)
 
 rounding: $(READY)
 	ROUNDING=all $(RUN) -m pytest perf/tests/test_rounding.py $(ARGS)
+
+board: $(READY)
+	$(RUN) -m conformance board --columns '$(or $(COLUMNS),*)' --jobs '$(JOBS)' --out out/board $(ARGS)
 
 defects: $(READY)
 	$(RUN) -m conformance defects --select '$(or $(SELECT),*)' --jobs '$(JOBS)' $(ARGS)

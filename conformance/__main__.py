@@ -21,7 +21,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    words = "run | clauses | show | page | compare | defects | repro | hosts | gpu"
+    words = "run | clauses | show | page | compare | defects | repro | hosts | board | gpu"
     commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -38,6 +38,10 @@ def parser() -> argparse.ArgumentParser:
     _pages(commands)
     _hosts(commands.add_parser("hosts", help="run a script on hosts of this machine, over a network of a chosen rate"))
     _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
+    board = commands.add_parser("board", help="judge implementations from elsewhere, too, and write one page on all")
+    board.add_argument("--columns", default="*", metavar="NAMES", help="e.g. torch,megatron (default: all)")
+    board.add_argument("--jobs", default="2", metavar="N", help="checks at once (default: %(default)s)")
+    board.add_argument("--out", default="out/board", metavar="FOLDER", help="of everything (default: %(default)s)")
     _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
 
@@ -125,6 +129,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.hosts import hosts as command
         case "defects":
             from .commands.defects import defects as command
+        case "board":
+            from .commands.board import board as command
         case "gpu":
             from .commands.gpu import gpu as command
         case _:

@@ -16,6 +16,7 @@ from ..deviations import Deviation, excuse
 from ..deviations.stale import Scope, next_case, stale
 from ..ranks import Cluster
 from ..results import Case, Outcome, Result
+from ..subjects import module_of
 from .judgement import Judgement
 from .parallel import Turns
 from .request import Asked
@@ -130,7 +131,8 @@ class SuiteRun:
 
     def prepare(self, modules: Sequence[str]) -> None:
         """Before the first check: start loading what the ranks will need, in the background."""
-        self._preload = tuple(modules)
+        subjects = {module_of(subject) for subject in self.asked.subjects.values()}
+        self._preload = (*modules, *sorted(subjects))
         self._cluster().load()
 
     def expects(self, case: Case, check: Check, verdict: Verdict) -> bool:

@@ -52,6 +52,8 @@ def judge(error: BaseException | None, last_run: Run | None = None, sides: Sides
     ``sides`` tell whose an error is that is no assertion; without them it is the suite's.
     """
     outcome = Outcome.FAILED
+    if error is not None and sides and sides.subject:
+        error = sides.subject.excuse(error) or error
     match error:
         case None:
             return Verdict(Outcome.PASSED)

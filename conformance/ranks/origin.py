@@ -130,9 +130,11 @@ def _module_of(value: Any) -> str:
 
 def _places(name: str) -> list[str]:
     """Where the code of a subject's module lies: its whole package; of torch the folder, for the rest is library."""
+    own = sys.modules.get(name)
+    if name.startswith("conformance.subjects.foreign."):
+        return [str(getattr(own, "__file__", None))]
     if name.partition(".")[0] in ("", "builtins", "conformance"):
         return []
-    own = sys.modules.get(name)
     if name.partition(".")[0] == "torch":
         file = getattr(own, "__file__", None)
         return [str(Path(file).parent)] if file and name != "torch" and not name.startswith("torch._C") else []

@@ -135,6 +135,7 @@ def _exit(code: Any) -> None:
 
 
 def _raised(error: BaseException, sides: Sides) -> Raised:
+    error = (sides.subject and sides.subject.excuse(error)) or error
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
     try:
         text = str(error)

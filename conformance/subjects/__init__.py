@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_KEYWORD = re.compile(r"(?:unexpected|multiple values for) keyword argument '(\w+)'")  # as Python says it
 
-class Unsupported(Exception):
-    """The subject declares that it lacks a feature. Ends a check as *unsupported*, never as passed."""
+
+class Unsupported(BaseException):
+    """The subject declares that it lacks a feature. Ends a check as *unsupported*, never as passed.
+
+    No ``Exception``: a check that expects an error must not take it for one.
+    """
 
 
 class SubjectError(ValueError):
@@ -23,7 +29,8 @@ class Subject:
 
     ``names`` maps torch's public names (``Join``, ``DistributedDataParallel`` …) to this implementation's objects; they
     are read as attributes: ``subject.Join``. Reading a name that the subject does not provide raises ``Unsupported``
-    with the reason from ``lacks`` where one is given. ``lacks`` may also hold free-form feature names (for example
+    with the reason from ``lacks`` where one is given. ``lacks`` may also hold the names of methods, attributes and
+    keywords that the provided classes do not have (see ``excuse``), and free-form feature names (for example
     ``"overlap on gloo"``) that checks ask for with ``subject.require``.
     """
 
@@ -52,6 +59,18 @@ class Subject:
         if feature in self.lacks:
             raise Unsupported(f"{self.name} lacks {feature}: {self.lacks[feature]}")
 
+    def excuse(self, error: BaseException) -> Unsupported | None:
+        """What a check that raised ``error`` ends with instead: it asked for something that is declared to be lacking.
+
+        An attribute or a method that is not there, or a keyword that is not taken; ``None`` for everything else.
+        """
+        name = ""
+        if isinstance(error, AttributeError):
+            name = error.name or ""
+        elif isinstance(error, TypeError) and (found := _KEYWORD.search(str(error))):
+            name = found[1]
+        return Unsupported(f"{self.name} lacks {name}: {self.lacks[name]}") if name in self.lacks else None
+
 
 _BUILT_IN = {"impl": "conformance.subjects.impl:subject", "torch": "conformance.subjects.torch:subject"}
 
@@ -61,10 +80,14 @@ def is_built_in(spec: str) -> bool:
     return spec in _BUILT_IN
 
 
+def module_of(spec: str) -> str:
+    """The module that a subject is in; loading it loads the implementation."""
+    return _BUILT_IN.get(spec, spec).partition(":")[0]
+
+
 def resolve(spec: str) -> Subject:
     """The subject called ``spec``: ``impl``, ``torch`` or anybody's ``package.module:attribute``."""
-    target = _BUILT_IN.get(spec, spec)
-    module_name, colon, attribute = target.partition(":")
+    module_name, colon, attribute = _BUILT_IN.get(spec, spec).partition(":")
     if not colon or not module_name or not attribute:
         known = ", ".join(sorted(_BUILT_IN))
         raise SubjectError(f"unknown subject {spec!r}: use one of {known}, or package.module:attribute")

@@ -1,0 +1,80 @@
+"""The board's page and feed: how each column stands, area by area, with links to the page of each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..clauses import Catalogue, load
+from ..engine.judgement import Standing
+from ..pages.record_book import RECORD, Book, Source
+from ..pages.render import fill
+from ..pages.write import put, write
+from .columns import Column
+
+BY_DESIGN = "by design: "  # how the reason of a deviation begins that the implementation documents
+COUNTED = ("kept", "broken", "by design", "unsupported", "suite error", "not run")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A column with its answer, and what is wrong with the answer."""
+
+    column: Column
+    source: Source | None
+    trouble: str = ""
+
+    @property
+    def version(self) -> str:
+        return str(next(iter(self.source.header["subjects"]))["version"]) if self.source else ""
+
+    @property
+    def day(self) -> str:
+        return str(self.source.header["time"])[:10] if self.source else ""
+
+    def answers(self) -> dict[str, str]:
+        """How it stands on each clause, in one of the words that are counted."""
+        if self.source is None:
+            return {}
+        book = Book([self.source])
+        (only,) = book.columns
+        return {clause: self._word(book, clause, how) for clause, how in book.standings(only).items()}
+
+    def _word(self, book: Book, clause: str, how: Standing) -> str:
+        if how is Standing.LISTED:
+            reasons = {each.result.deviation for each in book.of(clause, book.columns[0]) if each.result.listed}
+            return "by design" if all(reason.startswith(BY_DESIGN) for reason in reasons) else "broken"
+        return "broken" if how is Standing.UNLISTED else str(how)
+
+
+def publish(judged: Sequence[Judged], out: Path) -> list[Path]:
+    """Write the page, the feed, and the matrix of all clauses; each column's own page stands in its folder."""
+    catalogue = load()
+    table = [_row(each, catalogue) for each in judged]
+    put(out / "board.json", json.dumps({"columns": table}, indent=1) + "\n")
+    put(out / "index.html", fill("board.html.j2", columns=table, counted=COUNTED[:4], areas=catalogue.areas))
+    records = [out / each.column.name / RECORD for each in judged if each.source]
+    matrix, _ = write(records, out / "matrix") if records else ([], ())
+    return [out / "index.html", out / "board.json", *matrix[:1]]
+
+
+def _row(judged: Judged, catalogue: Catalogue) -> dict[str, Any]:
+    answers, column = judged.answers(), judged.column
+    areas = {
+        area.letter: Counter(answers[clause.id] for clause in area.clauses if clause.id in answers)
+        for area in catalogue.areas
+    }
+    return {
+        "name": column.name, "about": column.about, "home": column.home, "version": judged.version,
+        "judged": judged.day,
+        "trouble": judged.trouble, "counts": _counts(Counter(answers.values())),
+        "areas": {letter: _counts(counter) for letter, counter in areas.items()}, "clauses": answers,
+    }  # fmt: skip
+
+
+def _counts(counter: Counter[str]) -> dict[str, int]:
+    return {word: counter[word] for word in COUNTED}

@@ -1,0 +1,58 @@
+"""torchft's DistributedDataParallel under its real manager: every rank a replica, a lighthouse beside rank 0."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torchft import Manager, ProcessGroupGloo
+from torchft.coordination import LighthouseServer
+from torchft.ddp import DistributedDataParallel
+
+from .. import Subject, Unsupported
+
+_LIMIT = timedelta(seconds=20)
+
+
+def _manager(module: nn.Module) -> tuple[Manager, Any]:
+    """A manager for this rank; what has to live as long as it does comes with it."""
+    lighthouse = None
+    if dist.get_rank() == 0:
+        lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=dist.get_world_size(), join_timeout_ms=100)
+    address = [lighthouse.address() if lighthouse else ""]
+    dist.broadcast_object_list(address, 0)
+    store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
+    manager = Manager(
+        ProcessGroupGloo(timeout=_LIMIT), module.load_state_dict, module.state_dict, dist.get_world_size(),
+        use_async_quorum=False, timeout=_LIMIT, quorum_timeout=_LIMIT, rank=0, world_size=1, store_addr="127.0.0.1",
+        store_port=store.port, lighthouse_addr=address[0], replica_id=f"replica{dist.get_rank()}", hostname="127.0.0.1",
+    )  # fmt: skip
+    return manager, (lighthouse, store)
+
+
+class Replica(DistributedDataParallel):
+    """Asks for a quorum before each forward that trains, as torchft's optimizer wrapper does at ``zero_grad``."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        for name in ("process_group", "find_unused_parameters", "device_mesh"):
+            if options.pop(name, None):
+                raise Unsupported(f"torchft's DDP sets {name} itself")
+        manager, kept = _manager(module)
+        super().__init__(manager, module, **options)
+        self._manager, self._kept = manager, kept
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if self.training:
+            self._manager.start_quorum()
+        return super().forward(*given, **named)
+
+
+subject = Subject(
+    name="torchft",
+    version=version("torchft"),
+    names={"DistributedDataParallel": Replica},
+    lacks={"register_comm_hook": "torchft's DDP occupies the hook"},
+)

@@ -1,0 +1,145 @@
+"""The board: its list, its environments, which answers are made anew, and what the page says of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.bad_input import BadInput
+from conformance.board import columns, environment, judge, page
+from conformance.board.columns import Column, choose, load
+from conformance.deviations import load as read_deviations
+from conformance.pages.record_book import RECORD
+from conformance.subjects import Subject, Unsupported, module_of
+from conformance.subjects.foreign import taken
+
+from .made_records import lay, row
+
+ADAPTERS = Path(columns.__file__).parents[1] / "subjects" / "foreign"
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.mark.parametrize("column", load(), ids=lambda column: column.name)
+def test_every_column_has_a_short_adapter_and_exact_releases(column):
+    if column.subject not in ("impl", "torch"):
+        adapter = ADAPTERS / f"{module_of(column.subject).rpartition('.')[2]}.py"
+        assert len(adapter.read_text().splitlines()) <= 85
+    assert all("==" in release for release in column.requires)
+    if column.designs:
+        listed = read_deviations(column.designs).deviations
+        assert all(each.reason.startswith(page.BY_DESIGN) and each.link for each in listed)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("column = 3", "written as"),
+        ('[[column]]\nname = "a"\nsubject = "impl"', "about is missing"),
+        ('[[column]]\nname = "../a"\nsubject = "impl"\nabout = "x"', "no folder's"),
+        ('[[column]]\nname = "a"\nsubject = "impl"\nabout = "x"\nhue = 3', "unknown key 'hue'"),
+        ('[[column]]\nname = "a"\nsubject = "impl"\nabout = "x"\n' * 2, "two columns have one name"),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_refused_by_name(tmp_path, text, words):
+    path = tmp_path / "columns.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=words):
+        load(path)
+
+
+def test_an_unknown_column_is_refused_with_those_that_there_are(capsys):
+    assert main(["board", "--columns", "torhc"]) == 2
+    assert "there is no column 'torhc'; there are impl, torch" in capsys.readouterr().err
+    assert [column.name for column in choose("torch, impl")] == ["torch", "impl"]
+
+
+def test_what_a_subject_declares_to_lack_ends_a_check_as_unsupported():
+    subject = Subject("mine", "1", {}, {"join_hook": "we have none", "device_mesh": "no meshes"})
+    missing = AttributeError("no join_hook", name="join_hook", obj=None)
+    refused = TypeError("Mine.__init__() got an unexpected keyword argument 'device_mesh'")
+    assert "mine lacks join_hook: we have none" in str(subject.excuse(missing))
+    assert "no meshes" in str(subject.excuse(refused))
+    assert subject.excuse(TypeError("got an unexpected keyword argument 'other'")) is None
+    assert subject.excuse(ValueError("join_hook")) is None
+
+
+def test_an_option_that_an_adapter_cannot_take_is_no_answer_and_a_default_is_nothing():
+    assert taken({"bucket_cap_mb": 3, "static_graph": False}, "bucket_cap_mb") == {"bucket_cap_mb": 3}
+    with pytest.raises(Unsupported, match="static_graph"):
+        taken({"static_graph": True}, "bucket_cap_mb")
+    assert not issubclass(Unsupported, Exception)  # no check takes it for an error that it expects
+
+
+class Suite:
+    """Stands for the suite in a column's environment: writes a record, and counts."""
+
+    def __init__(self, status=0, rows=None):
+        self.status, self.runs = status, 0
+        self.rows = rows or [row("JOIN-001")]
+
+    def __call__(self, column, python, folder, jobs):
+        self.runs += 1
+        if self.status == 0:
+            lay(folder / RECORD, self.rows)
+        return self.status
+
+
+def test_a_column_is_judged_again_only_when_something_changed(tmp_path, monkeypatch):
+    suite = Suite()
+    monkeypatch.setattr(judge, "_run", suite)
+    column = Column("torch", "torch", "about")
+    for _ in range(2):
+        source, trouble = judge.judge(column, tmp_path / "torch", 1)
+        assert source is not None
+        assert not trouble
+    assert suite.runs == 1
+    judge.judge(Column("torch", "torch", "about", select="JOIN-*"), tmp_path / "torch", 1)
+    assert suite.runs == 2
+
+
+def test_a_column_that_cannot_be_installed_keeps_its_last_answer_and_says_so(tmp_path, monkeypatch):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    lay(folder / RECORD, [row("JOIN-001")])
+
+    def fails(column, folder):
+        raise environment.NotInstalled("ERROR: no such release")
+
+    monkeypatch.setattr(judge, "ensure", fails)
+    source, trouble = judge.judge(Column("a", "impl", "about", requires=("a==1",)), folder, 1)
+    assert source is not None
+    assert trouble == "could not be installed: ERROR: no such release"
+
+
+def test_a_run_that_fails_is_not_taken_for_an_answer(tmp_path, monkeypatch):
+    suite = Suite(status=2)
+    monkeypatch.setattr(judge, "_run", suite)
+    for _ in range(2):
+        source, trouble = judge.judge(Column("a", "torch", "about"), tmp_path / "a", 1)
+        assert source is None
+        assert "ended with status 2" in trouble
+    assert suite.runs == 2
+
+
+def test_the_page_counts_what_is_documented_apart_and_escapes_everything(tmp_path):
+    designed = row("JOIN-002", "failed", deviation=page.BY_DESIGN + "it says so", witness="x")
+    rows = [row("JOIN-001"), designed, row("ZERO-001", "failed", witness=HOSTILE), row("ZERO-002", "unsupported")]
+    (tmp_path / "a").mkdir()
+    source = judge.read_source(lay(tmp_path / "a" / RECORD, rows))
+    shown = page.Judged(Column("a", "torch", HOSTILE, home="https://example.org"), source)
+    assert shown.answers() == {
+        "JOIN-001": "kept", "JOIN-002": "by design", "ZERO-001": "broken", "ZERO-002": "unsupported"
+    }  # fmt: skip
+    missing = page.Judged(Column("b", "torch", "about"), None, "could not be installed: x")
+    page.publish([shown, missing], tmp_path)
+    text = (tmp_path / "index.html").read_text()
+    assert HOSTILE not in text
+    assert "could not be installed: x" in text
+    assert 'href="a/index.html"' in text
+    feed = json.loads((tmp_path / "board.json").read_text())["columns"]
+    assert feed[0]["counts"] == {
+        "kept": 1, "broken": 1, "by design": 1, "unsupported": 1, "suite error": 0, "not run": 0
+    }  # fmt: skip
+    assert feed[1]["clauses"] == {}
+    assert (tmp_path / "matrix" / "index.html").is_file()
