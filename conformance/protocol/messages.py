@@ -63,6 +63,7 @@ class Network:
         self.unwaited: list[set[int]] = [set() for _ in range(size)]
         self.store: dict[str, bytes] = {}
         self._version = 0
+        self._key: tuple[int, Hashable] = (-1, None)  # of the store, at a version
         #: how many collectives can still complete, once a rank has died
         self.reach: float = math.inf
         self.simulation: Simulation  # set by whoever makes it
@@ -71,7 +72,9 @@ class Network:
 
     def key(self) -> Hashable:
         """What lies in the store, and how far the group reaches."""
-        return (tuple(sorted(self.store.items())), self.reach)
+        if self._key[0] != self._version:
+            self._key = self._version, tuple(sorted(self.store.items()))
+        return self._key[1], self.reach
 
     def version(self) -> int:
         """Changes with each word in the store."""
@@ -133,6 +136,12 @@ class Network:
         if self.store.get(key) != value:
             self.store[key] = value
             self._version += 1
+
+    def erase(self, key: str) -> bool:
+        """Take a word out of the store; whether it was there."""
+        there = self.store.pop(key, None) is not None
+        self._version += there
+        return there
 
 
 class SimulatedWork(dist.Work):
@@ -221,7 +230,7 @@ class SimulatedStore(dist.Store):
         self._network = network
 
     def set(self, key: str, value: bytes) -> None:
-        self._step(f"set {key}")
+        self._step(f"set {key}", key, writes=True)
         self._network.write(key, value)
 
     def get(self, key: str) -> bytes:
@@ -231,7 +240,7 @@ class SimulatedStore(dist.Store):
         return word
 
     def add(self, key: str, amount: int) -> int:
-        self._step(f"add {key}")
+        self._step(f"add {key}", key, writes=True)
         total = int(self._network.store.get(key, b"0")) + amount
         self._network.write(key, str(total).encode())
         self._network.simulation.saw(total)
@@ -245,19 +254,20 @@ class SimulatedStore(dist.Store):
 
     def wait(self, keys: list[str], limit: timedelta | None = None) -> None:
         seconds = 300.0 if limit is None else limit.total_seconds()
-        step = Step("store", f"wait for words {' '.join(keys)}", lambda: self._all_there(keys), limit_s=seconds)
+        what, words = f"wait for words {' '.join(keys)}", frozenset(keys)
+        step = Step("store", what, lambda: self._all_there(keys), limit_s=seconds, words=words)
         if self._network.simulation.step(step) != GO:
             raise RuntimeError("wait timeout: the words did not come")
 
     def deleteKey(self, key: str) -> bool:
-        self._step(f"delete {key}")
-        return self._network.store.pop(key, None) is not None
+        self._step(f"delete {key}", key, writes=True)
+        return self._network.erase(key)
 
     def _all_there(self, keys: Sequence[str]) -> bool:
         return all(key in self._network.store for key in keys)
 
-    def _step(self, what: str, *read: str) -> None:
-        self._network.simulation.step(Step("store", what))
+    def _step(self, what: str, *words: str, writes: bool = False) -> None:
+        self._network.simulation.step(Step("store", what, words=frozenset(words), writes=writes))
         looked = scheduling.current().looked
-        if looked is not None:
-            looked.update({key: self._network.word(key) for key in read})
+        if looked is not None and not writes:
+            looked.update({key: self._network.word(key) for key in words})

@@ -62,7 +62,7 @@ class Counting:
                 handle.wait()
                 (active,) = handle.get_future().wait()
                 self.log.append(("active", (float(active),)))
-            self.log.append((f"sum {place}", (_summed(number),)))
+            self.log.append((f"sum {place}", (_summed(number, place),)))
 
     def state(self) -> list[Note]:
         return []
@@ -72,10 +72,10 @@ class Counting:
 
         class Hook(self._subject.JoinHook):  # type: ignore[name-defined]
             def main_hook(self) -> None:
-                _summed(0.0)
+                _summed(0.0, place)
 
             def post_hook(self, is_last_joiner: bool) -> None:
-                log.append((f"last {place}", (float(is_last_joiner), _summed(1.0))))
+                log.append((f"last {place}", (float(is_last_joiner), _summed(1.0, place))))
 
         class Sums(self._subject.Joinable):  # type: ignore[name-defined]
             def __init__(self) -> None:
@@ -90,11 +90,12 @@ class Counting:
         return Sums()
 
 
-def _summed(number: float) -> float:
-    tensor = torch.tensor([number], dtype=torch.float64)
+def _summed(number: float, place: int) -> float:
+    """The sum over the ranks; each joinable's message has a length of its own, so that none passes for another's."""
+    tensor = torch.full((3 + place,), number, dtype=torch.float64)
     group: Any = dist.group.WORLD
     group.allreduce([tensor], dist.AllreduceOptions()).wait()
-    return float(tensor)
+    return float(tensor[-1])
 
 
 # ------------------------------------------------------------------------------------------------------------- models
@@ -169,12 +170,17 @@ class Training:
                     model.train()
         with self.models[0].no_sync() if kind == "accumulate" else nullcontext():
             outputs = [model(number, used) for model in self.models]
+            self._note_buffers(iteration)
             if kind != "skip":
                 sum(outputs).sum().backward()  # type: ignore[union-attr]
         if kind not in ("skip", "accumulate"):
             self._step(iteration)
         if self._counting is not None:
             self._counting.iterate(iteration, number)
+
+    def _note_buffers(self, iteration: int) -> None:
+        for place, model in enumerate(self.models if self.shape.buffer else ()):
+            self.log.append((f"buffer {place}.{iteration}", (float(model.module.seen),)))
 
     def _clear(self) -> None:
         for model in self.models:
@@ -255,6 +261,9 @@ class _Replicas:
             self.buffers = [self.buffers[active[-1]]] * len(self._inputs)
         for rank in active:
             self.buffers[rank] += given(rank, iteration)
+            if self._shape.buffer:
+                seen = [(f"buffer {model}.{iteration}", (self.buffers[rank],)) for model in range(self._shape.models)]
+                self.logs[rank] += seen
 
     def _reduce(self, iteration: int, active: Sequence[int]) -> None:
         divisor = len(self._inputs) if self._by_all else len(active)

@@ -50,6 +50,9 @@ class Step:
     sliced: bool = False
     #: seconds until it gives up, where it waits with a limit
     limit_s: float | None = None
+    #: the words in the store that it reads or, if it is said, writes
+    words: frozenset[str] = frozenset()
+    writes: bool = False
 
 
 class Chooser(Protocol):
