@@ -81,7 +81,7 @@ def _drawn(configurations: list[Configuration]) -> list[Configuration]:
 
 #: schedules that between them hold every kind of difference between ranks
 _TELLING = frozenset({
-    (0, 1), (1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (0, 2, 1), (1, 1, 2), (1, 2, 3), (3, 2, 1), (2, 3, 1)
+    (0, 1), (1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (0, 2, 1), (1, 1, 2), (1, 2, 3), (3, 2, 1), (2, 3, 1), (2, 3, 3)
 })  # fmt: skip
 _TELLING_WITH_FAILURES = frozenset({(1, 2), (2, 1)})
 #: programs of which one is explored with failures, for their failures differ little

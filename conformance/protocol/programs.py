@@ -188,9 +188,7 @@ class Training:
 
     def _step(self, iteration: int) -> None:
         for place, model in enumerate(self.models):
-            gradients = [weight.grad for weight in model.module.weights]
-            told = tuple(float("nan") if each is None else float(each) for each in gradients)
-            self.log.append((f"gradients {place}.{iteration}", told))
+            self.log.append((f"gradients {place}.{iteration}", _gradients(model)))
         for optimizer in self._optimizers:
             optimizer.step()
 
@@ -198,9 +196,17 @@ class Training:
         found: list[Note] = []
         for place, model in enumerate(self.models):
             found.append((f"weights {place}", tuple(float(weight.detach()) for weight in model.module.weights)))
+            if not self.shape.zero:  # which makes use of a joined rank's
+                found.append((f"gradients {place}", _gradients(model)))
             if self.shape.buffer:
                 found.append((f"buffer {place}", (float(model.module.seen),)))
         return found + ([] if self._counting is None else self._counting.log)
+
+
+def _gradients(model: Any) -> tuple[float, ...]:
+    """Of each weight; NaN where there is none."""
+    gradients = [weight.grad for weight in model.module.weights]
+    return tuple(float("nan") if each is None else float(each) for each in gradients)
 
 
 def _optimizer(subject: Subject, module: nn.Module, zero: bool) -> Any:
@@ -246,11 +252,11 @@ class _Replicas:
 
     def _iterate(self, iteration: int, kind: str, active: Sequence[int]) -> None:
         self._see(iteration, active, synchronised=iteration == 0 or self._shape.kinds[iteration - 1] != "accumulate")
+        for rank in active if kind != "accumulated" else ():
+            self.local[rank] = [None] * self._shape.weights
         if kind == "skip":
             return
         for rank in active:
-            if kind != "accumulated":
-                self.local[rank] = [None] * self._shape.weights
             for place in range(self._shape.used(rank)):
                 self.local[rank][place] = (self.local[rank][place] or 0.0) + given(rank, iteration)
         if kind != "accumulate":
@@ -278,6 +284,10 @@ class _Replicas:
         self.weights = [w if m != m else w - m for w, m in zip(self.weights, means, strict=True)]
 
 
+def _told(gradients: Sequence[float | None]) -> tuple[float, ...]:
+    return tuple(float("nan") if each is None else each for each in gradients)
+
+
 def _trained(shape: Shape, inputs: Sequence[int], by_all: bool) -> list[tuple[list[Note], list[Note]]]:
     replicas = _Replicas(shape, inputs, by_all)
     replicas.run()
@@ -286,6 +296,8 @@ def _trained(shape: Shape, inputs: Sequence[int], by_all: bool) -> list[tuple[li
         state: list[Note] = []
         for model in range(shape.models):
             state.append((f"weights {model}", tuple(replicas.weights)))
+            if not shape.zero:
+                state.append((f"gradients {model}", _told(replicas.local[rank])))
             if shape.buffer:
                 state.append((f"buffer {model}", (replicas.buffers[rank],)))
         if shape.counting:

@@ -24,6 +24,7 @@ def test_every_program_trains_as_one_process_on_uneven_inputs(program):
         assert set(found.ends) == {"threw" if options.get("throws") else "trained"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["plain", "ddp"])
 def test_survivors_of_every_failure_finish_or_name_the_rank_that_failed(program):
     found = explored(program, (1, 0), fails=True)
@@ -33,6 +34,7 @@ def test_survivors_of_every_failure_finish_or_name_the_rank_that_failed(program)
     assert {"died: named by 1", "raised: named by 1", "trained"} <= set(found.ends)
 
 
+@pytest.mark.slow
 def test_the_reduced_search_comes_to_the_same_ends_as_every_order():
     reduced = explored("plain", (0, 1), fails=True)
     every = explored("plain", (0, 1), fails=True, reduced=False)
@@ -60,7 +62,8 @@ PLANTED = {
     "join/one_short_counts_as_last": ("plain", (0, 1), {}, "one process computes"),
     "join/exhausted_rank_tells_nobody": ("plain", (0, 1), {"throws": True}, "nobody can go on"),
     "ddp_join/always_divides_by_the_initial_size": ("ddp", (0, 1), {"divides_by_all": False}, "one process computes"),
-    "ddp_join/foretold_reduction_is_not_owed": ("ddp, a forward without backward", (1, 3), {}, "differs: rank"),
+    "ddp_join/foretold_reduction_is_not_owed": ("ddp, last without backward", (2, 3), {}, "differs: rank"),
+    "ddp_join/joined_rank_adds_what_the_buffer_holds": ("ddp", (2, 3, 3), {}, "one process computes"),
     "ddp_join/guessed_source_is_not_confirmed": ("ddp, two buckets and a buffer", (3, 2, 1), {}, "'buffer"),
     "ddp_join/final_model_is_that_of_the_highest_rank": ("ddp", (1, 0), {}, "'weights"),
 }
