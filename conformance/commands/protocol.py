@@ -58,7 +58,7 @@ def _asked(given: Namespace) -> list[Configuration]:
     dividing = [name for name in chosen if PROGRAMS[name].divides]
     found = everything(chosen, dividing, worlds)
     if given.inputs:
-        inputs = tuple(_count(part) for part in words(given.inputs, "number of inputs"))
+        inputs = tuple(_count(part.strip()) for part in given.inputs.split(","))
         found = [each for each in found if each.inputs == inputs]
     if not found:
         raise BadInput(f"nothing of what is explored has inputs {given.inputs}; give for example 1,2 or 0,1,3")

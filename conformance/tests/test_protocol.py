@@ -2,6 +2,7 @@
 
 import pytest
 
+from conformance.__main__ import main
 from conformance.defects import catalogue
 from conformance.protocol import driver
 from conformance.protocol.configurations import Configuration, everything, telling
@@ -85,6 +86,15 @@ def test_all_schedules_of_both_worlds_are_asked_for_with_and_without_failures():
         of_ddp = {each.inputs for each in asked if (each.program, each.fails, each.reduced) == ("ddp", fails, True)}
         assert len(of_ddp) == 4**2 + 4**3
     assert set(telling(asked)) <= set(asked)
+
+
+@pytest.mark.slow
+def test_the_command_explores_one_schedule_and_says_how_it_ended(capsys):
+    asked = ["protocol", "--program", "plain", "--inputs", "0,0", "--minutes", "5", "--jobs", "1"]
+    assert main(asked) == 0
+    assert "5 of 5 configurations" in capsys.readouterr().out
+    assert main(["protocol", "--inputs", "4,0"]) == 2
+    assert "inputs 4,0" in capsys.readouterr().err
 
 
 def test_the_table_counts_what_was_explored_of_what_was_asked():
