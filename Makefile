@@ -45,7 +45,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs test-quick conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -63,6 +63,7 @@ help:
 	@echo "make gpu           what is proved on this machine's GPUs, and what is not; goes on where it stopped   MINUTES=$(MINUTES)"
 	@echo "make board         judge implementations from elsewhere, too; a page on who keeps what   COLUMNS=torch,megatron"
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
+	@echo "make protocol      every order of steps and every failure of the join protocol, in one process   MINUTES=10 JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make rehearsal     every command of make gpu once on the CPU: some minutes"
@@ -115,6 +116,9 @@ board: $(READY)
 
 defects: $(READY)
 	$(RUN) -m conformance defects --select '$(or $(SELECT),*)' --jobs '$(JOBS)' $(ARGS)
+
+protocol: $(READY)
+	$(RUN) -m conformance protocol --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),10)' --jobs '$(JOBS)' $(ARGS)
 
 repros: $(READY)
 	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py $(ARGS)

@@ -21,7 +21,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    words = "run | clauses | show | page | compare | defects | repro | hosts | board | gpu"
+    words = "run | clauses | show | page | compare | defects | explore | power | protocol | repro | hosts | board | gpu"
     commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--columns", default="*", metavar="NAMES", help="e.g. torch,megatron (default: all)")
     board.add_argument("--jobs", default="2", metavar="N", help="checks at once (default: %(default)s)")
     board.add_argument("--out", default="out/board", metavar="FOLDER", help="of everything (default: %(default)s)")
+    _protocol(commands.add_parser("protocol", help="explore the join protocol: every order of steps, every failure"))
     _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
 
@@ -96,6 +97,16 @@ def _defects(defects: argparse.ArgumentParser) -> None:
     defects.add_argument("--checks", metavar="FOLDER", help="a folder of checks instead of the suite's own")
 
 
+def _protocol(protocol: argparse.ArgumentParser) -> None:
+    protocol.add_argument("--minutes", default="10", metavar="N", help="at most (default: %(default)s)")
+    protocol.add_argument("--jobs", default="2", metavar="N", help="processes (default: %(default)s)")
+    protocol.add_argument("--subject", default="impl", metavar="NAME", help="impl or package.module:attribute")
+    protocol.add_argument("--program", default="*", metavar="PATTERN", help="only programs of this name")
+    protocol.add_argument("--worlds", metavar="SIZES", help="2, 3 (default: both)")
+    protocol.add_argument("--inputs", metavar="COUNTS", help="inputs of each rank, as 0,1: only these")
+    protocol.add_argument("--defect", metavar="PATTERNS", help="plant these, such as join/*, and see what finds them")
+
+
 def _hosts(hosts: argparse.ArgumentParser) -> None:
     hosts.add_argument("--hosts", default="2", metavar="N", help="how many (default: %(default)s)")
     hosts.add_argument("--rate", default="1gbit", metavar="RATE", help="of each link: 200mbit (default: %(default)s)")
@@ -131,6 +142,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.defects import defects as command
         case "board":
             from .commands.board import board as command
+        case "protocol":
+            from .commands.protocol import protocol as command
         case "gpu":
             from .commands.gpu import gpu as command
         case _:

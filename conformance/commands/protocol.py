@@ -1,0 +1,99 @@
+"""``python -m conformance protocol``: explores the join protocol in one process; a row for each program and option."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from ..bad_input import BadInput
+from ..defects import catalogue
+from ..ending import terminated_like_interrupted
+from ..engine.judgement import BROKEN, INTERRUPTED, OK
+from ..engine.request import numbers, words
+from ..protocol import driver
+from ..protocol.configurations import WORLDS, Configuration, everything, telling
+from ..protocol.search import Found
+from ..protocol.table import Table
+
+_SECONDS_FOR_A_DEFECT = 60.0  # of the processor
+
+
+def protocol(given: Namespace) -> int:
+    """Explore, or hunt planted defects; returns the exit status."""
+    minutes = _minutes(given.minutes)
+    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    configurations = _asked(given)
+    try:
+        with terminated_like_interrupted():
+            if given.defect:
+                return _hunt(words(given.defect, "pattern"), configurations, jobs)
+            return _explore(given.subject, configurations, jobs, minutes * 60)
+    except KeyboardInterrupt:
+        print("conformance: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not minutes > 0:
+        raise BadInput(f"minutes {text!r} is not a number above 0")
+    return minutes
+
+
+def _asked(given: Namespace) -> list[Configuration]:
+    from ..protocol.programs import PROGRAMS
+
+    chosen = [name for name in PROGRAMS if fnmatchcase(name, given.program)]
+    if not chosen:
+        raise BadInput(f"no program is called {given.program!r}; there are: {'; '.join(PROGRAMS)}")
+    worlds = numbers(given.worlds) if given.worlds else WORLDS
+    if set(worlds) - set(WORLDS):
+        raise BadInput("the protocol is explored at worlds 2 and 3")
+    dividing = [name for name in chosen if PROGRAMS[name].divides]
+    found = everything(chosen, dividing, worlds)
+    if given.inputs:
+        inputs = tuple(_count(part.strip()) for part in given.inputs.split(","))
+        found = [each for each in found if each.inputs == inputs]
+    if not found:
+        raise BadInput(f"nothing of what is explored has inputs {given.inputs}; give for example 1,2 or 0,1,3")
+    return found
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise BadInput(f"number of inputs {text!r} is not a whole number")
+    return int(text)
+
+
+def _explore(subject: str, configurations: Sequence[Configuration], jobs: int, seconds: float) -> int:
+    table, begun = Table(configurations), time.monotonic()
+    broken: list[Found] = []
+    for configuration, found in driver.explored(subject, configurations, jobs=jobs, seconds=seconds):
+        table.add(configuration, found)
+        if found.violation:
+            broken.append(found)
+            print(found.violation, flush=True)
+        elif sys.stderr.isatty():
+            print(f"\r{table.progress()} after {time.monotonic() - begun:.0f} s ", end="", file=sys.stderr, flush=True)
+    print(f"\n{table}")
+    return BROKEN if broken else OK
+
+
+def _hunt(patterns: Sequence[str], configurations: Sequence[Configuration], jobs: int) -> int:
+    wanted = catalogue.select(patterns, catalogue.load())
+    ordered = telling(configurations)
+    missed = 0
+    for defect, violation in driver.hunted(wanted, ordered, jobs=jobs, seconds=_SECONDS_FOR_A_DEFECT):
+        lines = violation.splitlines()
+        print(f"{defect.id}: {lines[0] if lines else 'NOT FOUND'}", flush=True)
+        if len(wanted) == 1:
+            print("\n".join(lines[1:]))
+        missed += not violation
+    print(f"{len(wanted) - missed} of {len(wanted)} defects found")
+    return BROKEN if missed else OK

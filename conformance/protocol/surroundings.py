@@ -1,0 +1,99 @@
+"""What simulated ranks find where the real ones find torch.distributed's groups and the clock.
+
+Each thread that is a rank has a default group, a store and a clock of its own; all other threads have the real ones.
+Private names of torch stand in this file only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.distributed import distributed_c10d
+
+from . import scheduling
+from .messages import Network, SimulatedGroup, SimulatedStore
+from .scheduling import Step
+
+_LONG_SLEEP_S = 2.0  # as long as a rank gives its peers to answer
+
+
+@dataclass
+class RanksWorld:
+    """The registry of groups as one rank sees it, by torch's names."""
+
+    default_pg: Any = None
+    pg_map: dict[Any, Any] = field(default_factory=dict)
+    pg_names: dict[Any, str] = field(default_factory=dict)
+    pg_group_ranks: dict[Any, dict[int, int]] = field(default_factory=dict)
+    pg_backend_config: dict[Any, str] = field(default_factory=dict)
+    group_count: int = 1
+    tags_to_pg: dict[str, list[Any]] = field(default_factory=dict)
+    pg_to_tag: dict[Any, str] = field(default_factory=dict)
+    pg_coalesce_state: dict[Any, list[Any]] = field(default_factory=dict)
+    comms: list[Any] = field(default_factory=list)
+
+
+_of_rank: dict[int, RanksWorld] = {}  # by the number of a simulated rank; one simulation runs at a time
+
+
+class _Worlds:
+    """Stands where torch keeps its registry: passes on to that of the rank whose thread asks."""
+
+    def __init__(self, real: Any) -> None:
+        self.__dict__["real"] = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._own(), name, value)
+
+    def _own(self) -> Any:
+        return _of_rank[scheduling.current().number] if scheduling.is_rank() else self.__dict__["real"]
+
+
+def settle(network: Network) -> None:
+    """Give every rank of a new run a default group over the network."""
+    _of_rank.clear()
+    for rank in range(network.size):
+        group, store = SimulatedGroup(network, rank), SimulatedStore(network)
+        world = RanksWorld(default_pg=group)
+        world.pg_map[group] = ("gloo", store)
+        world.pg_names[group] = "simulated"
+        world.pg_group_ranks[group] = {each: each for each in range(network.size)}
+        world.pg_backend_config[group] = "cpu:gloo"
+        _of_rank[rank] = world
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """While the block is open, threads that are ranks live on simulated groups and simulated time."""
+    real, monotonic, sleep = distributed_c10d._world, time.monotonic, time.sleep
+
+    def ranks_monotonic() -> float:
+        return scheduling.current().clock_s if scheduling.is_rank() else monotonic()
+
+    def ranks_sleep(seconds: float) -> None:
+        if scheduling.is_rank():
+            _sleep(seconds)
+        else:
+            sleep(seconds)
+
+    distributed_c10d._world = _Worlds(real)  # type: ignore[assignment]
+    time.monotonic, time.sleep = ranks_monotonic, ranks_sleep  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        distributed_c10d._world = real
+        time.monotonic, time.sleep = monotonic, sleep
+        _of_rank.clear()
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep until nobody else can do anything, and long: a sleep may last longer than asked, and others are quicker."""
+    simulation = next(iter(_of_rank.values())).default_pg._network.simulation
+    simulation.step(Step("sleep", f"sleep of {seconds:g} s", lambda: False, limit_s=max(seconds, _LONG_SLEEP_S)))
