@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..measure.rows import NOT_RUN, OK, Row
+from ..measure.rows import OK, Row
 from ..plan.cells import Cell
 from ..wording import counted
 from . import noise
@@ -83,9 +83,10 @@ class _Line:
 
 def lines(rows: Sequence[Row]) -> Iterator[_Line]:
     """Of one group."""
-    if all(row["status"] == NOT_RUN and row["reason"] == rows[0]["reason"] for row in rows):
+    alike = {(row["status"], row["reason"]) for row in rows}
+    if len(alike) == 1 and rows[0]["reason"]:
         cells = f"all {len(rows)} cells" if len(rows) > 1 else "its only cell"
-        yield _Line(cells, NOT_RUN, reason=rows[0]["reason"])
+        yield _Line(cells, rows[0]["status"], reason=rows[0]["reason"])
         return
     machine = noise.of_group(rows)
     for row in rows:
