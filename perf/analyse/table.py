@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..measure.rows import OK, Row
+from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from ..wording import counted
 from . import noise
@@ -52,10 +52,8 @@ def against(row: Row, rows: Sequence[Row]) -> Row | None:
     """
     sound = [other for other in rows if other["status"] == OK and other["axes"]["copy"] == 1]
     subjects = list(dict.fromkeys(other["subject"] for other in rows if other["subject"] != "none"))
-    wanted = {**row["axes"], "copy": 1}
-    if row["axes"]["copy"] == 1:
-        wanted["subject"] = subjects[-1] if subjects else ""
-    duplicate = next((other for other in sound if other["axes"] == wanted), None)
+    wanted = {"subject": subjects[-1] if subjects else ""} if row["axes"]["copy"] == 1 else {}
+    duplicate = sibling(row, sound, copy=1, **wanted)
     if duplicate is not None and duplicate is not row and row["subject"] != "none":
         return duplicate
     first = next((other for other in sound if other["subject"] == row["subject"]), sound[0] if sound else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..plan.cells import Cell, Group
@@ -40,6 +40,12 @@ def assembled(cell: Cell, group: Group, ranks: Sequence[Samples]) -> Row:
     row["phases"] = {name: by_sample([one.phases[name] for one in ranks]) for name in ranks[0].phases}
     row["derived"] = _facts(ranks)
     return row
+
+
+def sibling(row: Mapping[str, Any], rows: Iterable[Row], **axes: Any) -> Row | None:
+    """The row of the same cell but for these axes; None if there is none."""
+    wanted = {**row["axes"], **axes}
+    return next((other for other in rows if other["axes"] == wanted), None)
 
 
 def by_sample(ranks: Sequence[Sequence[int]]) -> list[list[int]]:

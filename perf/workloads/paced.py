@@ -30,7 +30,7 @@ class _Waiting(torch.autograd.Function):
     """One layer. ``carry`` only ties the layers into a row."""
 
     @staticmethod
-    def forward(ctx: Any, carry: torch.Tensor, weight: torch.Tensor | None, inputs: torch.Tensor, layer: Layer,
+    def forward(ctx: Any, carry: torch.Tensor, weight: torch.Tensor, inputs: torch.Tensor, layer: Layer,
                 pace: float) -> torch.Tensor:  # fmt: skip
         _wait(pace * layer.forward_s)
         ctx.wait_s = pace * layer.backward_s
@@ -42,8 +42,7 @@ class _Waiting(torch.autograd.Function):
     def backward(ctx: Any, ahead: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         _wait(ctx.wait_s)
         weight, inputs = ctx.saved_tensors
-        gradient = None if weight is None else (weight - inputs).mul_(ahead)
-        return ahead, gradient, None, None, None
+        return ahead, (weight - inputs).mul_(ahead), None, None, None
 
 
 class Paced(nn.Module):
@@ -52,14 +51,11 @@ class Paced(nn.Module):
     def __init__(self, layers: tuple[Layer, ...], pace: float) -> None:
         super().__init__()
         self.layers, self.pace = layers, pace
-        full = [layer for layer in layers if layer.numel]
-        self.weights = nn.ParameterList([nn.Parameter(torch.randn(layer.numel // ROW, ROW)) for layer in full])
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(layer.numel // ROW, ROW)) for layer in layers])
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         inputs, carry = batch  # inputs: (layers, ROW)
-        weights = iter(self.weights)
-        for layer, row in zip(self.layers, inputs, strict=True):
-            weight = next(weights) if layer.numel else None
+        for layer, weight, row in zip(self.layers, self.weights, inputs, strict=True):
             carry = _Waiting.apply(carry, weight, row, layer, self.pace)  # type: ignore[no-untyped-call]
         return carry
 

@@ -53,8 +53,7 @@ def _scaled(about: str, scale: int, layers: Real) -> Profile:
     made = []
     for numel, operations in layers:
         forward_s = operations / FLOPS_PER_S * RATES_APART / scale
-        rows = max(1, round(numel / scale / ROW)) if numel else 0
-        made.append(Layer(rows * ROW, forward_s, 2 * forward_s))
+        made.append(Layer(max(1, round(numel / scale / ROW)) * ROW, forward_s, 2 * forward_s))
     return Profile(f"{about}, 1/{scale} of its parameters", tuple(made))
 
 
