@@ -23,6 +23,7 @@ _COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "without overlap, ms": lambda one: _number(one.get("serial_ns"), 1e6),
     "machine adds, ms": lambda one: _number(one.get("empty_ns"), 1e6),
     "bound, ms": lambda one: _number(one.get("bound_ns"), 1e6),
+    "link sends, MiB": lambda one: _list(one.get("link_sent_bytes"), _MIB),
     "wait of ranks, ms": lambda one: _list(one.get("wait_ns"), 1e6),
     "host, µs/parameter": lambda one: _number(one.get("host_ns_per_parameter"), 1e3),
     "optimizer, MiB": lambda one: _list(one.get("optimizer_bytes"), _MIB),

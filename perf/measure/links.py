@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.hosts import Network
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_OFF = 0.05
 PAYLOAD = 1448 / 1514  # of an Ethernet frame, after the headers of TCP, with its timestamps, and IP
+_DEVICE = "eth0"  # of every host
 _BURST_BYTES = 256 << 10  # what a link lets through at once after a pause: see conformance/hosts/switch.py
 _REPEATS, _PINGS = 5, 15
 _TURN_S = 0.25  # of bytes at the asked rate, in the longer of two transfers
@@ -55,6 +57,12 @@ class Links:
 
 def wanted_bytes_per_s(network: str) -> float:
     return Network.of(1, network).rate_bps / 8 * PAYLOAD
+
+
+def sent_bytes() -> int:
+    """What this host has sent over its link so far; 0 where it has none."""
+    lines = (line.partition(":") for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines())
+    return next((int(figures.split()[8]) for name, _, figures in lines if name.strip() == _DEVICE), 0)
 
 
 def on_rank(ctx: RankContext, network: str) -> Links:

@@ -27,6 +27,7 @@ from ..plan.cells import Cell, Group
 from ..workloads import Workload, load, profile
 from . import void
 from .clock import Clock
+from .links import sent_bytes
 from .rows import OK, VOID
 from .samples import Samples
 from .trainer import Trainer, quietly
@@ -218,7 +219,11 @@ class _Bench:
         trainer, samples = self.trainers[series], self.samples[series]
         self._watch_memory(series, before=True)
         for _ in range(2 if self.epochs else 1):
+            before = sent_bytes() if trainer.cell.network else 0
             clock = self._turn(trainer)
+            if trainer.cell.network:
+                each = (sent_bytes() - before) // (1 if self.epochs else self.length)
+                samples.facts["link_sent_bytes"] = each
             self._take(clock, samples, number)
             place = 0 if trainer.cell.hook in ALONE else self.ctx.rank
             gap, name = self._answer(trainer.cell).gap(trainer.bare, place)

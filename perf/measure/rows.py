@@ -67,8 +67,8 @@ def _verified(ranks: Sequence[Samples]) -> dict[str, Any]:
 
 
 def _facts(ranks: Sequence[Samples]) -> dict[str, Any]:
-    """One number where all ranks agree on it, else the list by rank; figures of memory and work always by rank."""
-    by_rank = ("optimizer_bytes", "iterations", "peak_bytes")
+    """One number where all ranks agree on it; figures of memory, work and traffic by rank."""
+    by_rank = ("optimizer_bytes", "iterations", "peak_bytes", "link_sent_bytes")
     facts: dict[str, Any] = {}
     for name in ranks[0].facts:
         values = [one.facts[name] for one in ranks]
