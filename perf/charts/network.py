@@ -35,7 +35,7 @@ def draw(made: Board) -> Any:
     )
     for axis, group in zip(axes, groups, strict=True):
         _panel(axis, group, made.subjects)
-        axis.set_title(setting(group.axes), x=-0.5, fontsize=8.5)  # above the names, too
+        axis.set_title(setting(group.axes), loc="right", fontsize=8.5)  # it may begin above the names
     style.legend(figure, axes)
     return figure
 
