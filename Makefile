@@ -25,6 +25,7 @@ HOSTS     ?=
 NET       ?= 1gbit
 DELAY     ?=
 ON_HOSTS   = $(if $(HOSTS),conformance hosts --hosts '$(HOSTS)' --rate '$(NET)' $(if $(DELAY),--delay '$(DELAY)') -- -m)
+OVER_HOSTS = $(if $(HOSTS),--hosts '$(HOSTS)' --net '$(NET)' $(if $(DELAY),--delay '$(DELAY)'),--world '$(WORLD)')
 
 HISTORY     ?= history
 SERIES      ?= 1000
@@ -103,7 +104,7 @@ clauses: $(READY)
 	$(RUN) -m conformance clauses --select '$(or $(SELECT),*)' $(ARGS)
 
 perf: $(READY)
-	$(RUN) -m $(ON_HOSTS) perf run $(if $(HOSTS),,--world '$(WORLD)') --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(PERF_OUT)' --charts $(ARGS)
+	$(RUN) -m perf run $(OVER_HOSTS) --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(PERF_OUT)' --charts $(ARGS)
 
 perf-list: $(READY)
 	$(RUN) -m perf list $(ARGS)

@@ -121,6 +121,9 @@ def _run(run: argparse.ArgumentParser) -> None:
         help="of the sweep just this series, beside what it is compared with; more than once for several",
     )  # fmt: skip
     run.add_argument("--world", default="", metavar="N", help="the most ranks (default: 2; under a launcher all)")
+    run.add_argument("--hosts", default="", metavar="N", help="one rank on each of N hosts of this machine instead")
+    run.add_argument("--net", default="", metavar="RATE", help="of each host's link: 200mbit (default: 1gbit)")
+    run.add_argument("--delay", default="", metavar="TIME", help="of each host's link, in each direction: 200us")
     run.add_argument("--subject", default="impl,torch", metavar="NAMES", help="impl, torch or package.module:attribute")
     run.add_argument("--backend", default="auto", help="auto, gloo or nccl (default: %(default)s)")
     run.add_argument("--budget", default="", metavar="TIME", help="fit the repeats into 90s, 10m or 1.5h")

@@ -13,9 +13,10 @@ from argparse import Namespace
 from ..bad_input import BadInput
 from ..engine.judgement import INTERNAL
 from ..engine.request import numbers
-from ..ranks.agent import Agent, DriverGone
-from ..ranks.agent_group import connect, gathered
+from ..ranks.agent import DriverGone
+from ..ranks.agent_group import gathered
 from ..ranks.backends import spread
+from ..ranks.launched import serve
 from ..ranks.place import Place, end_with_parent, forget, placed
 
 
@@ -27,9 +28,11 @@ def run(given: Namespace) -> int:
     if place is None:
         return here(given)
     forget()
+    if place.rank:
+        return _serve(place)
     if place.launcher == "torchrun":
         end_with_parent(signal.SIGTERM)
-    return _drive(given, place) if place.rank == 0 else _serve(place)
+    return _drive(given, place)
 
 
 def _drive(given: Namespace, place: Place) -> int:
@@ -49,10 +52,8 @@ def _drive(given: Namespace, place: Place) -> int:
 
 
 def _serve(place: Place) -> int:
-    agent = Agent(place.rank, place.local_rank or 0, connect(place))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal's processes; it is the driver's
     try:
-        agent.serve()
+        serve(place)
     except DriverGone:
         print(f"conformance: rank {place.rank} lost rank 0, which drives the run; it ends.", file=sys.stderr)
         return INTERNAL

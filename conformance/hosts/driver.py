@@ -122,14 +122,18 @@ class Hosts:
 
     def torchrun(self, script: Sequence[str], ranks_a_host: int = 1) -> int:
         """Run what torchrun would be given on all hosts, one agent on each; 0, or the first status that is not."""
+        statuses = self.wait(self.launch(script, ranks_a_host))
+        return next((status for status in statuses.values() if status), 0)
+
+    def launch(self, script: Sequence[str], ranks_a_host: int = 1) -> list[int]:
+        """Start what ``torchrun`` runs and wait for nothing; the process ids of torchrun's agents."""
         network = self.network
         agents = []
         for host in range(network.hosts):
             where = ["--nnodes", str(network.hosts), "--node-rank", str(host), "--nproc-per-node", str(ranks_a_host)]
             where += ["--master-addr", network.addresses[0], "--master-port", str(_PORT)]
             agents.append(self.start(host, [sys.executable, "-m", "torch.distributed.run", *where, *script]))
-        statuses = self.wait(agents)
-        return next((status for status in statuses.values() if status), 0)
+        return agents
 
     # -- disturbing
 

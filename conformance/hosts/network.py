@@ -51,6 +51,14 @@ class Network:
         if not 0 <= self.delay_s <= 10:
             raise BadInput(f"a delay of {self.delay_s:g} s: from 0 to 10 s make sense")
 
+    @classmethod
+    def of(cls, hosts: int, text: str) -> Network:
+        """So many hosts with links as ``text`` says: ``1gbit``, or ``1gbit 200us`` with a delay."""
+        first, *rest = text.split() or [""]
+        if len(rest) > 1:
+            raise BadInput(f"network {text!r} is not a rate and perhaps a delay: write it like '1gbit 200us'")
+        return cls(hosts, rate(first), delay(rest[0]) if rest else 0.0)
+
     @property
     def addresses(self) -> tuple[str, ...]:
         """The hosts' addresses, in one subnet whatever the topology."""

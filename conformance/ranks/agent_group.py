@@ -57,7 +57,7 @@ class Member:
 class AgentGroup:
     """All agents of a job. ``lost`` says what went wrong, if an agent was lost."""
 
-    def __init__(self, place: Place, members: Sequence[Member], store: dist.Store) -> None:
+    def __init__(self, place: Place, members: Sequence[Member], store: dist.Store | None = None) -> None:
         self.place = place
         self.members = list(members)
         self.lost = ""
@@ -191,7 +191,7 @@ def _own(place: Place) -> Member:
             agent.serve()
 
     threading.Thread(target=serve, name="agent", daemon=True).start()
-    return Member(0, _about(), ours)
+    return Member(0, about_here(), ours)
 
 
 def _arrivals(place: Place, store: dist.Store) -> list[Member]:
@@ -262,7 +262,7 @@ def connect(place: Place) -> Connection:
     except (RuntimeError, OSError) as error:
         raise BadInput(f"rank {place.rank} did not reach rank 0 at {place.address}: {error}. {REMEDY}") from error
     made = connection(sock)
-    tell(made, _about())
+    tell(made, about_here())
     return made
 
 
@@ -280,7 +280,7 @@ def connection(sock: socket.socket) -> Connection:
     return Connection(sock.detach())
 
 
-def _about() -> dict[str, Any]:
+def about_here() -> dict[str, Any]:
     """What an agent says of itself. Processes are on one machine if both name and boot are the same."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from .agent import Preparation
-from .agent_group import AgentGroup
+from .agent import Agent, Preparation
+from .agent_group import AgentGroup, connect
 from .backends import LOOPBACK, NotRunnable
 from .fork_server_client import NO_DNS
 from .gather import judge
 from .launch import Cluster
 from .order import Order
 from .outcomes import Run
+from .place import Place, end_with_parent
+
+
+def serve(place: Place) -> None:
+    """At every place but the first: do what the driver says until it ends; ``DriverGone`` if it is lost."""
+    if place.launcher == "torchrun":
+        end_with_parent(signal.SIGTERM)
+    agent = Agent(place.rank, place.local_rank or 0, connect(place))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal's processes; it is the driver's
+    agent.serve()
 
 
 class SpreadCluster(Cluster):
@@ -23,9 +34,9 @@ class SpreadCluster(Cluster):
 
     def __init__(
         self, agent_group: AgentGroup, backend: str = "gloo", deadline_s: float = 30.0, stall_s: float = 3.0,
-        preload: Sequence[str] = (), poison: bool = False,
+        preload: Sequence[str] = (), poison: bool = False, placing: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(backend, deadline_s, stall_s, preload=preload, poison=poison)
+        super().__init__(backend, deadline_s, stall_s, preload=preload, poison=poison, placing=placing)
         self._agent_group = agent_group
         # between machines neither the loopback nor a switched-off name service would do
         defaults = {**LOOPBACK, **NO_DNS} if agent_group.one_machine else {}

@@ -74,13 +74,17 @@ class Board:
         counts = f"{min(turns)} to {max(turns)} rounds" if turns and min(turns) != max(turns) else ""
         counts = counts or (counted(turns[0], "round") if turns else "")
         parts = [
-            place, self._backends(), f"torch {versions['torch']}, Python {versions['python']}",
+            place, self._networks(), self._backends(), f"torch {versions['torch']}, Python {versions['python']}",
             f"commit {', '.join(commits)}", self.headers[-1]["time"][:10], counts, *self._warnings(),
         ]  # fmt: skip
         return f"{said}\n{' · '.join(part for part in parts if part)}"
 
     def _backends(self) -> str:
         return ", ".join(dict.fromkeys(backend(row["axes"]["backend"]) for row in self.rows))
+
+    def _networks(self) -> str:
+        """The networks between hosts of this machine, if there are any."""
+        return ", ".join(dict.fromkeys(row["axes"].get("network") or "" for row in self.rows)).strip(", ")
 
     def _warnings(self) -> list[str]:
         """The reasons not to trust the times, in a few words each."""

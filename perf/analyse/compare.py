@@ -16,7 +16,7 @@ from typing import Any
 
 from reports.records import RecordError, RecordFile, read
 
-from ..measure.rows import OK, Row
+from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from . import noise
 from .ratio import SAME, UNCLEAR, Ratio, by_round, median_ns, ratio
@@ -77,8 +77,7 @@ def subjects(records: Sequence[RecordFile], first: str, second: str) -> Comparis
         for row in rows:
             if row["subject"] != first or row["axes"]["copy"] != 1:
                 continue
-            wanted = {**row["axes"], "subject": second, "copy": 2 if first == second else 1}
-            duplicate = next((other for other in rows if other["axes"] == wanted), None)
+            duplicate = sibling(row, rows, subject=second, copy=2 if first == second else 1)
             if duplicate is None:
                 continue
             if OK not in (row["status"], duplicate["status"]) or row["status"] != duplicate["status"]:
@@ -148,9 +147,8 @@ def _times(row: Row, rows: Sequence[Row], beside: str) -> list[float]:
     mine = by_round(row)
     if not beside:
         return list(mine.values())
-    wanted = {**row["axes"], "subject": beside}
-    duplicate = next((each for each in rows if each["axes"] == wanted and each["status"] == OK), None)
-    if duplicate is None or duplicate is row:
+    duplicate = sibling(row, rows, subject=beside)
+    if duplicate is None or duplicate is row or duplicate["status"] != OK:
         return []
     theirs = by_round(duplicate)
     return [mine[number] / theirs[number] for number in sorted(mine.keys() & theirs.keys())]

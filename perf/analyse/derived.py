@@ -60,6 +60,21 @@ def bus_bytes_per_s(row: Row) -> float | None:
     return None if moved is None or not step_ns > 0 else moved / step_ns * 1e9
 
 
+# -- what compute and the network allow
+
+
+def allowed_ns(row: Row) -> tuple[float, float] | None:
+    """The floor of a paced step over a network, and the same without overlap: compute and bytes, the longer, and both.
+
+    Compute as its profile says, bytes at the rate that was measured. None where one of them is not known.
+    """
+    facts, moved = row["derived"], bus_bytes(row)
+    if moved is None or "compute_ns" not in facts or "link_bytes_per_s" not in facts:
+        return None
+    compute_ns, sending_ns = float(facts["compute_ns"]), moved / facts["link_bytes_per_s"] * 1e9
+    return max(compute_ns, sending_ns), compute_ns + sending_ns
+
+
 # -- time that is not arithmetic
 
 
@@ -141,6 +156,7 @@ def _figures(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
     floor = floor_of(row, rows)
     found: dict[str, Any] = {"bus_bytes": bus_bytes(row), "bus_bytes_per_s": bus_bytes_per_s(row)}
     found["host_ns_per_parameter"] = host_ns_per_parameter(row, rows)
+    found["floor_ns"], found["serial_ns"] = allowed_ns(row) or (None, None)
     outside = exposed(row, rows)
     if outside is not None:
         found["exposed_ns"] = outside.point

@@ -5,33 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from .ratio import Ratio, Row, by_round
-from .signs import Sample, interval, sample
+from .signs import Interval, interval, sample
 
 Rounds = Mapping[int, float]  # a number for each round
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A figure with its 95 % interval, whose ends are NaN where nobody can tell."""
-
-    point: float
-    low: float
-    high: float
-    rounds: int
-    sample: Sample = field(default=sample(()), repr=False, compare=False)  # empty where it is not made of rounds
-
-    @property
-    def known(self) -> bool:
-        """Whether there is an interval."""
-        return self.low <= self.high
-
-    def scaled(self, factor: float) -> Interval:
-        """In another unit."""
-        data = replace(self.sample, above=tuple(factor * each for each in self.sample.above))
-        return Interval(self.point * factor, self.low * factor, self.high * factor, self.rounds, data)
 
 
 NOTHING = Interval(math.nan, math.nan, math.nan, 0)
@@ -67,3 +45,6 @@ def apart(first: Sequence[float], second: Sequence[float]) -> Ratio:
     low = point - math.hypot(over.point - over.low, under.high - under.point)
     high = point + math.hypot(over.high - over.point, under.point - under.low)
     return Ratio(math.exp(point), math.exp(low), math.exp(high), min(len(first), len(second)))
+
+
+__all__ = ["NOTHING", "Interval", "Rounds", "apart", "of_difference", "of_median", "of_row"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..measure.rows import OK, Row
+from ..measure.rows import OK, Row, sibling
 from .ratio import Ratio, ratio
 from .ratio import verdicts as ratio_verdicts
 
@@ -18,8 +18,7 @@ def of_group(rows: Sequence[Row]) -> Ratio | None:
     for duplicate in rows:
         if duplicate["axes"]["copy"] == 1:
             continue
-        wanted = {**duplicate["axes"], "copy": 1}
-        first = next((row for row in rows if row["axes"] == wanted), None)
+        first = sibling(duplicate, rows, copy=1)
         if first is not None and first["status"] == duplicate["status"] == OK:
             return ratio(first, duplicate)
     return None

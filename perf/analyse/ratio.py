@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from .signs import Sample, interval, less_p, more_p, sample, standing
+from .signs import Interval, interval, less_p, more_p, sample, standing
 
 SAME = 0.05  # an interval within this distance of 1 shows that there is no difference worth the name
 
@@ -21,20 +20,8 @@ UNCLEAR = "not enough runs to tell"
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """The first cell's time over the second's. ``low`` and ``high`` are NaN where nobody can tell."""
-
-    point: float
-    low: float
-    high: float
-    rounds: int
-    sample: Sample = field(default=sample(()), repr=False, compare=False)  # empty where it is not made of rounds
-
-    @property
-    def known(self) -> bool:
-        """Whether there is an interval."""
-        return self.low <= self.high
+class Ratio(Interval):
+    """The first cell's time over the second's."""
 
     @property
     def said(self) -> str:

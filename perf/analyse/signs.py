@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -40,6 +40,27 @@ def sample(above: Sequence[float], below: Sequence[float] | None = None) -> Samp
     """Of pairs, or of numbers that stand for themselves."""
     under = (1.0,) * len(above) if below is None else tuple(below)
     return Sample(tuple(above), under, _correlation(above, under))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with its 95 % interval, whose ends are NaN where nobody can tell."""
+
+    point: float
+    low: float
+    high: float
+    rounds: int
+    sample: Sample = field(default=Sample((), ()), repr=False, compare=False)  # empty where it is not made of rounds
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval."""
+        return self.low <= self.high
+
+    def scaled(self, factor: float) -> Interval:
+        """In another unit."""
+        data = replace(self.sample, above=tuple(factor * each for each in self.sample.above))
+        return Interval(self.point * factor, self.low * factor, self.high * factor, self.rounds, data)
 
 
 def interval(data: Sample, level: float = LEVEL) -> tuple[float, float]:

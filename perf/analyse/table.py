@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..measure.rows import NOT_RUN, OK, Row
+from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from ..wording import counted
 from . import noise
@@ -52,10 +52,8 @@ def against(row: Row, rows: Sequence[Row]) -> Row | None:
     """
     sound = [other for other in rows if other["status"] == OK and other["axes"]["copy"] == 1]
     subjects = list(dict.fromkeys(other["subject"] for other in rows if other["subject"] != "none"))
-    wanted = {**row["axes"], "copy": 1}
-    if row["axes"]["copy"] == 1:
-        wanted["subject"] = subjects[-1] if subjects else ""
-    duplicate = next((other for other in sound if other["axes"] == wanted), None)
+    wanted = {"subject": subjects[-1] if subjects else ""} if row["axes"]["copy"] == 1 else {}
+    duplicate = sibling(row, sound, copy=1, **wanted)
     if duplicate is not None and duplicate is not row and row["subject"] != "none":
         return duplicate
     first = next((other for other in sound if other["subject"] == row["subject"]), sound[0] if sound else None)
@@ -83,9 +81,10 @@ class _Line:
 
 def lines(rows: Sequence[Row]) -> Iterator[_Line]:
     """Of one group."""
-    if all(row["status"] == NOT_RUN and row["reason"] == rows[0]["reason"] for row in rows):
+    alike = {(row["status"], row["reason"]) for row in rows}
+    if len(alike) == 1 and rows[0]["reason"]:
         cells = f"all {len(rows)} cells" if len(rows) > 1 else "its only cell"
-        yield _Line(cells, NOT_RUN, reason=rows[0]["reason"])
+        yield _Line(cells, rows[0]["status"], reason=rows[0]["reason"])
         return
     machine = noise.of_group(rows)
     for row in rows:

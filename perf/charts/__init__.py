@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from reports.records import RecordFile
 
 from ..analyse.board import Board, board
+from ..analyse.network import is_paced
 from .undrawable import Undrawable
 
 #: Name of the file -> the question that the chart answers. Each is drawn by the module of its name.
@@ -22,7 +23,13 @@ CHARTS: dict[str, str] = {
     "hooks": "does the interleaved hook beat the sequential one?",
     "memory": "how much memory does a rank need?",
     "growth": "how does each cost grow?",
+    "network": "how near is a step over a network to what compute and bytes allow?",
+    "exposed": "how much communication does each step leave exposed?",
+    "winners": "which hook wins, by bucket cap and compute to communication?",
+    "efficiency": "how much of a step is compute, as hosts are added?",
+    "join_cost": "what does Join add to a step over a network?",
 }
+_OF_PACED = ("network", "exposed", "winners", "efficiency", "join_cost", "skew")  # the others leave paced cells out
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,8 @@ def draw_timeline(trace: dict[str, Any], out: Path, name: str = "timeline") -> C
 
 
 def _figure(name: str, made: Board) -> Any:
-    return import_module(f"{__name__}.{name}").draw(made)
+    seen = made if name in _OF_PACED else replace(made, groups=[one for one in made.groups if not is_paced(one)])
+    return import_module(f"{__name__}.{name}").draw(seen)
 
 
 def _written(name: str, draw: Callable[[], Any], out: Path) -> Chart:

@@ -9,7 +9,7 @@ from ..analyse.board import Board
 from ..analyse.intervals import NOTHING, Interval, Rounds, of_difference
 from ..analyse.ratio import by_round
 from ..analyse.signs import less_p, more_p, standing
-from ..measure.rows import OK, Row
+from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from ..wording import counted
 from . import style
@@ -61,9 +61,7 @@ def _differences(made: Board) -> list[Difference]:
     for group in made.groups:
         for one, other in _PAIRS:
             for first in group.find(hook=one):
-                second = next(
-                    (row for row in group.rows if row["axes"] == {**first["axes"], "hook": other}), None
-                )
+                second = sibling(first, group.rows, hook=other)
                 if second is not None:
                     found.append(_difference(first, second))
     return found

@@ -8,7 +8,7 @@ from typing import Any
 from ..analyse.board import Board, Measured, label
 from ..analyse.noise import DIFFERENT, of_group, verdicts
 from ..analyse.ratio import Ratio, ratio
-from ..measure.rows import OK, Row
+from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from ..wording import counted
 from . import style
@@ -66,7 +66,7 @@ def _pairs(made: Board) -> list[Pair]:
     found: list[Pair] = []
     for group in made.groups:
         for row in group.find(subject=first):
-            duplicate = _duplicate(row, group.rows, last)
+            duplicate = sibling(row, group.rows, subject=last)
             if duplicate is not None:
                 found.append((group, row, duplicate))
     order = list(dict.fromkeys(pair[1]["axes"]["workload"] for pair in found))
@@ -77,12 +77,6 @@ def _plain(row: Row) -> bool:
     """Whether it is a step of DDP as it comes: those stand first, one for each workload."""
     cell = Cell(**row["axes"])
     return (label(cell), cell.optimizer, cell.unit) == ("DDP", "sgd", "step")
-
-
-def _duplicate(row: Row, rows: list[Row], last: str) -> Row | None:
-    """The same cell of another subject, whatever became of it."""
-    wanted = {**row["axes"], "subject": last}
-    return next((other for other in rows if other["axes"] == wanted), None)
 
 
 def _ratio(_: Measured, row: Row, duplicate: Row) -> Ratio | None:

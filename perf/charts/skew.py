@@ -21,11 +21,12 @@ _PROFILES = {"one_short": "one rank short", "linear": "linear", "halves": "half 
 
 
 def draw(made: Board) -> Any:
-    panels: dict[tuple[str, str, int], list[Measured]] = {}
+    panels: dict[tuple[str, str, int, str], list[Measured]] = {}
     for group in made.groups:
         axes = group.axes
         if axes["unit"] == "epoch" and axes["skew"] in _PROFILES and any(row["status"] == OK for row in group.rows):
-            panels.setdefault((axes["workload"], axes["skew"], axes["world"]), []).append(group)
+            key = (axes["workload"], axes["skew"], axes["world"], axes.get("network", ""))
+            panels.setdefault(key, []).append(group)
     if not any(len({group.axes["skew_fraction"] for group in groups}) > 1 for groups in panels.values()):
         raise Undrawable("no uneven runs at several skew fractions are in the record (sweeps default and skew have)")
     shown = dict(list(panels.items())[:_MOST_PANELS])
@@ -39,7 +40,8 @@ def draw(made: Board) -> Any:
     figure, panes = style.sheet(TITLE, caption, len(shown), height_in=height_in, columns=2, legend_lines=3)
     for axis, (key, groups) in zip(panes, shown.items(), strict=True):
         _panel(axis, groups, made.subjects)
-        axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}, {counted(key[2], 'rank')}")
+        network = f", {key[3]}" if key[3] else ""
+        axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}, {counted(key[2], 'rank')}{network}")
     panes[0].set_ylabel("time of a run, ms")
     style.legend(figure, panes, columns=len(made.subjects) + 1)
     return figure

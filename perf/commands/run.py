@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from rich.console import Console
 from conformance.bad_input import BadInput
 from conformance.ending import terminated_like_interrupted
 from conformance.engine import request as ask
+from conformance.hosts import Network, unavailable
 from reports.records import RecordError, read
 from reports.records.writer import PART
 
@@ -23,9 +24,10 @@ from ..analyse.table import in_order, main_table, wide_console
 from ..measure import extras as beside
 from ..measure import launched, records, reliance, surroundings, traffic, void
 from ..measure.budget import Budget, duration
+from ..measure.clusters import Clusters
 from ..measure.progress import Watch, spoken
 from ..measure.rows import FAILED, HUNG, NOT_RUN, OK, VOID, Row, blank
-from ..measure.runner import BUDGET_GONE, LocalRunner, Runner
+from ..measure.runner import BUDGET_GONE, Runner
 from ..plan import sweep
 from ..plan.axes import known_trouble
 from ..plan.backends import place_of, place_of_job
@@ -39,10 +41,8 @@ if TYPE_CHECKING:
     from ..measure.on_ranks import Order
 
 GOOD, BAD_CELL, INTERNAL, INTERRUPTED = 0, 1, 3, 130
+_USUAL_NET = "1gbit"
 CLOSING_S = 25.0  # of a budget, for charts and a timeline
-
-
-GiveUp = Callable[[list[Row]], None]  # takes the last rows, and closes the record
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Asked:
     backend: str
     budget_s: float | None
     out: Path
+    launched: bool
     judged: str  # what the subjects' guarantees are known from: empty, a record of the suite, or "no"
 
 
@@ -68,11 +69,15 @@ def run(given: Namespace) -> int:
             _show_plan(asked)
         return GOOD
     if here is None:
-        return _measure(asked, lambda _: LocalRunner(), given)
-    job = launched.Job(here, asked.planned.groups[0].backend)
+        with Clusters(hosts=asked.planned.hosts) as clusters:
+            return _measure(asked, Runner(clusters), given)
     if here.rank:
-        return job.follow()
-    return _measure(asked, lambda give_up: launched.LaunchedRunner(job, give_up), given)
+        return launched.serve(here)
+    with launched.led(here) as agent_group, Clusters(agent_group) as clusters:
+        status = _measure(asked, Runner(clusters), given)
+        if agent_group.lost:
+            print(f"perf: {agent_group.lost}", file=sys.stderr)
+        return status
 
 
 def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
@@ -83,9 +88,9 @@ def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
         budget_s = max(budget_s / 2, budget_s - CLOSING_S)
     if budget_s is not None and not given.only:
         budget_s = max(budget_s / 2, budget_s - sum(beside.ABOUT_S.get(each, 0.0) for each in wanted.beside))
-    if budget_s is not None and not given.judged and here is None:
+    if budget_s is not None and not given.judged:
         budget_s = max(budget_s / 2, budget_s - reliance.ABOUT_S)
-    (world,) = ask.numbers(given.world or str(here.world if here else 2), "WORLD")[:1]
+    wanted, world = _over_hosts(given, wanted, here)
     if here is not None and world != here.world:
         raise BadInput(f"WORLD={world}, but the launcher has started {here.world} ranks; leave WORLD out")
     place = place_of(given.backend, world) if here is None else place_of_job(given.backend, here.local_world)
@@ -95,12 +100,37 @@ def _asked(given: Namespace, here: launched.Spot | None) -> Asked:
         planned = replace(narrowed(planned, given.only), sweep=replace(wanted, beside=(), prints=""))
     specs = {name: spec for name, (spec, _) in subjects.items()}
     versions = {name: subject.version for name, (_, subject) in subjects.items()}
-    return Asked(planned, specs, versions, world, given.backend, budget_s, Path(given.out), given.judged)
+    out = Path(given.out)
+    return Asked(planned, specs, versions, world, given.backend, budget_s, out, here is not None, given.judged)
 
 
-def _again(asked: Asked, wanted: str) -> list[str]:
+def _over_hosts(given: Namespace, wanted: sweep.Sweep, here: launched.Spot | None) -> tuple[sweep.Sweep, int]:
+    """The sweep, on hosts if that is asked for, and the most ranks."""
+    if not given.hosts:
+        if given.net or given.delay:
+            raise BadInput("NET and DELAY are the network between hosts: say how many by HOSTS, or --hosts")
+        return wanted, ask.numbers(given.world or str(here.world if here else 2), "WORLD")[0]
+    if here is not None:
+        raise BadInput("this process was started by a launcher, and hosts start one of their own: use one of the two")
+    if given.world:
+        raise BadInput("HOSTS already says how many ranks there are, one on each host: leave WORLD out")
+    if given.backend not in ("auto", "gloo"):
+        raise BadInput(f"hosts of one machine have the CPU and Gloo: leave the backend {given.backend!r} out")
+    why = unavailable()
+    if why:
+        raise BadInput(f"not run: no hosts here: {why}")
+    (hosts,) = ask.numbers(given.hosts, "HOSTS")[:1]
+    text = " ".join(f"{given.net or _USUAL_NET} {given.delay}".lower().split())
+    Network.of(hosts, text)
+    return wanted.over(text), hosts
+
+
+def _again(asked: Asked, given: Namespace) -> list[str]:
     """The command that measures one series of this run again; "{series}" stands for its name."""
-    words = ["python", "-m", "perf", "run", "--sweep", wanted, "--world", str(asked.world)]
+    words = ["python", "-m", "perf", "run", "--sweep", given.sweep]
+    options = {"--hosts": given.hosts, "--net": given.net, "--delay": given.delay}
+    words += [word for option, value in options.items() if value for word in (option, value)]
+    words += [] if given.hosts else ["--world", str(asked.world)]
     return [*words, "--subject", ",".join(asked.specs.values()), "--backend", asked.backend, "--only", "{series}"]
 
 
@@ -120,7 +150,7 @@ def _show_plan(asked: Asked) -> None:
     console.print(f"{whole} for {counted(planned.sweep.rounds, 'round')} on a quiet machine; {least} at the fewest")
 
 
-def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namespace) -> int:
+def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         records.writable(asked.out)
@@ -134,26 +164,18 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
         judged = _judged(asked, stderr)
     about = records.question(asked.planned, asked.specs, asked.versions, asked.world, asked.backend)
     command = [sys.executable, "-m", "perf", *sys.argv[1:]]
-    first = {**records.header(about, said, command), "again": _again(asked, given.sweep)}
+    first = {**records.header(about, said, command), "again": _again(asked, given)}
     record = records.begin(asked.out, first, asked.planned, given.fresh)
     for trouble in record.troubles:
         stderr.print(f"perf: passed over: {trouble}", markup=False)
     if record.taken:
         stderr.print(f"perf: took over {len(record.taken)} finished cells from an earlier run that did not end")
     path = record.writer.path
-
-    def give_up(last: list[Row]) -> None:
-        for row in last:
-            record.writer.write(row)
-            stderr.print(f"perf: {row['status'].upper()} {row['series']}: {row['reason']}", markup=False)
-        record.writer.close(interrupted=True)
-        stderr.print(f"perf: the ranks cannot go on; start the same command again to measure the rest ({path})")
-
-    runner = runner_for(give_up)
     try:
         with terminated_like_interrupted(), record.writer:
             rows = [*record.taken, *_groups(asked, judged, runner, record)]
             noted = {"beside": _beside(asked, stderr), "judged": judged.footer(asked.planned.all_cells())}
+            noted |= {"networks": networks} if (networks := runner.measured_links()) else {}
             record.writer.close({"exit_status": _status(rows), **noted})
     except KeyboardInterrupt:
         stderr.print(f"perf: interrupted; what was finished is in {path}, and the same command goes on from there")
@@ -162,14 +184,12 @@ def _measure(asked: Asked, runner_for: Callable[[GiveUp], Runner], given: Namesp
         kept = path if path.exists() else path.with_name(path.name + PART)
         stderr.print(f"perf: cannot write on: {error}; the finished cells are kept in {kept}", markup=False)
         return INTERNAL
-    finally:
-        runner.close()
     asked_for = [cell.series for cell in asked.planned.all_cells()]
     status = _conclude(record.writer.path, in_order(rows, asked_for))
     if asked.planned.sweep.prints and status != INTERNAL:
         reported(asked.planned.sweep.prints, record.writer.path)
     if given.charts and status != INTERNAL:
-        return max(status, closing(record.writer.path, traced=isinstance(runner, LocalRunner)))
+        return max(status, closing(record.writer.path, traced=_alone(asked)))
     return status
 
 
@@ -180,19 +200,21 @@ def _judged(asked: Asked, stderr: Console) -> reliance.Judged:
     if asked.judged:
         backends = dict.fromkeys(group.backend for group in asked.planned.groups)
         return reliance.judged_before(Path(asked.judged), *backends)
-    if launched.spot(os.environ):
-        stderr.print("perf: under a launcher no clause is judged; name a record of the suite by --judged")
-        return reliance.Judged()
     clauses = reliance.relied_on_by(asked.planned.all_cells())
     stderr.print(f"perf: first the suite judges the {counted(len(clauses), 'clause')} that these cells rely on")
     return reliance.judged_now(asked.planned.all_cells(), asked.specs)
+
+
+def _alone(asked: Asked) -> bool:
+    """Whether the ranks are this machine's own, without a launcher or a network."""
+    return not asked.launched and not asked.planned.hosts
 
 
 def _beside(asked: Asked, stderr: Console) -> beside.Samples:
     """What the sweep asks for besides its cells, where these ranks are the machine's own."""
     wanted = asked.planned.sweep.beside
     left_s = None if asked.budget_s is None else sum(beside.ABOUT_S.get(each, 0.0) for each in wanted)
-    if launched.spot(os.environ) or not wanted:
+    if not wanted or not _alone(asked):
         return {}
     stderr.print(f"perf: beside the cells: {', '.join(wanted)}", markup=False)
     try:
@@ -239,10 +261,14 @@ def _rows(order: Order, judged: reliance.Judged, runner: Runner, budget: Budget,
     if budget.gone():
         yield from (blank(cell, group, NOT_RUN, BUDGET_GONE) for cell in group)
         return
+    links = runner.links(order)
+    if links.trouble:
+        yield from (blank(cell, group, NOT_RUN if links.missing else VOID, links.trouble) for cell in group)
+        return
     sound: list[Row] = []
     for row in runner.measure(order, lambda: budget.limit(group)):
         if row["status"] == OK:
-            sound.append(row)
+            sound.append({**row, "derived": {**row["derived"], **links.figures()}})
         else:
             yield row
     if count_traffic:

@@ -18,8 +18,8 @@ from reports.records import RecordError, RecordFile, read
 from ..charts import draw_timeline
 from ..charts.reporting import report
 from ..measure import records, void
+from ..measure.clusters import PRELOAD
 from ..measure.rows import OK
-from ..measure.runner import PRELOAD
 from ..measure.trace import Iteration, as_trace, iterations_of, overlap, traced, typical
 from ..plan.axes import checked, known_trouble
 from ..plan.backends import place_of

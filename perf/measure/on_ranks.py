@@ -24,9 +24,10 @@ from conformance.subjects import Unsupported, resolve
 
 from ..plan.axes import ALONE, OVERLAPPED, known_trouble
 from ..plan.cells import Cell, Group
-from ..workloads import Workload, load
+from ..workloads import Workload, load, profile
 from . import void
 from .clock import Clock
+from .links import sent_bytes
 from .rows import OK, VOID
 from .samples import Samples
 from .trainer import Trainer, quietly
@@ -129,15 +130,27 @@ class _Bench:
             if cell.series in self.trainers:
                 self.tell(f"{cell.series}: the oracle")
                 self._answer(cell)
-        if self.order.group.cells[0].skew == "straggler":
-            delay_s = self.order.group.cells[0].skew_fraction * self._agreed(self._alone_s())
+        if self.workload.name == "paced":
+            self._empty_step()
+        first = self.order.group.cells[0]
+        if first.skew == "straggler":
+            delay_s = first.skew_fraction * self._agreed(self._alone_s(first.pace))
             for trainer in self.trainers.values():
                 trainer.delay_s = delay_s if self.ctx.rank == self.ctx.world - 1 else 0.0
                 self.samples[trainer.cell.series].facts["straggler_ns"] = round(delay_s * 1e9)
 
-    def _alone_s(self) -> float:
+    def _empty_step(self) -> None:
+        """What this machine adds to the waits: an iteration without them, all ranks at once, nobody communicating."""
+        cell = self.order.group.cells[0]
+        dist.barrier(group=self.harness_group)
+        empty_ns = round(self._agreed(self._alone_s(0.0)) * 1e9)
+        compute_ns = round(profile(cell.size).seconds * cell.pace * 1e9)
+        for samples in self.samples.values():
+            samples.facts |= {"empty_ns": empty_ns, "compute_ns": compute_ns}
+
+    def _alone_s(self, pace: float) -> float:
         """An iteration's forward and backward without any library, the median of a few."""
-        model = self.workload.model().to(self.ctx.device)
+        model = self.workload.model(pace).to(self.ctx.device)
         times = []
         for batch in self.batches:
             start = time.perf_counter()
@@ -206,7 +219,11 @@ class _Bench:
         trainer, samples = self.trainers[series], self.samples[series]
         self._watch_memory(series, before=True)
         for _ in range(2 if self.epochs else 1):
+            before = sent_bytes() if trainer.cell.network else 0
             clock = self._turn(trainer)
+            if trainer.cell.network:
+                each = (sent_bytes() - before) // (1 if self.epochs else self.length)
+                samples.facts["link_sent_bytes"] = each
             self._take(clock, samples, number)
             place = 0 if trainer.cell.hook in ALONE else self.ctx.rank
             gap, name = self._answer(trainer.cell).gap(trainer.bare, place)

@@ -49,13 +49,11 @@ class Watch:
 
     def row(self, row: Row) -> None:
         self._counts[row["status"]] += 1
-        if row["status"] == NOT_RUN and row["reason"] == self._told_already:
+        if row["status"] == OK or (row["reason"] and row["reason"] == self._told_already):
             return
-        if row["status"] == NOT_RUN:
-            self._told_already = row["reason"]
-            self._say(f"NOT RUN {row['series']} and others: {row['reason']}")
-        elif row["status"] != OK:
-            self._say(f"{row['status'].upper()} {row['series']}: {row['reason']}")
+        self._told_already = row["reason"]
+        others = " and others" if row["status"] == NOT_RUN else ""
+        self._say(f"{row['status'].upper()} {row['series']}{others}: {row['reason']}")
 
     def done(self) -> None:
         """The group is done."""

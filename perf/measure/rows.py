@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..plan.cells import Cell, Group
@@ -42,6 +42,12 @@ def assembled(cell: Cell, group: Group, ranks: Sequence[Samples]) -> Row:
     return row
 
 
+def sibling(row: Mapping[str, Any], rows: Iterable[Row], **axes: Any) -> Row | None:
+    """The row of the same cell but for these axes; None if there is none."""
+    wanted = {**row["axes"], **axes}
+    return next((other for other in rows if other["axes"] == wanted), None)
+
+
 def by_sample(ranks: Sequence[Sequence[int]]) -> list[list[int]]:
     """[sample][rank] from every rank's list."""
     return [list(sample) for sample in zip(*ranks, strict=True)]
@@ -61,8 +67,8 @@ def _verified(ranks: Sequence[Samples]) -> dict[str, Any]:
 
 
 def _facts(ranks: Sequence[Samples]) -> dict[str, Any]:
-    """One number where all ranks agree on it, else the list by rank; figures of memory and work always by rank."""
-    by_rank = ("optimizer_bytes", "iterations", "peak_bytes")
+    """One number where all ranks agree on it; figures of memory, work and traffic by rank."""
+    by_rank = ("optimizer_bytes", "iterations", "peak_bytes", "link_sent_bytes")
     facts: dict[str, Any] = {}
     for name in ranks[0].facts:
         values = [one.facts[name] for one in ranks]

@@ -1,4 +1,4 @@
-"""Measures groups on ranks of this machine: starts them, bounds them, and finds out which cell disturbed a run."""
+"""Measures groups on ranks, wherever these are: bounds their runs, and finds out which cell disturbed one."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from conformance.ranks import Cluster, Died, ForkServerFailed, Hung, NotRunnable, Raised, RankContext
+from conformance.ranks import Died, ForkServerFailed, Hung, NotRunnable, Raised, RankContext
+from conformance.ranks.agent_group import AgentLost
 
 from ..plan.cells import Cell, Group
-from . import traffic
+from . import links, traffic
+from .clusters import Clusters
 from .rows import FAILED, HUNG, NOT_RUN, Row, assembled, blank
 
 if TYPE_CHECKING:
+    from .links import Links
     from .on_ranks import Order
     from .traffic import Counted
 
 BUDGET_GONE = "the budget was used up"
 _COUNTING_S = 60.0  # for counting what an iteration sends: nothing is lost if it is not known
 SILENCE_S = 10.0  # nothing at all happens in any rank: a hang, long before the deadline
-PRELOAD = (
-    "perf.measure.on_ranks", "perf.measure.trainer", "perf.measure.verify", "perf.measure.memory",
-    "conformance.fixtures.overlapping", "conformance.api.oracle",
-)  # fmt: skip
+_LINKS_S = 120.0  # for measuring a network
+_LINK_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,40 @@ class Limit:
         return HUNG, f"not done after {self.seconds:.0f} s, the limit for a group ({doing})"
 
 
-class Runner(Protocol):
-    """Who measures groups: ranks of this machine, or those that a launcher has started."""
+class Runner:
+    """Every run has fresh ranks. One that goes wrong is blamed on one cell and repeated without it."""
 
-    def measure(self, order: Order, limit: Callable[[], Limit]) -> Iterator[Row]: ...
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+        self._links: dict[tuple[str, int], Links] = {}
 
-    def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]: ...
+    def links(self, order: Order) -> Links:
+        """What the network between an order's ranks carries, measured once."""
+        group = order.group
+        if not group.network:
+            return links.Links()
+        key = (group.network, group.world)
+        for _ in range(_LINK_TRIES if key not in self._links else 0):  # what disturbs the machine for a while may pass
+            found = self._links_now(order)
+            if found.missing:
+                return found
+            self._links[key] = found
+            if not found.trouble:
+                break
+        return self._links[key]
 
-    def close(self) -> None: ...
+    def _links_now(self, order: Order) -> Links:
+        group = order.group
+        run = self._on_ranks(links.on_rank, (group.network,), order, _LINKS_S)
+        if not isinstance(run, str) and all(hasattr(outcome, "value") for outcome in run.outcomes):
+            measured: Links = run.values()[0]
+            return measured
+        why = run if isinstance(run, str) else f"the network could not be measured: {run.summary().splitlines()[0]}"
+        return links.Links(group.network, group.world, missing=why)
 
-
-class LocalRunner:
-    """Ranks as processes of this machine. A run that goes wrong is blamed on one cell and repeated without it."""
-
-    def __init__(self) -> None:
-        self._clusters: dict[str, Cluster] = {}
+    def measured_links(self) -> list[dict[str, Any]]:
+        """All that was measured of networks, for the record."""
+        return [{**vars(each), "trouble": each.trouble} for each in self._links.values()]
 
     def measure(self, order: Order, limit: Callable[[], Limit]) -> Iterator[Row]:
         """The rows of a group's cells. ``limit`` says how long a run may take that starts now."""
@@ -98,26 +118,30 @@ class LocalRunner:
     def _on_ranks(
         self, function: Callable[..., Any], args: Any, order: Order, deadline_s: float, trace: bool = False
     ) -> Any:
-        backend = order.group.backend  # a budget is meant by the clock, however busy the machine is
-        cluster = self._clusters.setdefault(backend, Cluster(backend, preload=PRELOAD, most_times=1, placing=False))
         subject = next(iter(order.specs.values()))
         try:
-            return cluster.run(
+            return self._clusters.of(order.group).run(
                 function, args, world=order.group.world, subject=subject, deadline_s=deadline_s,
                 stall_s=SILENCE_S, trace=trace,
             )  # fmt: skip
         except (NotRunnable, ForkServerFailed) as error:
             return str(error)
-
-    def close(self) -> None:
-        for cluster in self._clusters.values():
-            cluster.close()
-        self._clusters.clear()
+        except AgentLost as error:
+            if not order.group.network:  # a launcher's, which nobody can replace
+                raise
+            self._clusters.leave_hosts()
+            return str(error)
 
 
 def on_rank(ctx: RankContext, order: Order, folder: str) -> Any:
-    """Rank function: measure, noting in a file what is going on, for the case that this rank does not come back."""
+    """Rank function: measure, noting in a file what is going on, for the case that this rank does not come back.
+
+    On another machine than the driver's there is no such folder. All ranks do the same at a time, so it is no loss.
+    """
     from .on_ranks import measure
+
+    if not Path(folder).is_dir():
+        return measure(ctx, order, lambda _: None)
 
     with Path(folder, f"rank{ctx.rank}").open("wb", buffering=0) as notes:
 

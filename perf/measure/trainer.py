@@ -28,7 +28,7 @@ class Trainer:
     def __init__(self, ctx: RankContext, cell: Cell, subject: Subject, workload: Workload, group: Any) -> None:
         self.cell, self.subject, self.group = cell, subject, group
         self.rank, self.world, self.device = ctx.rank, ctx.world, ctx.device
-        self.bare = workload.model().to(ctx.device)
+        self.bare = workload.model(cell.pace).to(ctx.device)
         self.delay_s = 0.0  # by so much this rank is slower in every iteration (skew: straggler)
         kind, settings = workload.optimizer(cell.optimizer)
         if cell.strategy in ("join", "throwing", "after_join"):

@@ -1,7 +1,8 @@
-"""When a cell is void, and why: its result is not the oracle's, or its subject breaks a guarantee that it relies on.
+"""When a cell is void, and why: its result is wrong, it relies on a broken guarantee, or its network is another one.
 
 A void cell has no time and fails the command. The first reason is found on the ranks after every turn, from the gap
-that ``verify`` measures; the second before anything is measured, from what ``reliance`` reads of the suite's judgement.
+that ``verify`` measures; the others before anything is measured, from what ``reliance`` reads of the suite's judgement
+and from what ``links`` measures.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from .rows import VOID, Row
 
 _BROKEN = "relies on "
+_NETWORK = "the network is not what was asked for"
 
 
 def by_result(gap: float, worst: str, rank: int, number: int) -> str:
@@ -29,10 +31,15 @@ def by_guarantee(clause: str, subject: str, witness: str) -> str:
     return f"{_BROKEN}{clause}, which {subject} does not keep: {witness}"[:500]
 
 
+def by_network(network: str, worst: str) -> str:
+    """Why a network that is not what was asked for makes all cells over it void."""
+    return f"{_NETWORK}: {worst} what {network} should carry; the usual cause is a machine too busy for so many hosts"
+
+
 def sentences(rows: Iterable[Row]) -> Iterator[str]:
     """What to say of the void ones among these rows, each reason once."""
     reasons = (str(row["reason"]) for row in rows if row["status"] == VOID)
-    why = Counter(reason.split(": ")[0] if reason.startswith(_BROKEN) else "" for reason in reasons)
+    why = Counter(reason.split(": ")[0] if reason.startswith((_BROKEN, _NETWORK)) else "" for reason in reasons)
     for reason, count in why.items():
         cells = "1 cell is" if count == 1 else f"{count} cells are"
         said = reason.replace("relies on", "it relies on" if count == 1 else "they rely on")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.bad_input import BadInput
+from conformance.hosts import Network
 
-from ..workloads import COUNTS, KNOWN, SIZES, SPARSE
+from ..workloads import COUNTS, KNOWN, PROFILES, SIZES, SPARSE
 
 MOST_RANKS = 256
 
@@ -28,8 +29,12 @@ class Axis:
 
 AXES: dict[str, Axis] = {
     "workload": Axis("what is trained", "mlp", tuple(KNOWN), shared=True),
-    "size": Axis("sizes of the workload; auto: gpu on a GPU, else cpu; a number: so many parameters (tiny)", "auto",
-                 ("auto", *SIZES, *COUNTS), shared=True),
+    "size": Axis("sizes of the workload; auto: gpu on a GPU, else cpu; a number: so many parameters (tiny); a model: "
+                 "its profile (paced)", "auto", ("auto", *SIZES, *COUNTS, *PROFILES), shared=True),
+    "pace": Axis("of paced: how many times as long as in its profile the compute takes", 1.0, kind=float,
+                 limits=(0, 100), shared=True),
+    "network": Axis("one host of this machine for each rank, with links so fast: 200mbit, or 1gbit 200us with a delay; "
+                    "empty: all ranks on this machine", "", shared=True),
     "world": Axis("number of ranks; also max (WORLD) and all (1, 2, 4 … WORLD)", "max", kind=int,
                   limits=(1, MOST_RANKS), shared=True),
     "skew": Axis("how many inputs each rank has; straggler: as many as the others, but it is slower", "even",
@@ -84,6 +89,8 @@ def checked(name: str, value: Any, where: str) -> Any:
         return value
     if name == "subject":
         raise BadInput(f"{where}: the subject is no axis of a sweep; give SUBJECT, or --subject")
+    if name == "network":
+        return _network(value, where)
     if axis.values:
         if not any(value == each and type(value) is type(each) for each in axis.values):
             raise BadInput(f"{where}: {name} cannot be {value!r}; {nearest(str(value), map(str, axis.values))}")
@@ -93,6 +100,15 @@ def checked(name: str, value: Any, where: str) -> Any:
         low, high = axis.limits
         raise BadInput(f"{where}: {name} cannot be {value!r}; give a number from {low:g} to {high:g}")
     return axis.kind(value)
+
+
+def _network(value: Any, where: str) -> str:
+    """A network as a cell names it."""
+    try:
+        text = " ".join(str(value).lower().split())
+        return text and str(Network.of(1, text) and text)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from error
 
 
 def pointless(axes: Axes) -> str:
@@ -117,7 +133,10 @@ def _uneven(axes: Axes) -> bool:
 
 
 _RULES: tuple[tuple[Callable[[Axes], bool], str], ...] = (
+    (lambda a: a["size"] in PROFILES and a["workload"] != "paced", "only paced has sizes that are models"),
+    (lambda a: a["pace"] != 1 and a["workload"] != "paced", "only paced workloads have a pace"),
     (lambda a: a["size"] in COUNTS and a["workload"] != "tiny", "only tiny has sizes that count parameters"),
+    (lambda a: bool(a["network"] and known_trouble(a)), "it hangs, and over a network nobody needs to see that again"),
     (lambda a: a["world"] == 1 and a["skew"] != "even", "one rank alone is even"),
     (lambda a: a["world"] == 1 and a["strategy"] in ("flag", "drop_last"), "one rank alone is even"),
     (lambda a: _uneven(a) and a["unit"] == "step", "with uneven inputs a sample is a whole run"),

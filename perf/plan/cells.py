@@ -30,6 +30,8 @@ class Cell:
     shard_buckets: bool
     settings: str
     copy: int = 1  # 2: the same once more, to see what this machine makes of it
+    pace: float = 1.0  # of a paced workload
+    network: str = ""  # between hosts of this machine, one for each rank; empty: there are none
 
     def axes(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -40,7 +42,9 @@ class Cell:
         words = [self.workload, self.size, f"world {self.world}", self.backend, self.skew, self.unit, self.optimizer]
         if self.skew != "even" and self.skew != "zero_input":
             words[5:5] = [f"{self.skew_fraction:g}"]
-        return " · ".join(words)
+        words[2:2] = [f"pace {self.pace:g}"] if self.pace != 1 else []
+        words += [self.network] if self.network else []
+        return " · ".join(str(word) for word in words)
 
     @property
     def variant(self) -> str:
@@ -111,6 +115,10 @@ class Group:
     @property
     def backend(self) -> str:
         return self.cells[0].backend
+
+    @property
+    def network(self) -> str:
+        return self.cells[0].network
 
     def only(self, keep: set[str]) -> Group:
         """The group with those cells whose series is in ``keep``."""

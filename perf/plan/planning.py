@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from conformance.bad_input import BadInput
+from conformance.hosts import Network
 
-from ..workloads import ABOUT_MS, COUNTS
-from .axes import UNEVEN, known_trouble, pointless
+from ..workloads import ABOUT_MS, COUNTS, profile
+from .axes import ALONE, UNEVEN, known_trouble, pointless
 from .cells import Cell, Group
 from .sweep import Sweep
 
@@ -21,6 +22,7 @@ WARM_BLOCKS = 3  # what warm-up usually takes
 _START_S, _START_PER_RANK_S, _BUILD_S = 1.0, 0.3, 0.1
 _TURN_S = 0.015  # what a turn takes besides its iterations
 _BROADCAST_S = 0.00014  # one parameter's, by the number of ranks
+_HOSTS_S, _HOST_S = 10.0, 3.0  # to set up hosts, and what each of them takes to load torch, on a core of its own
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,15 @@ class Plan:
     @property
     def cells(self) -> int:
         return len(self.all_cells())
+
+    @property
+    def hosts(self) -> dict[str, int]:
+        """How many hosts each network needs."""
+        found: dict[str, int] = {}
+        for group in self.groups:
+            if group.network:
+                found[group.network] = max(group.world, found.get(group.network, 0))
+        return found
 
     def all_cells(self) -> list[Cell]:
         return [cell for group in self.groups for cell in group]
@@ -76,6 +87,7 @@ def plan(
                 if cell not in group:
                     group.append(cell)
     groups = [piece for shared, cells in found.items() for piece in _cut(shared, cells)]
+    groups.sort(key=lambda group: group.network)  # hosts are set up once for all groups of a network
     if not groups:
         reasons = "; ".join(left_out) or "it lists none"
         raise BadInput(f"sweep {sweep.name!r} has no cell to measure at WORLD={world}: {reasons}")
@@ -94,6 +106,8 @@ def _worlds(wanted: Any, most: int) -> list[int]:
 def _worked_out(axes: dict[str, Any], where: Place) -> dict[str, Any]:
     """The axes with every "auto" decided, and those that mean nothing here at one value."""
     whole = {**axes, "backend": where.backend, "device": where.device}
+    if whole["network"]:  # between hosts that have no accelerators
+        whole |= {"backend": "gloo", "device": "cpu"}
     if whole["size"] == "auto":
         whole["size"] = "gpu" if where.device == "cuda" else "cpu"
     if whole["unit"] == "auto":
@@ -138,18 +152,31 @@ def seconds(group: Group, sweep: Sweep, cores: int, rounds: int | None = None) -
     """About how long a group takes with so many rounds (by default the sweep's own)."""
     rounds = sweep.rounds if rounds is None else rounds
     crowd = max(1.0, group.world / cores) if group.cells[0].device == "cpu" else 1.0
-    turns = sum(_TURN_S + _iteration_s(cell) * crowd * turn_iterations(group, sweep) for cell in group)
+    turns = sum(_TURN_S + _iteration_s(cell, crowd) * turn_iterations(group, sweep) for cell in group)
     longest = max(sweep.block_of(group.cells[0].workload), sweep.epoch)
     alone = ABOUT_MS[group.cells[0].workload] / 1e3 * group.world * longest
     starting = _START_S + group.world * (_START_PER_RANK_S + _BUILD_S * len(group.cells)) * crowd
     return starting + alone + turns * (rounds + WARM_BLOCKS)
 
 
-def _iteration_s(cell: Cell) -> float:
-    """An iteration on a core for each rank. torch's ZeRO sends every parameter by itself unless it has views."""
+def _iteration_s(cell: Cell, crowd: float) -> float:
+    """An iteration of ranks that share cores. torch's ZeRO sends every parameter by itself unless it has views."""
     share = int(cell.size) / 400 if cell.size in COUNTS else 1.0
     alone = cell.subject == "torch" and cell.zero == "on" and cell.hook == "none" and cell.workload == "tiny"
-    return share * (ABOUT_MS[cell.workload] / 1e3 + (_BROADCAST_S * 400 * cell.world if alone else 0.0))
+    work_s = share * (ABOUT_MS[cell.workload] / 1e3 + (_BROADCAST_S * 400 * cell.world if alone else 0.0))
+    return work_s * crowd + (_paced_s(cell) if cell.workload == "paced" else 0.0)
+
+
+def _paced_s(cell: Cell) -> float:
+    """What a paced iteration waits for, where half of what could overlap does."""
+    made = profile(cell.size)
+    compute_s = cell.pace * made.seconds
+    if cell.hook in ALONE or not cell.network:
+        return compute_s
+    reduced, published = 2.0, 1.0 if cell.zero != "off" else 0.0
+    sent_bytes = made.parameter_bytes * (reduced + published) * (cell.world - 1) / cell.world
+    sending_s = 8 * sent_bytes / Network.of(1, cell.network).rate_bps
+    return max(compute_s, sending_s) + min(compute_s, sending_s) / 2
 
 
 def turn_iterations(group: Group, sweep: Sweep) -> int:
@@ -159,5 +186,6 @@ def turn_iterations(group: Group, sweep: Sweep) -> int:
 
 
 def estimate(planned: Plan, cores: int, rounds: int | None = None) -> float:
-    return sum(seconds(group, planned.sweep, cores, rounds) for group in planned.groups)
+    starting = sum(_HOSTS_S + _HOST_S * hosts / cores for hosts in planned.hosts.values())
+    return starting + sum(seconds(group, planned.sweep, cores, rounds) for group in planned.groups)
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ class Sweep:
         asked = [self.cells, self.rounds, self.block, self.epoch, *more]
         whole = json.dumps(asked, sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()[:12]
+
+    def over(self, network: str) -> Sweep:
+        """All of it on hosts with this network between them."""
+        return replace(self, cells=tuple({**block, "network": (network,)} for block in self.cells))
 
     def block_of(self, workload: str) -> int:
         """Samples in a turn of this workload."""

@@ -40,7 +40,9 @@ def _row(cell: Cell, group: Any, time_ms: TimeMs, generator: random.Random, roun
     third = [[time // 3 for time in sample] for sample in row["wall_ns"]]
     row["phases"] = {f"{phase}_{kind}": third for phase in ("forward", "backward", "step") for kind in ("wall", "cpu")}
     counts = cell.trained(8) if cell.unit == "epoch" else (PER_ROUND,) * cell.world
+    paced = {"compute_ns": 5e6 * cell.pace, "link_bytes_per_s": 1e6, "empty_ns": 2e5} if cell.network else {}
     row["derived"] = {
+        **paced,
         "parameters": 10, "parameter_bytes": 4000, "buffer_bytes": 100, "iterations": list(counts),
         "optimizer_bytes": [8000 // (cell.world if cell.zero != "off" else 1)] * cell.world,
         "peak_bytes": [20_000] * cell.world,

@@ -1,5 +1,7 @@
 """Charts: each shows what its record has, void cells as void, and is not drawn without its cells."""
 
+import re
+
 import matplotlib as mpl
 import pytest
 
@@ -12,6 +14,7 @@ from perf.tests.made_up import record, rows
 
 mpl.use("Agg")
 
+OVER_NETWORK = {"workload": "paced", "size": "bert", "pace": [0.5, 1.0], "world": [2, 4], "network": "1gbit"}
 EVERYTHING = [
     {"workload": ["mlp", "tiny"], "world": "all", "hook": ["none", "local"]},
     {"workload": "mlp", "cap_mib": [0.1, 1.0, 4.0]},
@@ -22,6 +25,10 @@ EVERYTHING = [
     {"workload": "mlp", "optimizer": "adam", "zero": "off", "world": "all"},
     {"workload": "tiny", "size": "100", "world": [1, 2, 3, 4], "strategy": ["plain", "join"]},
     {"workload": "tiny", "size": ["25", "50", "200", "400", "800"], "world": 2},
+    {**OVER_NETWORK, "zero": ["off", "on"]},
+    {**OVER_NETWORK, "zero": "on", "hook": ["sequential", "interleaved", "reduce_scatter_interleaved"]},
+    {**OVER_NETWORK, "pace": 2.0, "strategy": ["plain", "join", "throwing", "flag"]},
+    {**OVER_NETWORK, "hook": "local"},
 ]  # fmt: skip
 
 
@@ -150,3 +157,21 @@ def test_the_latest_record_of_a_group_counts(tmp_path):
     (group,) = board([old, new]).groups
     assert {row["status"] for row in group.rows} == {"ok"}
     assert [chart.reason for chart in draw_all([old, new], tmp_path / "charts") if chart.name == "ratio"] == [""]
+
+
+def test_conclusions_over_a_network_stand_under_their_chart_with_intervals(drawn):
+    made = everything()
+    said = {name: " ".join(" ".join(words(drawn(name, made))).split()) for name in CHARTS}
+    assert re.search(r"DDP takes 11 ms.*; the best overlap \(interleaved hook, DDP's own cap\) takes 0\.9\d "
+                     r"\[0\.\d\d, 0\.\d\d\] \(faster\) of that", said["network"])  # fmt: skip
+    assert re.search(r"4 hosts: least is left exposed by interleaved hook, [12]\.\d ms \[", said["exposed"])
+    assert "the fastest step is decided in 2 of 2 fields" in said["winners"]
+    assert re.search(r"2 hosts: 0\.7\d \[0\.\d\d, 0\.\d\d\] of impl's DDP step is compute", said["efficiency"])
+    assert re.search(r"Join adds to a step: impl -?0\.\d ms \[.*; torch", said["join_cost"])
+
+
+def test_paced_cells_are_left_to_the_charts_that_are_about_them(tmp_path):
+    made = rows([{**OVER_NETWORK, "zero": "on", "hook": ["sequential", "interleaved"]}], time_ms, world=2)
+    whole = record(tmp_path / "one.jsonl", made)
+    drawn = {chart.name for chart in draw_all([whole], tmp_path / "charts") if chart.files}
+    assert drawn == {"network", "winners"}

@@ -64,7 +64,7 @@ LOADED = """
 import importlib, sys, traceback
 import torch
 from conformance.ranks.fork_server_client import PRELOAD
-from perf.measure.runner import PRELOAD as MEASURING
+from perf.measure.clusters import PRELOAD as MEASURING
 
 def asked(*_):
     traceback.print_stack()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.bad_input import BadInput
+from conformance.ranks.place import Place
 from perf.measure.launched import Spot, spot
 from reports.records import read
 
@@ -25,8 +26,8 @@ SLURM = {
 
 
 def test_torchrun_and_slurm_say_where_a_process_stands():
-    assert spot(TORCHRUN) == Spot(3, 4, 1, 2, "10.0.0.1", 29500)
-    assert spot(SLURM) == Spot(5, 8, 1, 4, "node1", 20000 + 123456 % 20000)
+    assert spot(TORCHRUN) == Spot(Place(3, 4, "10.0.0.1", 29500, 1, None, "environment", "0", False), 2)
+    assert spot(SLURM) == Spot(Place(5, 8, "node1", 20000 + 123456 % 20000, 1, None, "slurm", "0", False), 4)
 
 
 def test_without_a_launcher_there_is_no_such_place():
@@ -39,7 +40,7 @@ def test_an_environment_that_makes_no_sense_is_refused():
         spot({**TORCHRUN, "WORLD_SIZE": "many"})
 
 
-def launched(folder, subject):
+def launched(folder, subject, *more):
     """Two agents with a rank each, as on two nodes; returns what each of them printed, and whether all went well."""
     sweep = folder / "mine.toml"
     sweep.write_text('rounds = 2\nblock = 2\n[[cells]]\nworkload = "mlp"\nworld = [1, 2]\n')
@@ -52,7 +53,7 @@ def launched(folder, subject):
     perf = ["-m", "perf", "run", "--sweep", str(sweep), "--subject", subject, "--backend", "gloo"]
     agents = [
         subprocess.Popen(
-            [*command, "--node-rank", str(node), *perf, "--out", str(folder / "out")], env=environment, cwd=root,
+            [*command, "--node-rank", str(node), *perf, "--out", str(folder / "out"), *more], env=environment, cwd=root,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for node in (0, 1)
@@ -74,16 +75,19 @@ def test_two_agents_measure_together_and_rank_0_writes(tmp_path):
     assert record.complete
     assert [row["status"] for row in record.rows] == ["ok", "ok"]
     assert all(row["axes"]["world"] == 2 and len(row["wall_ns"][0]) == 2 for row in record.rows)
+    assert record.footer["judged"]["source"] == "the suite at 2 ranks on gloo, before measuring"
     assert "written:" in said[0]
     assert "written:" not in said[1]
 
 
-def test_a_rank_that_fails_ends_the_job_and_is_recorded(tmp_path):
-    said, well = launched(tmp_path, "perf.tests.planted:failing")
-    assert not well
+def test_a_cell_that_fails_is_recorded_with_its_rank_and_the_others_are_measured(tmp_path):
+    said, well = launched(tmp_path, "perf.tests.planted:failing,torch", "--judged", "no")
+    assert not well  # the status says so, the job goes on to its end
     (path,) = (tmp_path / "out").glob("*.jsonl")
     record = read(path)
-    assert not record.complete
-    (row,) = record.rows
-    assert row["status"] == "failed", "\n".join(said)
-    assert "rank 1 raised RuntimeError: planted" in row["reason"]
+    assert record.complete, "\n".join(said)
+    found = {row["series"].split(" | ")[1]: row for row in record.rows}
+    assert {name: row["status"] for name, row in found.items()} == {
+        "failing": "failed", "torch": "ok", "failing · again": "failed",
+    }  # fmt: skip
+    assert "rank 1 raised RuntimeError: planted" in found["failing"]["reason"]

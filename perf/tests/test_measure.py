@@ -2,8 +2,9 @@
 
 import pytest
 
+from perf.measure.clusters import Clusters
 from perf.measure.on_ranks import Order
-from perf.measure.runner import Limit, LocalRunner
+from perf.measure.runner import Limit, Runner
 from perf.plan.planning import Place, plan
 from perf.plan.sweep import _checked
 
@@ -12,9 +13,8 @@ SWEEP = _checked("mine", {"cells": [{"workload": "embedding"}], "block": 2}, "mi
 
 @pytest.fixture(scope="module")
 def runner():
-    runner = LocalRunner()
-    yield runner
-    runner.close()
+    with Clusters() as clusters:
+        yield Runner(clusters)
 
 
 def measured(runner, seconds, rounds):

@@ -14,6 +14,7 @@ import pytest
 from perf.__main__ import main
 from perf.commands import run
 from perf.measure import records, runner
+from perf.measure.links import Links
 from perf.measure.rows import blank
 from reports.records import read
 
@@ -238,16 +239,22 @@ class FullDisk:
 class Quick:
     """A runner that measures nothing and so needs no ranks."""
 
+    def __init__(self, clusters):
+        pass
+
+    def links(self, order):
+        return Links()
+
     def measure(self, order, limit):
         for cell in order.group:
             yield blank(cell, order.group, "failed", "planted")
 
-    def close(self):
-        pass
+    def measured_links(self):
+        return []
 
 
 def test_on_a_full_disk_the_finished_cells_are_kept(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "LocalRunner", Quick)
+    monkeypatch.setattr(run, "Runner", Quick)
     begin = records.begin
 
     def on_a_small_disk(*given, **more):
@@ -264,7 +271,7 @@ def test_on_a_full_disk_the_finished_cells_are_kept(tmp_path, monkeypatch, capsy
 
 
 def test_what_a_run_that_is_still_going_on_has_written_is_left_to_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "LocalRunner", Quick)
+    monkeypatch.setattr(run, "Runner", Quick)
     arguments = ["run", "--sweep", str(sweep_in(tmp_path, "mlp")), "--subject", "torch", "--backend", "gloo"]
     header, planned = {}, None
 

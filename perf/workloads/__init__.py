@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .profiles import PROFILES, profile
+
 if TYPE_CHECKING:
     import torch
 
@@ -26,15 +28,17 @@ KNOWN: dict[str, str] = {
     "embedding": "embedding tables with sparse gradients beside a small dense network",
     "light": "a few small layers: so short that what a library adds is seen well",
     "normed": "the same with BatchNorm",
+    "paced": "waits where an accelerator would compute, with real gradients: ResNet-50, BERT-base and others as sizes",
 }
 ABOUT_MS = {
     "tiny": 5.0, "mlp": 4.0, "convnet": 25.0, "transformer": 25.0, "embedding": 4.0, "light": 2.0, "normed": 3.0,
+    "paced": 10.0,  # besides its waits
 }  # fmt: skip
 SPARSE = frozenset({"embedding"})  # sparse gradients: plain SGD only, and nothing that shards
 SIZES = ("cpu", "gpu")
 COUNTS = ("25", "50", "100", "200", "400", "800", "1600")  # sizes that only tiny has: so many parameters
 
-Size = Mapping[str, int]
+Size = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,16 @@ class Workload:
     size: Size
     room: Any  # the module that holds ``model``, ``batch`` and ``RATES``
 
-    def model(self) -> torch.nn.Module:
-        """A new model with its initial weights. Its forward takes a batch and returns the loss."""
+    def model(self, pace: float = 0.0) -> torch.nn.Module:
+        """A new model with its initial weights. Its forward takes a batch and returns the loss.
+
+        A paced one takes its profile's times at ``pace`` 1, and none by default.
+        """
         import torch
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(20)
-            made: torch.nn.Module = self.room.model(self.size)
+            made: torch.nn.Module = self.room.model({**self.size, "pace": pace})
         return made
 
     def optimizer(self, name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
@@ -80,6 +87,11 @@ def fingerprint(name: str, size: str) -> str:
     """Changes when the workload does: a hash over its source, this file's, and the size's name."""
     here = Path(__file__)
     digest = hashlib.sha256(json.dumps([name, size]).encode())
-    for file in (here, here.with_name(f"{name}.py")):
+    more = [here.with_name("profiles.py")] if name == "paced" else []
+    for file in (here, here.with_name(f"{name}.py"), *more):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+__all__ = ["ABOUT_MS", "COUNTS", "KNOWN", "PROFILES", "SIZES", "SPARSE", "Size", "Workload", "fingerprint", "load",
+           "profile"]  # fmt: skip
