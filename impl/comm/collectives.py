@@ -70,6 +70,25 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
     return Pending(label, whole, work, team)
 
 
+def all_to_all(
+    team: Team,
+    received: torch.Tensor,
+    sent: torch.Tensor,
+    label: str,
+    arriving: list[int] | None = None,
+    leaving: list[int] | None = None,
+) -> Pending:
+    """Start sending each rank its part of ``sent``, in rank order, and filling ``received`` with what comes, likewise.
+
+    ``arriving`` and ``leaving`` say how many elements each part has; without them all are equal. ``sent`` and
+    ``received`` may overlap where a rank keeps what is its own.
+    """
+    trace.note(label)
+    work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
+    team.tally.count()
+    return Pending(label, received, work, team)
+
+
 def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:
     """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks.
 
@@ -112,22 +131,12 @@ def all_to_all_object(team: Team, values: Sequence[Any], device: torch.device, l
     packed = [b"" if rank == team.rank else pickle.dumps(value) for rank, value in enumerate(values)]
     lengths = torch.tensor(list(map(len, packed)), dtype=torch.int64, device=device)
     arriving = torch.empty_like(lengths)
-    _all_to_all(team, arriving, lengths, None, None, f"{label}: lengths").wait()
+    all_to_all(team, arriving, lengths, f"{label}: lengths").wait()
     sent = torch.frombuffer(bytearray(b"".join(packed)), dtype=torch.uint8).to(device)
     sizes = arriving.tolist()
     received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    _all_to_all(team, received, sent, sizes, list(map(len, packed)), label).wait()
+    all_to_all(team, received, sent, label, sizes, list(map(len, packed))).wait()
     parts = received.cpu().split(sizes)
     return [
         values[rank] if rank == team.rank else pickle.loads(part.numpy().tobytes()) for rank, part in enumerate(parts)
     ]
-
-
-def _all_to_all(
-    team: Team, received: torch.Tensor, sent: torch.Tensor, arriving: list[int] | None, leaving: list[int] | None,
-    label: str,
-) -> Pending:
-    trace.note(label)
-    work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
-    team.tally.count()
-    return Pending(label, received, work, team)

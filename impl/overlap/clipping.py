@@ -11,9 +11,9 @@ import torch
 
 from ..comm.collectives import all_reduce
 from ..comm.pending import Watch
+from ..zero.shard import Shard
 
 if TYPE_CHECKING:
-    from ..zero.optimizer import ZeroRedundancyOptimizer
     from .reduction import InFlight
 
 _AVOIDS_ZERO = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it, so that results agree to the bit
@@ -33,15 +33,15 @@ class Clipping:
             raise ValueError(f"norm_type must be a positive number or infinity, not {self.norm_type}.")
 
     def apply(
-        self, flights: Sequence[InFlight], zero: ZeroRedundancyOptimizer, watch: Watch | None
+        self, flights: Sequence[InFlight], shard: Shard, watch: Watch | None
     ) -> torch.Tensor:
         """Clip the reduced gradients of these buckets, in place; returns the norm that they had.
 
         The norm covers the optimizer's parameters. Each owner computes the norms of its own; one small sum tells them
         to all, so that every rank clips by the same number, also where gradients were reduced to their owners only.
         """
-        norms = self._own_norms(flights, zero)
-        all_reduce(zero._team, norms, "overlap: norms of the gradients").wait(watch)
+        norms = self._own_norms(flights, shard)
+        all_reduce(shard.team, norms, "overlap: norms of the gradients").wait(watch)
         total: torch.Tensor = torch.linalg.vector_norm(norms, self.norm_type)
         factor = torch.clamp(self.max_norm / (total + _AVOIDS_ZERO), max=1.0)
         for flight in flights:
@@ -49,9 +49,10 @@ class Clipping:
             flight.flat.mul_(factor.to(flight.flat.device))
         return total
 
-    def _own_norms(self, flights: Sequence[InFlight], zero: ZeroRedundancyOptimizer) -> torch.Tensor:
-        first = zero._parameters()[0]
-        norms = torch.zeros(len(zero._parameters()), dtype=first.dtype, device=first.device)
+    def _own_norms(self, flights: Sequence[InFlight], shard: Shard) -> torch.Tensor:
+        parameters = shard.parameters()
+        first = parameters[0]
+        norms = torch.zeros(len(parameters), dtype=first.dtype, device=first.device)
         for flight in flights:
             for place in flight.part.own:
                 gradient = flight.gradients.get(place)

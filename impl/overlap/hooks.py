@@ -39,13 +39,13 @@ def hook_with_zero_step(
             and what ``.grad`` holds afterwards; the returned futures are its own.
         ddp: the model; held weakly.
         zero: the optimizer, built with ``overlap_with_ddp=True``, over the model's parameters or some of them.
-        shard_buckets: cut buckets into pieces of several owners, for an even load; otherwise bucket k belongs to rank k
-            modulo the number of ranks.
+        shard_buckets: cut each bucket into pieces of all owners, for an even load of ranks and links; otherwise bucket
+            k belongs to rank k modulo the number of ranks.
         reduce_scatter: sum each gradient on its owner only, and nowhere else: two thirds of the bytes of all-reduce and
             broadcast. After ``backward`` ``.grad`` then holds the average on the rank that owns the parameter and zeros
             on the others. ``hook`` is not called; it must be None or an ``allreduce_hook``.
         max_norm: clip all gradients together to this norm before the step, as ``clip_grad_norm_`` would (also in
-            ``.grad``). The norm before clipping is ``zero._overlap_info.total_norm``.
+            ``.grad``). The norm before clipping is ``zero.overlap.info.total_norm``.
         norm_type: which norm.
         warm_up_iterations: in so many iterations from the first on ``hook`` reduces the gradients and nothing else
             happens. A script that spends iterations on a warm-up, as torch's hooks make it, gives torch's number: 2,
@@ -107,11 +107,11 @@ def _make(
     _check(hook, ddp, zero, reduce_scatter)
     if warm_up.iterations and hook is None:
         raise ValueError("warm_up_iterations needs a hook that reduces meanwhile: give an allreduce_hook, not None.")
-    session = OverlapSession(ddp, zero, schedule, _reducing(hook, reduce_scatter), clipping)
-    info = zero._overlap_info
-    assert info is not None
-    info.shard_buckets = shard_buckets
-    info.total_size = 0 if shard_buckets else None
+    overlap = zero.overlap
+    assert overlap is not None
+    session = OverlapSession(ddp, overlap, schedule, _reducing(hook, reduce_scatter), clipping)
+    overlap.info.shard_buckets = shard_buckets
+    overlap.info.total_size = 0 if shard_buckets else None
 
     def hook_with_zero_fn(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         if warm_up.covers(bucket):
@@ -129,19 +129,19 @@ def _reducing(hook: Hook | None, reduce_scatter: bool) -> Reducing:
     return lambda state, bucket, _part, team: WrappedReduction(hook, state, bucket, team)
 
 
-def _check(hook: Hook | None, ddp: Any, zero: Any, reduce_scatter: bool) -> None:
+def _check(hook: Hook | None, ddp: object, zero: object, reduce_scatter: bool) -> None:
     if not isinstance(zero, ZeroRedundancyOptimizer) or not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
             "the overlap hooks need a DistributedDataParallel and a ZeroRedundancyOptimizer of this package, not "
             f"{type(ddp).__module__}.{type(ddp).__name__} and {type(zero).__module__}.{type(zero).__name__}."
         )
-    if zero._overlap_info is None:
+    if zero.overlap is None:
         raise ValueError(
             "The ZeroRedundancyOptimizer steps by itself, so it cannot be stepped inside backward: construct it with "
             "overlap_with_ddp=True."
         )
     managed = {id(parameter) for parameter in ddp.reducer.parameters}
-    missing = [index for index, p in enumerate(zero._parameters()) if p.requires_grad and id(p) not in managed]
+    missing = [index for index, p in enumerate(zero.shard.parameters()) if p.requires_grad and id(p) not in managed]
     if missing:
         raise ValueError(
             f"Parameter(s) {missing} of the optimizer are not reduced in buckets by this DDP, so they would never be "
@@ -160,5 +160,5 @@ def _check_reduce_scatter(hook: Hook | None, ddp: DistributedDataParallel, zero:
             "reduce_scatter=True replaces the reduction of the wrapped hook, so only None or an allreduce_hook can be "
             f"given, not {getattr(hook, '__name__', hook)!r}."
         )
-    if members_of(zero._team) != members_of(ddp.reducer.team):
+    if members_of(zero.shard.team) != members_of(ddp.reducer.team):
         raise ValueError("reduce_scatter=True needs the optimizer and the DDP on the same ranks.")

@@ -1,28 +1,33 @@
-"""The present buckets as the overlapped step uses them: whose gradients lie where, and the broadcasts that follow."""
+"""The present buckets as the overlapped step uses them: whose gradients lie where, and how parameters are published."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
 from ..ddp.kernels import copy_all, dense_view
-from ..zero.transfer import Transfer
+from ..zero.transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
 from .plan import BucketLayout, Piece
 
 
 @dataclass
 class BucketPart:
-    """One bucket: its pieces, the transfers that publish them (ascending by owner), and this rank's places in it."""
+    """One bucket: its pieces (ascending by owner) and this rank's places in it."""
 
     bucket: Bucket
     members: tuple[int, ...]
     pieces: tuple[Piece, ...]
-    transfers: list[Transfer]
     own: tuple[int, ...]
+    #: what can be published once this bucket has been stepped
+    publications: list[Publication] = field(default_factory=list)
+
+    def owned_by(self, rank: int) -> list[torch.Tensor]:
+        """The parameters of one owner."""
+        return [self.bucket.parameters[place] for piece in self.pieces if piece.owner == rank for place in piece.places]
 
 
 class Layout:
@@ -32,42 +37,68 @@ class Layout:
     overlap mode. A parameter that travels alone keeps its storage.
     """
 
-    def __init__(self, plan: BucketLayout, buckets: Sequence[Bucket], team: Team) -> None:
+    def __init__(self, plan: BucketLayout, buckets: Sequence[Bucket], team: Team, *, together: bool) -> None:
+        """``together``: all buckets are published at once, if that is faster on this network."""
         self.plan = plan
         self.parts: list[BucketPart] = []
+        self._team = team
         # the parameters in flat tensors and the addresses at which we put them
         self._placed: list[torch.Tensor] = []
         self._addresses: list[int] = []
         for place, bucket in enumerate(buckets):
             pieces = plan.pieces(place)
             own = next((piece.places for piece in pieces if piece.owner == team.rank), ())
-            transfers = [self._transfer(bucket, piece, team) for piece in pieces] if team.size > 1 else []
-            self.parts.append(BucketPart(bucket, plan.buckets[place], pieces, transfers, own))
-
-    def _transfer(self, bucket: Bucket, piece: Piece, team: Team) -> Transfer:
-        members = [bucket.parameters[place] for place in piece.places]
-        label = f"overlap: bucket {bucket.spec.index}, parameters of rank {piece.owner}"
-        flat = _flattened(members) if len(members) > 1 else None
-        if flat is not None:
-            self._placed.extend(members)
-            self._addresses.extend(member.data_ptr() for member in members)
-        return Transfer(team, GroupRank(piece.owner), members, label, flat)
+            self.parts.append(BucketPart(bucket, plan.buckets[place], pieces, own))
+        if team.size > 1:
+            self._publish(together)
 
     def stale(self) -> bool:
         """Whether somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
         return list(map(torch.Tensor.data_ptr, self._placed)) != self._addresses
 
+    def _publish(self, together: bool) -> None:
+        by_device: dict[torch.device, list[BucketPart]] = {}
+        for part in self.parts:
+            if part.pieces:
+                by_device.setdefault(part.bucket.spec.device, []).append(part)
+        for alike in by_device.values():
+            groups = [alike] if together and self._gathers(alike) else [[part] for part in alike]
+            for parts in groups:
+                parts[-1].publications.append(self._publication(parts))
 
-def _flattened(members: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Move the members' values into one new flat tensor and make them views of it, each with the strides it has."""
-    first = members[0]
-    flat = torch.empty(sum(member.numel() for member in members), dtype=first.dtype, device=first.device)
-    views, offset = [], 0
-    for member in members:
-        views.append(dense_view(flat, offset, member))
-        offset += member.numel()
-    with torch.no_grad():
-        copy_all(views, [member.detach() for member in members])
-    for member, view in zip(members, views, strict=True):
-        member.data = view
-    return flat
+    def _owned(self, parts: Sequence[BucketPart]) -> list[list[torch.Tensor]]:
+        """The parameters of some buckets by owner."""
+        return [[member for part in parts for member in part.owned_by(rank)] for rank in self._team.members]
+
+    def _gathers(self, parts: Sequence[BucketPart]) -> bool:
+        return gathers(self._team, plan_of(self._owned(parts)), parts[0].bucket.parameters[0])
+
+    def _publication(self, parts: Sequence[BucketPart]) -> Publication:
+        """What publishes the parameters of these buckets once the last of them has been stepped."""
+        if not self._gathers(parts):
+            return Broadcasts([self._transfer(part, piece) for part in parts for piece in part.pieces])
+        owned = self._owned(parts)
+        plan, members = plan_of(owned), [member for members in owned for member in members]
+        label = f"overlap: parameters of bucket {', '.join(str(part.bucket.spec.index) for part in parts)}"
+        return Gathering(self._team, plan, owned, label, self._flattened(members, plan.length))
+
+    def _transfer(self, part: BucketPart, piece: Piece) -> Transfer:
+        members = part.owned_by(piece.owner)
+        label = f"overlap: bucket {part.bucket.spec.index}, parameters of rank {piece.owner}"
+        flat = self._flattened(members, sum(member.numel() for member in members)) if len(members) > 1 else None
+        return Transfer(self._team, GroupRank(piece.owner), members, label, flat)
+
+    def _flattened(self, members: Sequence[torch.Tensor], length: int) -> torch.Tensor:
+        """Move the values into one new flat tensor and make the members views of it, each with the strides it has."""
+        flat = torch.zeros(length, dtype=members[0].dtype, device=members[0].device)
+        views, offset = [], 0
+        for member in members:
+            views.append(dense_view(flat, offset, member))
+            offset += member.numel()
+        with torch.no_grad():
+            copy_all(views, [member.detach() for member in members])
+        for member, view in zip(members, views, strict=True):
+            member.data = view
+        self._placed.extend(members)
+        self._addresses.extend(member.data_ptr() for member in members)
+        return flat

@@ -12,6 +12,7 @@ import torch
 from ..comm import streams
 from ..comm.averaging import divides_first
 from ..comm.collectives import all_reduce
+from ..comm.futures import wait_for_future
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
 from ..comm.sharded import reduce_to
@@ -19,7 +20,7 @@ from ..ddp.buckets import GradBucket
 from ..ddp.kernels import divide
 from .layout import BucketPart
 from .plan import Piece
-from .waiting import wait_for
+from .use import BucketUse
 
 #: Hooks of torch's library divide by the size of their group; a join context may ask for another divisor.
 _TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -54,7 +55,7 @@ class WrappedReduction(Reduction):
             self.future = self.future.then(lambda done: done.value() * factor)
 
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
-        value = wait_for(self.future, self._device, watch)
+        value = wait_for_future(self.future, self._device, watch)
         spec = part.bucket.spec
         if not isinstance(value, torch.Tensor) or (not spec.sparse and value.numel() != spec.numel):
             raise RuntimeError(
@@ -124,8 +125,8 @@ class InFlight:
 
     part: BucketPart
     reduction: Reduction
-    #: (2, parameters) ranks that used each and ranks that keep an old gradient of each; None where all are used
-    use: Pending | None = None
+    #: who uses the bucket's parameters; None where all are used, and until that is asked
+    use: BucketUse | None = None
     #: once the reduction is over: by place, the gradients that this rank is to step with
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     flat: torch.Tensor | None = None

@@ -1,9 +1,12 @@
 """The overlapped step: one session for each pair of DDP and ZeRO, with two schedules of the same work.
 
-For every bucket: reduce (R), step what this rank owns of it (S), broadcast the owners' parameters (B).
+For every bucket: reduce (R), step what this rank owns of it (S), publish the owners' parameters (P).
 
-    contiguous     R0 R1 R2 ─ in the last bucket's hook: S0 B0 S1 B1 S2 B2
-    interleaved    R0 │ R1 S0 B0 │ R2 S1 B1 S2 B2
+    contiguous     R0 R1 R2 ─ in the last bucket's hook: S0 S1 S2 P, or between processes of one host S0 P0 S1 P1 S2 P2
+    interleaved    R0 │ R1 S0 P0 │ R2 S1 P1 S2 P2
+
+Where a publication is of two messages (``Gathering``), the second starts in the next bucket's hook, when the first has
+come as a rule.
 
 All collectives start on the thread that runs backward, in an order that depends on nothing but the plan: a bucket is
 stepped when the next one's reduction has been started, never when a future happens to complete. A future's callback
@@ -20,20 +23,19 @@ from typing import Any
 
 import torch
 
-from ..comm import streams
-from ..comm.collectives import all_reduce
-from ..comm.pending import Pending, Watch
+from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import GradBucket
 from ..ddp.plan import BucketPlan
 from ..ddp.wrapper import DistributedDataParallel
-from ..zero.optimizer import ZeroRedundancyOptimizer
-from ..zero.overlapping import PartialSteps
+from ..zero.overlapping import Overlap
 from ..zero.partition import ShardPlan
+from ..zero.transfer import Publication
 from .clipping import Clipping
 from .layout import BucketPart, Layout
 from .plan import BucketLayout, complete, sharded_buckets, whole_buckets
 from .reduction import InFlight, Reduction
+from .use import agree_on_use, shadowing
 
 
 class Schedule(Enum):
@@ -53,27 +55,30 @@ class OverlapSession:
     def __init__(
         self,
         ddp: DistributedDataParallel,
-        zero: ZeroRedundancyOptimizer,
+        overlap: Overlap,
         schedule: Schedule,
         reducing: Reducing,
         clipping: Clipping | None,
     ) -> None:
         self._ddp = weakref.ref(ddp)
-        self._zero = zero
+        self._overlap = overlap
+        self._shard = overlap.shard
         self._schedule = schedule
         self._reducing = reducing
         self._clipping = clipping
         # whether ZeRO's group had the members of DDP's when we began: then it follows when DDP changes groups
-        self._follows_ddp = members_of(zero._team) == members_of(ddp.reducer.team)
+        self._follows_ddp = members_of(overlap.shard.team) == members_of(ddp.reducer.team)
         # from the first bucket of the first iteration on
         self._team: Team | None = None
-        self._steps: PartialSteps
         self._layout: Layout
         # the DDP plan that the layout follows; replaced whenever DDP has laid out its buckets anew
         self._plan_seen: object = None
         # buckets of this iteration by index; all but the unfinished ones are done with
         self._flights: list[InFlight] = []
         self._completed = 0
+        # what is being published, in the order of its start; all but the first so many have not advanced yet
+        self._publications: list[Publication] = []
+        self._advanced = 0
 
     # --- one bucket after the other --------------------------------------------------------------------------------
 
@@ -81,7 +86,7 @@ class OverlapSession:
         """The communication hook's work for one bucket."""
         ddp, index = self._live_ddp(), bucket.index()
         if index == 0:  # also after an iteration that failed half-way
-            self._flights, self._completed = [], 0
+            self._forget()
             self._follow_the_layout(ddp)
         elif index != len(self._flights):
             raise AssertionError(
@@ -91,8 +96,8 @@ class OverlapSession:
         flight = InFlight(part, self._reducing(state, bucket, part, ddp.reducer.team))
         if index == 0:
             self._begin(ddp)
-        flight.use = self._agree_on_use(ddp, part)
         self._flights.append(flight)
+        self._ask_who_uses(ddp, bucket.is_last())
         self._advance(ddp, bucket.is_last())
         return flight.reduction.future
 
@@ -108,7 +113,7 @@ class OverlapSession:
         if self._clipping is not None and due_flights:
             for flight in due_flights:
                 self._reduce(ddp, flight, watch)
-            self._zero_info().total_norm = self._clipping.apply(due_flights, self._zero, watch)
+            self._overlap.info.total_norm = self._clipping.apply(due_flights, self._shard, watch)
         for flight in due_flights:
             self._step_and_send(ddp, flight, watch)
         self._completed = max(self._completed, due)
@@ -121,9 +126,17 @@ class OverlapSession:
         part = flight.part
         if flight.gradients:
             parameters = [part.bucket.parameters[place] for place in flight.gradients]
-            self._steps.step_pairs(parameters, list(flight.gradients.values()))
-        for transfer in part.transfers:
-            transfer.start()
+            self._overlap.step(parameters, list(flight.gradients.values()))
+        under_way = len(self._publications)
+        for publication in part.publications:
+            publication.start()
+            self._publications.append(publication)
+        self._advance_publications(under_way, watch)
+
+    def _advance_publications(self, up_to: int, watch: Watch | None) -> None:
+        for publication in self._publications[self._advanced : up_to]:
+            publication.advance(watch)
+        self._advanced = up_to
 
     def _reduce(self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None) -> None:
         """Wait for a bucket's reduction and find the gradients of the parameters that this rank owns."""
@@ -145,57 +158,55 @@ class OverlapSession:
 
     # --- parameters that nobody used -------------------------------------------------------------------------------
 
-    def _agree_on_use(self, ddp: DistributedDataParallel, part: BucketPart) -> Pending | None:
-        """Where DDP searches for unused parameters: ask, bucket by bucket, who uses what."""
-        used = ddp.reducer.use_of(part.bucket.spec.index)
-        if used is None:
-            return None
-        live = not _shadowing(ddp)
-        keeps = [live and part.bucket.kept_gradient(place) is not None for place in range(len(used))]
-        device = ddp.reducer.team.control_device(part.bucket.spec.device)
-        marks = streams.tensor_on(device, [used, keeps], torch.int32)
-        return all_reduce(ddp.reducer.team, marks, f"overlap: who uses bucket {part.bucket.spec.index}")
+    def _ask_who_uses(self, ddp: DistributedDataParallel, last: bool) -> None:
+        """Where DDP searches for unused parameters: of each bucket as it comes, or of all at once if all are due."""
+        asked = self._flights[-1:]
+        if self._schedule is Schedule.CONTIGUOUS:
+            asked = self._flights if last else []
+        use = agree_on_use(ddp, [flight.part for flight in asked]) if asked else None
+        for flight in asked:
+            flight.use = use
 
     def _untouched(
         self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None
     ) -> dict[int, torch.Tensor | None]:
         """The places that no rank used, with the gradient that the ordinary optimizer would see there."""
-        bucket = flight.part.bucket
+        bucket, shadows = flight.part.bucket, shadowing(ddp)
         if flight.use is None:
             never = ddp.reducer.never_used
             if not never:
                 return {}
             unused = [place for place, index in enumerate(bucket.spec.parameters) if index in never]
-            kept = set() if _shadowing(ddp) else set(unused)
+            kept = set() if shadows else set(unused)
         else:
-            used, keeps = flight.use.read(watch)
+            used, keeps = flight.use.of(bucket.spec.index, watch)
             unused = [place for place, count in enumerate(used) if not count]
             kept = {place for place in unused if keeps[place]}
-        shadowing = _shadowing(ddp)
-        return {place: self._kept_gradient(flight, place, shadowing) if place in kept else None for place in unused}
+        return {place: self._kept_gradient(flight, place, shadows) if place in kept else None for place in unused}
 
     @staticmethod
-    def _kept_gradient(flight: InFlight, place: int, shadowing: bool) -> torch.Tensor | None:
+    def _kept_gradient(flight: InFlight, place: int, shadows: bool) -> torch.Tensor | None:
         bucket = flight.part.bucket
-        if shadowing:  # live ranks keep one that they have zeroed: a joined rank's own is older than that
+        if shadows:  # live ranks keep one that they have zeroed: a joined rank's own is older than that
             return torch.zeros_like(bucket.parameters[place])
         return bucket.kept_gradient(place)
 
     # --- the iteration ---------------------------------------------------------------------------------------------
 
     def _begin(self, ddp: DistributedDataParallel) -> None:
-        self._zero._check_trainability_unchanged()
-        if ddp.reducer.iteration.session is not None:
-            self._zero._joining.share_settings(ddp.reducer.iteration.session)
-        self._steps.begin()
+        self._overlap.begin(ddp.reducer.iteration.session)
 
     def _end(self, watch: Watch | None) -> None:
         """Wait until every owner's parameters have arrived: the next forward needs them (HOOK-019)."""
-        for flight in self._flights:
-            for transfer in flight.part.transfers:
-                transfer.finish(watch)
-        self._steps.end()
+        self._advance_publications(len(self._publications), watch)
+        for publication in self._publications:
+            publication.finish(watch)
+        self._overlap.end()
+        self._forget()
+
+    def _forget(self) -> None:
         self._flights, self._completed = [], 0
+        self._publications, self._advanced = [], 0
 
     # --- the layout ------------------------------------------------------------------------------------------------
 
@@ -204,12 +215,11 @@ class OverlapSession:
         reducer = ddp.reducer
         if self._team is None:
             self._team = reducer.team
-            plan = self._shard_plan(ddp, reducer.planner.expected(), self._zero._team)
-            self._steps = self._zero._init_zero_for_overlap(plan)
+            self._overlap.fix_owners(self._shard_plan(ddp, reducer.planner.expected(), self._shard.team))
         elif self._team is not reducer.team:
             self._team = reducer.team
             if self._follows_ddp:
-                self._move(self._team, self._shard_plan(ddp, reducer.planner.expected(), self._team))
+                self._overlap.move_to(self._team, self._shard_plan(ddp, reducer.planner.expected(), self._team))
                 self._plan_seen = None
         if self._plan_seen is not reducer.plan:
             if self._plan_seen is not None:
@@ -221,20 +231,15 @@ class OverlapSession:
 
     def _settle_owners(self, ddp: DistributedDataParallel) -> None:
         """DDP has settled on other buckets than expected: each gets its owner by its number (HOOK-038)."""
-        plan = self._shard_plan(ddp, ddp.reducer.plan, self._zero._team)
-        if plan.owners != self._zero._plan.owners:
-            self._move(self._zero._team, plan)
-
-    def _move(self, team: Team, plan: ShardPlan) -> None:
-        self._zero._move_to(team, plan)
-        assert self._zero._partial_steps is not None
-        self._steps = self._zero._partial_steps
+        plan = self._shard_plan(ddp, ddp.reducer.plan, self._shard.team)
+        if plan.owners != self._shard.plan.owners:
+            self._overlap.move_to(self._shard.team, plan)
 
     def _shard_plan(self, ddp: DistributedDataParallel, layout: BucketPlan, team: Team) -> ShardPlan:
         """Owners by the buckets of a plan."""
         buckets = [self._indices(ddp, bucket.parameters) for bucket in layout.buckets]
-        numels = [parameter.numel() for parameter in self._zero._parameters()]
-        if self._zero_info().shard_buckets:
+        numels = [parameter.numel() for parameter in self._shard.parameters()]
+        if self._overlap.info.shard_buckets:
             owners = sharded_buckets(buckets, numels, team.size)
         else:
             owners = whole_buckets(buckets, team.size)
@@ -242,32 +247,26 @@ class OverlapSession:
 
     def _indices(self, ddp: DistributedDataParallel, managed: tuple[int, ...]) -> tuple[int, ...]:
         """ZeRO's indices of some of DDP's parameters; -1 for those that ZeRO does not have."""
-        index_of = {id(parameter): index for index, parameter in enumerate(self._zero._parameters())}
+        index_of = {id(parameter): index for index, parameter in enumerate(self._shard.parameters())}
         return tuple(index_of.get(id(ddp.reducer.parameters[index]), -1) for index in managed)
 
     def _lay_out(self, ddp: DistributedDataParallel) -> None:
-        zero, buckets = self._zero, ddp.reducer.buckets
+        buckets = ddp.reducer.buckets
         members = tuple(self._indices(ddp, bucket.spec.parameters) for bucket in buckets)
-        plan = BucketLayout(members, zero._plan.owners)
-        self._layout = Layout(plan, buckets, zero._team)
-        info = self._zero_info()
+        plan = BucketLayout(members, self._shard.plan.owners)
+        together = self._schedule is Schedule.CONTIGUOUS
+        self._layout = Layout(plan, buckets, self._shard.team, together=together)
+        info = self._overlap.info
         info.params_per_bucket = [list(bucket.parameters) for bucket in buckets]
         info.assigned_ranks_per_bucket = [{piece.owner for piece in part.pieces} for part in self._layout.parts]
         if info.shard_buckets:
             info.total_size = sum(bucket.spec.numel for bucket in buckets)
-
-    def _zero_info(self) -> Any:
-        return self._zero._overlap_info
 
     def _live_ddp(self) -> DistributedDataParallel:
         ddp = self._ddp()
         if ddp is None:
             raise AssertionError("the DDP object of this hook no longer exists")
         return ddp
-
-
-def _shadowing(ddp: DistributedDataParallel) -> bool:
-    return ddp.reducer.iteration.session is not None and ddp.reducer.iteration.session.shadowing
 
 
 def members_of(team: Team) -> list[int]:

@@ -19,7 +19,7 @@ from impl.ddp.mixed_precision import MixedPrecisionRun
 from impl.ddp.transport import Transport
 from impl.join.channel import ControlChannel
 from impl.join.message import Layout
-from impl.overlap.session import OverlapSession
+from impl.overlap.use import agree_on_use
 from impl.tests.comm_hook_ranks import run_on_ranks
 from impl.tests.loopback import build, forward
 from impl.zero import checkpoint
@@ -83,8 +83,8 @@ def test_the_overlapped_step_asks_who_uses_a_bucket_without_the_device(gloo):
     )
     iteration = SimpleNamespace(session=None)
     ddp = SimpleNamespace(reducer=SimpleNamespace(use_of=lambda _: [True], team=gloo, iteration=iteration))
-    asked = OverlapSession._agree_on_use(object.__new__(OverlapSession), ddp, SimpleNamespace(bucket=bucket))
-    assert asked.read() == [[1], [0]]
+    asked = agree_on_use(ddp, [SimpleNamespace(bucket=bucket)])
+    assert asked.of(0, None) == ([1], [0])
 
 
 class Told:

@@ -73,7 +73,7 @@ def bytes_of_states_on_the_move(ctx):
 
     def iteration():
         ddp(torch.ones(1, 128)).sum().backward()
-        return zero._plan.owners
+        return zero.shard.plan.owners
 
     before = iteration()
     after = []

@@ -117,7 +117,7 @@ def adding(ctx, views):
     alone = Alone([*params, *more], "adam")
     alone.optimizer = torch.optim.Adam(alone.params[:4], lr=0.1)
     zero = make(ctx, params, "adam", parameters_as_bucket_view=views)
-    owners = zero._plan.owners
+    owners = zero.shard.plan.owners
     for iteration in range(4):
         if iteration == 2:
             zero.add_param_group({"params": more, "lr": 0.5})
@@ -125,7 +125,7 @@ def adding(ctx, views):
         give_gradients([*params, *more], iteration)
         zero.step()
         alone.step(iteration)
-    return zero._plan.owners[:4] == owners, len(zero.optim.state), differences([*params, *more], alone)
+    return zero.shard.plan.owners[:4] == owners, len(zero.optim.state), differences([*params, *more], alone)
 
 
 @pytest.mark.parametrize("views", [False, True])

@@ -39,7 +39,6 @@ class Joining:
         self._zero = zero  # known to the session by its identity
         self._shard = shard
         self._publisher = publisher
-        self._team = shard.team
         self._device = shard.device
         # the context that we are in or were in last; held weakly, it must not outlive its block
         self._session: weakref.ref[FollowedSession] | None = None
@@ -89,7 +88,7 @@ class Joining:
         if self._absent_ranks(session):
             message = torch.tensor([-1 if to is None else to], dtype=torch.int64, device=self._device)
             label = "zero: target of the consolidation"
-            target = int(broadcast(self._team, message, session.source, label).wait(session.watch).item())
+            target = int(broadcast(self._shard.team, message, session.source, label).wait(session.watch).item())
         if target is None:
             raise AssertionError("a joined rank follows a consolidation in which nobody has joined")
         self._shard.consolidate(GroupRank(target))
@@ -126,13 +125,13 @@ class Joining:
     ) -> tuple[GroupSettings | None, list[tuple[torch.Tensor, torch.Tensor | None]]]:
         """Send (source) or receive (everybody) settings and the gradients of the absent ranks' shards."""
         watch: Watch = session.watch
-        parameters = self._shard.owned_by_any(absent)
-        sending = self._team.rank == session.source
+        parameters, team = self._shard.owned_by_any(absent), self._shard.team
+        sending = team.rank == session.source
         marks = [mark(parameter) for parameter in parameters] if sending else [0] * len(parameters)
         sparse = sparse_gradients(parameters, marks) if sending else {}
         received, marks, sparse = self._channel.exchange(settings, marks, session.source, sparse, watch)
-        gradients = exchange_gradients(self._team, parameters, marks, session.source, sparse, watch)
-        mine = {id(parameter) for parameter in self._shard.owned_by(self._team.rank)}
+        gradients = exchange_gradients(team, parameters, marks, session.source, sparse, watch)
+        mine = {id(parameter) for parameter in self._shard.owned_by(team.rank)}
         pairs = zip(parameters, gradients, strict=True)
         return received, [(parameter, gradient) for parameter, gradient in pairs if id(parameter) in mine]
 

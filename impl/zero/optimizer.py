@@ -13,7 +13,7 @@ from ..join.hooks import Follower, FollowingHook, JoinHook
 from . import checkpoint, compat
 from .arguments import Group, check_alike, checked_group, checked_groups, local_constructor
 from .joining import ACTS, CONSOLIDATE, STEP, Joining
-from .overlapping import OverlapInfo, OverlapState, PartialSteps
+from .overlapping import Overlap, OverlapInfo, PartialSteps
 from .partition import ShardPlan
 from .publisher import Publisher
 from .shard import Shard
@@ -65,19 +65,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         super().__init__(groups, defaults)
         self._under_construction = False
 
-        self.process_group = team.group
-        self.world_size = team.size
-        self.rank = team.rank
         self.global_rank = team.global_rank(team.rank)
         self.parameters_as_bucket_view = parameters_as_bucket_view and not overlap_with_ddp
         #: who owns what, the local optimizer and its state
         self.shard = Shard(self, team, constructor, defaults)
         self._publisher = Publisher(self.shard, self.parameters_as_bucket_view)
         self._joining = Joining(self, self.shard, self._publisher)
-        #: overlap mode only; None says that this optimizer steps by itself
-        self._overlap_info = OverlapInfo() if overlap_with_ddp else None
-        #: overlap mode only; None until the owners are fixed
-        self._partial_steps: PartialSteps | None = None
+        #: what the overlap hooks drive; None says that this optimizer steps by itself
+        self.overlap = Overlap(self.shard, self._joining) if overlap_with_ddp else None
         if overlap_with_ddp:
             if parameters_as_bucket_view:
                 logger.warning("parameters_as_bucket_view=True is ignored together with overlap_with_ddp=True.")
@@ -125,8 +120,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         ``closure`` and further keywords are passed to the local optimizer. In overlap mode this does nothing, returns
         None and logs a warning, because the step happens inside backward.
         """
-        if self._overlap_info is not None:
-            self._check_trainability_unchanged()
+        if self.overlap is not None:
+            self.overlap.check_trainability_unchanged()
             logger.warning("step() does nothing with overlap_with_ddp=True: the step has happened inside backward().")
             return None
         session = self._join_session
@@ -154,28 +149,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     # --- overlap with DDP's backward
 
-    def _init_zero_for_overlap(self, plan: ShardPlan) -> PartialSteps:
-        """Fix the owners, once, before the first overlapped step; returns what steps parts of the shard."""
-        if self._overlap_info is None:
+    def _init_zero_for_overlap(self, plan: ShardPlan) -> None:
+        """Fix the owners, once, before the first overlapped step."""
+        if self.overlap is None:
             raise AssertionError("owners are fixed late only with overlap_with_ddp=True")
-        if plan.world != self.shard.team.size or plan.numels != self.shard.plan.numels:
-            raise AssertionError("the overlap plan is one of other parameters or of another number of ranks")
-        self.shard.fix_owners(plan)
-        self._partial_steps = PartialSteps(self.shard)
-        self._overlap_info.status = OverlapState.INITIALIZED
-        return self._partial_steps
-
-    def _move_to(self, team: Team, plan: ShardPlan) -> None:
-        """Share the state over a group from now on, with these owners; call it on every rank of that group."""
-        self.shard.move_to(team, plan)
-        self.process_group, self.world_size, self.rank = team.group, team.size, team.rank
-        self._joining = Joining(self, self.shard, self._publisher)
-        self._partial_steps = PartialSteps(self.shard)
-
-    def _check_trainability_unchanged(self) -> None:
-        """RuntimeError if ``requires_grad`` has changed since the owners were fixed (ZERO-027)."""
-        if self._partial_steps is not None:
-            self.shard.check_trainability_unchanged()
+        self.overlap.fix_owners(plan)
 
     # --- checkpoints
 
@@ -244,18 +222,30 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         """The optimizer's own process group."""
         return self.process_group
 
-    # --- names that torch gives and the overlapped step uses
+    # --- names of torch's
 
     @property
-    def _team(self) -> Team:
-        return self.shard.team
+    def process_group(self) -> Any:
+        """The group whose ranks share the state."""
+        return self.shard.team.group
 
     @property
-    def _plan(self) -> ShardPlan:
-        return self.shard.plan
+    def world_size(self) -> int:
+        """How many ranks that are."""
+        return self.shard.team.size
 
-    def _parameters(self) -> list[torch.Tensor]:
-        return self.shard.parameters()
+    @property
+    def rank(self) -> int:
+        """This rank's number in that group."""
+        return self.shard.team.rank
+
+    @property
+    def _overlap_info(self) -> OverlapInfo | None:
+        return None if self.overlap is None else self.overlap.info
+
+    @property
+    def _partial_steps(self) -> PartialSteps | None:
+        return None if self.overlap is None else self.overlap.steps
 
     @property
     def _all_params(self) -> list[torch.Tensor]:

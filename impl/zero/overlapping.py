@@ -9,8 +9,12 @@ from typing import Any
 
 import torch
 
+from ..comm.ranks import Team
+from ..join.hooks import FollowedSession
 from .at_once import small_ones_at_once
 from .groups import Group, copy_settings, settings_of, take_settings
+from .joining import Joining
+from .partition import ShardPlan
 from .shard import Shard, counters
 
 
@@ -112,3 +116,57 @@ class PartialSteps:
         settings, counters = self._before
         take_settings(settings, self._optim.param_groups)
         vars(self._optim).update(counters)
+
+
+class Overlap:
+    """An optimizer that steps inside DDP's backward, as the hooks' session sees it; ``zero.overlap`` holds it.
+
+    ``fix_owners`` comes first, once. An iteration is ``begin``, any number of ``step``, ``end``.
+    """
+
+    def __init__(self, shard: Shard, joining: Joining) -> None:
+        #: who owns what, over which ranks
+        self.shard = shard
+        #: for inspection by the user
+        self.info = OverlapInfo()
+        #: None until the owners are fixed
+        self.steps: PartialSteps | None = None
+        self._joining = joining
+
+    def fix_owners(self, plan: ShardPlan) -> None:
+        """Name the owners, once, before the first overlapped step."""
+        if plan.world != self.shard.team.size or plan.numels != self.shard.plan.numels:
+            raise AssertionError("the overlap plan is one of other parameters or of another number of ranks")
+        self.shard.fix_owners(plan)
+        self.steps = PartialSteps(self.shard)
+        self.info.status = OverlapState.INITIALIZED
+
+    def move_to(self, team: Team, plan: ShardPlan) -> None:
+        """Share the state over a group from now on, with these owners; call it on every rank of that group."""
+        self.shard.move_to(team, plan)
+        self.steps = PartialSteps(self.shard)
+
+    def check_trainability_unchanged(self) -> None:
+        """RuntimeError if ``requires_grad`` has changed since the owners were fixed (ZERO-027)."""
+        if self.steps is not None:
+            self.shard.check_trainability_unchanged()
+
+    def begin(self, session: FollowedSession | None) -> None:
+        """Begin an iteration with the present settings; inside a join context joined ranks are told of them."""
+        self.check_trainability_unchanged()
+        if session is not None:
+            self._joining.share_settings(session)
+        self._initialized().begin()
+
+    def step(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """Step these parameters of the shard with these gradients. Their ``.grad`` is what it was afterwards."""
+        self._initialized().step_pairs(parameters, gradients)
+
+    def end(self) -> None:
+        """End the iteration."""
+        self._initialized().end()
+
+    def _initialized(self) -> PartialSteps:
+        if self.steps is None:
+            raise AssertionError("an overlapped step begins before the owners are fixed")
+        return self.steps

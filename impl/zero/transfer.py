@@ -1,14 +1,17 @@
-"""One owner's parameters on their way to the others: packed flat, or in place where they can be."""
+"""The owners' parameters on their way to all ranks: by a broadcast of each owner, or gathered in equal shares."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 
-from ..comm.collectives import broadcast
+from ..comm.collectives import all_gather, all_to_all, broadcast
 from ..comm.pending import Pending, Watch
+from ..comm.placement import on_one_host
 from ..comm.ranks import GroupRank, Team
+from .routes import FlatPlan
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
@@ -82,3 +85,127 @@ class Transfer:
             self._buffer = torch.empty(self.numel, dtype=first.dtype, device=first.device)
             self._views = flat_views(self._buffer, self.members)
         return self._buffer, True
+
+
+class Publication(ABC):
+    """Brings some parameters from their owners to the team. Made once, used in every step; its calls are collective."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start sending the owners' present values."""
+
+    @abstractmethod
+    def advance(self, watch: Watch | None = None) -> None:
+        """Do what can be done once the first messages have come. Between ``start`` and ``finish``, at most once."""
+
+    @abstractmethod
+    def finish(self, watch: Watch | None = None) -> None:
+        """Wait; afterwards the parameters hold their owners' values on every rank."""
+
+
+class Broadcasts(Publication):
+    """Every owner sends its own to all: for processes of one host, and where broadcasts are pipelined (NCCL)."""
+
+    def __init__(self, transfers: Sequence[Transfer]) -> None:
+        self.transfers = list(transfers)
+
+    def start(self) -> None:
+        for transfer in self.transfers:
+            transfer.start()
+
+    def advance(self, watch: Watch | None = None) -> None:
+        """Nothing: there is one kind of message."""
+
+    def finish(self, watch: Watch | None = None) -> None:
+        for transfer in self.transfers:
+            transfer.finish(watch)
+
+
+class Gathering(Publication):
+    """One all-gather of equal shares, before which what an owner has in others' shares moves there.
+
+    On a network without pipelined broadcasts (Gloo): every link carries each byte once, whoever owns how much.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        plan: FlatPlan,
+        owned: Sequence[Sequence[torch.Tensor]],  # by owner
+        label: str,
+        flat: torch.Tensor | None = None,  # (plan.length,), of which ``owned`` are consecutive views
+    ) -> None:
+        self._team = team
+        self._plan = plan
+        self._owned = owned
+        self._label = label
+        self._flat = flat
+        self._staged = flat is None
+        self._views: list[list[torch.Tensor]] = []  # of a staging buffer, by owner
+        # what is under way; both None outside of start() and finish()
+        self._spreading: Pending | None = None
+        self._gathering: Pending | None = None
+
+    def start(self) -> None:
+        flat = self._flat
+        if flat is None:
+            first = next(member for members in self._owned for member in members)
+            flat = self._flat = torch.zeros(self._plan.length, dtype=first.dtype, device=first.device)
+            parts = [part_of(flat, self._plan.part(rank)) for rank in self._team.members]
+            self._views = [flat_views(part, members) for part, members in zip(parts, self._owned, strict=True)]
+        rank = self._team.rank
+        if self._staged:
+            copy_all(self._views[rank], self._owned[rank])
+        if not self._plan.excess:
+            self._gather(flat)
+            return
+        arriving, leaving = self._plan.arriving(rank), self._plan.leaving(rank)
+        into, out_of = part_of(flat, self._plan.share_of(rank)), part_of(flat, self._plan.part(rank))
+        into, label = into[: sum(arriving)], f"{self._label}, to equal shares"
+        if flat.is_complex():
+            arriving, leaving = [2 * numel for numel in arriving], [2 * numel for numel in leaving]
+        self._spreading = all_to_all(self._team, _real(into), _real(out_of), label, arriving, leaving)
+
+    def advance(self, watch: Watch | None = None) -> None:
+        if self._spreading is None:
+            return
+        spreading, self._spreading = self._spreading, None
+        spreading.wait(watch)
+        assert self._flat is not None
+        self._gather(self._flat)
+
+    def _gather(self, flat: torch.Tensor) -> None:
+        share = part_of(flat, self._plan.share_of(self._team.rank))
+        self._gathering = all_gather(self._team, _real(flat), _real(share), self._label)
+
+    def finish(self, watch: Watch | None = None) -> None:
+        self.advance(watch)
+        if self._gathering is None:
+            raise AssertionError(f"{self._label}: finish() without start()")
+        gathering, self._gathering = self._gathering, None
+        gathering.wait(watch)
+        for rank, (members, views) in enumerate(zip(self._owned, self._views, strict=False)):
+            if rank != self._team.rank:
+                copy_all(members, views)
+
+
+def plan_of(owned: Sequence[Sequence[torch.Tensor]]) -> FlatPlan:
+    """The plan of parameters by owner."""
+    return FlatPlan(tuple(sum(member.numel() for member in members) for members in owned))
+
+
+def gathers(team: Team, plan: FlatPlan, like: torch.Tensor) -> bool:
+    """Whether parameters of these owners, of the dtype and on the device of ``like``, are better gathered than sent.
+
+    Call it on every rank alike: the first call for a group may be a collective.
+    """
+    return like.device.type == "cpu" and plan.gathers(like.element_size()) and not on_one_host(team, like.device)
+
+
+def part_of(flat: torch.Tensor, places: range) -> torch.Tensor:
+    """The elements of a flat tensor at these places."""
+    return flat[places.start : places.stop]
+
+
+def _real(flat: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat

@@ -20,15 +20,15 @@ def buckets_are_owned_in_blocks() -> None:
 @defect("HOOK-037")
 def buckets_of_a_failed_backward_are_kept() -> None:
     """Buckets of a backward that failed half-way are stepped with those of the next one."""
-    edit("        self._flights, self._completed = [], 0\n        self._follow", "        self._follow")
+    edit("        self._forget()\n        self._follow", "        self._follow")
 
 
 @defect("HOOK-037")
 def futures_pile_up() -> None:
     """The buckets and futures of an iteration are kept, and never cleared."""
     edit(
-        "    self._flights, self._completed = [], 0",
-        '    self._seen = [*getattr(self, "_seen", ()), *self._flights]\n    self._flights, self._completed = [], 0',
+        "    self._forget()\n",
+        '    self._seen = [*getattr(self, "_seen", ()), *self._flights]\n    self._forget()\n',
         within="_end",
     )
 
@@ -54,11 +54,10 @@ def owners_are_those_of_the_expected_buckets() -> None:
 @defect("HOOK-039", worlds=(3,))
 def pieces_are_as_large_as_the_whole() -> None:
     """The limit of a piece is the total of all buckets, without dividing it by the number of ranks."""
-    edit("limit = sum(sizes) / world", "limit = sum(sizes)")
+    edit("sizes[place] / world", "sum(sizes)")
 
 
 @defect("HOOK-037", "HOOK-018")
 def seen_buckets_are_not_cleared() -> None:
     """The buckets seen in one iteration still count as seen in the next."""
-    edit("    self._flights, self._completed = [], 0", "    self._flights = []", within="_end")
-    edit("self._flights, self._completed = [], 0", "self._flights = []", within="on_bucket")
+    edit("self._flights, self._completed = [], 0", "self._flights = []", within="_forget")

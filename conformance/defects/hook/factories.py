@@ -68,10 +68,10 @@ def module_exports_its_helpers() -> None:
 @defect("HOOK-003", "HOOK-005")
 def optimizer_that_steps_by_itself_is_let_in() -> None:
     """A factory does not ask whether the optimizer was built for overlap, and fails on an assertion of its own."""
-    edit("if zero._overlap_info is None:", "if zero._team is None:")
+    edit("if zero.overlap is None:", "if zero.shard is None:")
 
 
 @defect("HOOK-006", "HOOK-039", worlds=(2, 3))
 def sharding_is_not_told_to_the_optimizer() -> None:
     """The optimizer is not told that buckets are to be sharded."""
-    edit("    info.shard_buckets = shard_buckets\n", "")
+    edit("    overlap.info.shard_buckets = shard_buckets\n", "")

@@ -14,14 +14,14 @@ def accumulation_is_reduced() -> None:
 @defect("HOOK-042")
 def joined_rank_says_that_it_keeps_a_gradient() -> None:
     """A joined rank's last own gradient counts as one that live ranks keep for a parameter that nobody uses."""
-    edit("keeps = [live and part", "keeps = [part")
+    edit("keeps += [live and part", "keeps += [part")
 
 
 @defect("HOOK-042")
 def joined_rank_steps_with_a_gradient_it_kept() -> None:
     """A parameter that nobody uses, of which live ranks keep zeros, is stepped with the joined owner's last
     gradient."""
-    edit("if shadowing:", "if False:")
+    edit("if shadows:", "if False:")
 
 
 @defect("HOOK-043")

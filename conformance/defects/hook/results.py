@@ -17,22 +17,25 @@ def broadcast_before_the_step() -> None:
     edit(
         "    if flight.gradients:\n"
         "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
-        "        self._steps.step_pairs(parameters, list(flight.gradients.values()))\n"
-        "    for transfer in part.transfers:\n"
-        "        transfer.start()\n",
-        "    for transfer in part.transfers:\n"
-        "        transfer.start()\n"
-        "        transfer._pending.wait(watch)\n"
+        "        self._overlap.step(parameters, list(flight.gradients.values()))\n"
+        "    under_way = len(self._publications)\n"
+        "    for publication in part.publications:\n"
+        "        publication.start()\n"
+        "        self._publications.append(publication)\n",
+        "    under_way = len(self._publications)\n"
+        "    for publication in part.publications:\n"
+        "        publication.start()\n"
+        "        publication.finish(watch)\n"
         "    if flight.gradients:\n"
         "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
-        "        self._steps.step_pairs(parameters, list(flight.gradients.values()))\n",
+        "        self._overlap.step(parameters, list(flight.gradients.values()))\n",
     )
 
 
 @defect("HOOK-019", "HOOK-029")
 def broadcasts_are_not_waited_for() -> None:
     """Backward returns while the owners' parameters are still on their way."""
-    edit("            transfer.finish(watch)\n", "            pass\n", within="_end")
+    edit("        publication.finish(watch)\n", "        pass\n", within="_end")
 
 
 @defect("HOOK-021")
@@ -74,7 +77,7 @@ def each_part_steps_the_whole_shard() -> None:
 def future_is_not_waited_for() -> None:
     """A bucket is stepped without waiting for its future: the wrapped hook has returned, so it must be averaged."""
     edit(
-        "value = wait_for(self.future, self._device, watch)",
+        "value = wait_for_future(self.future, self._device, watch)",
         "value = self.future.value() if self.future.done() else part.bucket.flat",
     )
 
@@ -121,7 +124,7 @@ def last_owner_of_a_bucket_is_forgotten() -> None:
 def parameters_are_taken_back_row_by_row() -> None:
     """Parameters that travel together are laid out by their strides, and taken for rows from then on."""
     rows = "view.as_strided(view.shape, view.new_empty(view.shape).stride())"
-    edit("member.data = view", f"member.data = {rows}", within="layout._flattened")
+    edit("member.data = view", f"member.data = {rows}", within="Layout._flattened")
 
 
 @defect("HOOK-018")

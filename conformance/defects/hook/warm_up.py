@@ -15,8 +15,8 @@ def buckets_are_noted_backwards() -> None:
 def optimizer_is_built_anew_with_the_buckets() -> None:
     """When the buckets are rebuilt the local optimizer is built again, and its state is lost."""
     edit(
-        "    if plan.owners != self._zero._plan.owners:\n        self._move(self._zero._team, plan)\n",
-        "    self._steps = self._zero._init_zero_for_overlap(plan)\n",
+        "    if plan.owners != self._shard.plan.owners:\n        self._overlap.move_to(self._shard.team, plan)\n",
+        "    self._overlap.fix_owners(plan)\n",
     )
 
 
@@ -44,7 +44,7 @@ def status_goes_ahead_of_the_buckets() -> None:
 @defect("HOOK-013")
 def status_never_says_initialised() -> None:
     """The optimizer never says that it is initialised."""
-    edit("    self._overlap_info.status = OverlapState.INITIALIZED\n", "")
+    edit("    self.info.status = OverlapState.INITIALIZED\n", "")
 
 
 @defect("HOOK-015")

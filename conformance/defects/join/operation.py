@@ -181,7 +181,7 @@ def iterations_of_several_models_are_added_up() -> None:
 @defect("JOIN-024")
 def last_broadcasts_wait_without_looking() -> None:
     """A rank that waits for the parameters of an overlapped step does not look out for failed peers."""
-    edit("transfer.finish(watch)", "transfer.finish()", within="_end")
+    edit("publication.finish(watch)", "publication.finish()", within="_end")
 
 
 @defect("JOIN-026", "JOIN-030")

@@ -57,7 +57,7 @@ def joined_rank_does_not_receive() -> None:
     """A joined rank sends its own shard, but takes nothing over from the others."""
     edit(
         "    self._publisher.publish(session.watch)\n",
-        "    mine = {id(parameter) for parameter in self._shard.owned_by(self._team.rank)}\n"
+        "    mine = {id(parameter) for parameter in self._shard.owned_by(self._shard.team.rank)}\n"
         "    others = [parameter for parameter in self._shard.parameters() if id(parameter) not in mine]\n"
         "    before = [parameter.detach().clone() for parameter in others]\n"
         "    self._publisher.publish(session.watch)\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from impl.zero.optimizer import ZeroRedundancyOptimizer
+from impl.zero.overlapping import Overlap
 from impl.zero.shard import Shard
 
 from ..planting import defect, edit, swap
@@ -18,8 +19,8 @@ def closure_beside_gradients_is_dropped() -> None:
 def delayed_initialisation_without_overlap() -> None:
     """The delayed initialisation without overlap is refused with an error of its own making."""
     edit(
-        "if self._overlap_info is None:\n        raise AssertionError(",
-        "if self._overlap_info is None:\n        raise RuntimeError(",
+        "if self.overlap is None:\n        raise AssertionError(",
+        "if self.overlap is None:\n        raise RuntimeError(",
     )
 
 
@@ -59,7 +60,8 @@ def idle_rank_does_not_take_part() -> None:
     """A rank that owns nothing leaves step() at once, and with it the others' transfers."""
     edit(
         "    session = self._join_session\n",
-        "    if not self.shard.owned_by(self._team.rank):\n        return None\n    session = self._join_session\n",
+        "    if not self.shard.owned_by(self.shard.team.rank):\n        return None\n"
+        "    session = self._join_session\n",
         within="step",
     )
 
@@ -68,8 +70,8 @@ def idle_rank_does_not_take_part() -> None:
 def idle_rank_of_an_overlapped_step_receives_nothing() -> None:
     """In overlap mode a rank takes part in the transfers of a bucket only if it owns a piece of some bucket."""
     edit(
-        "    for transfer in part.transfers:\n",
-        "    for transfer in part.transfers if any(each.own for each in self._layout.parts) else ():\n",
+        "    for publication in part.publications:\n",
+        "    for publication in part.publications if any(each.own for each in self._layout.parts) else ():\n",
     )
 
 
@@ -82,7 +84,7 @@ def learning_rate_is_fixed_in_overlap_mode() -> None:
 @defect("ZERO-031")
 def learning_rate_of_joined_ranks_is_old_in_overlap_mode() -> None:
     """In overlap mode a joined rank steps with the settings that it had when it ran out of inputs."""
-    edit("if ddp.reducer.iteration.session is not None:", "if False:", within="_begin")
+    edit("if session is not None:", "if False:", within="Overlap.begin")
 
 
 @defect("ZERO-028")
@@ -140,13 +142,13 @@ def strangers_are_looked_up_by_value() -> None:
 def trainability_is_checked_by_owners_only() -> None:
     """In overlap mode only ranks that own something notice a change of requires_grad."""
     edit(
-        "if self._partial_steps is not None:",
-        "if self._partial_steps is not None and self._plan.owned_by(self._team.rank):",
-        within="_check_trainability_unchanged",
+        "if self.steps is not None:",
+        "if self.steps is not None and self.shard.plan.owned_by(self.shard.team.rank):",
+        within="Overlap.check_trainability_unchanged",
     )
 
 
 @defect("ZERO-027")
 def trainability_may_change_in_overlap_mode() -> None:
     """In overlap mode nobody notices a change of requires_grad."""
-    swap(ZeroRedundancyOptimizer, "_check_trainability_unchanged", lambda self: None)
+    swap(Overlap, "check_trainability_unchanged", lambda self: None)

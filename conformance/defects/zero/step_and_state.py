@@ -77,7 +77,7 @@ def consolidated_to_the_last_rank() -> None:
     """The state is consolidated to the last rank unless told otherwise."""
     edit(
         "to: int = 0) -> None:",
-        "to: int | None = None) -> None:\n    to = self._team.size - 1 if to is None else to",
+        "to: int | None = None) -> None:\n    to = self.shard.team.size - 1 if to is None else to",
     )
 
 
@@ -86,8 +86,8 @@ def each_rank_begins_with_itself() -> None:
     """Each rank gives itself the largest parameter, so the ranks disagree about the owners."""
     edit(
         "    if overlap_with_ddp:\n",
-        "    rolled = tuple((owner + team.rank) % team.size for owner in self._plan.owners)\n"
-        "    self._plan = ShardPlan(team.size, self._plan.numels, rolled)\n"
+        "    rolled = tuple((owner + team.rank) % team.size for owner in self.shard.plan.owners)\n"
+        "    self.shard.plan = ShardPlan(team.size, self.shard.plan.numels, rolled)\n"
         "    if overlap_with_ddp:\n",
     )
 
@@ -229,8 +229,8 @@ def numbers_in_states_are_not_saved() -> None:
 def only_the_first_transfer_arrives() -> None:
     """Of several transfers only the first is waited for and unpacked."""
     edit(
-        "        for transfer in transfers:\n            transfer.finish(",
-        "        for transfer in transfers[:1]:\n            transfer.finish(",
+        "    for transfer in self.transfers:\n        transfer.finish(",
+        "    for transfer in self.transfers[:1]:\n        transfer.finish(",
     )
 
 
@@ -310,7 +310,7 @@ def target_is_a_global_rank() -> None:
     """The target of a consolidation is taken for a global rank."""
     edit(
         "self.shard.consolidate(GroupRank(to))",
-        "self.shard.consolidate(GroupRank([self._team.global_rank(rank) for rank in self._team.members].index(to)))",
+        "self.shard.consolidate(GroupRank(list(map(self.shard.team.global_rank, self.shard.team.members)).index(to)))",
     )
 
 
@@ -329,10 +329,10 @@ def views_are_always_made() -> None:
 @defect("ZERO-012")
 def views_are_made_anew_in_each_step() -> None:
     """Parameters as views of one flat tensor move to a new one in each step."""
-    edit("        self._addresses.extend(member.data_ptr() for member in members)\n", "", within="_add")
     edit(
-        "        flat = _flattened(members)\n",
-        "        self._addresses += [m.data_ptr() for m in members]\n        flat = _flattened(members)\n",
+        "    self._addresses.extend(map(_address, members))\n",
+        "    self._addresses.extend(map(id, members))\n",
+        within="Transfers._flattened",
     )
 
 

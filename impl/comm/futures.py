@@ -1,4 +1,4 @@
-"""Waiting for a communication hook's future from the backward thread, with an eye on peers that have failed."""
+"""Waiting for the future of a user's communication hook, with an eye on peers that have failed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from ..comm import streams
-from ..comm.pending import Watch, until_next_look
+from . import streams
+from .pending import Watch, until_next_look
 
 _FIRST_NAP_S = 0.00001
 _LONGEST_NAP_S = 0.0005
 
 
-def wait_for(future: torch.futures.Future[Any], device: torch.device, watch: Watch | None) -> Any:
+def wait_for_future(future: torch.futures.Future[Any], device: torch.device, watch: Watch | None) -> Any:
     """The future's value.
 
     On an accelerator this orders the current stream behind the reduction and does not block the host. On the host the

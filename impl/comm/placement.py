@@ -1,0 +1,51 @@
+"""Whether the ranks of a team share a host: between processes other messages are fast than on a network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from .collectives import all_reduce
+from .ranks import Team
+
+#: Names the host of this rank in place of what the system says: the same on ranks that are to count as neighbours.
+HOST_ID = "JOINERY_HOSTID"
+
+#: What the ranks of a group have agreed on.
+_known: WeakKeyDictionary[dist.ProcessGroup, bool] = WeakKeyDictionary()
+
+
+def on_one_host(team: Team, device: torch.device) -> bool:
+    """Whether all ranks of the team share a host.
+
+    Call it on every rank alike: the first call for a group is a collective. ``device``: for a group without a backend
+    for the CPU.
+    """
+    if team.size == 1:
+        return True
+    if team.group not in _known:
+        number = int.from_bytes(hashlib.sha256(_host().encode()).digest()[:7], "big")
+        ends = torch.tensor([number, -number], dtype=torch.int64, device=team.control_device(device))
+        highest, lowest = all_reduce(team, ends, "hosts of the ranks", dist.ReduceOp.MAX).wait().tolist()
+        _known[team.group] = highest == -lowest
+    return _known[team.group]
+
+
+def _host() -> str:
+    """This rank's host. Two containers or network namespaces are two hosts: a network lies between them."""
+    chosen = os.environ.get(HOST_ID)
+    if chosen:
+        return chosen
+    marks = [socket.gethostname()]
+    with suppress(OSError):
+        marks.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+    with suppress(OSError):
+        marks.append(os.readlink("/proc/self/ns/net"))
+    return "|".join(marks)

@@ -1,0 +1,56 @@
+"""Who uses what, where DDP searches for unused parameters: asked for one bucket or for several at once, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..comm import streams
+from ..comm.collectives import all_reduce
+from ..comm.pending import Pending, Watch
+from ..ddp.wrapper import DistributedDataParallel
+from .layout import BucketPart
+
+
+class BucketUse:
+    """How many ranks used each parameter of some buckets, and how many keep an old gradient of it."""
+
+    def __init__(self, pending: Pending, columns: dict[int, range]) -> None:
+        """``pending``: (2, parameters) use and keeping; ``columns``: those of each bucket, by its index."""
+        self._pending = pending
+        self._columns = columns
+        self._counts: list[list[int]] | None = None
+
+    def of(self, bucket: int, watch: Watch | None) -> tuple[list[int], list[int]]:
+        """Use and keeping of one bucket's parameters. The host waits for the first answer only."""
+        if self._counts is None:
+            self._counts = self._pending.read(watch)
+        columns = self._columns[bucket]
+        used, keeps = (row[columns.start : columns.stop] for row in self._counts)
+        return used, keeps
+
+
+def shadowing(ddp: DistributedDataParallel) -> bool:
+    """Whether this rank has run out of inputs and follows the others."""
+    return ddp.reducer.iteration.session is not None and ddp.reducer.iteration.session.shadowing
+
+
+def agree_on_use(ddp: DistributedDataParallel, parts: Sequence[BucketPart]) -> BucketUse | None:
+    """Tell all ranks what this one uses of some buckets; None where DDP does not search."""
+    live = not shadowing(ddp)
+    used: list[bool] = []
+    keeps: list[bool] = []
+    columns: dict[int, range] = {}
+    for part in parts:
+        index = part.bucket.spec.index
+        mine = ddp.reducer.use_of(index)
+        if mine is None:
+            return None
+        columns[index] = range(len(used), len(used) + len(mine))
+        used += mine
+        keeps += [live and part.bucket.kept_gradient(place) is not None for place in range(len(mine))]
+    device = ddp.reducer.team.control_device(parts[0].bucket.spec.device)
+    marks = streams.tensor_on(device, [used, keeps], torch.int32)
+    which = ", ".join(map(str, columns))
+    return BucketUse(all_reduce(ddp.reducer.team, marks, f"overlap: who uses bucket {which}"), columns)
