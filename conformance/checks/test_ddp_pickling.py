@@ -233,6 +233,47 @@ def test_a_restored_model_has_no_hook_or_the_same_and_keeps_its_weights(ranks):
             ranks.at_limit("restored replicas may differ")
 
 
+def scaling(state, bucket):
+    """A hook that leaves gradients local, times what its state says."""
+    return done(bucket.buffer().mul_(state["times"]))
+
+
+def restore_on_a_later_group(ctx):
+    """Models with a hook are restored where the default group is another one than theirs was; which then trains."""
+    states = {"a number": (scaling, {"times": 3}), "the group": (ctx.subject.default_hooks.allreduce_hook, ctx.group)}
+    kept, told = {}, {}
+    for name, (hook, state) in states.items():
+        model = wrapped(ctx, models.scalar())
+        OUTLIVING.append(model)
+        model.register_comm_hook(state, hook)
+        trained(model, mine(ctx))
+        told[name] = caught(lambda name=name, model=model: kept.update({name: pickle.dumps(model)}))
+    ctx.meet("pickled")
+    dist.destroy_process_group()
+    store = dist.PrefixStore("a later group", ctx.store)
+    dist.init_process_group(ctx.backend, store=store, rank=ctx.rank, world_size=ctx.world)
+    for name, text in kept.items():
+        model = pickle.loads(text)
+        told[name] = [trained(model, mine(ctx, times)) for times in (1, 2)], model.process_group is dist.group.WORLD
+    return told
+
+
+@check("DDP-160", "DDP-158", worlds=(2, 3), beyond=False, backends=("gloo",))
+def test_a_model_restored_on_a_later_group_averages_there_whatever_its_hook_worked_on(ranks):
+    average = [{"weight": [mean_of_all(ranks.world, times)]} for times in (1, 2)]
+    for rank, told in enumerate(ranks(restore_on_a_later_group)):
+        tripled = [{"weight": [3 * 12.0 * (rank + 1) * times]} for times in (1, 2)]
+        found, default = told["a number"]
+        assert default, "it is not on the default group"
+        assert found in (average, tripled), f"rank {rank}: neither without its hook nor with the state that it had"
+        if found == average:
+            ranks.at_limit("a communication hook is dropped when a model is pickled")
+        if isinstance(told["the group"], tuple):
+            assert told["the group"] == (average, True), f"rank {rank}"
+        else:
+            ranks.at_limit("a model whose hook has a group as its state cannot be pickled")
+
+
 # -- DDP-161: names in a checkpoint
 
 
