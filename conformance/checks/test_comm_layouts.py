@@ -1,11 +1,12 @@
-"""Hooks and parameters that do not lie row by row: what a bucket shows of them, and what becomes of their gradients."""
+"""Hooks and gradients of other layouts and kinds: what a bucket shows of them, and what becomes of them."""
 
 import torch
 from torch import nn
 
+from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, gap, hooked, step, steps
-from conformance.fixtures.models import divisible_scalar
+from conformance.fixtures.models import Looking, divisible_scalar, rows
 from conformance.fixtures.training import private
 
 ITERATIONS = 5
@@ -133,3 +134,80 @@ def test_hooks_of_eight_bits_take_parameters_of_every_layout(ranks):
     for told in ranks(train_in_eight_bits):
         for seen in told:
             assert gap(seen, exact) <= 0.02
+
+
+# -- other kinds of gradients
+
+
+class OfKind(nn.Module):
+    """A double vector beside a single one; every element has a gradient of its own."""
+
+    KINDS = (torch.float64, torch.float32, torch.float64)
+
+    def __init__(self):
+        super().__init__()
+        self.each = nn.ParameterList([nn.Parameter(torch.ones(4, dtype=kind)) for kind in self.KINDS])
+
+    def forward(self, x):
+        return torch.stack([(x.sum() * ramp(each) * each).sum().double() for each in self.each])
+
+
+def train_doubles(ctx):
+    """By hook: the dtypes of the gradients, and how far they are from the mean."""
+    told = {}
+    for name, (state, hook) in library(ctx).items():
+        if name == "low rank":
+            continue
+        for as_view in (False, True):
+            model = hooked(ctx, state, hook, OfKind(), gradient_as_bucket_view=as_view)
+            seen = steps(ctx, model, divisible_scalar, ITERATIONS)
+            told[name, as_view] = seen, [str(each.grad.dtype) for each in model.module.each]
+    model = ctx.subject.DistributedDataParallel(OfKind(), bucket_cap_mb=TINY_MIB)
+    private(model, "_register_builtin_comm_hook")(ctx.subject.BuiltinCommHookType.FP16_COMPRESS)
+    seen = steps(ctx, model, divisible_scalar, ITERATIONS)
+    told["half", "built in"] = seen, [str(each.grad.dtype) for each in model.module.each]
+    return told
+
+
+@check("COMM-018", "COMM-020", "COMM-021", worlds=(1, 2, 3))
+def test_hooks_give_gradients_back_in_the_dtype_that_they_came_in(ranks):
+    exact = alone(range(ranks.world), batch=divisible_scalar, model=OfKind, count=ITERATIONS)
+    for rank, told in enumerate(ranks(train_doubles)):
+        for name, (seen, dtypes) in told.items():
+            assert dtypes == [str(kind) for kind in OfKind.KINDS], f"rank {rank}, {name}"
+            far = gap(seen, exact)
+            assert far <= NEAR.get(name[0], 1e-6), f"rank {rank}, {name}: {far} apart"
+
+
+def look_up_with_a_hook(ctx):
+    """A sparse table beside a dense layer, with the library's hook and with a user's, which notes what it gets."""
+    told, given = [], []
+
+    def doubling(_state, bucket):
+        given.append((bucket.buffer().is_sparse, len(bucket.parameters())))
+        return done(bucket.buffer() * 2)
+
+    for state, hook in ((ctx.group, ctx.subject.default_hooks.allreduce_hook), (None, doubling)):
+        model = hooked(ctx, state, hook, Looking())
+        for iteration in range(3):
+            model.zero_grad(set_to_none=True)
+            model(rows(ctx.rank, iteration)).backward()
+            held = [each.grad for each in model.parameters()]
+            told.append([(each.is_sparse, each.to_dense().flatten().tolist()) for each in held])
+    return told, set(given)
+
+
+@check("COMM-001", "COMM-019", worlds=(1, 2, 4), beyond=False)
+def test_hooks_take_sparse_gradients_and_what_they_return_is_what_tables_have(ranks):
+    model = Looking()
+    kinds = [name.endswith(("table.weight", "bag.weight")) for name, _ in model.named_parameters()]
+    for rank, (told, given) in enumerate(ranks(look_up_with_a_hook)):
+        expected = []
+        for members, factor in ((range(ranks.world), 1 / ranks.world), ([rank], 2)):
+            for iteration in range(3):
+                found = [oracle.local_gradients(model, rows(each, iteration)) for each in members]
+                sums = [sum(each[name].to_dense() for each in found) * factor for name, _ in model.named_parameters()]
+                expected.append([(kind, total.flatten().tolist()) for kind, total in zip(kinds, sums, strict=True)])
+        assert told == expected, f"rank {rank}"
+        assert {sparse for sparse, _ in given} == {True, False}
+        assert all(count == 1 for sparse, count in given if sparse)

@@ -217,6 +217,38 @@ def replace_the_buffer(ctx):
     return model.module.seen
 
 
+def replace_buffers_under_a_hook(ctx):
+    """A hook's dictionary by iteration, where a buffer is replaced, then taken away and a new one added."""
+    model, given = counting(ctx), []
+    before = private(ctx.subject.ddp, "_BufferCommHookLocation").PRE_FORWARD
+
+    def hook(_state, buffers):
+        given.append({name: buffer is model.module.get_buffer(name) for name, buffer in buffers.items()})
+
+    private(model, "_register_buffer_comm_hook")(None, hook, before)
+    trained(model, mine(ctx))
+    model.module.count = torch.full((1,), 100.0 + ctx.rank, device=ctx.device)
+    trained(model, mine(ctx))
+    model.module.register_buffer("later", torch.full((3,), 5.0 + ctx.rank, dtype=torch.float64, device=ctx.device))
+    trained(model, mine(ctx))
+    return given
+
+
+def add_a_buffer_later(ctx):
+    model = counting(ctx)
+    trained(model, mine(ctx))
+    model.module.register_buffer("later", torch.full((3,), 5 + ctx.rank, device=ctx.device))
+    trained(model, mine(ctx))
+    return model.module.later.tolist()
+
+
+@check("DDP-084", worlds=MANY)
+def test_buffers_are_looked_up_anew_for_hooks_and_broadcasts(ranks):
+    count, later = {"count": True}, {"count": True, "later": True}
+    assert ranks(replace_buffers_under_a_hook) == [[count, count, later]] * ranks.world
+    assert ranks(add_a_buffer_later) == [[5, 5, 5]] * ranks.world
+
+
 @check("DDP-084")
 def test_a_buffer_that_the_module_replaced_is_followed(ranks):
     assert ranks(replace_the_buffer) == [[0.0, 100.0, 200.0]] * ranks.world

@@ -180,6 +180,35 @@ def test_a_restored_model_runs_in_the_precision_it_had_or_cannot_be_pickled(rank
             assert found == {"weight": [mean_of_all(ranks.world)]}
 
 
+def restore_what_was_left_alone(ctx, way):
+    """A model of which a parameter and a buffer are left alone, beside one whose buffers are never synchronised."""
+    told = []
+    for options, ignored in (({}, ["0.a.weight", "0.count"]), ({"forward_sync_buffers": False}, [])):
+        if options:
+            takes(ctx, *options)
+        module = torch.nn.Sequential(models.Counting(1.0 + 10 * ctx.rank), models.Counting(1.0 + 10 * ctx.rank))
+        leave = private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")
+        leave(module, ignored)
+        restored = WAYS[way](wrapped(ctx, module, **options))
+        for counter in restored.module:
+            counter.count.fill_(100.0 * ctx.rank)
+        found = [trained(restored, mine(ctx, times)) for times in (1, 2)]
+        told.append((found, [counter.seen for counter in restored.module]))
+    return told
+
+
+@check("DDP-158", "DDP-149", worlds=MANY, beyond=False, scenarios={way: way for way in ("pickled", "deep copy")})
+def test_a_restored_model_leaves_alone_what_it_left_alone_before(ranks, scenario):
+    for rank, (ignoring, silent) in enumerate(ranks(restore_what_was_left_alone, scenario)):
+        found, (left, followed) = ignoring
+        own, step = 100.0 * rank, 1.0 + 10 * rank
+        for times, each in zip((1, 2), found, strict=True):
+            assert each == {"0.a.weight": [12.0 * (rank + 1) * times], "1.a.weight": [mean_of_all(ranks.world, times)]}
+        assert left == [own, own + step], f"rank {rank}: an ignored buffer was synchronised"
+        assert followed == [0.0, 1.0], f"rank {rank}: a buffer was not synchronised"
+        assert silent[1] == [[own, own + step]] * 2, f"rank {rank}: synchronised though that was switched off"
+
+
 # -- DDP-159: old pickles and static graphs
 
 

@@ -236,3 +236,9 @@ def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
 def torchs_own_hooks_not_known_in_a_partial() -> None:
     """Inside a partial, a hook of torch's own is not known as one that divides by the number of all ranks."""
     edit("while isinstance(hook, functools.partial):", "while False:", within="_hook_divides_by_size")
+
+
+@defect("COMM-001")
+def hooks_get_sparse_gradients_as_dense_ones() -> None:
+    """A hook is given a sparse gradient with all the rows that have none."""
+    edit("flat = flat.coalesce()", "flat = flat.to_dense()")

@@ -233,3 +233,14 @@ def evaluations_in_eval_mode_are_not_made_up_for() -> None:
         "self._sync_due_after_evaluation |= self.require_forward_param_sync",
         "self._sync_due_after_evaluation |= self.require_forward_param_sync and self.training",
     )
+
+
+@defect("DDP-084")
+def later_buffers_are_overlooked() -> None:
+    """Buffers that a module got after it was wrapped are not synchronised."""
+    edit(
+        "    self.modules_buffers = list(",
+        "    known = self.__dict__.setdefault('_known', set(self.named_module_buffers))\n"
+        "    self.named_module_buffers = {k: v for k, v in self.named_module_buffers.items() if k in known}\n"
+        "    self.modules_buffers = list(",
+    )

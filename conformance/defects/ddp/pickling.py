@@ -98,3 +98,10 @@ def hooks_come_back_without_their_state() -> None:
         'for hook, _ in state.get("_comm_hooks", ()):\n        self.register_comm_hook(None, hook)\n'
         "    self._delayed = DelayedReduction.found(",
     )
+
+
+@defect("DDP-158")
+def restored_models_ignore_nothing() -> None:
+    """A restored model manages the parameters and buffers that it was told to leave alone, too."""
+    edit("    self._reset_runtime_state()", "    self.parameters_to_ignore = set()\n    self._reset_runtime_state()",
+         within="__setstate__")

@@ -229,3 +229,12 @@ def skipping_is_decided_by_each_rank() -> None:
 def complaint_kept_until_the_next_forward() -> None:
     """What a backward beside the forward's own left out is complained of, though the forward's own has completed it."""
     edit('        self._complaint = ""\n        if not pending.sync', "        if not pending.sync")
+
+
+@defect("DDP-112")
+def only_the_first_output_is_cloned() -> None:
+    """Of several outputs the first alone may be changed in place."""
+    edit(
+        "tuple(output.clone() for output in outputs) if clone else outputs",
+        "(outputs[0].clone(), *outputs[1:]) if clone else outputs",
+    )
