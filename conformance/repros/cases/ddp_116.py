@@ -1,4 +1,4 @@
-"""With skip_all_reduce_unused_params each rank skips what it does not use: what its peers use stays local, silently."""
+"""With skip_all_reduce_unused_params each rank skips what it does not use: what peers use stays local, silently."""
 
 # shows: DDP-116 *
 
