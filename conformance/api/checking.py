@@ -50,6 +50,7 @@ class Check:
     scenarios: Mapping[str, Any] = field(default_factory=dict)  # by name; empty: the check takes no scenario
     beyond: bool = True  # whether it also runs at larger worlds than it declares, if they are asked for
     at: Callable[[Any], Collection[int]] | None = None  # the worlds of one scenario; None: those of the check
+    each: bool = False  # whether the quick tier, too, runs every scenario
 
     def runs_at(self, world: int) -> bool:
         """A check for 3 and for 4 ranks is taken to be general, and runs at any larger world that is asked for."""
@@ -73,6 +74,7 @@ def check(
     scenarios: Mapping[str, Any] | None = None,
     beyond: bool = True,
     at: Callable[[Any], Collection[int]] | None = None,
+    each: bool = False,
 ) -> Callable[[F], F]:
     """Declare a test to be the check of ``clauses``.
 
@@ -80,11 +82,12 @@ def check(
     A check for 3 and 4 also runs at larger worlds that are asked for, unless ``beyond=False``.
     ``backends`` limits it to these (otherwise any). ``deadline_s`` replaces the cluster's deadline for each run that
     the check makes. ``scenarios`` maps names to values of the argument ``scenario``, one at a time; ``at`` tells
-    the worlds of a scenario's value, where they are not those of the check.
+    the worlds of a scenario's value, where they are not those of the check. ``each`` says that the clause's statement
+    names these scenarios: the quick tier runs each of them, where it else runs the first and says "part".
     """
     if not clauses:
         raise TypeError("a check needs at least one clause: @check('JOIN-001')")
-    about = Check(tuple(clauses), tuple(worlds), tuple(backends), deadline_s, dict(scenarios or {}), beyond, at)
+    about = Check(tuple(clauses), tuple(worlds), tuple(backends), deadline_s, dict(scenarios or {}), beyond, at, each)
 
     def declare(test: F) -> F:
         test.check = about  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from conformance.fixtures.comm_hooks import (
     steps,
     steps_and_traffic,
 )
-from conformance.fixtures.training import ddp, private
+from conformance.fixtures.training import EVERY_WAY, ddp, private
 
 HALF_STEP = 2.0**-11  # the largest relative error of rounding a number to float16
 
@@ -50,6 +50,26 @@ def test_the_built_in_all_reduce_gives_the_averages_of_no_hook(ranks):
         _assert_exact_or_close(seen, alone(range(ranks.world)), ranks.world)
     for seen, _, plain in ranks(train_built_in, "ALLREDUCE", generic):
         assert gap(seen, plain) <= 1e-6
+
+
+def train_in_every_way(ctx):
+    """Under each option, the averages with the built-in hook and with the library's."""
+    told = []
+    for options in EVERY_WAY:
+        built_in = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, **options)
+        private(built_in, "_register_builtin_comm_hook")(ctx.subject.BuiltinCommHookType.ALLREDUCE)
+        library = hooked(ctx, ctx.group, ctx.subject.default_hooks.allreduce_hook, **options)
+        told.append([steps(ctx, model) for model in (built_in, library)])
+    return told
+
+
+@check("COMM-017", "COMM-019", worlds=MANY)
+def test_hooks_that_average_do_so_under_every_option(ranks):
+    expected = alone(range(ranks.world))
+    for told in ranks(train_in_every_way):
+        for options, runs in zip(EVERY_WAY, told, strict=True):
+            for seen in runs:
+                assert gap(seen, expected) <= (0 if ranks.world in (2, 4) else 1e-6), options
 
 
 @check("COMM-018")
@@ -166,7 +186,9 @@ def compress(ctx, name):
     return steps(ctx, hooked(ctx, ctx.group, watching), generic), told
 
 
-@check("COMM-020", scenarios={"fp16": ("fp16_compress_hook", HALF_STEP), "bf16": ("bf16_compress_hook", 2.0**-8)})
+@check("COMM-020", each=True, scenarios={
+    "fp16": ("fp16_compress_hook", HALF_STEP), "bf16": ("bf16_compress_hook", 2.0**-8),
+})  # fmt: skip
 def test_compression_rounds_to_half_precision_and_casts_back_in_place(ranks, scenario):
     name, rounding = scenario
     exact = alone(range(ranks.world), batch=generic)
@@ -224,15 +246,16 @@ def test_any_hook_can_be_wrapped_and_sees_half_precision(ranks):
 
 
 def train_with_noop(ctx):
-    model = hooked(ctx, None, ctx.subject.debugging_hooks.noop_hook)
-    return steps_and_traffic(ctx, model)
+    hook = ctx.subject.debugging_hooks.noop_hook
+    return [steps_and_traffic(ctx, hooked(ctx, None, hook, gradient_as_bucket_view=each)) for each in (False, True)]
 
 
 @check("COMM-022", worlds=MANY)
 def test_the_no_op_hook_leaves_local_gradients_and_starts_no_collective(ranks):
-    for rank, told in enumerate(ranks(train_with_noop, trace=True)):
-        assert [seen for seen, _ in told] == alone([rank])
-        assert [collectives for _, collectives in told] == [0] * ITERATIONS
+    for rank, ways in enumerate(ranks(train_with_noop, trace=True)):
+        for told in ways:
+            assert [seen for seen, _ in told] == alone([rank])
+            assert [collectives for _, collectives in told] == [0] * ITERATIONS
 
 
 # -- COMM-024: no state
@@ -251,6 +274,35 @@ def test_without_a_state_a_hook_averages_over_the_group_of_its_ddp(ranks, scenar
         first = rank // 2 * 2
         expected = alone([first, first + 1])
         assert gap(seen, expected) <= (0 if scenario == "allreduce_hook" else 3e-3)
+
+
+FURTHER = ("a wrapper", "another wrapper", "low rank", "low rank by bucket")
+
+
+def train_pairs_with_further_hooks(ctx):
+    """As before, one after the other; low rank before it compresses and where its rank is that of all gradients."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    library, low = ctx.subject.default_hooks, ctx.subject.powerSGD_hook
+    in_bfloat = library.bf16_compress_wrapper(library.allreduce_hook)
+    hooks = {
+        "a wrapper": lambda: (None, library.fp16_compress_wrapper(library.allreduce_hook)),
+        "another wrapper": lambda: (None, lambda state, bucket: in_bfloat(state, bucket)),
+        "low rank": lambda: (low.PowerSGDState(None, 4, 2, 0.1), low.powerSGD_hook),
+        "low rank by bucket": lambda: (low.PowerSGDState(None, 4, 100, 0.1), low.batched_powerSGD_hook),
+    }
+    return {
+        name: steps(ctx, hooked(ctx, *hooks[name](), group=pairs[ctx.rank // 2], bucket_cap_mb=25)) for name in FURTHER
+    }
+
+
+@check("COMM-024", worlds=(4,), beyond=False, deadline_s=15)
+def test_without_a_state_wrappers_and_low_rank_hooks_average_over_the_group_of_their_ddp(ranks):
+    for rank, told in enumerate(ranks(train_pairs_with_further_hooks)):
+        first = rank // 2 * 2
+        expected = alone([first, first + 1])
+        for name, seen in told.items():
+            far = gap(seen, expected)
+            assert far <= (2e-2 if "wrapper" in name else 1e-4), f"rank {rank}: {name}: {far} apart"
 
 
 def train_part_without_state(ctx):

@@ -155,15 +155,16 @@ def test_every_bucket_of_every_iteration_is_called_with_the_very_same_state(rank
 
 
 def skip_communication(ctx):
-    model = hooked(ctx, None, lambda _state, bucket: done(bucket.buffer()))
-    return steps_and_traffic(ctx, model)
+    hook = lambda _state, bucket: done(bucket.buffer())  # noqa: E731 -- registered once for each model
+    return [steps_and_traffic(ctx, hooked(ctx, None, hook, gradient_as_bucket_view=each)) for each in (False, True)]
 
 
 @check("COMM-013", worlds=MANY)
 def test_a_hook_that_does_not_communicate_leaves_gradients_local_and_the_wire_silent(ranks):
-    for rank, told in enumerate(ranks(skip_communication, trace=True)):
-        assert [seen for seen, _ in told] == alone([rank])
-        assert [collectives for _, collectives in told] == [0] * ITERATIONS
+    for rank, ways in enumerate(ranks(skip_communication, trace=True)):
+        for told in ways:
+            assert [seen for seen, _ in told] == alone([rank])
+            assert [collectives for _, collectives in told] == [0] * ITERATIONS
 
 
 # -- COMM-014: malformed results
@@ -198,14 +199,16 @@ def return_malformed(ctx, what):
     return caught(lambda: model(models.divisible(ctx.rank, 0)).sum().backward())
 
 
-@check("COMM-014", worlds=(1, 2), scenarios={"list": _list, "number": _number, "too short": _half, "too long": _longer})
+@check("COMM-014", worlds=(1, 2), each=True, scenarios={
+    "list": _list, "number": _number, "too short": _half, "too long": _longer,
+})  # fmt: skip
 def test_a_future_of_anything_but_a_tensor_like_the_bucket_raises_runtime_error(ranks, scenario):
     for error in ranks(return_malformed, scenario):
         assert error is not None, "backward accepted it"
         assert error.is_a(RuntimeError), str(error)
 
 
-@check("COMM-014", worlds=(1, 2), scenarios={"None": _nothing, "tensor": _no_future})
+@check("COMM-014", worlds=(1, 2), each=True, scenarios={"None": _nothing, "tensor": _no_future})
 def test_a_result_that_is_no_future_raises_instead_of_ending_the_process(ranks, scenario):
     for error in ranks(return_malformed, scenario):
         assert error is not None, "backward accepted it"

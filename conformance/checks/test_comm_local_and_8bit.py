@@ -28,7 +28,7 @@ def train_post_local(ctx, average_locally):
     return steps(ctx, model, count=ITERATIONS)
 
 
-@check("COMM-028", worlds=(4,), beyond=False, scenarios={"then by subgroup": True, "then not at all": False})
+@check("COMM-028", worlds=(4,), beyond=False, each=True, scenarios={"then by subgroup": True, "then not at all": False})
 def test_gradients_are_averaged_globally_before_the_start_and_locally_after_it(ranks, scenario):
     everywhere = alone(range(4))
     for rank, seen in enumerate(ranks(train_post_local, scenario)):

@@ -170,7 +170,7 @@ def test_with_error_feedback_what_was_lost_arrives_later(ranks):
 
 def best_of_rank_one(gradient):
     """The matrix of rank one that is nearest to a gradient, which is written row by row."""
-    matrix = torch.tensor(gradient, dtype=torch.float64).view(24, 16)
+    matrix = torch.tensor(gradient, dtype=torch.float64).view(-1, 16)
     left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
     return (sizes[0] * torch.outer(left[:, 0], right[0])).flatten().tolist()
 
@@ -204,6 +204,33 @@ def test_with_a_warm_start_factors_settle_on_the_best_ones_and_without_it_they_a
     assert moved[True] < 1e-3 < moved[False], f"from one iteration to the next {moved}"
     if scenario == "powerSGD_hook":
         assert missed[True] < 1e-3 < missed[False], f"from the best approximation {missed}"
+
+
+class Several(nn.Module):
+    """Layers like that of ``Mixed`` side by side, of one shape or of two; each has a bucket of its own."""
+
+    def __init__(self, widths=(24, 24, 20)):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(16, width, bias=False) for width in widths])
+        mixes = [nn.Parameter(torch.empty(width, width), requires_grad=False) for width in widths]
+        self.mixes = nn.ParameterList(mixes)
+        drawn(self)
+
+    def forward(self, x):
+        return torch.cat([(layer(x) @ mix).tanh() for layer, mix in zip(self.layers, self.mixes, strict=True)], dim=1)
+
+
+@check("COMM-026", worlds=(1, 2))
+def test_with_a_warm_start_each_of_several_buckets_settles_on_its_own_best_factors(ranks):
+    exact = alone(range(ranks.world), batch=always_the_same, model=Several, count=1)[0]
+    options = {"warm_start": True, "use_error_feedback": False, "matrix_approximation_rank": 1}
+    runs = ranks(train, "powerSGD_hook", Several, always_the_same, START + WARMED, options, TINY_MIB)
+    for before, last in (each[-2:] for each in runs):
+        for name in [name for name in last if name.startswith("layers")]:
+            best = best_of_rank_one(exact[name])
+            moved, missed = gap([{name: before[name]}], [{name: last[name]}]), gap([{name: last[name]}], [{name: best}])
+            assert moved < 1e-2, f"{name}: {moved} from one iteration to the next"
+            assert missed < 2e-2, f"{name}: {missed} from the best approximation"
 
 
 def communicated(ctx, hook):

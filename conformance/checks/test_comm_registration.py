@@ -133,6 +133,7 @@ def register_twice(ctx, first, second):
 @check(
     "COMM-007",
     worlds=(1, 2, 4),
+    each=True,
     scenarios={
         "twice Python": ("python", "python"),
         "Python, then built-in": ("python", "built-in"),
@@ -214,9 +215,53 @@ def test_the_bucket_parameter_may_have_any_name(ranks):
     _judge_form(ranks, "other names", "KeyError")
 
 
-@check("COMM-010", worlds=(1, 2), scenarios={"partial": "partial", "object": "object", "method": "method"})
+@check("COMM-010", worlds=(1, 2), each=True, scenarios={"partial": "partial", "object": "object", "method": "method"})
 def test_callables_that_are_no_plain_functions_work_as_hooks(ranks, scenario):
     _judge_form(ranks, scenario, "AttributeError")
+
+
+class _Calling:
+    """Calls a hook of the library, and has no name of its own."""
+
+    def __init__(self, hook):
+        self.hook = hook
+
+    def __call__(self, state, bucket):
+        return self.hook(state, bucket)
+
+
+def register_partials(ctx):
+    """Partials of hooks that are judged by what they are: bfloat16, wrong annotations, one that fits."""
+    library = ctx.subject.default_hooks
+    bfloat16 = [library.bf16_compress_hook, library.bf16_compress_wrapper(local)]
+    special = [*map(functools.partial, bfloat16), functools.partial(functools.partial(bfloat16[0]))]
+    wrong = [functools.partial(annotated(bucket=int)), functools.partial(annotated(result=torch.Tensor))]
+    seen = []
+    for form in (functools.partial(library.fp16_compress_hook), _Calling(library.fp16_compress_hook).__call__):
+        model = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+        error = caught(model.register_comm_hook, ctx.group, form)
+        seen.append(error or (steps(ctx, model), hooked(ctx, ctx.group, library.fp16_compress_hook)))
+        seen[-1] = error or (seen[-1][0], steps(ctx, seen[-1][1]))
+    return [refusal(ctx, hook) for hook in special], [refusal(ctx, hook) for hook in wrong], seen, _supports_bfloat16()
+
+
+@check("COMM-010", "COMM-006", worlds=(1, 2))
+def test_a_partial_of_a_special_hook_is_judged_as_that_hook_or_refused_for_its_form(ranks):
+    for special, wrong, seen, supported in ranks(register_partials):
+        nameless = [error for error in (*special, *wrong, *seen) if isinstance(error, Caught)]
+        if any(error.kinds[0] == "AttributeError" for error in nameless):
+            ranks.at_limit("partials are refused with AttributeError")
+        for error in special:
+            refused = error is not None and error.kinds[0] in ("TypeError", "AttributeError")
+            assert error is None if supported else refused, error
+        for error in wrong:
+            assert error is not None, "annotations of a partial's function are not looked at"
+            assert error.kinds[0] in ("ValueError", "AttributeError")
+        for each in seen:
+            if isinstance(each, Caught):
+                assert each.kinds[0] == "AttributeError", str(each)
+            else:
+                assert each[0] == each[1], "a partial of a hook is another hook"
 
 
 # -- COMM-011: the name in the log

@@ -1,12 +1,16 @@
 """Hooks of the library on uneven inputs: each divides by what the context asks for."""
 
+import functools
+
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import gap, hooked
-from conformance.fixtures.training import numbers
+from conformance.fixtures.training import gradients, numbers
+from conformance.ranks import caught
 
 BY_ACTIVE = {"divide_by_initial_world_size": False}
 NEAR = 0.02  # of the largest number: an eighth of a bit or a rank of 1 lose less, another divisor at least a quarter
@@ -75,6 +79,35 @@ def test_every_hook_of_the_library_divides_by_the_active_ranks_when_asked(ranks,
     schedule = tuple(2 + rank for rank in range(ranks.world))  # who joins has had gradients in its final buckets
     right = averages(schedule, scenario)
     for rank, seen in enumerate(ranks(train, schedule, scenario)):
+        for iteration, found in enumerate(seen):
+            far = gap([found], [right[iteration]])
+            assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart"
+
+
+def train_with_torchs_own(ctx, schedule):
+    """The same with torch's hook, which knows nothing of who is active; None where its form is refused."""
+    wrapped = ctx.subject.DistributedDataParallel(one_layer().to(ctx.device))
+    error = caught(wrapped.register_comm_hook, None, functools.partial(allreduce_hook))
+    if error is not None and error.is_a(AttributeError):
+        return None
+    assert error is None, str(error)
+    seen = []
+    with wrapped.join(**BY_ACTIVE):
+        for iteration in range(schedule[ctx.rank]):
+            wrapped.zero_grad(set_to_none=True)
+            wrapped(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            seen.append(gradients(wrapped))
+    return seen
+
+
+@check("DDPJ-014", "COMM-010", worlds=(2, 4), beyond=False)
+def test_a_partial_of_torchs_own_hook_divides_by_the_active_ranks_when_asked(ranks):
+    schedule = tuple(2 + rank for rank in range(ranks.world))
+    right = averages(schedule, "torch's own")
+    for rank, seen in enumerate(ranks(train_with_torchs_own, schedule)):
+        if seen is None:
+            ranks.at_limit("partials are refused with AttributeError")
+            continue
         for iteration, found in enumerate(seen):
             far = gap([found], [right[iteration]])
             assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart"

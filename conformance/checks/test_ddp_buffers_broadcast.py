@@ -11,6 +11,7 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mean_of_all, mine, started, takes, trained, wrapped
 from conformance.fixtures.training import private
+from conformance.ranks import caught
 
 
 def step_of(rank):
@@ -36,7 +37,7 @@ def count(ctx, evaluate, iterations):
     return model.module.seen
 
 
-@check("DDP-080", "DDP-088", scenarios={"training": False, "evaluation mode": True})
+@check("DDP-080", "DDP-088", each=True, scenarios={"training": False, "evaluation mode": True})
 def test_every_forward_begins_with_the_buffers_of_rank_0(ranks, scenario):
     assert ranks(count, scenario, 4) == [[0.0, 1.0, 2.0, 3.0]] * ranks.world
 
@@ -181,7 +182,7 @@ def test_without_broadcast_buffers_stay_as_each_rank_has_them(ranks):
     assert [gradients for _, gradients in told] == [[mean_of_all(ranks.world)] * 3] * ranks.world
 
 
-@check("DDP-083", scenarios={
+@check("DDP-083", each=True, scenarios={
     "alone": {"forward_sync_buffers": False},
     "against the old name": {"forward_sync_buffers": False, "broadcast_buffers": True},
 })  # fmt: skip
@@ -214,6 +215,38 @@ def replace_the_buffer(ctx):
     model.module.count = torch.full((2,), 200.0 + ctx.rank, device=ctx.device)[1:]
     trained(model, mine(ctx))
     return model.module.seen
+
+
+def replace_buffers_under_a_hook(ctx):
+    """A hook's dictionary by iteration, where a buffer is replaced, then taken away and a new one added."""
+    model, given = counting(ctx), []
+    before = private(ctx.subject.ddp, "_BufferCommHookLocation").PRE_FORWARD
+
+    def hook(_state, buffers):
+        given.append({name: buffer is model.module.get_buffer(name) for name, buffer in buffers.items()})
+
+    private(model, "_register_buffer_comm_hook")(None, hook, before)
+    trained(model, mine(ctx))
+    model.module.count = torch.full((1,), 100.0 + ctx.rank, device=ctx.device)
+    trained(model, mine(ctx))
+    model.module.register_buffer("later", torch.full((3,), 5.0 + ctx.rank, dtype=torch.float64, device=ctx.device))
+    trained(model, mine(ctx))
+    return given
+
+
+def add_a_buffer_later(ctx):
+    model = counting(ctx)
+    trained(model, mine(ctx))
+    model.module.register_buffer("later", torch.full((3,), 5 + ctx.rank, device=ctx.device))
+    trained(model, mine(ctx))
+    return model.module.later.tolist()
+
+
+@check("DDP-084", worlds=MANY)
+def test_buffers_are_looked_up_anew_for_hooks_and_broadcasts(ranks):
+    count, later = {"count": True}, {"count": True, "later": True}
+    assert ranks(replace_buffers_under_a_hook) == [[count, count, later]] * ranks.world
+    assert ranks(add_a_buffer_later) == [[5, 5, 5]] * ranks.world
 
 
 @check("DDP-084")
@@ -334,6 +367,60 @@ def test_training_after_evaluation_begins_with_the_buffers_of_rank_0(ranks):
         assert seen[1] in (1.0, step_of(rank)), f"rank {rank} at its first forward without gradients"
         assert seen[2] in (2.0, seen[1] + step_of(rank)), f"rank {rank} at its second forward without gradients"
         assert seen[3:] == [3.0, 4.0], f"rank {rank} trained with buffers of its own: {seen}"
+
+
+def evaluate(model, x, mode):
+    with mode():
+        model(x)
+
+
+def fail_in_evaluation(model, x):
+    error = caught(evaluate, model, torch.ones(3, 3), torch.no_grad)  # of a shape that its layer refuses
+    assert error is not None
+
+
+def evaluate_in_turn(model, x):
+    for train in (False, True):
+        model.train(train)
+        evaluate(model, x, torch.no_grad)
+
+
+def evaluate_within_no_sync(model, x):
+    model.eval()
+    with model.no_sync():
+        evaluate(model, x, torch.no_grad)
+    model.train()
+
+
+BETWEEN = {
+    "inference mode": lambda model, x: evaluate(model, x, torch.inference_mode),
+    "in evaluation mode and out of it": evaluate_in_turn,
+    "an evaluation that fails": fail_in_evaluation,
+    "under no_sync": evaluate_within_no_sync,
+    "the wrapped module": lambda model, x: evaluate(model.module, x, torch.no_grad),
+}
+
+
+def evaluate_in_every_way(ctx):
+    """By way: what the training forwards began with, after evaluations before, between and after iterations."""
+    told = {}
+    for how, act in BETWEEN.items():
+        model = counting(ctx)
+        told[how] = []
+        for _ in range(4):
+            act(model, mine(ctx))
+            before = len(model.module.seen)
+            trained(model, mine(ctx))
+            told[how].append(model.module.seen[before])
+    return told
+
+
+@check("DDP-089", worlds=MANY)
+def test_training_after_an_evaluation_of_any_kind_begins_with_the_buffers_of_rank_0(ranks):
+    first, *others = ranks(evaluate_in_every_way)
+    for rank, told in enumerate(others, start=1):
+        for how, seen in told.items():
+            assert seen == first[how], f"rank {rank} trained with buffers of its own: {how}: {seen}, not {first[how]}"
 
 
 def look_at_the_end(ctx):

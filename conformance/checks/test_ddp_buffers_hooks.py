@@ -205,6 +205,50 @@ def test_futures_of_all_forwards_before_a_backward_are_done_when_it_returns(rank
     assert ranks(return_futures_of_two_forwards) == [[0.0, 0.2]] * ranks.world
 
 
+PATIENCE_S = 1.0  # after which an implementation that waits too early is let go
+
+
+def complete_between(ctx):
+    """Futures that the loop itself completes, when forward has returned or in the middle of the backward."""
+    told = []
+    for location in ("PRE_FORWARD", "POST_FORWARD"):
+        model, futures = counting(ctx), []
+
+        def start(_state, _buffers, futures=futures):
+            futures.extend(torch.futures.Future() for _ in range(2))
+            return futures[-2:]
+
+        register(ctx, model, None, start, location)
+        for _ in range(2):
+            futures.clear()
+            ended = threading.Event()
+            late = threading.Thread(target=complete_late, args=(futures, ended))
+            late.start()
+            model.zero_grad()
+            out = model(mine(ctx))
+            waited = [future.done() for future in futures]
+            ended.set()
+            late.join()
+            for future in futures[:1]:
+                future.set_result(None) if not future.done() else None
+            out.register_hook(lambda _gradient, futures=futures: futures[1].done() or futures[1].set_result(None))
+            out.sum().backward()
+            told.append((waited, [future.done() for future in futures], model.module.a.weight.grad.item()))
+    return told
+
+
+def complete_late(futures, ended):
+    if not ended.wait(PATIENCE_S):
+        for future in futures:
+            future.set_result(None)
+
+
+@check("DDP-095", worlds=MANY)
+def test_a_future_may_be_completed_after_the_forward_for_it_is_backward_that_waits(ranks):
+    expected = ([False] * 2, [True] * 2, mean_of_all(ranks.world))
+    assert ranks(complete_between) == [[expected] * 4] * ranks.world
+
+
 # -- DDP-096: when hooks are not called
 
 

@@ -301,7 +301,7 @@ def delay_everything(ctx, frozen, expected):
     return caught(build_and_train), seen
 
 
-@check("DDP-127", worlds=(1, 2, 3), scenarios={"all": False, "all but a frozen one": True})
+@check("DDP-127", worlds=(1, 2, 3), each=True, scenarios={"all": False, "all but a frozen one": True})
 def test_delaying_every_parameter_works_or_is_refused(ranks, scenario):
     expected = []
     for times in (1, 2):
@@ -340,6 +340,53 @@ def test_the_gradient_of_a_delayed_double_is_a_double_or_the_model_is_refused(ra
             ranks.at_limit(f"a delayed double is refused: {error.kinds[0]}")
         else:
             assert seen == [expected, torch.float64]
+
+
+class OfSeveralKinds(nn.Module):
+    """Scalar layers in a line, some of other kinds; while all weights are 1, every gradient is the input."""
+
+    KINDS = (torch.float32, torch.float32, torch.float64, torch.complex64, torch.float64)
+
+    def __init__(self):
+        super().__init__()
+        self.lines = nn.ParameterList([nn.Parameter(torch.ones((), dtype=kind)) for kind in self.KINDS])
+
+    def forward(self, x):
+        for line in self.lines:
+            x = (x.to(line.dtype) * line).real.double()
+        return x
+
+
+def delay_several_kinds(ctx, names, trigger, expected):
+    seen = []
+
+    def build_and_train():
+        model = delaying(ctx, OfSeveralKinds(), names, trigger)
+        for turn, each in enumerate(expected):
+            model.zero_grad(set_to_none=turn % 2 == 0)
+            model((mine(ctx, turn + 1) + 12 * FINE).double()).sum().backward()
+            seen.append(settled(ctx, model, each, turn))
+
+    return caught(build_and_train), seen
+
+
+FINE = 2.0**-16  # kept by float32 beside numbers of this size
+
+
+@check("DDP-128", "DDP-122", worlds=WORLDS, beyond=False, scenarios={
+    "several kinds": ([f"lines.{place}" for place in (1, 2, 3, 4)], "lines.0"),
+    "a pair of two kinds": (["lines.0", "lines.2"], "lines.1"),
+    "a trigger of another kind": (["lines.1", "lines.3"], "lines.2"),
+})  # fmt: skip
+def test_delayed_gradients_of_several_kinds_are_averages_of_their_own_kind_or_refused(ranks, scenario):
+    expected = [
+        {f"lines.{place}": [mean_of_all(ranks.world, times) + 12 * FINE] for place in range(5)} for times in (1, 2, 3)
+    ]
+    for rank, (error, seen) in enumerate(ranks(delay_several_kinds, *scenario, expected)):
+        if error is not None:
+            ranks.at_limit(f"delayed parameters of several kinds are refused: {error.kinds[0]}")
+        else:
+            assert seen == expected, f"rank {rank}"
 
 
 class Root(nn.Module):

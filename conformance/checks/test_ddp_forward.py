@@ -68,6 +68,45 @@ def test_each_rank_gets_its_own_arguments_as_they_are(ranks):
         assert out == [2.0 * place for place in range(rank + 1)]
 
 
+class Unasked(nn.Module):
+    """Takes nothing: its data are its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+
+    def forward(self):
+        return self.a(torch.full((1, 1), 12.0))
+
+
+def call_by_keywords(ctx, options):
+    """Three iterations by keywords alone, and three without any argument: gradients, and what arrived."""
+    told = []
+    model = wrapped(ctx, Shaped(), **options)
+    for times in (1, 2, 3):
+        model.zero_grad()
+        model(extra="named", x=mine(ctx, times), factor=2).sum().backward()
+        told.append(model.module.a.weight.grad.item())
+    arrived = {(more, factor, *keywords.items()) for _, more, factor, keywords in model.module.called}
+    model = wrapped(ctx, Unasked(), **options)
+    for _ in range(3):
+        model.zero_grad()
+        model().sum().backward()
+        told.append(model.module.a.weight.grad.item())
+    return told, arrived
+
+
+def call_by_keywords_in_all_modes(ctx):
+    return {name: call_by_keywords(ctx, options) for name, options in MODES.items()}
+
+
+@check("DDP-036", "DDP-049", worlds=WORLDS, beyond=False)
+def test_a_call_by_keywords_alone_or_without_any_argument_is_one_like_others(ranks):
+    expected = [2 * mean_of_all(ranks.world, times) for times in (1, 2, 3)] + [12.0] * 3
+    for told in ranks(call_by_keywords_in_all_modes):
+        assert told == dict.fromkeys(MODES, (expected, {((), 2, ("extra", "named"))}))
+
+
 def skeleton(value):
     """A structure with tensors written as numbers."""
     if isinstance(value, torch.Tensor):

@@ -6,6 +6,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
+from conformance.fixtures.observing import takes
 from conformance.fixtures.training import ddp, gradients, private
 
 WIDTH = 4
@@ -101,6 +102,38 @@ def test_ranks_that_differ_in_bucket_sizes_take_those_of_rank_0(ranks):
         assert [layers for _, _, _, layers in shapes(told[2][0])] == [[2, 3], [0, 1]]
         for iteration, (_, found) in enumerate(told):
             assert found == averaged_alone(ranks.world, iteration, IN_ORDER)
+
+
+ROOM_FOR_ONE_MIB = ROOM_FOR_TWO_MIB / 2
+
+
+def watch_listed_sizes(ctx, sizes):
+    """How many layers each bucket holds in the last iterations, and whether the gradients are averages."""
+    takes(ctx, "bucket_cap_mb_list")
+    told = []
+    for options in ({}, {"static_graph": True}):
+        model = ddp(ctx, Lane(layers=6, order=range(6)), bucket_cap_mb_list=sizes, **options)
+        calls = []
+
+        def hook(_state, bucket, calls=calls):
+            calls.append(len(bucket.parameters()))
+            dist.all_reduce(bucket.buffer())
+            return future_of(bucket.buffer().div_(ctx.world))
+
+        model.register_comm_hook(None, lambda state, bucket, hook=hook: hook(state, bucket))
+        for iteration in range(4):
+            calls.clear()
+            model.zero_grad()
+            model(models.divisible(ctx.rank, iteration)).sum().backward()
+        told.append(list(calls))
+    return told
+
+
+@check("DDP-004", "DDP-054", worlds=(1, 2))
+def test_listed_sizes_hold_for_the_first_buckets_and_the_last_of_them_for_all_others(ranks):
+    for sizes, expected in (([1, 2], [1, 2, 2, 1]), ([2, 1], [2, 1, 1, 1, 1]), ([3], [3, 3])):
+        for told in ranks(watch_listed_sizes, [size * ROOM_FOR_ONE_MIB for size in sizes]):
+            assert told == [expected] * 2, sizes
 
 
 @check("DDP-054", worlds=WORLDS)

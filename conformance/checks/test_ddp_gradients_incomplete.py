@@ -7,7 +7,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, gradient, private
+from conformance.fixtures.training import EVERY_WAY, ddp, gradient, private
 from conformance.ranks import caught
 
 
@@ -149,8 +149,12 @@ def test_functional_gradients_are_local_or_averaged_and_leave_grad_alone(ranks):
             ranks.at_limit("torch.autograd.grad returns local gradients")
 
 
-def remove_hooks(ctx):
-    model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+def remove_hooks_in_every_way(ctx):
+    return [remove_hooks(ctx, options) for options in EVERY_WAY]
+
+
+def remove_hooks(ctx, options):
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4, **options)
     model(models.divisible(ctx.rank, 0)).sum().backward()
     private(model, "_remove_autograd_hooks")()
     model.float().zero_grad()  # moving or casting a model does not bring its hooks back
@@ -164,9 +168,10 @@ def remove_hooks(ctx):
 
 @check("DDP-066", worlds=MANY)
 def test_without_its_hooks_backward_is_local_and_communicates_nothing(ranks):
-    for rank, (held, before, sent) in enumerate(ranks(remove_hooks, trace=True)):
+    for rank, told in enumerate(ranks(remove_hooks_in_every_way, trace=True)):
         alone = models.Sum()
         alone(models.divisible(rank, 1)).sum().backward()
-        assert held == alone.layers[1].weight.grad.tolist()
-        assert before > 0, "the collective trace recorded nothing at all"
-        assert sent == 0
+        for options, (held, before, sent) in zip(EVERY_WAY, told, strict=True):
+            assert held == alone.layers[1].weight.grad.tolist(), options
+            assert before > 0, "the collective trace recorded nothing at all"
+            assert sent == 0, options

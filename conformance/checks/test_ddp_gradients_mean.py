@@ -8,7 +8,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import Job, assert_as_alone, ddp, gradients, numbers, train_each
+from conformance.fixtures.training import EVERY_WAY, Job, assert_as_alone, ddp, gradients, numbers, train_each
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -80,9 +80,14 @@ def test_ranks_with_small_batches_equal_one_process_with_the_big_one(ranks):
 def average_in_groups(ctx, groups):
     made = [dist.new_group(members) for members in groups]  # every rank takes part in making every group
     mine = next(index for index, members in enumerate(groups) if ctx.rank in members)
-    model = ddp(ctx, models.Sum(4), process_group=made[mine], bucket_cap_mb=TINY_MIB)
-    model(models.divisible(ctx.rank, 0)).sum().backward()
-    return gradients(model)
+    told = []
+    for options in EVERY_WAY:
+        model = ddp(ctx, models.Sum(4), process_group=made[mine], bucket_cap_mb=TINY_MIB, **options)
+        for _ in range(3):
+            model.zero_grad()
+            model(models.divisible(ctx.rank, 0)).sum().backward()
+            told.append(gradients(model))
+    return told
 
 
 @check("DDP-051", worlds=(3, 4), beyond=False)
@@ -94,14 +99,16 @@ def test_the_divisor_is_the_size_of_the_subgroup(ranks):
         for rank in members:
             (alone(models.divisible(rank, 0)).sum() / len(members)).backward()
         for rank in members:
-            assert seen[rank] == gradients(alone), f"rank {rank} of group {members}"
+            assert seen[rank] == [gradients(alone)] * 3 * len(EVERY_WAY), f"rank {rank} of group {members}"
 
 
 def average_types(ctx):
     told = []
-    for view in (False, True):
-        model = ddp(ctx, models.ManyTypes(), gradient_as_bucket_view=view, bucket_cap_mb=TINY_MIB)
-        model(models.three(ctx.rank, 0)).sum().backward()
+    for options in [{**way, **cap} for way in EVERY_WAY for cap in ({}, {"bucket_cap_mb": TINY_MIB})]:
+        model = ddp(ctx, models.ManyTypes(), **options)
+        for _ in range(3):
+            model.zero_grad()
+            model(models.three(ctx.rank, 0)).sum().backward()
         told.append([(str(p.grad.dtype), p.grad.tolist()) for p in model.module.each])
     return told
 
@@ -111,34 +118,38 @@ def test_each_dtype_is_averaged_in_itself(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
     expected = [(str(kind), [mean, 2 * mean, 3 * mean]) for kind in models.ManyTypes.TYPES * 2]
     for told in ranks(average_types):
-        assert told == [expected] * 2
+        assert told == [expected] * 2 * len(EVERY_WAY)
 
 
 def average_shared(ctx):
     told = []
-    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}):
-        layer = models.scalar()
-        model = ddp(ctx, nn.Sequential(layer, nn.Identity(), layer), **options)
-        model(12 * models.place(ctx.rank, 0)).sum().backward()
-        told.append((layer.weight.grad.item(), len(list(model.parameters()))))
+    for options in EVERY_WAY:
+        layer, other = models.scalar(), models.scalar()
+        model = ddp(ctx, nn.Sequential(layer, other, layer), bucket_cap_mb=1e-6, **options)
+        for _ in range(3):
+            model.zero_grad()
+            model(12 * models.place(ctx.rank, 0)).sum().backward()
+            told.append((layer.weight.grad.item(), other.weight.grad.item(), len(list(model.parameters()))))
     return told
 
 
 @check("DDP-056", worlds=MANY, beyond=False)
 def test_a_shared_parameter_is_averaged_once_with_all_its_contributions(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    assert ranks(average_shared) == [[(2 * mean, 1)] * 3] * ranks.world
+    assert ranks(average_shared) == [[(2 * mean, mean, 2)] * 3 * len(EVERY_WAY)] * ranks.world
 
 
 def look_up(ctx):
-    model = ddp(ctx, models.Looking())
-    told = []
-    for _ in range(2):
-        model.zero_grad(set_to_none=True)
-        model(torch.tensor([ctx.rank, 5])).backward()
-        held = [model.module.table.weight.grad, model.module.bag.weight.grad]
-        told.append([(grad.is_sparse, grad.to_dense().tolist()) for grad in held])
-    return told, model.module.a.weight.grad.item()
+    told, plain = [], set()
+    for options in EVERY_WAY:
+        model = ddp(ctx, models.Looking(), **options)
+        for _ in range(3):
+            model.zero_grad(set_to_none=True)
+            model(torch.tensor([ctx.rank, 5])).backward()
+            held = [model.module.table.weight.grad, model.module.bag.weight.grad]
+            told.append([(grad.is_sparse, grad.to_dense().tolist()) for grad in held])
+            plain.add(model.module.a.weight.grad.item())
+    return told, plain
 
 
 @check("DDP-057", worlds=MANY, beyond=False)
@@ -146,26 +157,31 @@ def test_sparse_gradients_are_averaged_and_stay_sparse(ranks):
     world = ranks.world
     dense = [[12.0 / world] * 2 for _ in range(world)] + [[0.0] * 2 for _ in range(5 - world)] + [[12.0] * 2]
     for told, plain in ranks(look_up):
-        assert told == [[(True, dense)] * 2] * 2
-        assert plain == 12 * (sum(range(world)) + 5 * world) / world
+        assert told == [[(True, dense)] * 2] * 3 * len(EVERY_WAY)
+        assert plain == {12 * (sum(range(world)) + 5 * world) / world}
 
 
-def train_frozen(ctx):
+def train_frozen(ctx, options):
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     nn.init.ones_(module[1].weight)
     module[0].bias.requires_grad_(False)
-    model = ddp(ctx, module, bucket_cap_mb=TINY_MIB)
+    model = ddp(ctx, module, bucket_cap_mb=TINY_MIB, **options)
     before = module[0].bias.tolist()
-    for _ in range(2):
+    for _ in range(3):
         model.zero_grad()
         model(torch.full((1, 2), 12.0 * (ctx.rank + 1))).sum().backward()
     return module[0].bias.grad is None, before == module[0].bias.tolist(), module[0].weight.grad.tolist()
 
 
+def train_frozen_in_every_way(ctx):
+    return [train_frozen(ctx, options) for options in EVERY_WAY]
+
+
 @check("DDP-058", worlds=WORLDS, beyond=False)
 def test_frozen_parameters_stay_untouched_beside_averaged_ones(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    assert ranks(train_frozen) == [(True, True, [[2 * mean] * 2] * 2)] * ranks.world
+    expected = (True, True, [[2 * mean] * 2] * 2)
+    assert ranks(train_frozen_in_every_way) == [[expected] * len(EVERY_WAY)] * ranks.world
 
 
 FINE = 144.0  # so that an average of averages of averages is still without rounding
@@ -206,8 +222,8 @@ class Normed(nn.Module):
 
 def forward_twice(ctx):
     told = []
-    for kind in (models.scalar, Normed):
-        model = ddp(ctx, kind())
+    for kind, as_view in ((models.scalar, False), (models.scalar, True), (Normed, False), (Normed, True)):
+        model = ddp(ctx, kind(), gradient_as_bucket_view=as_view)
         for _ in range(3):
             model.zero_grad()
             x = torch.tensor([[12.0 * (ctx.rank + 1)], [24.0]])
@@ -219,7 +235,7 @@ def forward_twice(ctx):
 @check("DDP-060", worlds=MANY, beyond=False)
 def test_several_forwards_before_one_backward_give_the_averaged_sum(ranks):
     mean = 3 * sum(12.0 * (rank + 1) + 24.0 for rank in range(ranks.world)) / ranks.world
-    assert ranks(forward_twice) == [[[mean]] * 2] * ranks.world
+    assert ranks(forward_twice) == [[[mean]] * 4] * ranks.world
 
 
 # -- half precision: two gradients of this size overflow float16, their mean does not

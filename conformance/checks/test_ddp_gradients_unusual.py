@@ -10,6 +10,7 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB
 from conformance.fixtures.training import ddp, gradients, numbers
+from conformance.ranks import caught
 
 # how many rows each rank looks up, by iteration: more than before on all ranks, on one, fewer, none but one
 ROWS = [lambda rank: 2, lambda rank: 5 + rank, lambda rank: 40 if rank == 0 else 1, lambda rank: 3, lambda rank: 60]
@@ -96,6 +97,65 @@ def test_a_parameter_that_only_the_loss_uses_is_averaged_too(ranks):
         mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
         expected.append({"a.weight": [mean], "b.weight": [2 * mean]})
     assert ranks(use_beside) == [expected] * ranks.world
+
+
+PENALTIES = {"before": {}, "before, with a search": {"find_unused_parameters": True}}
+
+
+def penalise_first(ctx, options):
+    """A penalty on one weight is differentiated by itself, before the loss of the forward."""
+    model = ddp(ctx, models.Branches().to(ctx.device), **options)
+    seen = []
+
+    def train():
+        for iteration in range(3):
+            model.zero_grad(set_to_none=True)
+            out = model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device), with_b=True)
+            (12 * model.module.a.weight**2).sum().backward()
+            out.sum().backward()
+            seen.append(gradients(model))
+
+    error = caught(train)
+    ctx.meet("trained")
+    return error, seen
+
+
+@check("DDP-062", "DDP-049", worlds=MANY, beyond=False, scenarios=PENALTIES)
+def test_a_penalty_that_is_differentiated_first_is_averaged_with_the_rest_and_no_complaint_is_kept(ranks, scenario):
+    expected = []
+    for iteration in range(3):
+        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
+        expected.append({"a.weight": [mean + 24.0], "b.weight": [mean]})
+    for rank, (error, seen) in enumerate(ranks(penalise_first, scenario)):
+        if error is not None:  # refused, in that very backward
+            assert error.is_a(RuntimeError), error
+            assert "ready only once" in error.text, error
+            assert seen == []
+            ranks.at_limit("a backward before that of the forward ends in an error")
+        else:
+            assert seen == expected, f"rank {rank}"
+
+
+def penalise_later(ctx):
+    """A penalty behind the backward, one on the gradient of the inputs alone, and ordinary iterations in between."""
+    seen = []
+    for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
+        model = ddp(ctx, models.Branches().to(ctx.device), **options)
+        for iteration in range(3):
+            model.zero_grad(set_to_none=True)
+            model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device), with_b=True).sum().backward()
+            (12 * model.module.a.weight**2).sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-061", "DDP-049", worlds=MANY, beyond=False)
+def test_a_penalty_on_weights_after_the_backward_adds_the_same_on_every_rank(ranks):
+    expected = []
+    for iteration in range(3):
+        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
+        expected.append({"a.weight": [mean + 24.0], "b.weight": [mean]})
+    assert ranks(penalise_later) == [expected * 3] * ranks.world
 
 
 WIDE = 100  # ten thousand elements: large gradients may be copied in another way than small ones

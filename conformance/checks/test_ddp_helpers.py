@@ -1,5 +1,6 @@
 """Remaining helpers of DDP, and what its documents take for granted."""
 
+import threading
 import time
 from collections import OrderedDict
 
@@ -155,6 +156,45 @@ def send_away(ctx):
 def test_what_is_behind_a_reference_to_another_rank_counts_as_unused(ranks):
     for rank, seen in enumerate(ranks(send_away)):
         assert seen == [(mean_of_all(2), None, False, 12.0 * (rank + 1))] * 2, f"rank {rank}"
+
+
+MADE = {}  # on the rank that is asked: what it waits for
+PATIENCE_S = 2.0
+
+
+def make_when_told(rank):
+    """Answers when rank ``rank`` has said so; False if it waited in vain."""
+    return MADE.setdefault(rank, threading.Event()).wait(PATIENCE_S)
+
+
+def say_so(rank):
+    MADE.setdefault(rank, threading.Event()).set()
+
+
+class Asking(nn.Module):
+    """Returns its output beside a reference to an answer that another rank has yet to find."""
+
+    def __init__(self, target, rank):
+        super().__init__()
+        self.a, self.b, self.target, self.rank = models.scalar(), models.scalar(), target, rank
+
+    def forward(self, x):
+        return [self.a(x), rpc.remote(self.target, make_when_told, args=(self.rank,))]
+
+
+def train_beside_a_slow_reference(ctx):
+    with remote_calls(ctx):
+        other = f"rank{1 - ctx.rank}"
+        model = wrapped(ctx, Asking(other, ctx.rank), find_unused_parameters=True)
+        out, there = model(mine(ctx))
+        out.sum().backward()
+        rpc.rpc_sync(other, say_so, args=(ctx.rank,))
+        return gradients(model), there.to_here()
+
+
+@check("DDP-168", worlds=(2,), backends=("gloo",))
+def test_nobody_waits_for_what_is_behind_a_reference_to_another_rank(ranks):
+    assert ranks(train_beside_a_slow_reference) == [({"a.weight": [mean_of_all(2)], "b.weight": None}, True)] * 2
 
 
 # -- DDP-169, DDP-170: small helpers

@@ -98,6 +98,48 @@ def test_names_are_kept_on_the_module_and_tensors_are_marked(ranks):
         assert found == {"a.weight": [12.0 * (rank + 1)], "b.weight": [mean_of_all(ranks.world)]}
 
 
+class Namesakes(nn.Module):
+    """Scalar layers and counters whose names begin, end or go on like those of others."""
+
+    NAMES = ("a", "ba", "aa", "a_more", "more")
+
+    def __init__(self, rank):
+        super().__init__()
+        for place, name in enumerate(self.NAMES):
+            layer = models.scalar(10.0 * place + rank)
+            layer.register_buffer("count", torch.full((1,), 10.0 * place + rank))
+            layer.register_parameter("weight_", nn.Parameter(torch.full((1, 1), 10.0 * place + 5 + rank)))
+            self.add_module(name, layer)
+        self.more.a = models.scalar(70.0 + rank)
+        self.more.a.register_buffer("count", torch.full((1,), 70.0 + rank))
+
+    def forward(self, x):
+        layers = [module for module in self.modules() if isinstance(module, nn.Linear)]
+        return torch.stack([layer(x) + x * getattr(layer, "weight_", 0) for layer in layers]).sum()
+
+
+def leave_one_of_namesakes(ctx):
+    model = Namesakes(ctx.rank)
+    leave(ctx, model, "a.weight", "a.count")
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    before = {name: tensor.item() for name, tensor in tensors}
+    found = trained(wrapped(ctx, model), mine(ctx))
+    own = {name for name, tensor in tensors if tensor.item() == before[name]}
+    return own, {name for name, t in tensors if getattr(t, "_ddp_ignored", False)}, found
+
+
+@check("DDP-150", "DDP-149", worlds=(2, 3))
+def test_a_name_that_begins_or_ends_with_an_ignored_one_is_another_name(ranks):
+    ignored = {"a.weight", "a.count"}
+    for rank, (own, marked, found) in enumerate(ranks(leave_one_of_namesakes)):
+        assert marked == ignored
+        if rank:
+            assert own == ignored, f"what keeps the value of rank {rank}"
+        own_gradient, mean = [12.0 * (rank + 1)], [mean_of_all(ranks.world)]
+        right = {name: own_gradient if name == "a.weight" else mean for name in found}
+        assert found == right, f"gradients of rank {rank}"
+
+
 # -- DDP-151: at the root
 
 
@@ -121,7 +163,7 @@ def train_at_the_root(ctx, prefix):
     return found, model.weight.item(), model.count.item(), model.a.weight.item()
 
 
-@check("DDP-151", worlds=MANY, beyond=False, scenarios={"name": "", "dot and name": "."})
+@check("DDP-151", worlds=MANY, beyond=False, each=True, scenarios={"name": "", "dot and name": "."})
 def test_tensors_of_the_root_module_are_ignored_altogether(ranks, scenario):
     for rank, (found, *held) in enumerate(ranks(train_at_the_root, scenario)):
         assert found == {"a.weight": [mean_of_all(ranks.world)], "weight": [12.0 * (rank + 1)]}, f"rank {rank}"
@@ -176,7 +218,7 @@ def tie(ctx, name):
     return found["c.weight"], model.c.weight.item(), (marked, model.a.weight.item(), found["a.weight"])
 
 
-@check("DDP-154", worlds=MANY, beyond=False, scenarios={"first name": "a.weight", "second name": "b.weight"})
+@check("DDP-154", worlds=MANY, beyond=False, each=True, scenarios={"first name": "a.weight", "second name": "b.weight"})
 def test_a_shared_parameter_is_either_ignored_or_managed(ranks, scenario):
     ways = set()
     for rank, (found, held, way) in enumerate(ranks(tie, scenario)):

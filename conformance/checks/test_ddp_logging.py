@@ -121,6 +121,43 @@ def test_the_log_of_a_trained_model_says_whether_its_buckets_were_rebuilt(ranks)
     assert all(log.get("has_rebuilt_buckets") == 0 for log in ranks(read_log_where_nothing_is_rebuilt))
 
 
+class Turning(models.Sum):
+    """Layers side by side, used in an order that can be turned round."""
+
+    def __init__(self):
+        super().__init__(3)
+        self.order = [0, 1, 2]
+
+    def forward(self, x):
+        for index in self.order:
+            x = self.layers[index](x)
+        return x
+
+
+LAYOUT = ("rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices", "num_buckets_reduced", "has_rebuilt_buckets")
+
+
+def read_log_of_buckets(ctx):
+    """What the log says of the buckets after training in one order, and after a move and training in the other one."""
+    model = wrapped(ctx, Turning(), bucket_cap_mb=5e-5)
+    told = []
+    for order in ([0, 1, 2], [2, 1, 0]):
+        model.module.order = order
+        for iteration in range(5):
+            trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
+        log = private(model, "_get_ddp_logging_data")()
+        told.append([log.get(name) for name in LAYOUT])
+        private(model, "_update_process_group")(torch.distributed.new_group(list(range(ctx.world))))
+    return told
+
+
+@check("DDP-144", "DDP-164", worlds=(1, 2))
+def test_the_log_tells_the_buckets_that_there_are_and_not_those_that_there_were(ranks):
+    for first, second in ranks(read_log_of_buckets):
+        assert first == ["80, 80, 80", "5 4, 3 2, 1 0", 3, 1]
+        assert second == ["80, 80, 80", "1 0, 3 2, 5 4", 3, 1]
+
+
 MEASURED = ("forward_compute_time", "backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
 
 
@@ -168,6 +205,35 @@ def leave_b_out(ctx):
     return caught(train)
 
 
+class Crowded(nn.Module):
+    """In front of what is left out: a shared layer, a frozen one, an ignored one; their places must not be counted."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = models.scalar()
+        self.again = nn.Sequential(self.shared, nn.Identity())
+        self.frozen = models.scalar().requires_grad_(False)
+        self.ignored = models.scalar()
+        self.left_out, self.last = models.scalar(), models.scalar()
+        self.last.twin = self.left_out
+
+    def forward(self, x):
+        return self.last(self.ignored(self.frozen(self.again(self.shared(x)))))
+
+
+def leave_out_behind_others(ctx):
+    module = Crowded()
+    leave = private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")
+    leave(module, ["ignored.weight"])
+    model = wrapped(ctx, module)
+
+    def train():
+        for _ in range(2):
+            model(mine(ctx)).sum().backward()
+
+    return caught(train)
+
+
 class Again(nn.Module):
     """A layer that is checkpointed twice: with unused-parameter detection its gradients are ready more than once."""
 
@@ -184,11 +250,15 @@ def make_ready_twice(ctx):
     return caught(lambda: model(mine(ctx)).sum().backward())
 
 
-@check("DDP-146", worlds=(1, 2), scenarios={"INFO": "INFO", "DETAIL": "DETAIL"})
+@check("DDP-146", worlds=(1, 2), each=True, scenarios={"INFO": "INFO", "DETAIL": "DETAIL"})
 def test_in_debug_mode_errors_name_the_parameters(ranks, scenario):
     for error in ranks(leave_b_out, env={"TORCH_DISTRIBUTED_DEBUG": scenario}):
         assert_refused([error], RuntimeError, "parts.b.weight", "parts.b.bias")
         assert "parts.a" not in error.text
+    for error in ranks(leave_out_behind_others, env={"TORCH_DISTRIBUTED_DEBUG": scenario}):
+        assert_refused([error], RuntimeError, "left_out.weight", "1")
+        others = ("shared", "again", "frozen", "ignored", "last.weight")
+        assert not [name for name in others if name in error.text], error.text
     for error in ranks(make_ready_twice, env={"TORCH_DISTRIBUTED_DEBUG": scenario}):
         if error is not None:  # else the model is simply trained
             assert_refused([error], RuntimeError, "1.inner.weight", "twice")

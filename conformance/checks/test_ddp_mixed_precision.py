@@ -310,6 +310,7 @@ class Choosy(nn.Module):
     def forward(self, rows, more):
         own, fixed = self.own.weight, self.own.fixed
         given = {"rows": rows, "mask": more["mask"], "floats": more["floats"][0], "table": self.table.weight}
+        given["complex"] = more["complex"]
         self.seen = {name: tensor.dtype for name, tensor in given.items()}
         self.seen |= {"own": own.dtype, "fixed": fixed.dtype, "place": own.data_ptr(), "fixed place": fixed.data_ptr()}
         chosen = self.table(rows) * more["mask"].unsqueeze(-1) * more["floats"][0]
@@ -325,6 +326,7 @@ def be_choosy(ctx):
         ddp = mixed(ctx, model, {"param_dtype": LOW, "buffer_dtype": LOW})
         rows = torch.tensor([ctx.rank, 5], device=ctx.device)
         more = {"mask": rows > 4, "floats": [torch.full((1,), 12.0, device=ctx.device)]}
+        more["complex"] = torch.full((2,), 1 + 2j, device=ctx.device)
         ddp(rows, more=more).backward()
         assert model.own.weight.data_ptr() == places[0], "an ignored parameter was moved"
         return model.seen, places, model.table.weight.grad[:, 0].tolist(), model.own.weight.grad.item()
@@ -335,7 +337,7 @@ def be_choosy(ctx):
 @check("DDP-137", "DDP-138", worlds=(1, 2, 3))
 def test_numbers_that_are_not_floats_and_ignored_tensors_keep_their_dtype(ranks):
     for seen, (own, fixed), table, local in ranks(be_choosy):
-        assert (seen["rows"], seen["mask"]) == (torch.int64, torch.bool)
+        assert (seen["rows"], seen["mask"], seen["complex"]) == (torch.int64, torch.bool, torch.complex64)
         assert (seen["floats"], seen["table"]) == (LOW, LOW)
         assert (seen["own"], seen["fixed"]) == (FULL, FULL)
         assert (seen["place"], seen["fixed place"]) == (own, fixed)

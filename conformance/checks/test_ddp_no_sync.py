@@ -7,7 +7,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, gradient, gradients
+from conformance.fixtures.training import EVERY_WAY, ddp, gradient, gradients
 from conformance.ranks import caught
 
 TINY_MIB = 1e-4
@@ -70,20 +70,24 @@ def test_inside_nothing_at_all_is_sent_for_a_model_without_buffers(ranks):
 def cross_the_border(ctx):
     """Forward outside with backward inside, and the other way round."""
     x, told = 12 * models.place(ctx.rank, 0), []
-    for forward_inside in (False, True):
-        model = ddp(ctx, models.scalar())
-        with model.no_sync() if forward_inside else nullcontext():
-            loss = model(x).sum()
-        with nullcontext() if forward_inside else model.no_sync():
-            loss.backward()
-        told.append(gradient(model.module.weight))
+    for options in EVERY_WAY:
+        for forward_inside in (False, True):
+            model = ddp(ctx, models.scalar(), **options)
+            for iteration in range(3):  # in the last one buckets are rebuilt, and a static graph is known
+                model.zero_grad()
+                inside = forward_inside and iteration == 2
+                with model.no_sync() if inside else nullcontext():
+                    loss = model(x).sum()
+                with model.no_sync() if iteration == 2 and not inside else nullcontext():
+                    loss.backward()
+            told.append(gradient(model.module.weight))
     return told
 
 
 @check("DDP-074", worlds=MANY, beyond=False)
 def test_what_counts_is_where_the_forward_ran(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    assert ranks(cross_the_border) == [[mean, 12.0 * (rank + 1)] for rank in range(ranks.world)]
+    assert ranks(cross_the_border) == [[mean, 12.0 * (rank + 1)] * len(EVERY_WAY) for rank in range(ranks.world)]
 
 
 def nest(ctx):
@@ -152,8 +156,8 @@ def test_leaving_waits_for_nobody_and_averages_nothing(ranks):
     assert ranks(leave_one_after_the_other) == [12.0 * (rank + 1) for rank in range(ranks.world)]
 
 
-def use_b_inside_only(ctx):
-    model = ddp(ctx, models.Branches(), find_unused_parameters=True)
+def use_b_inside_only(ctx, as_view):
+    model = ddp(ctx, models.Branches(), find_unused_parameters=True, gradient_as_bucket_view=as_view)
     x = 12 * models.place(ctx.rank, 0)
     with model.no_sync():
         model(x, with_b=ctx.rank == 1).sum().backward()
@@ -165,11 +169,15 @@ def use_b_inside_only(ctx):
     return first, gradients(model)
 
 
+def use_b_inside_only_in_both_ways(ctx):
+    return [use_b_inside_only(ctx, as_view) for as_view in (False, True)]
+
+
 @check("DDP-077", worlds=MANY, beyond=False)
 def test_a_parameter_used_only_inside_counts_as_used_in_the_closing_pass_alone(ranks):
     world = ranks.world
     mean = 12 * sum(range(1, world + 1)) / world
-    for first, second in ranks(use_b_inside_only):
+    for first, second in [each for told in ranks(use_b_inside_only_in_both_ways) for each in told]:
         assert first == {"a.weight": [3 * mean], "b.weight": [24.0 / world]}
         assert second == {"a.weight": [mean], "b.weight": None}
 

@@ -39,6 +39,35 @@ def test_outputs_may_be_changed_in_place(ranks, scenario):
     assert ranks(change_in_place, scenario) == [[(6 * mean_of_all(ranks.world), True)] * 3] * ranks.world
 
 
+def change_some_in_place(ctx, options):
+    """Of two outputs in containers one is changed in place, then the other, then both; and an input of the loss."""
+    model = wrapped(ctx, Both(), **options)
+    seen = []
+    for changed in ("left", "right", ("left", "right")):
+        model.zero_grad(set_to_none=True)
+        out = model(mine(ctx))
+        values = {"left": out["left"], "right": out["more"][0]}
+        for name in changed if isinstance(changed, tuple) else (changed,):
+            values[name].mul_(2).add_(1)
+        (values["left"] + values["right"]).sum().backward()
+        seen.append((gradient(model.module.a.weight), gradient(model.module.b.weight)))
+    return seen
+
+
+class Both(models.Branches):
+    """Returns the outputs of both layers in containers; they share nothing but the input."""
+
+    def forward(self, x):
+        return {"left": self.a(x), "more": [self.b(x), "words"]}
+
+
+@check("DDP-112", worlds=(1, 2, 3), scenarios=MODES)
+def test_each_of_several_outputs_in_containers_may_be_changed_in_place(ranks, scenario):
+    mean = mean_of_all(ranks.world)
+    expected = [(2 * mean, mean), (mean, 2 * mean), (2 * mean, 2 * mean)]
+    assert ranks(change_some_in_place, scenario) == [expected] * ranks.world
+
+
 def forbid_in_place(ctx, options):
     def build():
         model = wrapped(ctx, models.Branches(), **options)

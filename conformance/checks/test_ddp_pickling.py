@@ -180,6 +180,35 @@ def test_a_restored_model_runs_in_the_precision_it_had_or_cannot_be_pickled(rank
             assert found == {"weight": [mean_of_all(ranks.world)]}
 
 
+def restore_what_was_left_alone(ctx, way):
+    """A model of which a parameter and a buffer are left alone, beside one whose buffers are never synchronised."""
+    told = []
+    for options, ignored in (({}, ["0.a.weight", "0.count"]), ({"forward_sync_buffers": False}, [])):
+        if options:
+            takes(ctx, *options)
+        module = torch.nn.Sequential(models.Counting(1.0 + 10 * ctx.rank), models.Counting(1.0 + 10 * ctx.rank))
+        leave = private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")
+        leave(module, ignored)
+        restored = WAYS[way](wrapped(ctx, module, **options))
+        for counter in restored.module:
+            counter.count.fill_(100.0 * ctx.rank)
+        found = [trained(restored, mine(ctx, times)) for times in (1, 2)]
+        told.append((found, [counter.seen for counter in restored.module]))
+    return told
+
+
+@check("DDP-158", "DDP-149", worlds=MANY, beyond=False, scenarios={way: way for way in ("pickled", "deep copy")})
+def test_a_restored_model_leaves_alone_what_it_left_alone_before(ranks, scenario):
+    for rank, (ignoring, silent) in enumerate(ranks(restore_what_was_left_alone, scenario)):
+        found, (left, followed) = ignoring
+        own, step = 100.0 * rank, 1.0 + 10 * rank
+        for times, each in zip((1, 2), found, strict=True):
+            assert each == {"0.a.weight": [12.0 * (rank + 1) * times], "1.a.weight": [mean_of_all(ranks.world, times)]}
+        assert left == [own, own + step], f"rank {rank}: an ignored buffer was synchronised"
+        assert followed == [0.0, 1.0], f"rank {rank}: a buffer was not synchronised"
+        assert silent[1] == [[own, own + step]] * 2, f"rank {rank}: synchronised though that was switched off"
+
+
 # -- DDP-159: old pickles and static graphs
 
 
@@ -231,6 +260,47 @@ def test_a_restored_model_has_no_hook_or_the_same_and_keeps_its_weights(ranks):
             ranks.at_limit("a communication hook is dropped when a model is pickled")
         if held != {"weight": [1.0]}:
             ranks.at_limit("restored replicas may differ")
+
+
+def scaling(state, bucket):
+    """A hook that leaves gradients local, times what its state says."""
+    return done(bucket.buffer().mul_(state["times"]))
+
+
+def restore_on_a_later_group(ctx):
+    """Models with a hook are restored where the default group is another one than theirs was; which then trains."""
+    states = {"a number": (scaling, {"times": 3}), "the group": (ctx.subject.default_hooks.allreduce_hook, ctx.group)}
+    kept, told = {}, {}
+    for name, (hook, state) in states.items():
+        model = wrapped(ctx, models.scalar())
+        OUTLIVING.append(model)
+        model.register_comm_hook(state, hook)
+        trained(model, mine(ctx))
+        told[name] = caught(lambda name=name, model=model: kept.update({name: pickle.dumps(model)}))
+    ctx.meet("pickled")
+    dist.destroy_process_group()
+    store = dist.PrefixStore("a later group", ctx.store)
+    dist.init_process_group(ctx.backend, store=store, rank=ctx.rank, world_size=ctx.world)
+    for name, text in kept.items():
+        model = pickle.loads(text)
+        told[name] = [trained(model, mine(ctx, times)) for times in (1, 2)], model.process_group is dist.group.WORLD
+    return told
+
+
+@check("DDP-160", "DDP-158", worlds=(2, 3), beyond=False, backends=("gloo",))
+def test_a_model_restored_on_a_later_group_averages_there_whatever_its_hook_worked_on(ranks):
+    average = [{"weight": [mean_of_all(ranks.world, times)]} for times in (1, 2)]
+    for rank, told in enumerate(ranks(restore_on_a_later_group)):
+        tripled = [{"weight": [3 * 12.0 * (rank + 1) * times]} for times in (1, 2)]
+        found, default = told["a number"]
+        assert default, "it is not on the default group"
+        assert found in (average, tripled), f"rank {rank}: neither without its hook nor with the state that it had"
+        if found == average:
+            ranks.at_limit("a communication hook is dropped when a model is pickled")
+        if isinstance(told["the group"], tuple):
+            assert told["the group"] == (average, True), f"rank {rank}"
+        else:
+            ranks.at_limit("a model whose hook has a group as its state cannot be pickled")
 
 
 # -- DDP-161: names in a checkpoint

@@ -106,6 +106,74 @@ def test_buffers_come_from_the_first_rank_of_the_new_group(ranks):
         assert seen == [0.0, 1.0, *([1.0 + step, 1.0 + 2 * step] if rank in members else [])], f"rank {rank}"
 
 
+OPTIONS = {
+    "plain": {},
+    "views": {"gradient_as_bucket_view": True},
+    "a search": {"find_unused_parameters": True},
+    "a static graph": {"static_graph": True},
+    "a static graph, views": {"static_graph": True, "gradient_as_bucket_view": True},
+}
+
+
+def grow(ctx, parts):
+    """Two groups train by themselves, then become one, and part again; with every option."""
+    groups = [dist.new_group(members) for members in parts]
+    mine = next(group for group, members in zip(groups, parts, strict=True) if ctx.rank in members)
+    told = {}
+    for name, options in OPTIONS.items():
+        model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=mine, **options)
+        told[name] = []
+        steps(ctx, model, count=1 if ctx.rank == ctx.world - 1 else COUNT)  # the parts are not equally far
+        for group in (ctx.group, mine):
+            private(model, "_update_process_group")(group)
+            told[name].append(steps(ctx, model, count=COUNT))
+    return told
+
+
+@check("DDP-162", "DDP-164", worlds=MANY, beyond=False)
+def test_groups_that_grow_and_shrink_average_over_whoever_is_in_them(ranks):
+    parts = [list(range(ranks.world - 1)), [ranks.world - 1]]
+    together = alone(range(ranks.world), count=COUNT)
+    for rank, told in enumerate(ranks(grow, parts)):
+        own = alone(next(members for members in parts if rank in members), count=COUNT)
+        assert told == {name: [together, own] for name in OPTIONS}, f"rank {rank}"
+
+
+def join_around_a_move(ctx, members, schedules):
+    """Uneven inputs in the world, then in a smaller group, then in the world again; each in a context of its own."""
+    smaller = dist.new_group(members)
+    told = {}
+    for name, options in OPTIONS.items():
+        model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, **options)
+        told[name] = []
+        for turn, group in enumerate((ctx.group, smaller, ctx.group)):
+            if turn:
+                private(model, "_update_process_group")(group if turn != 1 or ctx.rank in members else None)
+            seen = []
+            if turn != 1 or ctx.rank in members:
+                with model.join():
+                    seen = steps(ctx, model, count=schedules[turn][ctx.rank])
+            told[name].append(seen)
+            ctx.meet(f"{name} {turn}")
+    return told
+
+
+@check("DDP-162", worlds=MANY, beyond=False)
+def test_uneven_inputs_before_and_after_a_move_are_averaged_over_the_group_of_the_time(ranks):
+    world, members = ranks.world, members_of(ranks.world)
+    schedules = [[start + way * rank for rank in range(world)] for start, way in ((2, 1), (4, -1), (1, 1))]
+    told = ranks(join_around_a_move, members, schedules)
+    for turn, schedule in enumerate(schedules):
+        inside = members if turn == 1 else range(world)
+        expected = []
+        for iteration in range(max(schedule)):
+            active = [rank for rank in inside if schedule[rank] > iteration]
+            expected += alone(active, divisor=len(inside), count=iteration + 1)[-1:] if active else []
+        for rank in inside:
+            for name in OPTIONS:
+                assert told[rank][name][turn] == expected[: schedule[rank]], f"rank {rank}, {name}, turn {turn}"
+
+
 # -- DDP-165: hooks
 
 
@@ -116,11 +184,19 @@ class Place:
         self.group = group
 
 
+class Holder:
+    """The same under the name that states of the library have."""
+
+    def __init__(self, group):
+        self.process_group = group
+
+
 def averaging(place, bucket):
-    if place.group is None:
+    group = place.group if isinstance(place, Place) else getattr(place, "process_group", place)
+    if group is None:
         return done(bucket.buffer())
-    bucket.buffer().div_(place.group.size())
-    return summing(place.group, bucket)
+    bucket.buffer().div_(group.size())
+    return summing(group, bucket)
 
 
 def keep_or_change_the_hooks_group(ctx, members):
@@ -142,6 +218,29 @@ def test_a_hook_keeps_its_group_until_its_user_gives_it_another(ranks):
         own = alone(members if rank in members else [rank], count=COUNT)
         assert (before, after) == (own, own), f"rank {rank}"
         assert moved == alone(range(ranks.world), count=COUNT), f"rank {rank}"
+
+
+def keep_the_state_across_moves(ctx, members):
+    """A group itself as the state, and one that holds a group by its usual name; models that move, there and back."""
+    part, everybody = dist.new_group(members), dist.new_group(list(range(ctx.world)))
+    own = part if ctx.rank in members else None
+    seen = []
+    for state in (own, Holder(own)):
+        model = hooked(ctx, state, averaging)
+        for group in (everybody, ctx.group):
+            steps(ctx, model, count=2)
+            private(model, "_update_process_group")(group)
+            seen.append(steps(ctx, model, count=COUNT))
+        seen.append(state is own or state.process_group is own)
+    return seen
+
+
+@check("DDP-165", worlds=MANY, beyond=False)
+def test_a_state_that_is_or_holds_a_group_is_left_as_it_is(ranks):
+    members = members_of(ranks.world)[-2:] if ranks.world > 2 else [1]
+    for rank, seen in enumerate(ranks(keep_the_state_across_moves, members)):
+        own = alone(members if rank in members else [rank], count=COUNT)
+        assert seen == [own, own, True] * 2, f"rank {rank}"
 
 
 def move_with_builtin_hook(ctx, members):

@@ -77,6 +77,29 @@ def test_without_initial_sync_each_rank_keeps_its_own_weights_and_gradients_are_
     assert ranks(wrap_without_sync) == [(rank + 1.0, mean) for rank in range(ranks.world)]
 
 
+def wrap_different_models_without_sync(ctx):
+    """What is sent, and what becomes of models that differ in everything; then they all train one that is alike."""
+    if "init_sync" not in inspect.signature(ctx.subject.DistributedDataParallel.__init__).parameters:
+        raise Unsupported("this version has no init_sync")
+    before = len(ctx.trace())
+    held, errors = [], []
+    for build in (wider_by_rank, with_bias_on_0, frozen_bias_beyond_0, channels_last_beyond_0, double_beyond_0, Mixed):
+        model = build(ctx.rank)
+        own = [tensor.clone() for tensor in (*model.parameters(), *model.buffers())]
+        errors.append(caught(ddp, ctx, model, init_sync=False, bucket_cap_mb=1.0 + ctx.rank))
+        now = [*model.parameters(), *model.buffers()]
+        held.append(len(own) == len(now) and all(map(torch.equal, own, now)))
+    return len(ctx.trace()) - before, errors, held
+
+
+@check("DDP-026", worlds=MANY)
+def test_without_initial_sync_nothing_is_compared_or_sent_and_buffers_stay_as_they_are(ranks):
+    for sent, errors, held in ranks(wrap_different_models_without_sync, trace=True):
+        assert errors == [None] * 6, errors
+        assert held == [True] * 6, "parameters or buffers have changed"
+        assert sent == 0
+
+
 def refused(ctx, build):
     """What wrapping this rank's own model raises, in a group whose waits end soon."""
     group = dist.new_group(list(range(ctx.world)), timeout=timedelta(seconds=2))
@@ -204,31 +227,45 @@ def test_differing_dtypes_are_refused(ranks):
         assert not says_time_out(error)
 
 
-def add_a_layer_later(ctx):
+def add_a_layer_later(ctx, adding):
+    """Three iterations, so that buckets are rebuilt in between; who is not ``adding`` goes on with the old model."""
     model = ddp(ctx, nn.Sequential(models.scalar()))
+    told = []
 
     def use():
-        model.module.append(models.scalar())
-        model(12 * models.place(ctx.rank, 0)).sum().backward()
+        if ctx.rank in adding:
+            model.module.append(models.scalar())
+        for _ in range(3):
+            model.zero_grad()
+            model(12 * models.place(ctx.rank, 0)).sum().backward()
+            told.append([None if p.grad is None else p.grad.item() for p in model.parameters()])
 
     error = caught(use)
     ctx.meet("told")
-    return error, [None if p.grad is None else p.grad.item() for p in model.parameters()]
+    return error, told
 
 
 @check("DDP-033", worlds=MANY, beyond=False)
 def test_parameters_added_later_are_refused_or_stay_local_while_the_others_are_averaged(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    told = ranks(add_a_layer_later)
+    told = ranks(add_a_layer_later, range(ranks.world))
     if all(error is not None for error, _ in told):
         assert all(is_refusal(error, "param") for error, _ in told)
         return
-    for rank, (error, (old, new)) in enumerate(told):
+    for rank, (error, seen) in enumerate(told):
         assert error is None
-        assert old == mean
-        assert new in (mean, 12.0 * (rank + 1))
-    if {new for _, (_, new) in told} != {mean}:
+        assert seen in ([[mean, mean]] * 3, [[mean, 12.0 * (rank + 1)]] * 3), f"rank {rank}"
+    if {new for _, seen in told for _, new in seen} != {mean}:
         ranks.at_limit("parameters registered after wrapping keep local gradients")
+
+
+@check("DDP-033", worlds=MANY, beyond=False)
+def test_parameters_added_on_one_rank_alone_stay_local_there_while_the_others_are_averaged(ranks):
+    mean, last = 12 * sum(range(1, ranks.world + 1)) / ranks.world, ranks.world - 1
+    for adding in (0, last):
+        for rank, (error, seen) in enumerate(ranks(add_a_layer_later, [adding])):
+            assert error is None, f"rank {rank}: {error}"
+            assert seen == [[mean, 12.0 * (rank + 1)] if rank == adding else [mean]] * 3, f"rank {rank}"
 
 
 def replace_a_parameter(ctx, bias):

@@ -94,7 +94,14 @@ class Crowd(nn.Module):
     def __init__(self):
         super().__init__()
         shapes = [(3,)] * 9 + [()] + [(rows, 2) for rows in range(1, 11)] + [(2, 2, 2)] * 3 + [(0,)] + [(5,)] * 8
-        self.each = nn.ParameterList([nn.Parameter(torch.ones(shape)) for shape in shapes])
+        odd = {
+            "turned": lambda: torch.ones(4, 3).t(),
+            "turned, three dimensions": lambda: torch.ones(2, 2, 3).transpose(1, 2),
+            "channels last": lambda: torch.ones(2, 3, 2, 2).contiguous(memory_format=torch.channels_last),
+            "with holes": lambda: torch.ones(3, 4)[:, ::2],
+        }
+        values = [*map(torch.ones, shapes), *(make() for make in odd.values() for _ in range(9))]
+        self.each = nn.ParameterList([nn.Parameter(value) for value in values])
 
     def forward(self, x):
         firsts = torch.arange(len(self.each)) * 30.0

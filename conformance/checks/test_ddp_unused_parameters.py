@@ -135,6 +135,33 @@ def test_outputs_outside_the_loss_do_not_block_and_leave_no_gradient(ranks):
     assert ranks(train_on_some_outputs, losses) == [expected] * ranks.world
 
 
+def accumulate_on_some_outputs(ctx, losses):
+    """As before, with gradients in the buckets that are never zeroed: each iteration adds to what it uses."""
+    model, own = parts(ctx, losses, bucket_cap_mb=TINY_MIB, gradient_as_bucket_view=True)
+    model.module.shape = lambda outputs: (outputs["a"], {"b": outputs["b"], "both": outputs["b"] + outputs["c"]})
+    seen = []
+    for iteration, wanted in enumerate(own):
+        a, more = model(batch(ctx, iteration))
+        chosen = {"a": a, **more}
+        torch.stack([chosen[name].sum() for name in wanted]).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-101", "DDP-100", worlds=(1, 2))
+def test_outputs_outside_the_loss_leave_the_gradient_that_was_there(ranks):
+    losses = [("a", "both"), ("a",), ("b",), ("a", "b")]  # b's layer feeds two outputs
+    used = ["abc", "a", "b", "ab"]
+    each = averages([everyone(ranks.world, parts_used) for parts_used in used])
+    total, expected = {}, []
+    for found in each:
+        for name, values in found.items():
+            before = total.get(name) or [0.0] * len(values or ())
+            total[name] = total.get(name) if values is None else [a + b for a, b in zip(before, values, strict=True)]
+        expected.append(dict(total))
+    assert ranks(accumulate_on_some_outputs, [[wanted] * ranks.world for wanted in losses]) == [expected] * ranks.world
+
+
 @check("DDP-101", "DDP-099", worlds=MANY)
 def test_outputs_outside_the_loss_of_some_ranks_contribute_nothing_there(ranks):
     losses = [only(ranks.world, 0, "a", "abc"), only(ranks.world, ranks.world - 1, "cb", "a")]
@@ -213,6 +240,44 @@ def test_outputs_in_an_opaque_object_give_an_error_or_right_gradients(ranks):
             assert found == expected
 
 
+def in_a_ring(out):
+    """A container that holds itself, as tables of contents with a way back do."""
+    made = {"a": out["a"], "more": [out["b"]]}
+    made["more"].append(made)
+    return made
+
+
+def train_through_a_ring(ctx):
+    """A model without a search, which has nothing to look for, and one with it."""
+    told = []
+    for options in ({}, {"find_unused_parameters": True}):
+        model = wrapped(ctx, models.Parts("ab"), bucket_cap_mb=TINY_MIB, **options)
+        model.module.shape = in_a_ring
+
+        def train(model=model):
+            for iteration in range(2):
+                model.zero_grad(set_to_none=True)
+                out = model(batch(ctx, iteration))
+                (out["a"] + out["more"][0]).sum().backward()
+
+        told.append((caught(train), gradients(model)))
+        ctx.meet(f"with {len(told)}")
+    return told
+
+
+@check("DDP-103", worlds=(1, 2, 3), deadline_s=6)
+def test_outputs_that_hold_themselves_train_or_end_in_an_error(ranks):
+    expected = averages([everyone(ranks.world, "ab")] * 2)[1]
+    expected = {name: values for name, values in expected.items() if "parts.c" not in name}
+    for (plain, found), (searched, found_by_search) in ranks(train_through_a_ring):
+        assert plain is None, f"without a search there is nothing to look for: {plain}"
+        assert found == expected
+        if searched is None:
+            assert found_by_search == expected
+        else:
+            ranks.at_limit("a search through an output that holds itself ends in an error")
+
+
 # -- DDP-104: detection that finds nothing
 
 
@@ -241,13 +306,13 @@ def test_needless_detection_is_told_once_a_process(ranks):
 # -- DDP-116: leaving unused parameters out of the reduction
 
 
-def count_reduced_elements(ctx, skip):
+def count_reduced_elements(ctx, skip, uses):
     takes(ctx, "skip_all_reduce_unused_params")
     options = {"skip_all_reduce_unused_params": True} if skip else {}
-    model, _ = parts(ctx, [], bucket_cap_mb=1e-6, **options)  # a bucket for each parameter
-    model.module.use = "ac"
+    model, own = parts(ctx, uses, bucket_cap_mb=1e-6, **options)  # a bucket for each parameter
     told = []
-    for iteration in range(4):
+    for iteration, used in enumerate(own):
+        model.module.use = used
         model.zero_grad(set_to_none=True)
 
         def step(iteration=iteration):
@@ -259,9 +324,19 @@ def count_reduced_elements(ctx, skip):
 
 @check("DDP-116", worlds=MANY)
 def test_unused_parameters_can_be_left_out_of_the_reduction(ranks):
-    expected = averages([everyone(ranks.world, "ac")] * 4)
-    for all_of_them, fewer in zip(ranks(count_reduced_elements, False, trace=True),
-                                  ranks(count_reduced_elements, True, trace=True), strict=True):  # fmt: skip
+    uses = [everyone(ranks.world, "ac")] * 4
+    expected = averages(uses)
+    for all_of_them, fewer in zip(ranks(count_reduced_elements, False, uses, trace=True),
+                                  ranks(count_reduced_elements, True, uses, trace=True), strict=True):  # fmt: skip
         assert [found for _, found in all_of_them] == [found for _, found in fewer] == expected
         assert [count for count, _ in all_of_them][-1] == 60
         assert [count for count, _ in fewer][-1] == 40
+
+
+@check("DDP-116", worlds=MANY, beyond=False, deadline_s=5)
+def test_what_only_other_ranks_use_is_not_skipped(ranks):
+    uses = [["ab" if rank % 2 else "ac" for rank in range(ranks.world)]] * 4
+    expected = averages(uses)
+    for rank, told in enumerate(ranks(count_reduced_elements, True, uses)):
+        for iteration, (_, found) in enumerate(told):
+            assert found == expected[iteration], f"rank {rank}, iteration {iteration}, used {uses[iteration]}"

@@ -108,7 +108,7 @@ def progress(ctx, how):
     return rows
 
 
-@check("HOOK-010", "HOOK-011", "HOOK-012", "HOOK-017", scenarios=GRAPHS, deadline_s=DEADLINE_S)
+@check("HOOK-010", "HOOK-011", "HOOK-012", "HOOK-017", each=True, scenarios=GRAPHS, deadline_s=DEADLINE_S)
 def test_updates_begin_at_once_for_all_parameters_and_never_stop_again(ranks, scenario):
     by_rank = ranks(progress, scenario, trace=True)
     updates = assert_as_alone([[seen for seen, _, _ in rows] for rows in by_rank], scenario)

@@ -47,7 +47,8 @@ def is_in(suite_run: SuiteRun, item: pytest.Function) -> bool:
 
 
 def offer_of(suite_run: SuiteRun, item: pytest.Function) -> Offer:
-    return Offer(case_of(item), tuple(suite_run.wants(name_of(item), check_of(item))), item.path.name)
+    check = check_of(item)
+    return Offer(case_of(item), tuple(suite_run.wants(name_of(item), check)), item.path.name, check.each)
 
 
 def check_of(item: pytest.Function) -> Check:

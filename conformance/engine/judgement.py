@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..results import DECIDED, Outcome, Result
@@ -48,9 +48,14 @@ class Judgement:
     stale: tuple[str, ...] = ()  # a sentence for each deviation that no longer shows
     interrupted: bool = False
     extent: str = ""  # how much of what could be run was run
+    part: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by subject, clauses with scenarios not run
 
     def of(self, clause: str, subject: str) -> list[Result]:
         return [result for result in self.results if result.clause == clause and result.case.subject == subject]
+
+    def is_in_part(self, clause: str, subject: str) -> bool:
+        """Whether scenarios of the clause were left out."""
+        return clause in self.part.get(subject, ())
 
     def standings(self, subject: str) -> dict[str, Standing]:
         """How the subject stands on every selected clause; one without any result was not run."""

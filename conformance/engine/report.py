@@ -82,7 +82,9 @@ def _matrix(judgement: Judgement, catalogue: Catalogue, width: int) -> Table:
 def _row(clause: str, judgement: Judgement, catalogue: Catalogue) -> list[Text]:
     about = catalogue.get(clause)
     texts = [Text(clause), Text(about.kind if about else ""), Text(about.title if about else "")]
-    return [*texts, *(_cell(judgement.of(clause, subject)) for subject in judgement.subjects)]
+    who = judgement.subjects
+    cells = (_cell(judgement.of(clause, s), in_part=judgement.is_in_part(clause, s)) for s in who)
+    return [*texts, *cells]
 
 
 def _area(clause: str, catalogue: Catalogue) -> str:
@@ -90,13 +92,15 @@ def _area(clause: str, catalogue: Catalogue) -> str:
     return f"Area {about.area}" if about else "Other"
 
 
-def _cell(results: Sequence[Result]) -> Text:
-    """Counts per outcome over checks and worlds: ``ok 7, deviation 2``."""
+def _cell(results: Sequence[Result], *, in_part: bool = False) -> Text:
+    """Counts per outcome over checks and worlds: ``ok 7, deviation 2``; and whether scenarios were left out."""
     if not results:
         return Text("not run", style="dim")
     counts = Counter(_LISTED if result.listed else _SIGNS[result.outcome] for result in results)
     cell = Text(", ").join(Text(f"{sign} {count}", style=style) for (sign, style), count in counts.items())
-    return cell + Text(" (at its limit)", style="dim") if any(result.at_limit for result in results) else cell
+    said = ["at its limit"] if any(result.at_limit for result in results) else []
+    said += ["part"] if in_part else []
+    return cell + Text(f" ({', '.join(said)})", style="dim") if said else cell
 
 
 # --- what broke -------------------------------------------------------------------------------------------------------
@@ -216,6 +220,9 @@ def _summary(console: Console, judgement: Judgement, catalogue: Catalogue) -> No
         limit = judgement.at_limit(subject)
         if limit:
             parts[0] += Text(f" ({limit} at a limit)")
+        in_part = len(judgement.part.get(subject, ()))
+        if in_part:
+            parts.append(Text(f"{in_part} of these in part: the full tier runs all scenarios", style="dim"))
         total = sum(counts.values())
         head = f"{subject}: {total} clause{'' if total == 1 else 's'}: "
         console.print(Text(head, style="bold") + Text(", ").join(parts))

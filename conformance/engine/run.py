@@ -21,7 +21,7 @@ from .judgement import Judgement
 from .parallel import Turns
 from .request import Asked
 from .resume import Earlier, Ended
-from .tiers import Offer, choose
+from .tiers import Offer, choose, in_part
 from .verdict import Verdict
 
 LOOKS_AGAIN = 8
@@ -180,12 +180,13 @@ class SuiteRun:
         judged = Judgement(
             tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results), self._again,
             () if interrupted or not self.whole else tuple(self._stale()), interrupted, self._told_extent(),
+            in_part(self.left_out, [result.case for result in self.results]),
         )  # fmt: skip
         self.judgement = judged
         if self.writer is not None:
             footer = {
                 "counts": judged.counts(), "stale": list(judged.stale), "exit_status": judged.exit_status,
-                "clauses": list(judged.clauses),
+                "clauses": list(judged.clauses), "part": judged.part,
             }  # fmt: skip
             self.writer.close(footer, interrupted=interrupted)
         self.close()

@@ -3,14 +3,16 @@
 ``full`` makes every case, at 8 ranks too. ``quick`` leaves out repetitions, never a check; for every subject it makes
 
 1. every check once, where it is cheapest and still says something about ranks: at the smallest world of at least two
-   ranks that it has, in its first scenario. As every clause has a check, every clause is decided that can be;
+   ranks that it has, in its first scenario, or in each where the clause's statement names them (``@check(each=True)``).
+   As every clause has a check, every clause is decided that can be;
 2. of every file of checks, which is a feature, one case for each other kind of world: one rank alone, and more than a
    pair, the least in which some rank is neither first nor last and a group can be larger than one and smaller than
    the world. Which check and scenario that is, is spread over them by the names, and so the same in every run;
 3. for every listed deviation one case that it speaks of; if that does not show it, the others, until one does.
 
-What is left out is what only the full tier shows: the same check in further worlds, and further scenarios. A deviation
-is proven stale only by a run of every case that it speaks of, which 3 gives it in this tier, too.
+What is left out is what only the full tier shows: the same check in further worlds, and further scenarios, of which the
+report says that the clause was judged in part (``in_part``). A deviation is proven stale only by a run of every case
+that it speaks of, which 3 gives it in this tier, too.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ class Offer:
     case: Case
     clauses: tuple[str, ...]
     file: str = ""
+    each: bool = False  # whether every scenario of the check is to be run
 
     @property
     def world(self) -> int:
@@ -57,7 +60,8 @@ def choose(tier: str, offers: Sequence[Offer], listed: Mapping[str, Sequence[Dev
 
 def _quick(offers: Sequence[Offer], deviations: Sequence[Deviation]) -> set[Case]:
     """One subject's cases in the quick tier; ``offers`` come in order of their cost."""
-    chosen = {several[0].case for several in _by(offers, lambda offer: offer.case.check).values()}
+    of_check = _by(offers, lambda offer: f"{offer.case.check} {offer.case.scenario if offer.each else ''}")
+    chosen = {several[0].case for several in of_check.values()}
     for file, several in _by(offers, lambda offer: offer.file).items():
         for kind in (_alone, _more_than_a_pair):
             found = [offer for offer in several if kind(offer.world)]
@@ -69,6 +73,16 @@ def _quick(offers: Sequence[Offer], deviations: Sequence[Deviation]) -> set[Case
         if chosen.isdisjoint(about):
             chosen |= set(about[:1])
     return chosen
+
+
+def in_part(left_out: Iterable[Offer], ran: Iterable[Case]) -> dict[str, list[str]]:
+    """By subject, the clauses of which a scenario was left out at every world: their checks said a part only."""
+    seen = {(case.subject, case.check, case.scenario) for case in ran}
+    found: dict[str, dict[str, None]] = {}
+    for offer in left_out:
+        if (offer.case.subject, offer.case.check, offer.case.scenario) not in seen:
+            found.setdefault(offer.case.subject, {}).update(dict.fromkeys(offer.clauses))
+    return {subject: list(clauses) for subject, clauses in found.items()}
 
 
 def _by(offers: Iterable[Offer], key: Callable[[Offer], str]) -> dict[str, list[Offer]]:

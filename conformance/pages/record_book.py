@@ -128,6 +128,14 @@ class Book:
     def was_asked(self, clause: str, column: Column) -> bool:
         return clause in self._asked[column]
 
+    def is_in_part(self, clause: str, column: Column) -> bool:
+        """Whether every run that asked the column about a clause left scenarios of it out."""
+        asked = [
+            source for source in self.sources
+            if clause in source.clauses() and any(source.column(subject) == column for subject in source.subjects)
+        ]  # fmt: skip
+        return bool(asked) and all(clause in source.footer.get("part", {}).get(column.subject, ()) for source in asked)
+
     def standings(self, column: Column) -> dict[str, Standing]:
         """How the column stands on every clause that it was asked."""
         return {clause: standing(results(self.of(clause, column))) for clause in self._asked[column]}
@@ -191,7 +199,7 @@ _HEADER: dict[str, tuple[type, type]] = {
     "subjects": (list, dict), "asked": (dict, object), "areas": (dict, str), "catalogue": (dict, dict),
     "deviations": (dict, list),
 }  # fmt: skip
-_FOOTER: dict[str, tuple[type, type]] = {"clauses": (list, str), "stale": (list, str)}
+_FOOTER: dict[str, tuple[type, type]] = {"clauses": (list, str), "stale": (list, str), "part": (dict, list)}
 
 
 def _misshapen(fields: Mapping[str, Any], shapes: Mapping[str, tuple[type, type]]) -> str:

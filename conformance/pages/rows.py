@@ -76,6 +76,7 @@ class Cell:
     passed: int
     total: int
     words: str  # the state, and the outcomes that occur: for the filter
+    in_part: bool = False  # whether scenarios were left out
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ def _own() -> tuple[Declared, ...]:
 
 
 def _row(clause: str, told: Mapping[str, str], about: Clause | None, checks: Sequence[Declared], book: Book) -> Row:
-    cells = tuple(_cell(book.of(clause, column), column) for column in book.columns)
+    cells = tuple(
+        _cell(book.of(clause, column), column, in_part=book.is_in_part(clause, column)) for column in book.columns
+    )
     levels = [found.result.level for column in book.columns for found in book.of(clause, column)[:1]]
     level = told.get("level") or (about.level if about else next(iter(levels), ""))
     error = told.get("error") or (about.error if about else "")
@@ -144,13 +147,17 @@ def state(found: Sequence[Result]) -> str:
     return LIMIT if word == KEPT and any(result.at_limit for result in found) else word
 
 
-def _cell(found: Sequence[Found], column: Column) -> Cell:
+IN_PART = Said("in part", "some scenarios are run by the full tier only", "quick tier")
+
+
+def _cell(found: Sequence[Found], column: Column, *, in_part: bool) -> Cell:
     plain = results(found)
     word = state(plain)
     endings = sorted({f"ended-{str(each.outcome).replace(' ', '-')}" for each in plain})
     return Cell(
-        column, word, tuple(_marks(plain)), tuple(_breaks(found)), tuple(_said(plain)),
-        sum(each.outcome is Outcome.PASSED for each in plain), len(plain), " ".join([word, *endings]),
+        column, word, tuple(_marks(plain)), tuple(_breaks(found)),
+        (*_said(plain), *([IN_PART] if in_part else [])), sum(each.outcome is Outcome.PASSED for each in plain),
+        len(plain), " ".join([word, *endings]), in_part,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-def lay(path, rows=ROWS, *, host="here", time="2026-01-02T03:04:05+00:00", stale=(), clauses=None, **header):
+def lay(path, rows=ROWS, *, host="here", time="2026-01-02T03:04:05+00:00", stale=(), clauses=None, part=None, **header):
     """Write a record of these rows."""
     subjects = list(dict.fromkeys(each["subject"] for each in rows)) or ["torch"]
     whole = identity("conformance", ["python", "-m", "conformance", "run"]) | {
@@ -50,5 +50,5 @@ def lay(path, rows=ROWS, *, host="here", time="2026-01-02T03:04:05+00:00", stale
     for each in rows:
         writer.write(each)
     told = clauses or list(dict.fromkeys(each["clause"] for each in rows))
-    writer.close({"stale": list(stale), "exit_status": 0, "clauses": told})
+    writer.close({"stale": list(stale), "exit_status": 0, "clauses": told, "part": part or {}})
     return path

@@ -273,3 +273,14 @@ def test_a_comparison_escapes_what_it_shows(tmp_path, hostile, capsys):
 def test_comparing_with_what_is_no_record_is_bad_input(tmp_path, capsys):
     assert main(["compare", str(lay(tmp_path / "a.jsonl")), str(tmp_path / "absent")]) == 2
     assert "absent" in capsys.readouterr().err
+
+
+def test_a_cell_says_part_until_some_record_has_all_scenarios(tmp_path):
+    quick = lay(tmp_path / "a.jsonl", part={"torch": ["JOIN-001"]})
+    _, table = table_of(quick)
+    assert [row.id for row in table if row.cells[0].in_part] == ["JOIN-001"]
+    assert made(tmp_path, quick)[0]["index.html"].count(">part</small>") == 1
+    full = lay(tmp_path / "b.jsonl", time="2026-01-03T03:04:05+00:00")
+    book, table = table_of(quick, full)
+    assert len(book.columns) == 1
+    assert not any(row.cells[0].in_part for row in table)

@@ -1,5 +1,7 @@
 """The run on values: verdicts, deviations and their staleness, standings and exit statuses. Starts no process."""
 
+from dataclasses import replace
+
 import pytest
 
 from conformance import deviations
@@ -315,6 +317,15 @@ def test_the_report_names_what_broke_with_its_witness_and_the_command():
         "a documented weakness", "1 kept (1 at a limit)", "1 broken (not listed)",
     ):  # fmt: skip
         assert words in text, words
+
+
+def test_a_cell_says_part_where_scenarios_were_left_out():
+    whole = judged(KEPT)
+    (clause,) = {each.clause for each in whole.results}
+    text = report.render(replace(whole, part={"torch": [clause]}), Catalogue(()), width=100)
+    assert "ok 1 (part)" in text
+    assert "1 of these in part" in " ".join(text.split())
+    assert "part" not in report.render(whole, Catalogue(()), width=100)
 
 
 def test_a_report_shows_whole_ids_and_outcomes_on_a_narrow_terminal():

@@ -16,8 +16,8 @@ from conformance.results import Case
 pytestmark = pytest.mark.slow
 
 
-def offer(check, world=2, scenario="", clauses=("JOIN-001",), subject="mine", file="test_a.py"):
-    return Offer(Case(check, scenario, subject, "gloo", world), clauses, file)
+def offer(check, world=2, scenario="", clauses=("JOIN-001",), subject="mine", file="test_a.py", each=False):
+    return Offer(Case(check, scenario, subject, "gloo", world), clauses, file, each)
 
 
 def places(cases):
@@ -46,6 +46,21 @@ def test_what_a_listed_deviation_speaks_of_runs_whatever_its_scenario_and_world(
     listed = {"mine": [Deviation("JOIN-001", "known", scenario="second", worlds=(4,))], "other": [Deviation("*", "r")]}
     assert ("test_a", "second", 4) not in places(choose("quick", offers, {}))
     assert ("test_a", "second", 4) in places(choose("quick", offers, listed))
+
+
+def test_scenarios_that_a_clause_names_all_run_and_of_others_the_first():
+    offers = [offer("test_a", 2, scenario, each=True) for scenario in "xyz"] + [offer("test_b", 2, s) for s in "xyz"]
+    assert places(choose("quick", offers, {})) == [*(("test_a", s, 2) for s in "xyz"), ("test_b", "x", 2)]
+
+
+def test_a_clause_is_judged_in_part_where_a_scenario_ran_at_no_world():
+    offers = [offer("test_a", 2, scenario, ("JOIN-001",)) for scenario in "xy"]
+    offers += [offer("test_b", world, "", ("JOIN-002",)) for world in (2, 4)]
+    left_out = [each for each in offers if each.case not in choose("quick", offers, {})]
+    ran = [each.case for each in offers if each not in left_out]
+    assert tiers.in_part(left_out, ran) == {"mine": ["JOIN-001"]}
+    more = [each.case for each in left_out if each.case.scenario == "y"][:1]
+    assert tiers.in_part(left_out, [*ran, *more]) == {}, "what a deviation asked for besides counts, too"
 
 
 def test_without_a_tier_and_in_the_full_one_everything_runs():
@@ -85,7 +100,7 @@ def offers():
         for name, check in [(name, getattr(value, "check", None)) for name, value in vars(module).items()]:
             if name.startswith("test_") and check is not None:
                 found += [
-                    Offer(Case(name, scenario, subject, "gloo", world), check.clauses, path.name)
+                    Offer(Case(name, scenario, subject, "gloo", world), check.clauses, path.name, check.each)
                     for subject in ("impl", "torch")
                     for world in tiers.WORLDS["quick"]
                     for scenario, value in (check.scenarios or {"": None}).items()

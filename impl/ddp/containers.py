@@ -11,23 +11,27 @@ import torch
 import torch.distributed.rpc as rpc
 
 
-def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any, within: tuple[int, ...] = ()) -> Any:
     """A structure like ``value`` in which each tensor is replaced by ``change(tensor)``.
 
     Containers are copied (named tuples, dataclasses and classes of the user's own as their own types); anything else is
-    passed through as it is, and so is a container that refuses to be copied. Keeps DDP-102, DDP-115.
+    passed through as it is, and so is a container that refuses to be copied, or one that is met inside itself:
+    ``within`` tells the containers around. Keeps DDP-102, DDP-115.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
+    if id(value) in within:
+        return value
+    here = (*within, id(value))
     if isinstance(value, (list, tuple)):
-        return _sequence_like(value, [map_tensors(change, item) for item in value])
+        return _sequence_like(value, [map_tensors(change, item, here) for item in value])
     if isinstance(value, dict):
-        return _mapping_like(value, {key: map_tensors(change, item) for key, item in value.items()})
+        return _mapping_like(value, {key: map_tensors(change, item, here) for key, item in value.items()})
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-        return _object_like(value, {name: map_tensors(change, getattr(value, name)) for name in names})
+        return _object_like(value, {name: map_tensors(change, getattr(value, name), here) for name in names})
     if _is_own_rref(value):
-        return rpc.RRef(map_tensors(change, value.local_value()))
+        return rpc.RRef(map_tensors(change, value.local_value(), here))
     return value
 
 
@@ -65,19 +69,22 @@ def _object_like(original: Any, attributes: dict[str, Any]) -> Any:
     return twin
 
 
-def find_tensors(value: Any) -> list[torch.Tensor]:
+def find_tensors(value: Any, within: tuple[int, ...] = ()) -> list[torch.Tensor]:
     """All tensors inside ``value``, in the order in which ``map_tensors`` meets them; nothing is rebuilt."""
     if isinstance(value, torch.Tensor):
         return [value]
+    if id(value) in within:
+        return []
+    here = (*within, id(value))
     if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in find_tensors(item)]
+        return [tensor for item in value for tensor in find_tensors(item, here)]
     if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in find_tensors(item)]
+        return [tensor for item in value.values() for tensor in find_tensors(item, here)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-        return find_tensors(held)
+        return find_tensors(held, here)
     if _is_own_rref(value):
-        return find_tensors(value.local_value())
+        return find_tensors(value.local_value(), here)
     return []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +143,10 @@ class Transport:
         return averaged
 
     def _hook_divides_by_size(self) -> bool:
-        return self.hook is not None and str(getattr(self.hook[1], "__module__", "")).startswith(_TORCH_HOOKS)
+        hook: Any = None if self.hook is None else self.hook[1]
+        while isinstance(hook, functools.partial):
+            hook = hook.func
+        return str(getattr(hook, "__module__", "")).startswith(_TORCH_HOOKS)
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device, *, learned: bool | None = None) -> Agreement:
         """Tell all ranks which parameters this one uses; what no rank uses.

@@ -249,3 +249,18 @@ def range_of_8_bits_leaves_zero_out() -> None:
 def wrapped_hook_sees_full_precision() -> None:
     """A compression wrapper runs the hook on the bucket as it is."""
     edit("bucket.set_buffer(buffer.to(dtype))", "bucket.set_buffer(buffer.clone())")
+
+
+@defect("COMM-024", worlds=(4,))
+def low_rank_over_the_whole_world() -> None:
+    """PowerSGD without a group reduces over the whole world, whatever the group of the model."""
+    edit(
+        "self.team = team_of(state.process_group, bucket)",
+        "self.team = team_of(state.process_group or torch.distributed.group.WORLD, bucket)",
+    )
+
+
+@defect("COMM-026")
+def factors_of_all_buckets_in_one_place() -> None:
+    """PowerSGD remembers the factors of one bucket for all."""
+    edit("found = memory.get(index)", "index = 0\n    found = memory.get(index)")

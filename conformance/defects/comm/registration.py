@@ -206,3 +206,39 @@ def views_of_a_replaced_buffer_forget_where_it_begins() -> None:
     """Where a hook replaces the buffer by a part of another tensor, the gradients are those of the tensor's
     beginning."""
     edit("buffer.storage_offset() - self._flat.storage_offset()", "0")
+
+
+@defect("COMM-010", "COMM-006")
+def partials_go_by_no_name() -> None:
+    """A partial is not recognised as the hook that it calls."""
+    edit("return hook_name(hook).rpartition(", 'return str(getattr(hook, "__qualname__", "")).rpartition(')
+
+
+@defect("COMM-016")
+def gradients_of_a_bucket_lie_row_by_row() -> None:
+    """Views of a bucket show the elements of every parameter row by row."""
+    edit(
+        "kernels.dense_view(flat, slot.offset, parameter)",
+        "flat[slot.offset : slot.offset + parameter.numel()].view(parameter.size())",
+    )
+
+
+@defect("COMM-016")
+def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
+    """Once a hook has replaced the buffer, its views show the elements of every parameter row by row."""
+    edit(
+        "buffer.as_strided(view.size(), view.stride(), view.storage_offset() + shift)",
+        "buffer.as_strided((view.numel(),), (1,), view.storage_offset() + shift).view(view.size())",
+    )
+
+
+@defect("DDPJ-014")
+def torchs_own_hooks_not_known_in_a_partial() -> None:
+    """Inside a partial, a hook of torch's own is not known as one that divides by the number of all ranks."""
+    edit("while isinstance(hook, functools.partial):", "while False:", within="_hook_divides_by_size")
+
+
+@defect("COMM-001")
+def hooks_get_sparse_gradients_as_dense_ones() -> None:
+    """A hook is given a sparse gradient with all the rows that have none."""
+    edit("flat = flat.coalesce()", "flat = flat.to_dense()")

@@ -30,3 +30,18 @@ def gradients_never_share_memory() -> None:
 def gradients_of_a_half_emptied_bucket_are_lost() -> None:
     """With bucket views, one gradient that lies in the bucket is taken to mean that all do."""
     edit("elif not all(map(is_, gradients, self.", "elif not any(map(is_, gradients, self.")
+
+
+@defect("DDP-117")
+def gradients_that_were_replaced_stay_where_they_are() -> None:
+    """With bucket views, a gradient that the loop has replaced is not pointed at the bucket again."""
+    edit("if self._all_apart or parameter.grad is not view:", "if parameter.grad is None:")
+
+
+@defect("DDP-117")
+def loaded_models_do_not_get_the_gradients_of_the_bucket() -> None:
+    """With bucket views, gradients of another layout than the bucket's are taken to lie in it."""
+    edit(
+        "gradient is view:  # autograd",
+        "gradient is view or gradient.stride() != view.stride():  # autograd",
+    )

@@ -205,3 +205,42 @@ def switch_off_forgets_the_start() -> None:
         "syncs_buffers_at_start = broadcast_buffers is not False or",
         "syncs_buffers_at_start = module is not None or",
     )
+
+
+@defect("DDP-095")
+def buffer_futures_awaited_in_forward() -> None:
+    """The futures of a buffer hook are awaited at once, while the loop may complete them later."""
+    edit(
+        "self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))",
+        "self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))\n"
+        "            [future.wait() for future in self.reducer.other_futures]",
+    )
+
+
+@defect("DDP-089")
+def inference_is_no_evaluation() -> None:
+    """Only evaluations under no_grad are made up for, those in inference mode are not."""
+    edit(
+        "self._sync_due_after_evaluation |= self.require_forward_param_sync",
+        "self._sync_due_after_evaluation |= self.require_forward_param_sync and not torch.is_inference_mode_enabled()",
+    )
+
+
+@defect("DDP-089")
+def evaluations_in_eval_mode_are_not_made_up_for() -> None:
+    """An evaluation switches the next buffer broadcast off if the model was in evaluation mode."""
+    edit(
+        "self._sync_due_after_evaluation |= self.require_forward_param_sync",
+        "self._sync_due_after_evaluation |= self.require_forward_param_sync and self.training",
+    )
+
+
+@defect("DDP-084")
+def later_buffers_are_overlooked() -> None:
+    """Buffers that a module got after it was wrapped are not synchronised."""
+    edit(
+        "    self.modules_buffers = list(",
+        "    known = self.__dict__.setdefault('_known', set(self.named_module_buffers))\n"
+        "    self.named_module_buffers = {k: v for k, v in self.named_module_buffers.items() if k in known}\n"
+        "    self.modules_buffers = list(",
+    )

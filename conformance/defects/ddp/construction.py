@@ -173,3 +173,9 @@ def wraps_a_copy() -> None:
     """The module is copied, and the copy is trained."""
     copied = "import copy\n    module = self.module = copy.deepcopy(module)\n"
     edit("self.module = module\n", copied, within="DistributedDataParallel.__init__")
+
+
+@defect("DDP-004")
+def listed_sizes_begin_again() -> None:
+    """After the last of the listed sizes the first one holds again."""
+    edit("[min(position, len(self.sizes_bytes) - 1)]", "[position % len(self.sizes_bytes)]")

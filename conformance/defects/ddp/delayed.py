@@ -62,3 +62,9 @@ def strays_stay_beside_the_delayed_buffer() -> None:
 def trigger_never_comes() -> None:
     """The reduction of delayed gradients waits for the next backward."""
     edit("kernels.call_at_end_of_backward(self._reduce)", "self._due = not self._flats")
+
+
+@defect("DDP-128")
+def one_kind_of_delayed_gradients() -> None:
+    """Of delayed gradients of several kinds those of the first are reduced, the others stay local."""
+    edit("for pending in self._start(self._flats):", "for pending in self._start(self._flats[:1]):")

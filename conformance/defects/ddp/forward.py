@@ -87,3 +87,23 @@ def to_kwargs_without_a_tuple() -> None:
 def train_returns_the_wrapped_module() -> None:
     """train() returns the wrapped module, so that a chain of calls loses DDP."""
     swap(DistributedDataParallel, "train", lambda self, mode=True: self.module.train(mode))
+
+
+@defect("DDP-036")
+def a_first_argument_by_place_is_needed() -> None:
+    """A call must give its first argument by place, as though every module had one."""
+    within = "DistributedDataParallel.forward"
+    edit("def forward(self, *inputs: Any", "def forward(self, first: Any, *inputs: Any", within=within)
+    edit("self._pre_forward(*inputs", "self._pre_forward(first, *inputs", within=within)
+
+
+@defect("DDP-103")
+def outputs_that_hold_themselves_are_followed_for_ever() -> None:
+    """The search for tensors does not notice that it is where it has been."""
+    edit("if id(value) in within:\n        return []", "if False:\n        return []")
+
+
+@defect("DDP-047")
+def training_mode_takes_part() -> None:
+    """A forward without gradients takes part like others where the model is in training mode."""
+    edit("sync = torch.is_grad_enabled() and self", "sync = (torch.is_grad_enabled() or self.training) and self")

@@ -316,3 +316,19 @@ def views_take_any_strides() -> None:
 def works_are_waited_for_without_a_timeout() -> None:
     """Works of classes in Python that demand a timeout are waited for without one."""
     swap(pending, "_wait_without_limit", lambda work: work.wait())
+
+
+@defect("DDP-049")
+def neighbours_are_joined_whatever_their_layout() -> None:
+    """Many neighbours of like shape are joined, though their elements do not lie row by row."""
+    edit("        and one.is_contiguous()\n        and following.is_contiguous()\n", "")
+
+
+@defect("DDP-052")
+def imaginary_parts_of_gradients_are_lost() -> None:
+    """Gradients are copied into the bucket as real numbers."""
+    edit(
+        "torch._foreach_copy_(targets, sources)",
+        "torch._foreach_copy_(targets, [each.real if each.is_complex() else each for each in sources])",
+        within="kernels.copy_all",
+    )

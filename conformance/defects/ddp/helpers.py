@@ -65,3 +65,14 @@ def python_reducer_divides_by_the_world() -> None:
 def sparse_metadata_lost() -> None:
     """The ids of sparse rows are not passed on."""
     swap(CompatibleNames, "_set_sparse_metadata", lambda self, global_unique_ids: None)
+
+
+@defect("DDP-168")
+def waits_for_what_others_own() -> None:
+    """The search for outputs asks the owner of a reference for its value, and leaves it alone then."""
+    edit(
+        "    return rpc.is_available() and isinstance(value, rpc.RRef) and value.is_owner()",
+        "    if hasattr(value, 'to_here') and not value.is_owner():\n"
+        "        value.to_here()\n"
+        "    return rpc.is_available() and isinstance(value, rpc.RRef) and value.is_owner()",
+    )

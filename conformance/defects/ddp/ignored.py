@@ -47,3 +47,15 @@ def unknown_ignored_names_refused() -> None:
         '        raise ValueError(f"the module has no {unknown}")\n'
         "    for name, tensor in _all_names(module):",
     )
+
+
+@defect("DDP-150")
+def names_are_marked_by_their_ending() -> None:
+    """Whatever ends like an ignored name is marked as ignored."""
+    edit("if name in plain:", "if name.endswith(tuple(plain)):")
+
+
+@defect("DDP-149")
+def names_are_ignored_by_their_ending() -> None:
+    """Whatever ends like an ignored name is ignored."""
+    edit("_all_names(module) if name in listed}", "_all_names(module) if name.endswith(tuple(listed))}")

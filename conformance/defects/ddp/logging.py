@@ -75,3 +75,19 @@ def unknown_parameters_passed_over() -> None:
         "if name in self.parameters_to_ignore or",
         "if parameter not in places or name in self.parameters_to_ignore or",
     )
+
+
+@defect("DDP-146")
+def names_are_counted_with_every_alias() -> None:
+    """Names are taken one by one from a list in which a shared parameter has two."""
+    edit(
+        "for name, parameter in module.named_parameters()\n",
+        "for (name, _), parameter in zip(module.named_parameters(remove_duplicate=False), module.parameters())\n",
+        within="managed_parameters",
+    )
+
+
+@defect("DDP-144")
+def log_keeps_the_first_plan() -> None:
+    """The log tells the buckets as they were rebuilt for the first time, whatever becomes of them."""
+    edit("if self.logger is not None:", 'if "rebuilt_bucket_sizes" not in self.logger._data:', within="_note_rebuilt")

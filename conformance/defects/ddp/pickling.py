@@ -87,3 +87,21 @@ def unpickled_stays_local() -> None:
         self.reducer.remove_hooks()
 
     right = swap(Renewal, "__setstate__", restore)
+
+
+@defect("DDP-160")
+def hooks_come_back_without_their_state() -> None:
+    """A restored model has the hook that was registered, with None for its state."""
+    swap(renewal, "_OF_THIS_PROCESS", tuple(name for name in renewal._OF_THIS_PROCESS if name != "_comm_hooks"))
+    edit(
+        "self._delayed = DelayedReduction.found(",
+        'for hook, _ in state.get("_comm_hooks", ()):\n        self.register_comm_hook(None, hook)\n'
+        "    self._delayed = DelayedReduction.found(",
+    )
+
+
+@defect("DDP-158")
+def restored_models_ignore_nothing() -> None:
+    """A restored model manages the parameters and buffers that it was told to leave alone, too."""
+    edit("    self._reset_runtime_state()", "    self.parameters_to_ignore = set()\n    self._reset_runtime_state()",
+         within="__setstate__")

@@ -52,3 +52,34 @@ def reductions_are_counted_across_a_new_beginning() -> None:
 def rows_of_a_former_group_remembered() -> None:
     """After a change of groups there is room for as many sparse rows as the former group had."""
     edit("    self._sparse_rooms = {}\n", "")
+
+
+@defect("DDP-162")
+def static_graphs_do_not_begin_anew() -> None:
+    """A static graph that is moved takes its buckets for rebuilt, though it has the first ones again."""
+    edit(
+        "self._reductions, self._rebuilt = 0, False",
+        "self._reductions, self._rebuilt = 0, self._static and getattr(self, '_rebuilt', False)",
+    )
+
+
+@defect("DDP-165")
+def a_group_as_the_state_is_replaced() -> None:
+    """A move replaces the state of a hook where it is a group."""
+    edit(
+        "self.reducer.move_to(Team.of(new_process_group))",
+        "if isinstance((self.reducer.transport.hook or [None])[0], dist.ProcessGroup):\n"
+        "        self.reducer.transport.hook = (new_process_group, self.reducer.transport.hook[1])\n"
+        "    self.reducer.move_to(Team.of(new_process_group))",
+    )
+
+
+@defect("DDP-165")
+def a_group_in_the_state_is_replaced() -> None:
+    """A move writes the new group into the state of a hook that has a place for one."""
+    edit(
+        "self.reducer.move_to(Team.of(new_process_group))",
+        "if hasattr((self.reducer.transport.hook or [None])[0], 'process_group'):\n"
+        "        self.reducer.transport.hook[0].process_group = new_process_group\n"
+        "    self.reducer.move_to(Team.of(new_process_group))",
+    )

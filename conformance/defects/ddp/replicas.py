@@ -11,6 +11,7 @@ from impl.comm import collectives
 from impl.comm.pending import Pending
 from impl.comm.ranks import GroupRank, Team
 from impl.ddp import DistributedDataParallel
+from impl.ddp.reducer import Reducer
 
 from ..planting import defect, edit, swap
 
@@ -104,3 +105,72 @@ def starts_from_the_last_rank() -> None:
 def strides_not_compared() -> None:
     """Ranks compare shapes, not strides."""
     edit(", strides {tensor.stride()}", "")
+
+
+@defect("DDP-026")
+def compares_without_initial_sync() -> None:
+    """init_sync=False leaves the broadcast out, and the ranks compare their models all the same."""
+    edit(
+        "    if init_sync:\n",
+        "    if not init_sync:\n"
+        "        params.verify_alike(Team.of(self.process_group), {}, managed, buffers, self._caps, self.device,\n"
+        "                            self._log_and_throw)\n"
+        "    if init_sync:\n",
+    )
+
+
+@defect("DDP-033")
+def averages_what_was_added_later() -> None:
+    """After each backward what was added since wrapping is averaged, too, though other ranks may not have it."""
+    def deliver(self: Reducer) -> None:
+        known = set(map(id, self.parameters))
+        for parameter in self.module.parameters():
+            if id(parameter) not in known and parameter.grad is not None:
+                collectives.all_reduce(self.team, parameter.grad, "added").wait()
+                parameter.grad /= self.team.size
+        right(self)
+
+    right = swap(Reducer, "_delivered", deliver)
+
+
+@defect("DDP-025", "DDP-087")
+def integers_travel_as_doubles() -> None:
+    """What is not a number with a point makes the way through a double."""
+    edit(
+        "copy_all([tensor.data for tensor in chunk], parts)",
+        "copy_all(\n            [tensor.data for tensor in chunk],\n"
+        "            [part if part.is_floating_point() or part.is_complex() else part.double() for part in parts])",
+    )
+
+
+@defect("DDP-025", "DDP-087")
+def doubles_travel_as_floats() -> None:
+    """Doubles are rounded on their way from rank 0."""
+    edit(
+        "copy_all([tensor.data for tensor in chunk], parts)",
+        "copy_all(\n            [tensor.data for tensor in chunk],\n"
+        "            [part.float() if part.dtype == torch.float64 else part for part in parts])",
+    )
+
+
+@defect("DDP-025", "DDP-087")
+def imaginary_parts_stay() -> None:
+    """Of complex numbers the real part alone comes from rank 0."""
+    edit(
+        "copy_all([tensor.data for tensor in chunk], parts)",
+        "copy_all(\n            [tensor.data.real if tensor.is_complex() else tensor.data for tensor in chunk],\n"
+        "            [part.real if part.is_complex() else part for part in parts])",
+    )
+
+
+@defect("DDP-005")
+def every_tensor_travels_alone() -> None:
+    """Each parameter and buffer has a broadcast of its own."""
+    edit("size + stored.nbytes > chunk_bytes", "size + stored.nbytes > 0")
+
+
+@defect("DDP-005")
+def chunks_are_counted_in_elements() -> None:
+    """The size of a chunk is taken for a number of elements."""
+    edit("chunk and size + stored.nbytes > chunk_bytes", "chunk and size + stored.numel() > chunk_bytes")
+    edit("size += stored.nbytes", "size += stored.numel()")

@@ -130,7 +130,7 @@ def outputs_outside_the_loss_awaited() -> None:
 def outputs_searched_one_level_deep() -> None:
     """Containers inside containers are not searched."""
     edit(
-        "for item in value for tensor in find_tensors(item)]",
+        "for item in value for tensor in find_tensors(item, here)]",
         "for tensor in value if isinstance(tensor, torch.Tensor)]",
     )
 
@@ -148,7 +148,7 @@ def parameters_that_are_outputs_count_as_unused() -> None:
 def rref_outputs_unwrapped() -> None:
     """An RRef among the outputs comes back as its value."""
     edit(
-        "return rpc.RRef(map_tensors(change, value.local_value()))",
+        "return rpc.RRef(map_tensors(change, value.local_value(), here))",
         "return map_tensors(change, value.local_value())",
     )
 
@@ -214,3 +214,27 @@ def unused_tables_get_empty_gradients() -> None:
 def watching_thaws_parameters() -> None:
     """A frozen parameter is thawed to find its node, and stays so."""
     edit("parameter.requires_grad_(False)", "pass")
+
+
+@defect("DDP-116")
+def skipping_is_decided_by_each_rank() -> None:
+    """Each rank leaves out of later reductions what it does not use itself."""
+    edit(
+        "self.planner.after_reduction(self.plan, self._untouched(agreement))",
+        "self.planner.after_reduction(self.plan, frozenset(self.usage.unused))",
+    )
+
+
+@defect("DDP-062")
+def complaint_kept_until_the_next_forward() -> None:
+    """What a backward beside the forward's own left out is complained of, though the forward's own has completed it."""
+    edit('        self._complaint = ""\n        if not pending.sync', "        if not pending.sync")
+
+
+@defect("DDP-112")
+def only_the_first_output_is_cloned() -> None:
+    """Of several outputs the first alone may be changed in place."""
+    edit(
+        "tuple(output.clone() for output in outputs) if clone else outputs",
+        "(outputs[0].clone(), *outputs[1:]) if clone else outputs",
+    )

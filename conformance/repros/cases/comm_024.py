@@ -1,6 +1,7 @@
 """Without a state the all-reduce hook averages over the whole world, not over the group of its DDP."""
 
 # shows: COMM-024 test_without_a_state_a_hook_averages_*
+# shows: COMM-024 test_without_a_state_wrappers_*
 
 import torch
 import torch.distributed as dist

@@ -1,6 +1,7 @@
 """PowerSGD starts all-reduces in callbacks of futures: with several buckets ranks disagree about their order."""
 
 # shows: COMM-026 * by layer, several buckets
+# shows: COMM-026 test_with_a_warm_start_each_of_several_buckets_*
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook

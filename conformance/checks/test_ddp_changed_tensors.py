@@ -1,0 +1,175 @@
+"""What a loop does to parameters and gradients between iterations: loads, other memory, other strides, a freeze."""
+
+import torch
+
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.training import gradients, numbers
+
+WAYS = {
+    "copies": {},
+    "views": {"gradient_as_bucket_view": True},
+    "views of several buckets": {"gradient_as_bucket_view": True, "bucket_cap_mb": TINY_MIB},
+    "views and a search": {"gradient_as_bucket_view": True, "find_unused_parameters": True},
+    "views and a static graph": {"gradient_as_bucket_view": True, "static_graph": True},
+}
+
+
+def turned(tensor):
+    """The same numbers, laid out column by column."""
+    return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor.clone()
+
+
+def load(model):
+    model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+
+
+def each(act):
+    """Do something to every parameter."""
+
+    def change(model):
+        for parameter in model.parameters():
+            act(parameter)
+
+    return change
+
+
+def renew(parameter):
+    parameter.data = parameter.data.clone()
+
+
+def renew_turned(parameter):
+    parameter.data = turned(parameter.data)
+
+
+def renew_gradient(parameter):
+    parameter.grad = torch.full_like(parameter, 5.0)
+
+
+def renew_gradient_turned(parameter):
+    parameter.grad = turned(torch.full_like(parameter, 5.0))
+
+
+def renew_every_second(model):
+    """Some gradients lie where they were, others in memory of the loop's own and column by column."""
+    for place, parameter in enumerate(model.parameters()):
+        if place % 4 == 0 or parameter.grad is None:
+            renew_gradient_turned(parameter)
+
+
+def share_gradient_memory(model):
+    """Gradients in one tensor of the loop's own, as those who clip or log them by a single call do."""
+    whole = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
+    at = 0
+    for parameter in model.parameters():
+        parameter.grad = whole[at : at + parameter.numel()].view_as(parameter)
+        at += parameter.numel()
+
+
+def freeze_and_thaw(parameter):
+    parameter.requires_grad_(False).requires_grad_(True)
+
+
+CHANGES = {
+    "nothing": lambda model: None,
+    "loaded": load,
+    "in new memory": each(renew),
+    "new gradients": each(renew_gradient),
+    "new gradients, turned": each(renew_gradient_turned),
+    "some new gradients, turned": renew_every_second,
+    "gradients in one tensor": share_gradient_memory,
+    "frozen and thawed": each(freeze_and_thaw),
+}
+
+
+def data(rank, iteration):
+    """Gradients whose average can be averaged once more among 3 ranks."""
+    return 3 * models.divisible(rank, iteration)
+
+
+TURNED = {"in new memory, turned": each(renew_turned), "and loaded": load}
+
+
+def change_between_iterations(ctx, laid_out_anew):
+    """By way and change: the gradients of an iteration from zero, and of one that adds to it."""
+    told = {}
+    for way, options in WAYS.items():
+        model = wrapped(ctx, models.Parts("ab"), **options)
+        for number, (name, change) in enumerate((TURNED if laid_out_anew else CHANGES).items()):
+            change(model)
+            model.zero_grad(set_to_none=number % 2 == 1 and "gradients" not in name)
+            seen = []
+            for iteration in (2 * number, 2 * number + 1):
+                model(data(ctx.rank, iteration).to(ctx.device)).sum().backward()
+                seen.append(gradients(model))
+            pieces = {parameter.grad.untyped_storage().data_ptr() for parameter in model.parameters()}
+            told[way, name] = seen, len(pieces)
+    return told
+
+
+def assert_averages(ranks, told, changes):
+    world, module = ranks.world, models.Parts("ab")
+    expected = {}
+    for number, name in enumerate(changes):
+        found = [
+            oracle.averaged_gradients(module, [data(rank, iteration) for rank in range(world)], world)
+            for iteration in (2 * number, 2 * number + 1)
+        ]
+        both = {key: found[0][key] + found[1][key] for key in found[0]}
+        expected[name] = [numbers(found[0].items()), numbers(both.items())]
+    for rank, mine in enumerate(told):
+        for (way, name), (seen, pieces) in mine.items():
+            assert seen == expected[name], f"rank {rank}: {way}, {name}"
+            if way in ("views", "views and a search"):
+                assert pieces == 1, f"rank {rank}: {way}, {name}: gradients are no views of the bucket any more"
+
+
+@check("DDP-117", "DDP-049", "DDP-059", worlds=MANY, beyond=False)
+def test_whatever_is_done_to_parameters_and_gradients_in_between_the_next_ones_are_averages(ranks):
+    assert_averages(ranks, ranks(change_between_iterations, False), CHANGES)
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_parameters_that_are_laid_out_anew_go_on_with_averages(ranks):
+    assert_averages(ranks, ranks(change_between_iterations, True), TURNED)
+
+
+def freeze_for_a_while(ctx):
+    """One of two parts is frozen for two iterations, in which it may keep a gradient, and thawed again."""
+    told = {}
+    for as_view in (False, True):
+        for cap in (None, TINY_MIB):
+            model = wrapped(
+                ctx, models.Parts("ab"), find_unused_parameters=True, gradient_as_bucket_view=as_view, bucket_cap_mb=cap
+            )
+            seen = []
+            for iteration in range(6):
+                model.module.parts["b"].requires_grad_(iteration not in (2, 3))
+                for parameter in model.module.parts["a"].parameters():
+                    parameter.grad = None
+                if iteration in (0, 1, 5):
+                    model.zero_grad(set_to_none=iteration != 1)
+                model(data(ctx.rank, iteration).to(ctx.device)).sum().backward()
+                seen.append(gradients(model))
+            told[as_view, cap] = seen
+    return told
+
+
+@check("DDP-100", "DDP-117", worlds=MANY, beyond=False)
+def test_what_is_frozen_for_a_while_keeps_its_gradient_and_goes_on_from_it(ranks):
+    world, module = ranks.world, models.Parts("ab")
+    means = [
+        oracle.averaged_gradients(module, [data(rank, iteration) for rank in range(world)], world)
+        for iteration in range(6)
+    ]
+    of_b = [means[0], means[1], means[1], means[1], None, means[5]]
+    expected = []
+    for iteration, mean in enumerate(means):
+        b = of_b[iteration] or {name: means[1][name] + mean[name] for name in mean}
+        expected.append(numbers((name, (b if ".b." in name else mean)[name]) for name in mean))
+    for rank, told in enumerate(ranks(freeze_for_a_while)):
+        for way, seen in told.items():
+            for iteration, found in enumerate(seen):
+                assert found == expected[iteration], f"rank {rank}, iteration {iteration}, {way}"
