@@ -11,7 +11,6 @@ from impl.ddp import kernels, params
 from impl.ddp.iteration import Iteration
 from impl.ddp.pending_backward import PendingBackward
 from impl.ddp.reducer import Reducer
-from impl.ddp.shared import SharedFacts
 from impl.ddp.usage import Usage
 
 from ..planting import defect, edit, swap
@@ -47,8 +46,8 @@ def casting_brings_removed_hooks_back() -> None:
 def complains_at_the_end_of_backward() -> None:
     """A backward that leaves gradients out raises at its end, though a further one may complete it."""
     edit(
-        "        return  # another backward",
-        "        self._armed = False\n        self.check_finished()  # another backward",
+        "    return True  # another backward",
+        "    self._armed = False\n    self.check_finished()\n    return True  # another backward",
     )
 
 
@@ -97,8 +96,8 @@ def each_rank_has_its_own_bucket_sizes() -> None:
 def each_rank_rebuilds_its_own_order() -> None:
     """Each rank lays its buckets out in the order in which its own gradients came."""
     edit(
-        "reducer.rebuild(agreed.tolist())",
-        "reducer.rebuild(order.tolist() if agreed is None else reducer.proposed_order())",
+        "self.rebuild(agreed.tolist())",
+        "self.rebuild(order.tolist() if agreed is None else self.proposed_order())",
     )
 
 
@@ -129,14 +128,14 @@ def frozen_parameters_get_zeros() -> None:
 @defect("DDP-065")
 def functional_gradients_use_up_the_forward() -> None:
     """After torch.autograd.grad the backward through the same forward stays local."""
-    asked = "if pending.context is None and not kernels"
+    asked = "if pending.context is None and not self.arrivals"
     edit(asked, f"pending.spent = True\n        {asked}", within="Reducer.begin")
 
 
 @defect("DDP-049")
 def gradients_before_the_outputs_are_overlooked() -> None:
     """A gradient that comes before those of the outputs, in the same backward, is not counted."""
-    edit("self.forwards.came_early(backward)", "()", within="begin")
+    edit("self.forwards.came_early(backward) if", "() if", within="begin")
 
 
 @defect("DDP-049")
@@ -202,13 +201,13 @@ def nested_backwards_not_watched() -> None:
 @defect("DDP-054")
 def never_rebuilds() -> None:
     """Buckets are never laid out in the order of arrival."""
-    swap(SharedFacts, "rebuild_due", lambda self: False)
+    edit("not self.rebuilt and not agreement_due and self.reductions >=", "self.reductions < 0 >=")
 
 
 @defect("DDP-054")
 def rebuilds_every_time() -> None:
     """Buckets are laid out anew before every forward."""
-    swap(SharedFacts, "rebuild_due", lambda self: not self.searched and self.reductions >= 1)
+    edit("not self.rebuilt and not agreement_due and self.reductions >=", "not searched and self.reductions >=")
 
 
 @defect("DDP-049")

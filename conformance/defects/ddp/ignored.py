@@ -15,8 +15,8 @@ def ignored_buffers_not_marked() -> None:
 def ignored_parameters_broadcast() -> None:
     """Ignored parameters are made equal to rank 0's at the start."""
     edit(
-        "params.managed_parameters(self.module, self.parameters_to_ignore)",
-        "params.managed_parameters(self.module, set())",
+        "[item.parameter for item in managed] +",
+        "list(self.module.parameters()) +",
         within="_synchronise_start",
     )
 
@@ -25,7 +25,7 @@ def ignored_parameters_broadcast() -> None:
 def ignored_parameters_reduced() -> None:
     """Ignored parameters are averaged like others."""
     edit(
-        "params.managed_parameters(self.module, self.parameters_to_ignore)",
+        "params.managed_parameters(self.module, config.ignored)",
         "params.managed_parameters(self.module, set())",
         within="_build_reducer",
     )

@@ -72,6 +72,6 @@ def surplus_parameters_passed_over() -> None:
 def unknown_parameters_passed_over() -> None:
     """A parameter that the reducer's list lacks is passed over."""
     edit(
-        "if name in self.parameters_to_ignore or",
-        "if parameter not in places or name in self.parameters_to_ignore or",
+        "if name in ignored or",
+        "if parameter not in places or name in ignored or",
     )

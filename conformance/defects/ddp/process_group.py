@@ -20,7 +20,6 @@ def new_group_forgets_no_arrivals() -> None:
 @defect("DDP-164")
 def new_group_keeps_the_buckets() -> None:
     """After a change of group the buckets stay as they were rebuilt."""
-    edit("self._has_rebuilt_buckets = False", "pass", within="_update_process_group")
     edit("self.start_over()", "self.abandon()", within="move_to")
 
 
@@ -43,8 +42,8 @@ def reducer_stays_in_the_old_group() -> None:
 def reductions_are_counted_across_a_new_beginning() -> None:
     """A new group's first forward finds that enough reductions have been made to rebuild the buckets."""
     edit(
-        "self._reductions, self._rebuilt = 0, False",
-        "self._reductions, self._rebuilt = getattr(self, '_reductions', 0), False",
+        "{}), **_BEGINNING)",
+        "{}), **{**_BEGINNING, 'reductions': self.reductions})",
     )
 
 

@@ -60,13 +60,13 @@ def group_rank_taken_for_global_rank() -> None:
 @defect("DDP-026")
 def init_sync_ignored() -> None:
     """init_sync=False is ignored: the initial broadcast is made all the same."""
-    edit("if init_sync:", "if init_sync is not None:")
+    edit("if init_sync else config", "if init_sync is not None else config")
 
 
 @defect("DDP-034")
 def nodes_of_a_cast_model_are_remembered() -> None:
     """Whoever watches a cast model anew goes on with the nodes that its parameters had before."""
-    edit("    self.nodes.clear()\n", "")
+    edit("    self._nodes.clear()\n", "")
 
 
 @defect("DDP-027")
