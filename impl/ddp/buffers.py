@@ -155,8 +155,6 @@ class BufferSync:
 
     def _broadcast(self) -> None:
         iteration = self._iteration
+        watch, likely = iteration.watch(), iteration.likely_source()
         actual = None if iteration.session is None else iteration.source  # else what is likely is sure
-        broadcast_coalesced(
-            iteration.team, self.tensors, iteration.likely_source(), "buffers", self.chunk_bytes, iteration.watch(),
-            actual,
-        )
+        broadcast_coalesced(iteration.team, self.tensors, likely, "buffers", self.chunk_bytes, watch, actual)

@@ -34,7 +34,7 @@ def _dump_DDP_relevant_env_vars() -> None:
 
 
 class KeptBy:
-    """An attribute with torch's name that one of the object's parts keeps, under a name of its own."""
+    """An attribute or method with torch's name that one of the object's parts keeps, under a name of its own."""
 
     def __init__(self, part: str, name: str) -> None:
         self._part = part
@@ -75,18 +75,18 @@ def names_by_place(
     return names
 
 
-def parameters_or_former(module: nn.Module, *, recurse: bool) -> Iterator[nn.Parameter]:
+def parameters_or_former(m: nn.Module, recurse: bool = True) -> Iterator[nn.Parameter]:
     """Parameters module by module; former parameters of a replica where it has some (DDP-170)."""
-    for each in module.modules() if recurse else [module]:
+    for each in m.modules() if recurse else [m]:
         former = getattr(each, "_former_parameters", None)
         yield from each.parameters(recurse=False) if former is None else former.values()
 
 
-def data_parallel_parameters(module: nn.Module, *, named: bool) -> Iterator[Any]:
+def data_parallel_parameters(module: nn.Module, named_params: bool = False) -> Iterator[Any]:
     """Parameters (or name and parameter) that are not marked as ignored (DDP-152, DDP-153)."""
     for name, parameter in module.named_parameters():
         if not getattr(parameter, "_ddp_ignored", False):
-            yield (name, parameter) if named else parameter
+            yield (name, parameter) if named_params else parameter
 
 
 def check_sync_batchnorm(module: nn.Module, device_type: str, fail: Fail) -> None:

@@ -15,7 +15,7 @@ from .buffers import BufferSync
 from .iteration import Iteration, Stage
 from .log import DDPLogger
 from .per_parameter import PerParameterReduction
-from .reducer import Reducer
+from .reducer import Phase, Reducer
 
 
 class UnevenInputs:
@@ -48,6 +48,11 @@ class UnevenInputs:
         self._per_parameter.refuse_uneven_inputs(entered=True)
         self.iteration.failed_forward = None
         self._reducer.give_up_what_raised()
+
+    @property
+    def unbroken(self) -> bool:
+        """Whether nothing of this model's last iteration can have been ended by an exception."""
+        return self.iteration.failed_forward is None and self._reducer.phase is Phase.IDLE
 
     def broken_off(self) -> BrokenOff | None:
         """What an exception has ended of this model's last synchronised iteration, inside the present join block."""

@@ -142,6 +142,16 @@ class Reducer:
         return self.iteration.team
 
     @property
+    def rank(self) -> int:
+        """This process's rank in the team."""
+        return int(self.iteration.team.rank)
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the buckets follow the order of arrival."""
+        return self.facts.rebuilt
+
+    @property
     def plan(self) -> BucketPlan:
         """Where each parameter travels now."""
         return self.queue.plan

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from ..comm import collectives, streams
-from ..comm.averaging import divides_first
+from ..comm.averaging import correction, divides_first
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
-from ..comm.sparse import SparseRooms, SparseRound
+from ..comm.sparse import SparseCapacity, SparseRound
 from . import kernels
 from .buckets import Bucket, GradBucket
 from .iteration import Iteration
@@ -36,9 +36,6 @@ class SparsePart:
 #: A started reduction: a collective of ours, a hook's future, or one of the sparse gradients of the iteration.
 Flight = Pending | kernels.AnyFuture | SparsePart
 
-#: torch's own hooks divide by their group's size; where a join asks for another divisor, we put that right.
-_TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
-
 
 class Transport:
     """Starts reductions over a team and reads their results."""
@@ -49,14 +46,14 @@ class Transport:
         self.hook: tuple[Any, CommHook] | None = None
         #: how many ranks used each parameter, as last agreed; empty before the first agreement
         self.use_counts = torch.empty(0, dtype=torch.int32, device="cpu")
-        self._sparse_rooms: dict[torch.device, SparseRooms] = {}
+        self._sparse_capacity: dict[torch.device, SparseCapacity] = {}
         #: the sparse gradients that have come so far; they travel with the last bucket
         self._sparse: dict[torch.device, SparseRound] = {}
 
     def move_to(self, team: Team) -> None:
         """Reduce over another team, with which nothing has been agreed yet."""
         self.iteration.team = team
-        self._sparse_rooms = {}
+        self._sparse_capacity = {}
 
     def factor_before(self) -> float:
         """By how much to multiply a contribution while it is copied anyway, so that the sum need not be divided.
@@ -85,8 +82,8 @@ class Transport:
         return flight
 
     def _add_sparse(self, bucket: Bucket, gradient: torch.Tensor) -> SparsePart:
-        rooms = self._sparse_rooms.setdefault(gradient.device, SparseRooms())
-        together = self._sparse.setdefault(gradient.device, SparseRound(rooms))
+        capacity = self._sparse_capacity.setdefault(gradient.device, SparseCapacity())
+        together = self._sparse.setdefault(gradient.device, SparseRound(capacity))
         if divides_first(gradient.dtype):
             gradient = gradient / self.iteration.divisor()
         return SparsePart(together, together.add(gradient))
@@ -137,14 +134,9 @@ class Transport:
                 f"{shape}; expected one tensor of {expected} elements, shaped like the bucket. A collective's own "
                 "future holds a list: chain `.then(lambda future: future.value()[0])`."
             )
-        divisor = self.iteration.divisor()
-        averaged: torch.Tensor = result
-        if divisor != self.iteration.team.size and self._hook_divides_by_size():
-            averaged = averaged * (self.iteration.team.size / divisor)
-        return averaged
-
-    def _hook_divides_by_size(self) -> bool:
-        return self.hook is not None and str(getattr(self.hook[1], "__module__", "")).startswith(_TORCH_HOOKS)
+        hook = None if self.hook is None else self.hook[1]
+        factor = correction(hook, self.iteration.team.size, self.iteration.divisor())
+        return result if factor == 1.0 else result * factor
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device, *, learned: bool | None = None) -> Agreement:
         """Tell all ranks which parameters this one uses; what no rank uses.

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -18,9 +17,9 @@ from ..comm import streams
 from ..comm.collectives import broadcast_coalesced
 from ..comm.ranks import GroupRank, Team
 from ..join import Follower, Join, Joinable, JoinHook
-from . import compat, hooks, kernels, params, pickling
+from . import compat, hooks, kernels, params, parts, pickling
 from . import config as options
-from .buffers import BufferHook, BufferSync, _BufferCommHook, _BufferCommHookLocation, managed_buffers
+from .buffers import BufferHook, BufferSync, _BufferCommHook, _BufferCommHookLocation
 from .compat import KeptBy
 from .config import DDPConfig
 from .containers import map_tensors
@@ -33,7 +32,6 @@ from .optimizer_in_backward import OptimizersInBackward, check_fused
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
-from .reduction import Transport
 from .stages import order_of
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
@@ -135,6 +133,21 @@ class DistributedDataParallel(Follower, nn.Module):
     _authoritative_rank = KeptBy("_uneven", "authoritative_rank")
     _divide_by_initial_world_size = KeptBy("_iteration", "divides_by_initial_world_size")
     _join_session = KeptBy("_iteration", "session")
+    _has_rebuilt_buckets = KeptBy("reducer", "rebuilt")
+    _distributed_rank = KeptBy("reducer", "rank")
+
+    # -- methods of torch's names that are a part's
+    _sync_module_buffers = KeptBy("_buffer_sync", "synchronise")
+    _sync_buffers = _sync_module_buffers  # the name by which subclasses in other libraries know it
+    _assign_modules_buffers = KeptBy("_buffer_sync", "look_up")
+    _find_common_rank = KeptBy("_uneven", "find_common_rank")
+    _check_global_requires_backward_grad_sync = KeptBy("_uneven", "any_reduction_wanted")
+    _sync_final_model = KeptBy("_uneven", "sync_final_model")
+    _check_reducer_finalized = KeptBy("reducer", "check_finished")
+    _remove_autograd_hooks = KeptBy("reducer", "remove_hooks")
+    _set_sparse_metadata = KeptBy("reducer", "_set_sparse_metadata")
+    _get_parameters = staticmethod(compat.parameters_or_former)
+    _get_data_parallel_params = staticmethod(compat.data_parallel_parameters)
 
     def __init__(
         self,
@@ -189,7 +202,11 @@ class DistributedDataParallel(Follower, nn.Module):
             ignored=frozenset(ignored),
             side_stream=options.side_stream_wanted(),
         )
-        self.config = self._synchronise_start(config, managed) if init_sync else config
+        if init_sync:
+            config = parts.synchronise_start(
+                self._iteration.team, module, config, managed, BROADCAST_CHUNK_BYTES, self._log_and_throw
+            )
+        self.config = config
         self._build_parts()
         self._delayed = DelayedReduction.of(
             self._iteration, delayed, param_to_hook_all_reduce, self.broadcast_bucket_size
@@ -198,60 +215,21 @@ class DistributedDataParallel(Follower, nn.Module):
         if static_graph:
             self._set_static_graph()
 
-    def _synchronise_start(self, config: DDPConfig, managed: Sequence[params.Managed]) -> DDPConfig:
-        """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
-        team = self._iteration.team
-        buffers = managed_buffers(self.module, config.ignored) if config.sync_buffers_at_start else {}
-        settings: dict[str, object] = {
-            "find_unused_parameters": config.find_unused_parameters,
-            "buffers synchronised in forward": config.sync_buffers,
-        }
-        device = config.placement.device
-        caps = params.verify_alike(team, settings, managed, buffers, config.caps, device, self._log_and_throw)
-        state = [item.parameter for item in managed] + list(buffers.values())
-        broadcast_coalesced(
-            team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", BROADCAST_CHUNK_BYTES
-        )
-        return replace(config, caps=caps)
-
     def _build_parts(self) -> None:
         """Make the parts that the config asks for; called by the constructor and after unpickling."""
-        config, module, team = self.config, self.module, Team.of(self.process_group)
-        self.__dict__.update(config.torchs_names())
+        self.__dict__.update(self.config.torchs_names())
         self.static_graph, self._lazy_init_ran, self._ddp_sink_clone = False, False, True
         self._comm_hooks = []
-        self._iteration.team = team
-        lowered = config.mixed_precision
-        self._mixed_precision_run = None if lowered is None else MixedPrecisionRun(module, config.ignored, lowered)
-        self._build_reducer()
-        self._per_parameter = PerParameterReduction(self.reducer.transport, self.reducer.log.fail)
-        self._passing_sync_batchnorm_handle(module)
+        self._iteration.team = Team.of(self.process_group)
+        self._mixed_precision_run = parts.lowered(self.module, self.config)
+        self.reducer = parts.reducer_of(self.module, self.config, self._iteration, self._mixed_precision_run)
+        self.logger = self.reducer.log
+        self._passing_sync_batchnorm_handle(self.module)
+        self._per_parameter = PerParameterReduction(self.reducer.transport, self.logger.fail)
         self._buffer_sync = BufferSync(
-            module, config.ignored, self._iteration, in_forward=config.sync_buffers, chunk_bytes=BROADCAST_CHUNK_BYTES
+            self.module, self.config.ignored, self._iteration,
+            in_forward=self.config.sync_buffers, chunk_bytes=BROADCAST_CHUNK_BYTES,
         )
-
-    def _build_reducer(self) -> None:
-        config, lowered = self.config, self._mixed_precision_run
-        managed = params.managed_parameters(self.module, config.ignored)
-        trained = [item for item in managed if item.parameter.requires_grad]
-        specs = params.specs_of(trained)
-        if lowered is not None:
-            specs = lowered.reduced_specs(specs)
-        self.logger = DDPLogger(config.log_entries(self.module, self.process_group, specs))
-        self.reducer = Reducer(
-            self.module,
-            [item.parameter for item in trained],
-            specs,
-            Transport(self._iteration),
-            config.caps,
-            self.logger,
-            find_unused=config.find_unused_parameters,
-            static_graph=False,
-            as_view=config.as_view,
-            skip_unused=config.skip_all_reduce_unused_params,
-            recast=lowered is not None,
-        )
-        self.logger.note_plan(self.reducer.plan, specs, rebuilt=False)
 
     def _connect_parts(self) -> None:
         """Say in which order the parts act, and what of them faces a join context."""
@@ -293,10 +271,10 @@ class DistributedDataParallel(Follower, nn.Module):
         if not self._lazy_init_ran:
             self._lazy_init()
         iteration, reducer = self._iteration, self.reducer
-        if iteration.session is not None:
-            iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised
         recorded = torch.is_grad_enabled()
         sync = recorded and iteration.wants_reductions
+        if iteration.session is not None and not (recorded and self._uneven.unbroken):
+            iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised; else the roll call does
         if sync:
             reducer.times.forward_start = time.time_ns()
             reducer.check_finished()
@@ -510,15 +488,6 @@ class DistributedDataParallel(Follower, nn.Module):
         """The group that gradients are averaged over."""
         return self.process_group
 
-    def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
-        return self._uneven.find_common_rank(input_rank, rank_cond)
-
-    def _check_global_requires_backward_grad_sync(self, is_joined_rank: bool) -> bool | None:
-        return self._uneven.any_reduction_wanted(is_joined_rank)
-
-    def _sync_final_model(self, is_last_joiner: bool) -> None:
-        self._uneven.sync_final_model(is_last_joiner)
-
     # -- beginning anew
 
     def __getstate__(self) -> dict[str, Any]:
@@ -577,14 +546,6 @@ class DistributedDataParallel(Follower, nn.Module):
 
     # -- names of torch's that other code calls
 
-    @property
-    def _has_rebuilt_buckets(self) -> bool:
-        return self.reducer.facts.rebuilt
-
-    @property
-    def _distributed_rank(self) -> int:
-        return int(self.reducer.team.rank)
-
     @classmethod
     def _get_active_ddp_module(cls) -> DistributedDataParallel | None:
         """The object whose wrapped forward is running, if any (DDP-042)."""
@@ -600,14 +561,6 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _check_sync_bufs_post_fwd(self) -> bool:
         return self.will_sync_module_buffers() and self._buffer_sync.due_after_forward()
-
-    def _sync_module_buffers(self) -> None:
-        self._buffer_sync.synchronise()
-
-    _sync_buffers = _sync_module_buffers  # the name by which subclasses in other libraries know it
-
-    def _assign_modules_buffers(self) -> None:
-        self._buffer_sync.look_up()
 
     def _default_broadcast_coalesced(
         self, bufs: list[torch.Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
@@ -634,15 +587,6 @@ class DistributedDataParallel(Follower, nn.Module):
         """Whether outputs that pass the sink are cloned, so that they may be changed in place (DDP-112, DDP-113)."""
         self._ddp_sink_clone = val
 
-    def _check_reducer_finalized(self) -> None:
-        self.reducer.check_finished()
-
-    def _remove_autograd_hooks(self) -> None:
-        self.reducer.remove_hooks()
-
-    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
-        self.reducer._set_sparse_metadata(global_unique_ids)
-
     def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
         return list(self.reducer.parameters), [spec.sparse for spec in self.reducer.specs]
 
@@ -651,13 +595,6 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _passing_sync_batchnorm_handle(self, module: nn.Module) -> None:
         compat.check_sync_batchnorm(module, self.device_type, self._log_and_throw)
-
-    def _get_parameters(self, m: nn.Module, recurse: bool = True) -> Iterator[nn.Parameter]:
-        return compat.parameters_or_former(m, recurse=recurse)
-
-    @staticmethod
-    def _get_data_parallel_params(module: nn.Module, named_params: bool = False) -> Iterator[Any]:
-        return compat.data_parallel_parameters(module, named=named_params)
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(

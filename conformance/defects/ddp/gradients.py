@@ -228,7 +228,7 @@ def results_read_too_early() -> None:
 @defect("DDP-057")
 def rows_beyond_the_usual_number_are_lost() -> None:
     """Rows of a sparse gradient for which there is no room in the message are never sent."""
-    edit("if any(rest):", "if any(rest) and not any(first.rooms):")
+    edit("if any(rest):", "if any(rest) and not any(first.capacities):")
 
 
 @defect("DDP-067", "DDP-099", "DDP-101")

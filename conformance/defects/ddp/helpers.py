@@ -21,7 +21,7 @@ def former_parameters_overlooked() -> None:
 @defect("DDP-170")
 def generator_stops_at_the_top() -> None:
     """The generator of parameters does not go into submodules."""
-    edit("module.modules() if recurse else [module]", "[module]")
+    edit("m.modules() if recurse else [m]", "[m]")
 
 
 @defect("DDP-166")

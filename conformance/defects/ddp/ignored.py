@@ -16,8 +16,8 @@ def ignored_parameters_broadcast() -> None:
     """Ignored parameters are made equal to rank 0's at the start."""
     edit(
         "[item.parameter for item in managed] +",
-        "list(self.module.parameters()) +",
-        within="_synchronise_start",
+        "list(module.parameters()) +",
+        within="synchronise_start",
     )
 
 
@@ -25,9 +25,9 @@ def ignored_parameters_broadcast() -> None:
 def ignored_parameters_reduced() -> None:
     """Ignored parameters are averaged like others."""
     edit(
-        "params.managed_parameters(self.module, config.ignored)",
-        "params.managed_parameters(self.module, set())",
-        within="_build_reducer",
+        "params.managed_parameters(module, config.ignored)",
+        "params.managed_parameters(module, set())",
+        within="reducer_of",
     )
 
 

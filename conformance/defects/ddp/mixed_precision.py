@@ -56,8 +56,9 @@ def failed_forward_leaves_parameters_lowered() -> None:
 @defect("DDP-138")
 def ignored_tensors_are_cast() -> None:
     """Ignored parameters and buffers are cast like managed ones."""
-    edit("managed_parameters(module, ignored)", "managed_parameters(module, set())", within="Run.__init__")
-    edit("managed_buffers(module, ignored)", "managed_buffers(module, set())", within="Run.__init__")
+    inside = "MixedPrecisionRun.__init__"
+    edit("managed_parameters(module, ignored)", "managed_parameters(module, set())", within=inside)
+    edit("managed_buffers(module, ignored)", "managed_buffers(module, set())", within=inside)
 
 
 @defect("DDP-137")

@@ -28,7 +28,7 @@ def optimizers_looked_for_at_construction() -> None:
         self._lazy_init_ran = True
         self.reducer.optimizers[:0] = [OptimizersInBackward.of(self.reducer.parameters) or OptimizersInBackward([])]
 
-    build_right = swap(DistributedDataParallel, "_build_reducer", build)
+    build_right = swap(DistributedDataParallel, "_build_parts", build)
 
 
 @defect("DDP-130")

@@ -50,4 +50,4 @@ def reductions_are_counted_across_a_new_beginning() -> None:
 @defect("DDP-162", worlds=(4,))
 def rows_of_a_former_group_remembered() -> None:
     """After a change of groups there is room for as many sparse rows as the former group had."""
-    edit("    self._sparse_rooms = {}\n", "")
+    edit("    self._sparse_capacity = {}\n", "")

@@ -60,7 +60,7 @@ def group_rank_taken_for_global_rank() -> None:
 @defect("DDP-026")
 def init_sync_ignored() -> None:
     """init_sync=False is ignored: the initial broadcast is made all the same."""
-    edit("if init_sync else config", "if init_sync is not None else config")
+    edit("if init_sync:", "if init_sync is not None:")
 
 
 @defect("DDP-034")
@@ -97,7 +97,7 @@ def splits_the_input() -> None:
 @defect("DDP-025")
 def starts_from_the_last_rank() -> None:
     """Replicas start equal to the last rank of the group instead of the first."""
-    edit("GroupRank(0)", "GroupRank(team.size - 1)", within="_synchronise_start")
+    edit("GroupRank(0)", "GroupRank(team.size - 1)", within="synchronise_start")
 
 
 @defect("DDP-030")
