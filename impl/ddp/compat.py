@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -39,9 +40,10 @@ class KeptBy:
     def __init__(self, part: str, name: str) -> None:
         self._part = part
         self._name = name
+        self._found = attrgetter(name)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        return self if owner is None else getattr(vars(owner)[self._part], self._name)
+        return self if owner is None else self._found(vars(owner)[self._part])
 
     def __set__(self, owner: Any, value: Any) -> None:
         setattr(vars(owner)[self._part], self._name, value)
@@ -75,18 +77,18 @@ def names_by_place(
     return names
 
 
-def parameters_or_former(m: nn.Module, recurse: bool = True) -> Iterator[nn.Parameter]:
+def parameters_or_former(m: nn.Module, *, recurse: bool) -> Iterator[nn.Parameter]:
     """Parameters module by module; former parameters of a replica where it has some (DDP-170)."""
     for each in m.modules() if recurse else [m]:
         former = getattr(each, "_former_parameters", None)
         yield from each.parameters(recurse=False) if former is None else former.values()
 
 
-def data_parallel_parameters(module: nn.Module, named_params: bool = False) -> Iterator[Any]:
+def data_parallel_parameters(module: nn.Module, *, named: bool) -> Iterator[Any]:
     """Parameters (or name and parameter) that are not marked as ignored (DDP-152, DDP-153)."""
     for name, parameter in module.named_parameters():
         if not getattr(parameter, "_ddp_ignored", False):
-            yield (name, parameter) if named_params else parameter
+            yield (name, parameter) if named else parameter
 
 
 def check_sync_batchnorm(module: nn.Module, device_type: str, fail: Fail) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from . import kernels
+from .containers import map_tensors
 
 
 class PendingBackward:
@@ -147,3 +148,14 @@ class OutputSink(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """The outputs, tied together (and cloned, so that they may be changed in place: DDP-112)."""
         return OutputSink.apply(begin, pending, clone, *outputs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def tied(
+    output: Any, found: Sequence[torch.Tensor], pending: PendingBackward, begin: Begin, clone: bool
+) -> Any:
+    """The output of a forward with those of its tensors tied together that have a graph."""
+    tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
+    if not tensors:
+        return output
+    instead = dict(zip(tensors, OutputSink.tie(begin, pending, clone, list(tensors)), strict=True))
+    return map_tensors(lambda tensor: instead.get(tensor, tensor), output)

@@ -35,13 +35,13 @@ from ..comm import collectives
 from ..comm.ranks import Team
 from . import kernels
 from .buckets import Bucket
-from .containers import find_tensors, map_tensors
+from .containers import find_tensors
 from .graph import reachable_parameters
 from .iteration import Stage
 from .log import DDPLogger
 from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unannounced, describe_unfinished
 from .params import replaced
-from .pending_backward import Forwards, OutputSink, PendingBackward, announce_backward
+from .pending_backward import Forwards, PendingBackward, announce_backward, tied
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
 from .readiness import Arrivals, Readiness
 from .reduction import BucketQueue, Reduction, Transport
@@ -142,16 +142,6 @@ class Reducer:
         return self.iteration.team
 
     @property
-    def rank(self) -> int:
-        """This process's rank in the team."""
-        return int(self.iteration.team.rank)
-
-    @property
-    def rebuilt(self) -> bool:
-        """Whether the buckets follow the order of arrival."""
-        return self.facts.rebuilt
-
-    @property
     def plan(self) -> BucketPlan:
         """Where each parameter travels now."""
         return self.queue.plan
@@ -230,21 +220,16 @@ class Reducer:
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
         if sync:  # also where a sink follows: a container may keep the tensors that it was made with
             announce_backward(found, pending, self.begin)
+        if sync and self.facts.searched:
+            pending.unused = self._out_of_reach(found)
         if self.facts.searched or self.facts.holds_back:
-            output = self._tie(output, found, pending, clone)
+            output = tied(output, found, pending, self.begin, clone)
         self.admit(pending)
         return output
 
-    def _tie(self, output: Any, found: Sequence[torch.Tensor], pending: PendingBackward, clone: bool) -> Any:
-        """Find out which parameters the backward can reach, and tie the outputs together."""
-        if pending.sync and self.facts.searched:
-            pending.unused = set(range(len(self.parameters))) - reachable_parameters(found, self.readiness.index_of)
-        tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
-        if not tensors:
-            return output
-        tied = OutputSink.tie(self.begin, pending, clone, list(tensors))
-        instead = dict(zip(tensors, tied, strict=True))
-        return map_tensors(lambda tensor: instead.get(tensor, tensor), output)
+    def _out_of_reach(self, outputs: Sequence[torch.Tensor]) -> set[int]:
+        """The parameters that a backward from these outputs does not reach."""
+        return set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
 
     def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward, whose backward may now come."""
@@ -267,7 +252,7 @@ class Reducer:
         self.check_finished()
         pending = PendingBackward(sync=True)
         if outputs and self.facts.searched:
-            pending.unused = set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
+            pending.unused = self._out_of_reach(outputs)
         self.admit(pending)
 
     def check_finished(self) -> None:
@@ -281,19 +266,19 @@ class Reducer:
         if self._armed or not self.readiness.anything():
             self.abandon()  # that backward raised, and its caller has seen it; or it went past all parameters
             return
-        missing, started = self.readiness.missing(), self.queue.started
+        text = self._unfinished(self.readiness.missing())
         self.abandon()
-        text = describe_unfinished(self.specs, missing, self.team.rank, started, static=self.facts.static)
         self.log.fail(RuntimeError, text)
+
+    def _unfinished(self, missing: Sequence[int]) -> str:
+        started, static = self.queue.started, self.facts.static
+        return describe_unfinished(self.specs, missing, self.team.rank, started, static=static)
 
     def warn_if_unfinished(self) -> None:
         """UserWarning if the last synchronised backward left gradients unreduced; where no forward comes to say so."""
         missing = self.readiness.missing() if self.phase is Phase.FILLING and not self._armed else []
         if missing and self.readiness.anything():
-            text = describe_unfinished(
-                self.specs, missing, self.team.rank, self.queue.started, static=self.facts.static
-            )
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warnings.warn(self._unfinished(missing), UserWarning, stacklevel=2)
 
     # -- backward, as autograd reports it
 

@@ -133,8 +133,8 @@ class DistributedDataParallel(Follower, nn.Module):
     _authoritative_rank = KeptBy("_uneven", "authoritative_rank")
     _divide_by_initial_world_size = KeptBy("_iteration", "divides_by_initial_world_size")
     _join_session = KeptBy("_iteration", "session")
-    _has_rebuilt_buckets = KeptBy("reducer", "rebuilt")
-    _distributed_rank = KeptBy("reducer", "rank")
+    _has_rebuilt_buckets = KeptBy("reducer", "facts.rebuilt")
+    _distributed_rank = KeptBy("reducer", "team.rank")
 
     # -- methods of torch's names that are a part's
     _sync_module_buffers = KeptBy("_buffer_sync", "synchronise")
@@ -146,8 +146,6 @@ class DistributedDataParallel(Follower, nn.Module):
     _check_reducer_finalized = KeptBy("reducer", "check_finished")
     _remove_autograd_hooks = KeptBy("reducer", "remove_hooks")
     _set_sparse_metadata = KeptBy("reducer", "_set_sparse_metadata")
-    _get_parameters = staticmethod(compat.parameters_or_former)
-    _get_data_parallel_params = staticmethod(compat.data_parallel_parameters)
 
     def __init__(
         self,
@@ -595,6 +593,13 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _passing_sync_batchnorm_handle(self, module: nn.Module) -> None:
         compat.check_sync_batchnorm(module, self.device_type, self._log_and_throw)
+
+    def _get_parameters(self, m: nn.Module, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return compat.parameters_or_former(m, recurse=recurse)
+
+    @staticmethod
+    def _get_data_parallel_params(module: nn.Module, named_params: bool = False) -> Iterator[Any]:
+        return compat.data_parallel_parameters(module, named=named_params)
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(

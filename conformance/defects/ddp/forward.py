@@ -46,6 +46,7 @@ def calls_forward_past_the_hooks() -> None:
 def evaluation_takes_part() -> None:
     """A gradient-free forward goes through the same preparations as a training one."""
     edit("sync = recorded and iteration", "sync = iteration")
+    edit("self.iteration.wants_reductions and torch.is_grad_enabled()", "self.iteration.wants_reductions")
 
 
 @defect("DDP-036")

@@ -55,8 +55,8 @@ def complains_at_the_end_of_backward() -> None:
 def complains_of_what_came() -> None:
     """The error about missing gradients lists the parameters that did receive one."""
     edit(
-        "missing, started = self.readiness.missing(),",
-        "missing, started = [i for i, need in enumerate(self.readiness._need) if need <= 0],",
+        "self._unfinished(self.readiness.missing())",
+        "self._unfinished([i for i, need in enumerate(self.readiness._need) if need <= 0])",
     )
 
 

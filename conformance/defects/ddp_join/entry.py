@@ -36,6 +36,7 @@ def hook_refuses_with_a_type_error() -> None:
 def hook_takes_any_module() -> None:
     """The join hook does not look at what it is built around, and fails later with an AttributeError."""
     edit("assert isinstance(uneven, UnevenInputs), (", "assert ddp is not None, (")
+    edit('getattr(ddp, "logger", None)', "ddp.logger")
 
 
 @defect("DDPJ-003", "DDPJ-008")
