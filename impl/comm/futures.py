@@ -14,7 +14,7 @@ _FIRST_NAP_S = 0.00001
 _LONGEST_NAP_S = 0.0005
 
 
-def wait_for_future(future: torch.futures.Future[Any], device: torch.device, watch: Watch | None) -> Any:
+def wait_for_future(future: torch._C.Future[Any], device: torch.device, watch: Watch | None) -> Any:
     """The future's value.
 
     On an accelerator this orders the current stream behind the reduction and does not block the host. On the host the

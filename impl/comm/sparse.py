@@ -1,6 +1,6 @@
 """Summing sparse tensors over a team, on any backend: all tensors of a round in one message, if their sizes are known.
 
-Every rank sends of each tensor the number of its rows, and as many rows as there is room for; the room is what the
+Every rank sends of each tensor the number of its rows, and as many rows as there is room for; the capacity is what the
 ranks needed last time, so all ranks know it. Where some rank has more, a second message carries the rest: in the first
 round that is everything. (With three blocking messages for each tensor, DDP took 1.31 ms of the host in a backward with
 four tables of 256 rows, and so it takes 0.61; one rank, so nobody had to be waited for.)
@@ -30,36 +30,36 @@ def sum_sparse(team: Team, part: torch.Tensor, label: str, watch: Watch | None =
 
     Two collectives. Blocks, because the lengths are needed on the host.
     """
-    alone = SparseRound(SparseRooms())
+    alone = SparseRound(SparseCapacity())
     alone.add(part)
     alone.send(team, label, watch)
     return alone.result(0, watch)
 
 
 @dataclass
-class SparseRooms:
+class SparseCapacity:
     """How many rows of each tensor a rank sends at once. The same on every rank, because all have seen each round."""
 
-    rooms: tuple[int, ...] = ()
+    capacities: tuple[int, ...] = ()
     #: sent, and not read yet; stays when this rank gives an iteration up, while the others learn from it
     unread: SparseRound | None = None
-    #: made for these rooms, and free
+    #: made for these capacities, and free
     kept: _Message | None = None
 
     def for_tensors(self, number: int) -> tuple[int, ...]:
-        """The rooms of a round of so many tensors."""
-        return self.rooms if len(self.rooms) == number else (0,) * number
+        """The capacities of a round of so many tensors."""
+        return self.capacities if len(self.capacities) == number else (0,) * number
 
     def learn(self, longest: Sequence[int]) -> None:
         """Some rank had so many rows. Numbers that change from round to round settle at a room for most of them."""
         before = self.for_tensors(len(longest))
-        self.rooms = tuple(_next_room(room, rows) for room, rows in zip(before, longest, strict=True))
+        self.capacities = tuple(_next_capacity(capacity, rows) for capacity, rows in zip(before, longest, strict=True))
 
 
-def _next_room(room: int, rows: int) -> int:
-    if rows <= room <= 2 * rows:
-        return room
-    return rows + rows // 8 if 0 < room < rows else rows
+def _next_capacity(capacity: int, rows: int) -> int:
+    if rows <= capacity <= 2 * rows:
+        return capacity
+    return rows + rows // 8 if 0 < capacity < rows else rows
 
 
 class SparseRound:
@@ -68,8 +68,8 @@ class SparseRound:
     ``add`` each, ``send`` once, take each ``result``. Summed in rank order, so all ranks get the same bits.
     """
 
-    def __init__(self, rooms: SparseRooms) -> None:
-        self._rooms = rooms
+    def __init__(self, capacity: SparseCapacity) -> None:
+        self._capacity = capacity
         self._parts: list[torch.Tensor] = []
         self._sums: list[torch.Tensor] = []  # once they are known
 
@@ -80,44 +80,44 @@ class SparseRound:
 
     def send(self, team: Team, label: str, watch: Watch | None = None) -> None:
         """Start the first message."""
-        unread = self._rooms.unread
-        if unread is not None:  # the others have gone on and know the rooms that follow from it
+        unread = self._capacity.unread
+        if unread is not None:  # the others have gone on and know the capacities that follow from it
             unread.result(0, watch)
         self._team, self._label = team, label
-        rooms, kept = self._rooms.for_tensors(len(self._parts)), self._rooms.kept
-        fits = kept is not None and kept.fits(rooms, self._parts, team)
-        self._first = kept if kept is not None and fits else _Message(team, rooms, self._parts)
-        self._rooms.kept, self._rooms.unread = None, self
-        self._flight = self._first.send(self._parts, (0,) * len(rooms), label)
+        capacities, kept = self._capacity.for_tensors(len(self._parts)), self._capacity.kept
+        fits = kept is not None and kept.fits(capacities, self._parts, team)
+        self._first = kept if kept is not None and fits else _Message(team, capacities, self._parts)
+        self._capacity.kept, self._capacity.unread = None, self
+        self._flight = self._first.send(self._parts, (0,) * len(capacities), label)
 
     def result(self, place: int, watch: Watch | None = None) -> torch.Tensor:
         """The coalesced sum of the tensors at ``place``. Blocks."""
         if not self._sums:
             self._flight.wait(watch)
             self._sums = self._read(watch)
-            self._rooms.unread = None
+            self._capacity.unread = None
         return self._sums[place]
 
     def _read(self, watch: Watch | None) -> list[torch.Tensor]:
         first, counts = self._first, self._first.counts()
         longest = [max(each) for each in zip(*counts, strict=True)]
-        rest = tuple(max(0, rows - room) for rows, room in zip(longest, first.rooms, strict=True))
+        rest = tuple(max(0, rows - capacity) for rows, capacity in zip(longest, first.capacities, strict=True))
         second = None
         if any(rest):
             second = _Message(self._team, rest, self._parts)
-            second.send(self._parts, first.rooms, f"{self._label}: the rest").wait(watch)
+            second.send(self._parts, first.capacities, f"{self._label}: the rest").wait(watch)
         sums = [self._sum(place, [rows[place] for rows in counts], second) for place in range(len(self._parts))]
-        self._rooms.learn(longest)
-        if self._rooms.rooms == first.rooms and first.size_bytes <= _KEPT_BYTES:
-            self._rooms.kept = first
+        self._capacity.learn(longest)
+        if self._capacity.capacities == first.capacities and first.size_bytes <= _KEPT_BYTES:
+            self._capacity.kept = first
         return sums
 
     def _sum(self, place: int, rows: Sequence[int], second: _Message | None) -> torch.Tensor:
         """The sum of the tensors at ``place``, of which each rank has sent so many ``rows``."""
-        room = self._first.rooms[place]
-        indices, values = self._first.pieces(place, [min(n, room) for n in rows])
+        capacity = self._first.capacities[place]
+        indices, values = self._first.pieces(place, [min(n, capacity) for n in rows])
         if second is not None:
-            more = second.pieces(place, [max(0, n - room) for n in rows])
+            more = second.pieces(place, [max(0, n - capacity) for n in rows])
             indices, values = _alternating(indices, more[0]), _alternating(values, more[1])
         like = self._parts[place]
         total = torch.sparse_coo_tensor(
@@ -134,37 +134,38 @@ def _alternating(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -
 class _Message:
     """Bytes with the same layout on every rank: the counts, then room for the indices and the values of each tensor."""
 
-    def __init__(self, team: Team, rooms: tuple[int, ...], parts: Sequence[torch.Tensor]) -> None:
+    def __init__(self, team: Team, capacities: tuple[int, ...], parts: Sequence[torch.Tensor]) -> None:
         self.team = team
-        self.rooms = rooms
+        self.capacities = capacities
         self._kinds = _kinds(parts)
-        self.size_bytes, places = _places(rooms, parts)
+        self.size_bytes, places = _places(capacities, parts)
         self.own = torch.zeros(self.size_bytes, dtype=torch.uint8, device=parts[0].device)
         self.whole = self.own.new_empty(team.size * self.size_bytes)
         by_rank = self.whole.view(team.size, self.size_bytes).unbind()
         self._own_views = self._views(self.own, places)
         self._views_of = [self._views(part, places) for part in by_rank]
-        self._own_counts = self.own[: _COUNT_BYTES * len(rooms)].view(torch.int64)
-        self._counts = self.whole.view(team.size, -1)[:, : _COUNT_BYTES * len(rooms)].view(torch.int64)
+        self._own_counts = self.own[: _COUNT_BYTES * len(capacities)].view(torch.int64)
+        self._counts = self.whole.view(team.size, -1)[:, : _COUNT_BYTES * len(capacities)].view(torch.int64)
 
-    def fits(self, rooms: tuple[int, ...], parts: Sequence[torch.Tensor], team: Team) -> bool:
+    def fits(self, capacities: tuple[int, ...], parts: Sequence[torch.Tensor], team: Team) -> bool:
         """Whether this message was made for the same."""
-        return self.rooms == rooms and self.team is team and self._kinds == _kinds(parts)
+        return self.capacities == capacities and self.team is team and self._kinds == _kinds(parts)
 
     def _views(self, flat: torch.Tensor, places: _Places) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Of each tensor, indices (room,) and values (room, …)."""
+        """Of each tensor, indices (capacity,) and values (capacity, …)."""
         return [
-            (flat[at].view(torch.int64), flat[values_at].view(dtype).view(room, *row))
-            for (at, values_at), room, (dtype, row) in zip(places, self.rooms, self._kinds, strict=True)
+            (flat[at].view(torch.int64), flat[values_at].view(dtype).view(capacity, *row))
+            for (at, values_at), capacity, (dtype, row) in zip(places, self.capacities, self._kinds, strict=True)
         ]
 
     def send(self, parts: Sequence[torch.Tensor], begin: Sequence[int], label: str) -> Pending:
         """Fill this rank's part with rows from ``begin`` on, as many as there is room for, and start gathering."""
         counts = [part._nnz() for part in parts]
         self._own_counts.copy_(torch.tensor(counts, dtype=torch.int64, device="cpu"))
-        for part, start, room, (indices, values) in zip(parts, begin, self.rooms, self._own_views, strict=True):
-            number = min(room, part._nnz() - start)
-            if number == room == part._nnz():
+        of_each = zip(parts, begin, self.capacities, self._own_views, strict=True)
+        for part, start, capacity, (indices, values) in of_each:
+            number = min(capacity, part._nnz() - start)
+            if number == capacity == part._nnz():
                 indices.copy_(part._indices()[0])
                 values.copy_(part._values())
             elif number > 0:
@@ -179,7 +180,7 @@ class _Message:
     def pieces(self, place: int, numbers: Sequence[int]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What each rank has sent of the tensor at ``place``: indices and values of so many rows."""
         views = [of_rank[place] for of_rank in self._views_of]
-        if min(numbers) < self.rooms[place]:
+        if min(numbers) < self.capacities[place]:
             views = [(indices[:n], values[:n]) for (indices, values), n in zip(views, numbers, strict=True)]
         return [indices for indices, _ in views], [values for _, values in views]
 
@@ -188,13 +189,13 @@ def _kinds(parts: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size]
     return [(part.dtype, part.shape[1:]) for part in parts]
 
 
-def _places(rooms: Sequence[int], parts: Sequence[torch.Tensor]) -> tuple[int, _Places]:
+def _places(capacities: Sequence[int], parts: Sequence[torch.Tensor]) -> tuple[int, _Places]:
     """The bytes of a message, and where in it the indices and the values of each tensor are."""
-    places, end = [], _aligned(_COUNT_BYTES * len(rooms))
-    for room, (dtype, row) in zip(rooms, _kinds(parts), strict=True):
-        values_at = end + _aligned(room * 8)
-        values_end = values_at + room * prod(row) * dtype.itemsize
-        places.append((slice(end, end + room * 8), slice(values_at, values_end)))
+    places, end = [], _aligned(_COUNT_BYTES * len(capacities))
+    for capacity, (dtype, row) in zip(capacities, _kinds(parts), strict=True):
+        values_at = end + _aligned(capacity * 8)
+        values_end = values_at + capacity * prod(row) * dtype.itemsize
+        places.append((slice(end, end + capacity * 8), slice(values_at, values_end)))
         end = _aligned(values_end)
     return end, places
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ _reading: dict[torch.device, Any] = {}
 _bringing: dict[torch.device, Any] = {}
 
 
+@cache
 def is_accelerated(device: torch.device) -> bool:
     """Whether work on this device is queued on streams, so that waiting for it need not block the host."""
     return device.type not in ("cpu", "meta")

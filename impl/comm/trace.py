@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 #: The list that receives labels while ``tracing()`` is open; None otherwise. Only ``tracing`` assigns it.
-_sink: list[str] | None = None
+sink: list[str] | None = None
 
 
 def note(label: str) -> None:
     """Record that the collective called ``label`` starts now."""
-    if _sink is not None:
-        _sink.append(label)
+    if sink is not None:
+        sink.append(label)
 
 
 @contextmanager
 def tracing() -> Iterator[list[str]]:
     """Collect the labels of all collectives that this process starts inside the block, in order."""
-    global _sink
-    before, _sink = _sink, []
+    global sink
+    before, sink = sink, []
     try:
-        yield _sink
+        yield sink
     finally:
-        _sink = before
+        sink = before

@@ -166,6 +166,7 @@ class Bucket:
         self.spec = spec
         self.parameters = [parameters[index] for index in spec.parameters]
         self.as_view = as_view  # whether .grad becomes a view of the flat buffer
+        self.is_last = False  # whether the plan ends with this bucket; set where the buckets are laid out
         self.missing = len(spec.slots)
         #: parameters whose gradients have accumulated, in order, where nobody counts them (see ``arrivals``)
         self.arrived: list[torch.Tensor] = []
@@ -193,9 +194,9 @@ class Bucket:
         pairs = zip(self.spec.slots, self.parameters, strict=True)
         return [kernels.dense_view(flat, slot.offset, parameter) for slot, parameter in pairs]
 
-    def reset(self) -> None:
-        """Make ready for the next backward."""
-        self.missing = len(self.parameters)
+    def reset(self, *, counted: bool) -> None:
+        """Make ready for the next backward; ``counted``: each parameter reports, else only those awaited arrive."""
+        self.missing = len(self.parameters if counted else self.awaited)
         self.arrived.clear()
         self._set_aside.clear()
 
@@ -315,7 +316,10 @@ class Bucket:
         views = self.views if result is self.flat else self.views_of(result.contiguous().view(-1))
         gradients: list[Any] = [parameter.grad for parameter in self.parameters]
         if not untouched and not any(map(is_, gradients, repeat(None))):
-            kernels.copy_divided(gradients, result, views, divisor, large=self._large)
+            if divisor == 1:
+                kernels.copy_all(gradients, views)
+            else:
+                kernels.copy_divided(gradients, result, views, divisor, large=self._large)
             return
         kernels.divide(result, divisor)
         targets, sources = [], []

@@ -1,13 +1,23 @@
-"""Keeping buffers alike: a broadcast from the source before forward, or the user's hook before or after it."""
+"""Keeping buffers alike: which take part and when; a broadcast from the source, or the user's hook."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import torch
+from torch import nn
+
+from ..comm.collectives import broadcast_coalesced
+from .iteration import Iteration
+
+
+def managed_buffers(module: nn.Module, ignored: Collection[str]) -> dict[str, torch.Tensor]:
+    """The buffers that take part in synchronisation now; modules may replace them at any time (DDP-084)."""
+    return {name: buffer for name, buffer in module.named_buffers() if name not in ignored}
+
 
 #: hook(state, {name: buffer}) -> None, or a list of futures
 BufferHook = Callable[[Any, dict[str, torch.Tensor]], "list[torch.futures.Future[Any]] | None"]
@@ -44,3 +54,107 @@ class _BufferCommHook:
         if futures is None:
             return []
         return list(futures) if isinstance(futures, (list, tuple)) else [futures]
+
+
+class BufferSync:
+    """Which buffers are synchronised, when, and how. One for each DDP object; it begins anew after unpickling."""
+
+    def __init__(
+        self, module: nn.Module, ignored: Collection[str], iteration: Iteration, *, in_forward: bool, chunk_bytes: int
+    ) -> None:
+        self._module = module
+        self._ignored = ignored
+        self._iteration = iteration
+        #: whether forwards synchronise buffers at all
+        self.in_forward = in_forward
+        #: bytes in one chunk of a broadcast
+        self.chunk_bytes = chunk_bytes
+        #: whether the next forward may synchronise them; each forward says it of the next one (DDP-081)
+        self.allowed = True
+        #: gradient-free forwards have run since training last allowed a buffer synchronisation (exceeds DDP-089)
+        self.due_after_evaluation = False
+        #: the user's; None means the broadcast from the source
+        self.hook: _BufferCommHook | None = None
+        self.look_up()
+
+    def look_up(self) -> None:
+        """Look the managed buffers up again: a module may have replaced them (DDP-084)."""
+        #: the managed buffers as of the last synchronisation, by name
+        self.named = managed_buffers(self._module, self._ignored)
+        #: the same in order
+        self.tensors = list(self.named.values())
+
+    # -- when
+
+    def will_synchronise(self) -> bool:
+        """Whether this forward synchronises buffers (DDP-081, DDP-088)."""
+        made_up_for = torch.is_grad_enabled() and self.due_after_evaluation
+        allowed = self.allowed or made_up_for
+        wanted = allowed and self.in_forward and not self._evaluates_alone()
+        return wanted and len(self.tensors) > 0
+
+    def _evaluates_alone(self) -> bool:
+        """Whether this forward is an evaluation that needs nobody, so that any rank may run it (exceeds DDP-048)."""
+        if self._iteration.training or torch.is_grad_enabled():
+            return False
+        return self._iteration.session is not None or not self._iteration.wants_reductions
+
+    def comes_before_forward(self) -> bool:
+        """Whether this forward synchronises buffers before the wrapped one."""
+        hook = self.hook
+        return (
+            hook is None or hook.buffer_comm_hook_location is _BufferCommHookLocation.PRE_FORWARD
+        ) and self.will_synchronise()
+
+    def due_before_forward(self) -> bool:
+        """Whether that changes anything: not where this rank is the source and nobody trains beside.
+
+        Joined ranks get the buffers with the final model.
+        """
+        session = self._iteration.session
+        keeps = session is not None and session.alone and self.hook is None
+        return not keeps and self.comes_before_forward()
+
+    def due_after_forward(self) -> bool:
+        """Whether this forward synchronises buffers after the wrapped one."""
+        hook = self.hook
+        return (
+            hook is not None
+            and hook.buffer_comm_hook_location is _BufferCommHookLocation.POST_FORWARD
+            and self.will_synchronise()
+        )
+
+    def evaluated(self) -> None:
+        """A forward without gradients has ended."""
+        if not self._evaluates_alone():  # else the others know nothing of it
+            self.due_after_evaluation |= self.allowed
+            self.allowed = False  # a row of evaluations synchronises buffers once
+
+    def trained(self) -> None:
+        """A forward with gradients has ended."""
+        self.due_after_evaluation = False
+        self.allowed = self._iteration.wants_reductions
+
+    def begin_anew(self) -> None:
+        """A join context has ended: ranks that joined early have missed the last forwards, and all start alike."""
+        self.allowed, self.due_after_evaluation = True, False
+
+    # -- how
+
+    def synchronise(self) -> None:
+        """Synchronise buffers now: by the user's hook, or from the source."""
+        self.look_up()
+        if self.hook is not None:
+            tally = self._iteration.team.tally
+            tally.count()  # for all that the hook starts, and again where it has returned
+            with torch.no_grad():
+                self._iteration.futures.extend(self.hook.call(self.named))
+            tally.count()
+        else:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        iteration = self._iteration
+        watch, likely = iteration.watch(), iteration.likely_source()
+        actual = None if iteration.session is None else iteration.source  # else what is likely is sure
+        broadcast_coalesced(iteration.team, self.tensors, likely, "buffers", self.chunk_bytes, watch, actual)

@@ -1,24 +1,18 @@
-"""Names of torch's DDP that other code calls: inspection, scattering, and switches without machinery of their own."""
+"""Names of torch's DDP that other code uses: attributes that a part keeps, and what the small methods do."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import nn
 
-from ..comm.coalesce import broadcast_coalesced
-from ..comm.ranks import GroupRank
-from .hooks.default_hooks import allreduce_hook
-from .optimizer_in_backward import check_fused
-from .parts import Parts, running
-
-if TYPE_CHECKING:
-    from .log import Entry
-    from .wrapper import DistributedDataParallel
+from .containers import map_tensors
+from .log import Fail
 
 _RELEVANT_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME",
@@ -40,148 +34,90 @@ def _dump_DDP_relevant_env_vars() -> None:
         sys.stdout.write(f"env:{name}={os.environ.get(name, 'N/A')}\n")
 
 
-class CompatibleNames(Parts):
-    """Small methods of torch's DDP, kept by name; a base of ``DistributedDataParallel`` alone."""
+class KeptBy:
+    """An attribute or method with torch's name that one of the object's parts keeps, under a name of its own."""
 
-    if TYPE_CHECKING:
-        _occupy_hook_slot: Callable[[object, Any, str], None]
+    def __init__(self, part: str, name: str) -> None:
+        self._part = part
+        self._name = name
+        self._found = attrgetter(name)
 
-    # -- inspection
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else self._found(vars(owner)[self._part])
 
-    def _get_ddp_logging_data(self) -> dict[str, Entry]:
-        """What this object was built with and how it runs, as one flat dictionary (DDP-144)."""
-        assert self.logger is not None, "logging data require the logger"
-        return self.logger._get_ddp_logging_data()
+    def __set__(self, owner: Any, value: Any) -> None:
+        setattr(vars(owner)[self._part], self._name, value)
 
-    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
-        """Refresh run-time entries every so many iterations after the first ten; ValueError below 1 (DDP-142)."""
-        if sample_rate < 1:
-            text = f"The sample rate is a number of iterations, at least 1, and not {sample_rate}."
-            self._log_and_throw(ValueError, text)
-        assert self.logger is not None, "the sampling rate requires the logger"
-        self.logger.sample_rate = sample_rate
 
-    def _check_reducer_finalized(self) -> None:
-        """RuntimeError if the last backward left gradients unreduced (DDP-063)."""
-        self.reducer.check_finished()
+# -- inspection
 
-    def _build_debug_param_to_name_mapping(self, parameters: list[nn.Parameter]) -> dict[int, str]:
-        """Names by the parameters' places in ``parameters``; ValueError unless all trained ones are there (DDP-147)."""
-        places = {parameter: place for place, parameter in enumerate(parameters)}
-        names: dict[int, str] = {}
-        for name, parameter in self.module.named_parameters():
-            if name in self.parameters_to_ignore or not parameter.requires_grad:
-                continue
-            if parameter not in places:
-                self._log_and_throw(
-                    ValueError,
-                    f"Param with name {name} is trained by the module, but missing from the parameters that are "
-                    "reduced. That is a bug inside DDP: please report it.",
-                )
-            names[places[parameter]] = name
-        if len(places) != len(names):
-            self._log_and_throw(
+
+def names_by_place(
+    module: nn.Module, ignored: Collection[str], parameters: Sequence[nn.Parameter], fail: Fail
+) -> dict[int, str]:
+    """Names by the parameters' places in ``parameters``; ValueError unless all trained ones are there (DDP-147)."""
+    places = {parameter: place for place, parameter in enumerate(parameters)}
+    names: dict[int, str] = {}
+    for name, parameter in module.named_parameters():
+        if name in ignored or not parameter.requires_grad:
+            continue
+        if parameter not in places:
+            fail(
                 ValueError,
-                f"Expected param to name mapping of all {len(places)} parameters that are reduced, but the module has "
-                f"names for {len(names)} of them only. That is a bug inside DDP: please report it.",
+                f"Param with name {name} is trained by the module, but missing from the parameters that are "
+                "reduced. That is a bug inside DDP: please report it.",
             )
-        return names
+        names[places[parameter]] = name
+    if len(places) != len(names):
+        fail(
+            ValueError,
+            f"Expected param to name mapping of all {len(places)} parameters that are reduced, but the module has "
+            f"names for {len(names)} of them only. That is a bug inside DDP: please report it.",
+        )
+    return names
 
-    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
-        """The parameters that are reduced, and for each whether its gradient is expected to be sparse."""
-        return list(self.reducer.parameters), [spec.sparse for spec in self.reducer.specs]
 
-    @classmethod
-    def _get_active_ddp_module(cls) -> DistributedDataParallel | None:
-        """The object whose wrapped forward is running, if any (DDP-042)."""
-        return running.ddp
+def parameters_or_former(m: nn.Module, *, recurse: bool) -> Iterator[nn.Parameter]:
+    """Parameters module by module; former parameters of a replica where it has some (DDP-170)."""
+    for each in m.modules() if recurse else [m]:
+        former = getattr(each, "_former_parameters", None)
+        yield from each.parameters(recurse=False) if former is None else former.values()
 
-    @property
-    def _distributed_rank(self) -> int:
-        """This process's rank in the group."""
-        return int(self.reducer.team.rank)
 
-    def _get_parameters(self, m: nn.Module, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Parameters module by module; former parameters of a replica where it has some (DDP-170)."""
-        for module in m.modules() if recurse else [m]:
-            former = getattr(module, "_former_parameters", None)
-            yield from module.parameters(recurse=False) if former is None else former.values()
+def data_parallel_parameters(module: nn.Module, *, named: bool) -> Iterator[Any]:
+    """Parameters (or name and parameter) that are not marked as ignored (DDP-152, DDP-153)."""
+    for name, parameter in module.named_parameters():
+        if not getattr(parameter, "_ddp_ignored", False):
+            yield (name, parameter) if named else parameter
 
-    @staticmethod
-    def _get_data_parallel_params(module: nn.Module, named_params: bool = False) -> Iterator[Any]:
-        """Parameters (or name and parameter) that are not marked as ignored (DDP-152, DDP-153)."""
-        for name, parameter in module.named_parameters():
-            if not getattr(parameter, "_ddp_ignored", False):
-                yield (name, parameter) if named_params else parameter
 
-    # -- switches
+def check_sync_batchnorm(module: nn.Module, device_type: str, fail: Fail) -> None:
+    """ValueError for SyncBatchNorm layers anywhere in a CPU module (DDP-017)."""
+    if device_type == "cpu" and any(isinstance(child, nn.SyncBatchNorm) for child in module.modules()):
+        fail(
+            ValueError,
+            "This CPU module holds SyncBatchNorm layers, which need an accelerator (GPU modules). Use BatchNorm "
+            "layers, or move the module before wrapping it.",
+        )
 
-    def _set_ddp_sink_clone(self, val: bool) -> None:
-        """Whether outputs that pass the sink are cloned, so that they may be changed in place (DDP-112, DDP-113)."""
-        self._ddp_sink_clone = val
 
-    def _remove_autograd_hooks(self) -> None:
-        """Backward stays local from now on (DDP-066)."""
-        self.reducer.remove_hooks()
+# -- moving data (DDP-045)
 
-    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
-        """Hand the reducer the global ids of sparse rows (DDP-169)."""
-        self.reducer._set_sparse_metadata(global_unique_ids)
 
-    def _passing_sync_batchnorm_handle(self, module: nn.Module) -> None:
-        """ValueError for SyncBatchNorm layers anywhere in a CPU module (DDP-017)."""
-        if self.device_type == "cpu" and any(isinstance(child, nn.SyncBatchNorm) for child in module.modules()):
-            self._log_and_throw(
-                ValueError,
-                "This CPU module holds SyncBatchNorm layers, which need an accelerator (GPU modules). Use BatchNorm "
-                "layers, or move the module before wrapping it.",
-            )
+def scatter(inputs: Any, kwargs: Any, device_ids: Any, dim: int) -> Any:
+    """Split tensors along ``dim`` over devices."""
+    from torch.nn.parallel.scatter_gather import scatter_kwargs
 
-    def _register_accum_grad_hook(self) -> None:
-        """Reduce parameter by parameter instead of by bucket (DDP-167)."""
-        self._per_parameter.install()
+    return scatter_kwargs(inputs, kwargs, device_ids, dim=dim)
 
-    def _register_fused_optim(
-        self, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
-    ) -> None:
-        """Step ``optim(parameters, *args, **kwargs)`` in every synchronised backward (DDP-133).
 
-        It takes the place of the communication hook: registering twice, or beside a hook, raises RuntimeError.
-        """
-        check_fused(optim, self._log_and_throw)
-        chosen = list(optim_params) if optim_params is not None else list(self.reducer.parameters)
-        self._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")
-        self.reducer.optimizers.append(optim(chosen, *args, **kwargs))
+def gather(outputs: Any, output_device: Any, dim: int) -> Any:
+    """Bring outputs of several devices together along ``dim``."""
+    from torch.nn.parallel.scatter_gather import gather as gathered
 
-    # -- moving data
+    return gathered(outputs, output_device, dim=dim)
 
-    def _default_broadcast_coalesced(
-        self, bufs: list[torch.Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
-    ) -> None:
-        """Overwrite buffers (the managed ones by default) with those of a group rank, in chunks of so many bytes."""
-        tensors = self.modules_buffers if bufs is None else bufs
-        size = bucket_size or self.broadcast_bucket_size
-        broadcast_coalesced(self.reducer.team, tensors, GroupRank(authoritative_rank), "buffers", size)
 
-    def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
-        """Split tensors along ``dim`` over devices (DDP-045)."""
-        from torch.nn.parallel.scatter_gather import scatter_kwargs
-
-        return scatter_kwargs(inputs, kwargs, device_ids, dim=self.dim)
-
-    def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> Any:
-        """Arguments on the given device, one tuple each for positional and keyword ones (DDP-045)."""
-        device = torch.device(self.device_type, device_id)
-        return (self._moved(inputs, device),), (self._moved(kwargs, device),)
-
-    def gather(self, outputs: Any, output_device: Any) -> Any:
-        """Bring outputs of several devices together along ``dim`` (DDP-045)."""
-        from torch.nn.parallel.scatter_gather import gather
-
-        return gather(outputs, output_device, dim=self.dim)
-
-    @staticmethod
-    def _moved(value: Any, device: torch.device) -> Any:
-        from .containers import map_tensors
-
-        return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)
+def moved(value: Any, device: torch.device) -> Any:
+    """A structure with all its tensors on one device."""
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)

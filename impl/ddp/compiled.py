@@ -5,34 +5,43 @@ Imported when a compiled forward is traced for the first time, because the compi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from . import kernels
+from .config import DDPConfig
 
-if TYPE_CHECKING:
-    from .wrapper import DistributedDataParallel
+
+class Wrapper(Protocol):
+    """The parts of a forward, by torch's names."""
+
+    config: DDPConfig
+
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any: ...
+    def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any: ...
+    def _forward_failed(self, error: BaseException) -> None: ...
+    def _post_forward(self, output: Any) -> Any: ...
 
 
 @torch.compiler.disable(recursive=False)
-def forward(ddp: DistributedDataParallel, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def forward(ddp: Wrapper, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As ``ddp.forward`` does it; only what the wrapped module does is left to the compiler."""
     inputs, kwargs = _before(ddp, inputs, kwargs)
     try:
-        with kernels.compiled_by_bucket(ddp.bucket_bytes_cap):
+        with kernels.compiled_by_bucket(ddp.config.caps.steady_bytes):
             output = ddp._run_ddp_forward(*inputs, **kwargs)
     except BaseException as error:
-        ddp._note_failed_forward(error)
+        ddp._forward_failed(error)
         raise
     return _after(ddp, output)
 
 
 @torch.compiler.disable
-def _before(ddp: DistributedDataParallel, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _before(ddp: Wrapper, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return ddp._pre_forward(*inputs, **kwargs)
 
 
 @torch.compiler.disable
-def _after(ddp: DistributedDataParallel, output: Any) -> Any:
+def _after(ddp: Wrapper, output: Any) -> Any:
     return ddp._post_forward(output)

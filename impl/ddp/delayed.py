@@ -10,7 +10,7 @@ from torch import nn
 
 from ..comm import collectives
 from ..comm.averaging import divides_first, gradient_dtype
-from ..comm.coalesce import broadcast_coalesced
+from ..comm.collectives import broadcast_coalesced
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
 from . import kernels
@@ -100,12 +100,19 @@ class DelayedReduction:
                 parameter.grad = view
 
     def _triggered(self, _parameter: torch.Tensor) -> None:
-        if self._due:
+        if self.due():
             self._due = False
-            kernels.call_at_end_of_backward(self._reduce)
+            kernels.call_at_end_of_backward(self._backward_ended)
 
-    def _reduce(self) -> None:
-        self._iteration.announce(Stage.DELAYED)
+    def _backward_ended(self) -> None:
+        self._iteration.go_through(Stage.DELAYED)
+
+    def due(self) -> bool:
+        """Whether a backward in which the trigger's gradient comes is to be followed by a reduction."""
+        return self._due
+
+    def reduce(self) -> None:
+        """Average the delayed gradients."""
         with torch.no_grad():
             self._gather_strays()
             divisor = self._iteration.divisor()

@@ -1,9 +1,13 @@
-"""What an iteration knows of the ranks that take part in it, and what it says to those that have joined."""
+"""What an iteration knows of the ranks that take part in it, and how it goes through its stages with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import IntEnum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any
+
+import torch
 
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
@@ -12,7 +16,7 @@ from ..join.session import Session
 
 
 class Stage(IntEnum):
-    """The acts of a DDP model inside a join; the value is the act's number."""
+    """The groups of collectives of a DDP model, in the table of ``stages``. The value is the act's number in a join."""
 
     REPLAN = 0
     BUFFERS = 1
@@ -21,6 +25,25 @@ class Stage(IntEnum):
     BUCKET = 4
     FINISH = 5
     DELAYED = 6
+    PARAMETER = 7  # comes last: it is no act, because nobody can shadow it
+
+
+class Moment(Enum):
+    """When it is asked whether a stage is due."""
+
+    BEFORE_FORWARD = "before the wrapped forward"
+    AFTER_FORWARD = "after the wrapped forward"
+    IN_BACKWARD = "when autograd says that gradients are ready, or that a backward is over"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A stage: when it is due, and what a live and a joined rank do in it, the same collectives each."""
+
+    moment: Moment
+    due: Callable[[], bool]
+    live: Callable[..., None]
+    shadow: Callable[[], object] | None
 
 
 class Iteration:
@@ -28,6 +51,8 @@ class Iteration:
 
     #: the ranks that gradients are averaged over
     team: Team
+    #: the stages in their order; made by ``stages.order_of`` once all that takes part in them is there
+    order: Mapping[Stage, Row]
     #: the join block that the model is in, if any; the context sets it through the model
     session: Session | None = None
     #: whether an average divides by the team's size even after ranks have run out; set by the latest join hook
@@ -35,17 +60,20 @@ class Iteration:
     divides_by_initial_world_size = True
     #: whether only buckets are sent in a backward. Else other stages come between the roll call and the reduction
     buckets_only = True
+    #: whether the user wants backwards to be synchronised now; not so under ``no_sync``
+    wants_reductions = True
+    #: whether the model is in training mode; each forward says it
+    training = True
+    #: how the last forward in this join block failed, if one did; for people
+    failed_forward: str | None = None
 
     def __init__(self, joinable: Joinable) -> None:
         """``joinable`` is the model as its join contexts list it."""
         self.joinable = joinable
+        #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
+        self.futures: list[torch.futures.Future[Any]] = []
 
     # -- the ranks
-
-    @property
-    def wants_reductions(self) -> bool:
-        """Whether the user wants backwards to be synchronised now; not so under ``no_sync``."""
-        return bool(getattr(self.joinable, "require_backward_grad_sync", True))
 
     @property
     def reduces_alone(self) -> bool:
@@ -76,45 +104,47 @@ class Iteration:
         """What looks out for failed peers while a wait lasts; None outside a join."""
         return None if self.session is None else self.session.watch
 
-    # -- what joined ranks are told
+    # -- its stages
 
-    def begin(self, due: Sequence[Stage], *, likely: bool) -> None:
-        """At a forward: call the roll, with the stage that is due at once or else the reduction that will follow.
+    def before_forward(self, *, needed: bool, likely: bool) -> None:
+        """Go through the stages that this forward begins with; inside a join, call the roll with the first of them.
 
-        ``likely``: that reduction is one that every rank may shadow, should it not come.
+        ``needed``: the roll is to be called even if none is due. ``likely``: a backward's reduction will follow that
+        every rank may shadow, should it not come.
         """
-        if self.session is None:
-            return
-        if due:
-            self.session.begin(self.joinable, due[0])
-        else:
-            early = likely and self.buckets_only and not self.session.several_followers
-            self.session.begin(self.joinable, likely=Stage.BUCKETS if early else None)
+        due = self.due(Moment.BEFORE_FORWARD)
+        if self.session is not None and (due or needed):
+            early = likely and not due and self.buckets_only and not self.session.several_followers
+            self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)
+        for place, stage in enumerate(due):
+            self.go_through(stage, silent=place == 0)
 
-    def announce(self, stage: Stage) -> None:
-        """Before a stage's first collective."""
-        if self.session is not None:
-            self.session.announce(self.joinable, stage)
+    def due(self, moment: Moment) -> list[Stage]:
+        """The stages that are due at a moment; the same on all live ranks."""
+        return [stage for stage, row in self.order.items() if row.moment is moment and row.due()]
 
-    def announce_bucket(self, bucket: int) -> None:
-        """Before a bucket's collective: the first announces them all, unless another model's may come in between."""
-        session = self.session
-        if session is None:
-            return
+    def go_through(self, stage: Stage, *what: Any, silent: bool = False) -> None:
+        """Announce a stage to joined ranks and do the live side; ``silent``: they know of it, or take no part."""
+        if self.session is not None and not silent:
+            self._announce(self.session, stage)
+        self.order[stage].live(*what)
+
+    def shadow(self, stage: Stage) -> None:
+        """Do a joined rank's side of a stage that live ranks have announced."""
+        shadow = self.order[stage].shadow
+        assert shadow is not None, f"{stage.name} cannot be shadowed"
+        shadow()
+
+    def _announce(self, session: Session, stage: Stage) -> None:
+        """Before a stage's first collective. Of a reduction's single steps joined ranks are told only where another
+        model's may come in between; otherwise all its buckets are announced at once, and at the end it is made sure
+        that the ranks agree."""
         if session.several_followers:
-            session.announce(self.joinable, Stage.BUCKET)
-        elif bucket == 0:
-            session.announce(self.joinable, Stage.BUCKETS)
-
-    def announce_finish(self) -> None:
-        """Before the results of the buckets are waited for."""
-        session = self.session
-        if session is None:
-            return
-        if session.several_followers:
-            session.announce(self.joinable, Stage.FINISH)
-        else:
+            session.announce(self.joinable, Stage.BUCKET if stage is Stage.BUCKETS else stage)
+        elif stage is Stage.FINISH:
             session.confirm()
+        elif stage is not Stage.BUCKET:
+            session.announce(self.joinable, stage)
 
     def announce_early(self) -> None:
         """A backward begins: let joined ranks start its reduction while this one still computes, without waiting.

@@ -2,14 +2,111 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from ..join.hooks import BrokenOff, FollowingHook
-from . import stages
-from .iteration import Stage
+import torch
+import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from .wrapper import DistributedDataParallel
+from ..comm import collectives
+from ..comm.collectives import broadcast_coalesced
+from ..comm.ranks import GroupRank
+from ..join.hooks import BrokenOff, FollowingHook, Joinable
+from .buffers import BufferSync
+from .iteration import Iteration, Stage
+from .log import DDPLogger
+from .per_parameter import PerParameterReduction
+from .reducer import Phase, Reducer
+
+
+class UnevenInputs:
+    """What a DDP object is inside a join context. One for each object."""
+
+    def __init__(
+        self,
+        iteration: Iteration,
+        reducer: Reducer,
+        buffers: BufferSync,
+        parameters: Sequence[torch.Tensor],
+        per_parameter: PerParameterReduction,
+        device: torch.device,
+    ) -> None:
+        """``parameters``: all that are made equal at the end of a context, frozen and delayed ones included."""
+        self.iteration = iteration
+        self._device = device
+        self._reducer = reducer
+        self._buffers = buffers
+        self._parameters = parameters
+        self._per_parameter = per_parameter
+        #: whose model all ranks took over at the end of the last context; group rank
+        self.authoritative_rank: int | None = None
+
+    def enter(self) -> None:
+        """A join block begins: what failed before it was over by then.
+
+        RuntimeError where gradients are averaged parameter by parameter, which nobody can shadow.
+        """
+        self._per_parameter.refuse_uneven_inputs(entered=True)
+        self.iteration.failed_forward = None
+        self._reducer.give_up_what_raised()
+
+    @property
+    def unbroken(self) -> bool:
+        """Whether nothing of this model's last iteration can have been ended by an exception."""
+        return self.iteration.failed_forward is None and self._reducer.phase is Phase.IDLE
+
+    def broken_off(self) -> BrokenOff | None:
+        """What an exception has ended of this model's last synchronised iteration, inside the present join block."""
+        failed, reducer = self.iteration.failed_forward, self._reducer
+        if failed is not None:
+            return BrokenOff(failed, shadowed=False)
+        if reducer.raised:
+            return BrokenOff("backward ended with an exception", shadowed=reducer.reducing_with_others)
+        return None
+
+    def note_failed_forward(self, error: BaseException) -> None:
+        """The wrapped forward has raised: inside a join its peers may go on to the reduction that follows."""
+        iteration = self.iteration
+        if iteration.session is not None and torch.is_grad_enabled() and iteration.wants_reductions:
+            iteration.failed_forward = f"forward ended with {type(error).__name__}: {error}"
+
+    def sync_final_model(self, is_last_joiner: bool) -> None:
+        """All ranks take over parameters and buffers of the highest rank among the last joiners (DDPJ-016, 017)."""
+        team, session, buffers = self.iteration.team, self.iteration.session, self._buffers
+        if session is not None:  # its last message has told already who came last
+            source = session.source
+        else:
+            source = GroupRank(self.find_common_rank(int(team.rank), is_last_joiner))
+        self.authoritative_rank = int(source)
+        buffers.look_up()
+        state: list[torch.Tensor] = [parameter.detach() for parameter in self._parameters]
+        if buffers.in_forward:
+            state += buffers.tensors
+        broadcast_coalesced(team, state, source, "final model", buffers.chunk_bytes, self.iteration.watch())
+        buffers.begin_anew()
+
+    def find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
+        """The highest ``input_rank`` among ranks for which ``rank_cond`` holds; ValueError if for none (DDPJ-021)."""
+        candidate = torch.tensor([input_rank if rank_cond else -1], dtype=torch.int64, device=self._device)
+        highest = collectives.all_reduce(self.iteration.team, candidate, "common rank", dist.ReduceOp.MAX)
+        found = int(highest.wait(self.iteration.watch()).item())
+        if found == -1:
+            self._reducer.log.fail(
+                ValueError,
+                "No rank of the group is a candidate, so no model can be taken over. This is a bug of ours: please "
+                "report it.",
+            )
+        return found
+
+    def any_reduction_wanted(self, is_joined_rank: bool) -> bool | None:
+        """Tell, or on a joined rank learn, whether any rank synchronises its next backward (DDPJ-029).
+
+        Our own joined ranks learn it from the announcements of ``Session``; this is torch's way. Live ranks do not wait
+        and get None; joined ranks get the answer.
+        """
+        wanted = not is_joined_rank and self.iteration.wants_reductions
+        flag = torch.tensor([wanted], dtype=torch.float32, device=self._device)
+        pending = collectives.all_reduce(self.iteration.team, flag, "any backward to synchronise")
+        return bool(pending.wait(self.iteration.watch()).item()) if is_joined_rank else None
 
 
 class _DDPJoinHook(FollowingHook):
@@ -19,33 +116,34 @@ class _DDPJoinHook(FollowingHook):
     (DDPJ-012) and the uneven-inputs entry of its log (DDPJ-006).
     """
 
-    acts = tuple(stage.name for stage in Stage)
+    acts = tuple(stage.name for stage in Stage if stage is not Stage.PARAMETER)
     leads = True
 
-    def __init__(self, ddp: DistributedDataParallel, divide_by_initial_world_size: bool) -> None:
-        from .wrapper import DistributedDataParallel
-
-        assert isinstance(ddp, DistributedDataParallel), (
+    def __init__(self, ddp: Joinable, divide_by_initial_world_size: bool) -> None:
+        """``ddp`` is known by what it has: the part that is made for this."""
+        uneven = getattr(ddp, "__dict__", {}).get("_uneven")
+        assert isinstance(uneven, UnevenInputs), (
             f"DDP join hook requires a DistributedDataParallel, not {type(ddp).__name__}"
         )
-        assert ddp.logger is not None, "DDP join hook requires a model with a logger; this one has lost it"
-        ddp.logger._set_uneven_input_join()
-        self.ddp = ddp
-        ddp._divide_by_initial_world_size = divide_by_initial_world_size
+        logger: DDPLogger | None = getattr(ddp, "logger", None)
+        assert logger is not None, "DDP join hook requires a model with a logger; this one has lost it"
+        logger._set_uneven_input_join()
+        self.uneven = uneven
+        uneven.iteration.divides_by_initial_world_size = divide_by_initial_world_size
         super().__init__()
 
     def follow(self, act: int) -> None:
         """Joined rank: go through the announced stage with nothing to contribute."""
-        stages.shadow(self.ddp, Stage(act))
+        self.uneven.iteration.shadow(Stage(act))
 
     def entered(self) -> None:
         """RuntimeError where gradients are averaged parameter by parameter, which nobody can shadow."""
-        self.ddp._enter_uneven_inputs()
+        self.uneven.enter()
 
     def broken_off(self) -> BrokenOff | None:
         """What of this model's last iteration here an exception has ended."""
-        return self.ddp._broken_iteration()
+        return self.uneven.broken_off()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All ranks take over the model of the highest rank among the last joiners (DDPJ-016 … DDPJ-020)."""
-        self.ddp._sync_final_model(is_last_joiner)
+        self.uneven.sync_final_model(is_last_joiner)

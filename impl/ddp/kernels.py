@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.distributed import rpc
 
-from .graph import parameters_behind
 from .plan import DEFAULT_FIRST_BUCKET_BYTES
 
 #: what collectives and hooks hand out; ``torch.futures.Future`` is only its best-known subclass
 AnyFuture = torch._C.Future
 
 
-def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copy each source into its target with as few launches as the device allows (one for the whole list)."""
-    torch._foreach_copy_(targets, sources)
-
+#: ``copy_all(targets, sources)`` copies each source into its target with as few launches as the device allows (one for
+#: the whole list)
+copy_all: Callable[[list[torch.Tensor], list[torch.Tensor]], object] = torch._foreach_copy_
 
 #: from this many elements on (the mean of a bucket), one fused scale-and-copy for each tensor beats a copy of the whole
 #: list and one pass over the flat buffer
@@ -59,17 +56,10 @@ def divide(flat: torch.Tensor, divisor: int) -> None:
 #: a range in profiles, like ``torch.profiler.record_function`` at a sixteenth of its cost (0.5 against 7.8 µs)
 profiled = torch._C._profiler._RecordFunctionFast
 
-_AS_IT_IS = nullcontext()
 
-
-def unrecorded() -> AbstractContextManager[None]:
-    """``torch.no_grad()`` where gradients are recorded: not in most backwards, where it would cost 3 µs each time."""
-    return torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS
-
-
-def call_at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Have the autograd engine call ``callback`` when the backward pass now running (innermost, if nested) ends."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)
+#: ``call_at_end_of_backward(callback)`` has the autograd engine call it when the backward pass now running (the
+#: innermost, if nested) ends
+call_at_end_of_backward: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 
 
 def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], None]) -> None:
@@ -115,18 +105,20 @@ class _Split:
 
 
 def compiled_by_bucket(cap_bytes: int) -> AbstractContextManager[None]:
-    """Inside the block, what the compiler compiles it splits into pieces of about a bucket; nothing without it."""
-    return _Split(cap_bytes) if "torch._dynamo" in sys.modules else _AS_IT_IS
+    """Inside the block, what the compiler compiles it splits into pieces of about a bucket."""
+    return _Split(cap_bytes)
 
 
-def backward_id() -> int:
-    """A number for the backward pass now running on this thread (nested ones have their own); -1 outside any."""
-    return torch._C._current_graph_task_id()
+#: a number for the backward pass now running on this thread (nested ones have their own); -1 outside any
+backward_id: Callable[[], int] = torch._C._current_graph_task_id
+
+#: whether this process takes part in RPC, without which there is no distributed autograd
+uses_rpc: Callable[[], bool] = rpc.api._is_current_rpc_agent_set if rpc.is_available() else bool
 
 
 def distributed_context() -> int | None:
     """The number of the distributed-autograd context that is open on this thread; None without RPC or outside one."""
-    if not rpc.is_available() or not rpc.api._is_current_rpc_agent_set():
+    if not uses_rpc():
         return None
     try:
         return int(torch._C._distributed_autograd._current_context()._context_id())
@@ -145,26 +137,9 @@ def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
         parameter.requires_grad_(False)
 
 
-def accumulates_now(
-    parameters: Sequence[torch.Tensor], known: Mapping[torch.Tensor, torch.autograd.graph.Node]
-) -> bool:
-    """Whether the backward pass now running (in one of whose hooks we are) may add to some ``.grad``.
-
-    False for ``torch.autograd.grad`` (DDP-065), for ``backward(inputs=...)`` that names none of the parameters, and
-    where all parameters are frozen for the moment. ``known`` are the accumulating nodes of some of the parameters, for
-    whoever has them: finding one costs more than all the rest (12 of 16 µs).
-    """
-    nodes = (node for each, node in known.items() if each.requires_grad)
-    further = (accumulator(each) for each in parameters if each.requires_grad and each not in known)
-    try:
-        if any(map(torch._C._will_engine_execute_node, chain(nodes, further))):  # type: ignore[attr-defined]
-            return True  # as a rule told by the first one
-    except RuntimeError:  # the functional interface was asked for this very gradient
-        return False
-    # Either they are passed by, or they are not in this graph: a reentrant checkpoint reaches them in its own.
-    places = {each: 0 for each in parameters if each.requires_grad}
-    node = running_node()
-    return node is not None and bool(places) and not parameters_behind([node], places)
+#: whether the backward pass now running (in one of whose hooks we are) will evaluate this node; RuntimeError where the
+#: functional interface was asked for its very gradient
+will_evaluate: Callable[[torch.autograd.graph.Node], bool] = torch._C._will_engine_execute_node  # type: ignore[attr-defined]
 
 
 def dense_view(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:

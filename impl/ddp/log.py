@@ -139,24 +139,24 @@ class DDPLogger:
         indices = ", ".join(" ".join(map(str, bucket.parameters)) for bucket in plan.buckets)
         self.note(has_rebuilt_buckets=1, rebuilt_bucket_sizes=text, rebuilt_per_bucket_param_indices=indices)
 
-    def step_done(
-        self, order: Callable[[], Sequence[int]], buckets: int, unused_bytes: Callable[[], int], graph_is_static: bool
-    ) -> None:
-        """A synchronised backward has delivered; refresh the run-time entries if this iteration is sampled."""
+    def samples_step(self) -> bool:
+        """A synchronised backward has delivered; whether this iteration is sampled, so that ``note_step`` is due."""
         iteration = self._iterations
         self._iterations += 1
-        if iteration > _EARLY_ITERATIONS and iteration % self.sample_rate != 0:
-            return
+        return not (iteration > _EARLY_ITERATIONS and iteration % self.sample_rate != 0)
+
+    def note_step(self, order: Sequence[int], buckets: int, unused_bytes: int, graph_is_static: bool) -> None:
+        """Refresh the run-time entries."""
         self._sampled += 1
         timed = self.times.entries()
         for name in _AVERAGED:
             before = int(self._data.get(f"avg_{name}", 0))
             self._data[f"avg_{name}"] = before + (int(timed[name]) - before) // self._sampled
         self.note(
-            iteration=iteration,
+            iteration=self._iterations - 1,
             num_buckets_reduced=buckets,
-            unused_parameter_size=unused_bytes(),
+            unused_parameter_size=unused_bytes,
             can_set_static_graph=int(graph_is_static),
-            prev_iteration_grad_ready_order_indices=", ".join(map(str, order())),
+            prev_iteration_grad_ready_order_indices=", ".join(map(str, order)),
             **timed,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from . import kernels, params
+from .buffers import managed_buffers
 from .containers import map_tensors
 from .plan import ParameterSpec
 
@@ -39,7 +40,7 @@ class MixedPrecisionRun:
     any device (exceeds DDP-141). Keeps DDP-135 … DDP-139, DDP-172.
     """
 
-    def __init__(self, module: nn.Module, ignored: set[str], config: _MixedPrecision) -> None:
+    def __init__(self, module: nn.Module, ignored: Collection[str], config: _MixedPrecision) -> None:
         """``ignored``: names of parameters and buffers that stay as they are."""
         _log.warning("This model runs in mixed precision: %s", config)
         self.config = config
@@ -51,7 +52,7 @@ class MixedPrecisionRun:
         self._kept: dict[nn.Parameter, torch.Tensor] = {}
         #: whether everything is restored when the backward that is running is over
         self._armed = False
-        self._cast_buffers(params.managed_buffers(module, ignored))
+        self._cast_buffers(managed_buffers(module, ignored))
         me = weakref.WeakMethod(self._gradient_came)
         for parameter in self._parameters:
             if parameter.requires_grad:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,7 +56,7 @@ class Managed:
     sparse: bool
 
 
-def managed_parameters(module: nn.Module, ignored: set[str]) -> list[Managed]:
+def managed_parameters(module: nn.Module, ignored: Collection[str]) -> list[Managed]:
     """All parameters that are not ignored, each once, in registration order; frozen ones included."""
     embeddings = [child for child in module.modules() if isinstance(child, (nn.Embedding, nn.EmbeddingBag))]
     sparse_owners = {id(child.weight) for child in embeddings if child.sparse}
@@ -95,11 +95,6 @@ def check_gradient_dtypes(specs: Sequence[ParameterSpec], parameters: Sequence[n
                 "was set after the model was wrapped, or to None, which allows any. Set it to the dtype in which "
                 "gradients are to be kept and averaged before wrapping the model.",
             )
-
-
-def managed_buffers(module: nn.Module, ignored: set[str]) -> dict[str, torch.Tensor]:
-    """The buffers that take part in synchronisation now; modules may replace them at any time (DDP-084)."""
-    return {name: buffer for name, buffer in module.named_buffers() if name not in ignored}
 
 
 # -- are all ranks alike?

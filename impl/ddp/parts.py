@@ -1,92 +1,68 @@
-"""What a DDP object is made of: every attribute of its own, with the sentence that says when it is valid."""
+"""How a DDP object begins: the ranks are made alike, and the parts that reduce are built as its config asks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
-import torch.distributed as dist
 from torch import nn
 
-if TYPE_CHECKING:
-    from .buffers import _BufferCommHook
-    from .delayed import DelayedReduction
-    from .iteration import Iteration
-    from .log import DDPLogger
-    from .mixed_precision import MixedPrecisionRun, _MixedPrecision
-    from .per_parameter import PerParameterReduction
-    from .plan import BucketCaps
-    from .reducer import Reducer
-    from .wrapper import DistributedDataParallel
+from ..comm.collectives import broadcast_coalesced
+from ..comm.ranks import GroupRank, Team
+from . import params
+from .buffers import managed_buffers
+from .config import DDPConfig
+from .iteration import Iteration
+from .log import DDPLogger, Fail
+from .mixed_precision import MixedPrecisionRun
+from .reducer import Reducer
+from .reduction import Transport
 
 
-class Running:
-    """The object whose wrapped forward is running in this process; None outside every forward.
+def synchronise_start(
+    team: Team, module: nn.Module, config: DDPConfig, managed: Sequence[params.Managed], chunk_bytes: int, fail: Fail
+) -> DDPConfig:
+    """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
+    buffers = managed_buffers(module, config.ignored) if config.sync_buffers_at_start else {}
+    settings: dict[str, object] = {
+        "find_unused_parameters": config.find_unused_parameters,
+        "buffers synchronised in forward": config.sync_buffers,
+    }
+    caps = params.verify_alike(team, settings, managed, buffers, config.caps, config.placement.device, fail)
+    state = [item.parameter for item in managed] + list(buffers.values())
+    broadcast_coalesced(team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", chunk_bytes)
+    return replace(config, caps=caps)
 
-    Not an attribute of the class DistributedDataParallel: setting one makes Python forget what it knows of the class.
-    """
 
-    def __init__(self) -> None:
-        self.ddp: DistributedDataParallel | None = None
-
-
-running = Running()
+def lowered(module: nn.Module, config: DDPConfig) -> MixedPrecisionRun | None:
+    """What runs the module in lower precision, if that is asked for."""
+    if config.mixed_precision is None:
+        return None
+    return MixedPrecisionRun(module, config.ignored, config.mixed_precision)
 
 
-class Parts:
-    """Declarations shared by the files that make up ``DistributedDataParallel``."""
-
-    # -- fixed by the constructor
-    module: nn.Module
-    process_group: dist.ProcessGroup  # changes only in ``_update_process_group``
-    device_mesh: Any
-    device: torch.device  # of the managed parameters
-    device_type: str
-    device_ids: list[int] | None
-    output_device: int | None
-    is_multi_device_module: bool
-    dim: int
-    find_unused_parameters: bool
-    gradient_as_bucket_view: bool
-    skip_all_reduce_unused_params: bool
-    batched_grad_copy: bool
-    mixed_precision: _MixedPrecision | None
-    forward_sync_buffers: bool  # whether forwards synchronise buffers at all
-    broadcast_buffers: bool  # its older name
-    broadcast_bucket_size: int  # bytes in one chunk of a broadcast
-    bucket_bytes_cap: int
-    bucket_bytes_cap_list: list[int]  # empty unless the user gave one
-    use_side_stream_for_tensor_copies: bool
-    parameters_to_ignore: set[str]  # as ``named_parameters`` spells them
-    _module_parameters: list[nn.Parameter]  # the managed ones, frozen ones included
-    _caps: BucketCaps
-
-    # -- built by the constructor, and anew after unpickling
-    reducer: Reducer
-    logger: DDPLogger | None  # None until the reducer is built
-    _delayed: DelayedReduction | None
-    _mixed_precision_run: MixedPrecisionRun | None
-    _per_parameter: PerParameterReduction
-
-    # -- switches of the user
-    static_graph: bool  # turns True once, in ``_set_static_graph``
-    require_backward_grad_sync: bool  # whether the next backward is synchronised; ``no_sync`` changes it
-    _ddp_sink_clone: bool
-    _buffer_hook: _BufferCommHook | None  # None means the broadcast from the source
-    _comm_hooks: list[tuple[Any, Any]]  # (hook, state); at most one
-    _iteration: Iteration
-
-    # -- state that forwards and backwards change
-    _failed_forward: str | None  # how the last forward in this join block failed, if one did; for people
-    require_forward_param_sync: bool  # each forward says whether the next one synchronises buffers (DDP-081)
-    modules_buffers: list[torch.Tensor]  # the managed buffers as of the last synchronisation
-    named_module_buffers: dict[str, torch.Tensor]
-    _has_rebuilt_buckets: bool
-    _lazy_init_ran: bool
-    _authoritative_rank: int | None  # whose model all ranks took over at the end of the last join; group rank
-
-    def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:
-        """Record an error in the logging data, then raise it (DDP-019)."""
-        if self.logger is not None:
-            self.logger.set_error_and_log(f"{err_type!s}: {err_msg}")
-        raise err_type(err_msg)
+def reducer_of(
+    module: nn.Module, config: DDPConfig, iteration: Iteration, lowered: MixedPrecisionRun | None
+) -> Reducer:
+    """The reducer of the parameters that are trained, with a logger."""
+    managed = params.managed_parameters(module, config.ignored)
+    trained = [item for item in managed if item.parameter.requires_grad]
+    specs = params.specs_of(trained)
+    if lowered is not None:
+        specs = lowered.reduced_specs(specs)
+    log = DDPLogger(config.log_entries(module, iteration.team.group, specs))
+    reducer = Reducer(
+        module,
+        [item.parameter for item in trained],
+        specs,
+        Transport(iteration),
+        config.caps,
+        log,
+        find_unused=config.find_unused_parameters,
+        static_graph=False,
+        as_view=config.as_view,
+        skip_unused=config.skip_all_reduce_unused_params,
+        recast=lowered is not None,
+    )
+    log.note_plan(reducer.plan, specs, rebuilt=False)
+    return reducer

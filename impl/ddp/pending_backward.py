@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from . import kernels
+from .containers import map_tensors
 
 
 class PendingBackward:
@@ -27,7 +28,7 @@ class PendingBackward:
         self.spent = False
         self.announced = False
         self.unused: set[int] | None = None
-        self.context = kernels.distributed_context()
+        self.context = kernels.distributed_context() if kernels.uses_rpc() else None
 
 
 #: what is called when the backward of a forward begins
@@ -45,7 +46,7 @@ class Forwards:
         #: the latest backward in which something arrived that none of our outputs had told of
         self.unannounced_backward: int | None = None
         #: (backward, parameter) of arrivals that came before their backward announced itself
-        self._early: list[tuple[int, int]] = []
+        self.early: list[tuple[int, int]] = []
         #: the latest backward that went past all our forwards, and how many did since the last forward
         self._past: int | None = None
         self._times_past = 0
@@ -58,7 +59,7 @@ class Forwards:
             former.unused = pending.unused
         self.latest = pending
         self._times_past = 0
-        self._early.clear()
+        self.early.clear()
 
     def unannounced(self, backward: int, index: int) -> PendingBackward | None:
         """The forward whose backward begins with this arrival, because nothing else could tell; else None.
@@ -70,7 +71,7 @@ class Forwards:
             return None
         if not pending.announced:
             return pending
-        self._early.append((backward, index))
+        self.early.append((backward, index))
         return None
 
     def waits_for_another(self, backward: int) -> bool:
@@ -96,7 +97,7 @@ class Forwards:
 
     def came_early(self, backward: int) -> list[int]:
         """The parameters that arrived in this backward before it announced itself; told once."""
-        early, self._early = self._early, []
+        early, self.early = self.early, []
         return [index for when, index in early if when == backward]
 
 
@@ -147,3 +148,14 @@ class OutputSink(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """The outputs, tied together (and cloned, so that they may be changed in place: DDP-112)."""
         return OutputSink.apply(begin, pending, clone, *outputs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def tied(
+    output: Any, found: Sequence[torch.Tensor], pending: PendingBackward, begin: Begin, clone: bool
+) -> Any:
+    """The output of a forward with those of its tensors tied together that have a graph."""
+    tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
+    if not tensors:
+        return output
+    instead = dict(zip(tensors, OutputSink.tie(begin, pending, clone, list(tensors)), strict=True))
+    return map_tensors(lambda tensor: instead.get(tensor, tensor), output)

@@ -3,62 +3,67 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from ..comm import collectives
 from ..comm.averaging import divides_first
 from . import kernels
-
-if TYPE_CHECKING:
-    from .wrapper import DistributedDataParallel
+from .iteration import Stage
+from .log import Fail
+from .reduction import Transport
 
 
 class PerParameterReduction:
     """One blocking average for each parameter. Nothing happens under ``no_sync``.
 
-    Registered communication hooks are called with ``(gradient, parameter)`` instead of a bucket.
+    The registered communication hook is called with ``(gradient, parameter)`` instead of a bucket.
     """
 
-    def __init__(self, ddp: DistributedDataParallel) -> None:
-        self._ddp = weakref.ref(ddp)
+    def __init__(self, transport: Transport, fail: Fail) -> None:
+        self._transport = transport
+        self._iteration = transport.iteration
+        self._fail = fail
         self._handles: list[Any] = []
 
-    def install(self) -> None:
-        """Take over from the bucket reducer."""
-        ddp = self._ddp()
-        assert ddp is not None, "the model is gone"
-        if ddp._join_session is not None:
+    def install(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Average these parameters' gradients from now on, in the place of buckets."""
+        if self._iteration.session is not None:
             self.refuse_uneven_inputs()
-        ddp.reducer.remove_hooks()
-        for parameter in ddp.reducer.parameters:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(kernels.weak_call(weakref.WeakMethod(self.reduce))))
+        arrived = kernels.weak_call(weakref.WeakMethod(self._arrived))
+        for parameter in parameters:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(arrived))
 
     def refuse_uneven_inputs(self, *, entered: bool = False) -> None:
         """RuntimeError inside a join block; where one is entered, only if gradients are averaged this way."""
-        ddp = self._ddp()
-        if ddp is None or (entered and not self._handles):
+        if entered and not self._handles:
             return
-        ddp._log_and_throw(
+        self._fail(
             RuntimeError,
             "This DDP averages its gradients parameter by parameter (_register_accum_grad_hook), which a rank that has "
             "run out of inputs cannot follow: it would wait for buckets that never come. Train on uneven inputs "
             "without it, or give every rank equally many inputs and leave the join context out (enable=False).",
         )
 
-    def reduce(self, parameter: torch.Tensor) -> None:
+    def due(self) -> bool:
+        """Whether a gradient that has accumulated is to be averaged."""
+        return self._iteration.wants_reductions
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None and self.due():
+            self._iteration.go_through(Stage.PARAMETER, parameter, parameter.grad)
+
+    def reduce(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Average this parameter's gradient over the group, in place."""
-        ddp = self._ddp()
-        if ddp is None or not ddp.require_backward_grad_sync or parameter.grad is None:
-            return
         with torch.no_grad():
-            if ddp._comm_hooks:
-                for hook, state in ddp._comm_hooks:
-                    hook(state, (parameter.grad, parameter))
+            if self._transport.hook is not None:
+                state, hook = self._transport.hook
+                hook(state, (gradient, parameter))  # type: ignore[arg-type]
                 return
-            team = ddp.reducer.team
-            before, after = (team.size, 1) if divides_first(parameter.grad.dtype) else (1, team.size)
-            kernels.divide(parameter.grad, before)
-            collectives.all_reduce(team, parameter.grad, "gradient of one parameter").wait()
-            kernels.divide(parameter.grad, after)
+            team = self._iteration.team
+            before, after = (team.size, 1) if divides_first(gradient.dtype) else (1, team.size)
+            kernels.divide(gradient, before)
+            collectives.all_reduce(team, gradient, "gradient of one parameter").wait()
+            kernels.divide(gradient, after)

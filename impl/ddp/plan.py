@@ -223,9 +223,9 @@ class Planner:
         """The plan that follows the order of arrival that all ranks have agreed on."""
         return plan_buckets(self._specs, order, self._caps)
 
-    def after_reduction(self, plan: BucketPlan, untouched: Collection[int]) -> BucketPlan | None:
-        """The plan without parameters that nobody used, if that is asked for and another one."""
-        if not self._facts.leaves_out or not set(untouched) - plan.left_out:
+    def without(self, plan: BucketPlan, untouched: Collection[int]) -> BucketPlan | None:
+        """The plan without parameters that nobody used, if that is another one."""
+        if not set(untouched) - plan.left_out:
             return None
         kept = [index for bucket in plan.buckets for index in bucket.parameters if index not in untouched]
         return plan_buckets(self._specs, kept, self._caps)

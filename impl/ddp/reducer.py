@@ -10,38 +10,43 @@ The life of a synchronised backward::
       ▲     something arrived unannounced           │
       └──── delivered, or given up (abandon) ◄──────┘ a callback of the engine at its end; open until all have arrived
 
-All collectives start on the thread that runs backward, in plan order. The reducer says when; its parts know the rest:
-``Forwards`` whose backward may come, ``Readiness`` what has arrived, ``Usage`` who uses what, ``BucketQueue`` what has
-started, ``Planner`` which buckets there should be, ``SharedFacts`` what is equal on every rank. What must be equal on
-every rank depends on nothing but reductions, each of which every rank has either lived or shadowed.
+All collectives start on the thread that runs backward, in plan order. The reducer says when, by going through stages;
+``Reduction`` does them. Its other parts know the rest: ``Forwards`` whose backward may come, ``Readiness`` what has
+arrived, ``Usage`` who uses what, ``SharedFacts`` what is equal on every rank. What must be equal on every rank depends
+on nothing but reductions, each of which every rank has either lived or shadowed.
 """
 
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 import warnings
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any, Protocol
 
 import torch
 
+from ..comm import collectives
 from ..comm.ranks import Team
 from . import kernels
 from .buckets import Bucket
+from .containers import find_tensors
 from .graph import reachable_parameters
+from .iteration import Stage
 from .log import DDPLogger
 from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unannounced, describe_unfinished
 from .params import replaced
-from .pending_backward import Forwards, PendingBackward
+from .pending_backward import Forwards, PendingBackward, announce_backward, tied
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
 from .readiness import Arrivals, Readiness
+from .reduction import BucketQueue, Reduction, Transport
 from .remote import RemoteBackward
-from .shared import Agreement, SharedFacts
-from .transport import BucketQueue, Transport
+from .shared import SharedFacts
 from .usage import Usage
 
 
@@ -60,6 +65,14 @@ _unfinished: weakref.WeakSet[Reducer] = weakref.WeakSet()
 def _warn_of_the_unfinished() -> None:
     for reducer in list(_unfinished):
         reducer.warn_if_unfinished()
+
+
+_AS_IT_IS = nullcontext()
+
+
+def unrecorded() -> AbstractContextManager[None]:
+    """``torch.no_grad()`` where gradients are recorded: not in most backwards, where it would cost 3 µs each time."""
+    return torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS
 
 
 class SteppedInBackward(Protocol):
@@ -90,18 +103,18 @@ class Reducer:
         self.parameters = list(parameters)
         self.specs = list(specs)
         self.transport = transport
-        self.caps = caps
         self.log = log
         #: what the parameters belong to; they may have been replaced in it
         self.module = module
         self.iteration = transport.iteration
         #: equal on every rank; changed here only
         self.facts = SharedFacts(find_unused=find_unused, static=static_graph, skip_unused=skip_unused)
-        self.usage = Usage(self.specs, transport, self.facts, log)
+        self.usage = Usage(self.specs, self.iteration, self.facts, log)
         self.queue = BucketQueue(self.parameters, transport, self.facts, as_view=as_view)
         self.planner = Planner(self.specs, caps, self.facts)
-        arrivals = Arrivals(self, self.parameters, recast=recast)
-        self.readiness = Readiness(self.parameters, self.usage, self.queue, arrivals)
+        self.reduction = Reduction(transport, self.facts, self.usage, self.queue, self.planner, log.times)
+        self.arrivals = Arrivals(self, self.parameters, recast=recast)
+        self.readiness = Readiness(self.parameters, self.facts, self.usage, self.queue, self.arrivals)
         #: the forwards whose backward may come
         self.forwards = Forwards()
         #: when the parts of this iteration began and ended
@@ -112,8 +125,6 @@ class Reducer:
         #: once, and two of them that both find bucket 3 full would both start it; each call may call others from inside
         self.turn = threading.RLock()
         self.phase = Phase.IDLE
-        #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
-        self.other_futures: list[torch.futures.Future[Any]] = []
         self.sparse_metadata: dict[str, torch.Tensor] = {}
         #: whether the engine will call ``_backward_ended`` for a backward now running
         self._armed = False
@@ -145,6 +156,19 @@ class Reducer:
     def _lay_out(self, plan: BucketPlan) -> None:
         self.queue.lay_out(plan)
         self.readiness.buckets_are_new()
+
+    def replan_due(self) -> bool:
+        """Whether this forward begins with an agreement on the order of buckets."""
+        return self.facts.rebuild_due and self.iteration.wants_reductions and torch.is_grad_enabled()
+
+    def replan(self) -> None:
+        """Agree on the order that the source of this iteration proposes, and lay the buckets out anew."""
+        device = self.team.control_device(self.buckets[0].spec.device)
+        order = torch.tensor(self.proposed_order(), dtype=torch.int64, device=device)
+        iteration = self.iteration
+        agreed = collectives.broadcast(self.team, order, iteration.source(), "bucket order").wait(iteration.watch())
+        self.rebuild(agreed.tolist())
+        self.log.note_plan(self.plan, self.specs, rebuilt=True)
 
     def proposed_order(self) -> list[int]:
         """This rank's proposal for the rebuilt plan: all parameters, by arrival as far as it has seen them arrive."""
@@ -183,16 +207,36 @@ class Reducer:
 
     def remove_hooks(self) -> None:
         """Stop watching gradients: from now on backward is local (DDP-066)."""
-        self.readiness.stop()
+        self.arrivals.stop()
 
     # -- forward
 
+    def expect_backward(self, output: Any, *, sync: bool, clone: bool) -> Any:
+        """A grad-enabled forward ends: arrange that its backward announces itself; returns the output to hand out.
+
+        ``sync``: the backward is to be synchronised. ``clone``: outputs that pass the sink may be changed in place.
+        """
+        pending = PendingBackward(sync)
+        found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
+        if sync:  # also where a sink follows: a container may keep the tensors that it was made with
+            announce_backward(found, pending, self.begin)
+        if sync and self.facts.searched:
+            pending.unused = self._out_of_reach(found)
+        if self.facts.searched or self.facts.holds_back:
+            output = tied(output, found, pending, self.begin, clone)
+        self.admit(pending)
+        return output
+
+    def _out_of_reach(self, outputs: Sequence[torch.Tensor]) -> set[int]:
+        """The parameters that a backward from these outputs does not reach."""
+        return set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
+
     def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward, whose backward may now come."""
-        if pending.sync and kernels.backwards_are_compiled():
+        if pending.sync and "torch._dynamo" in sys.modules and kernels.backwards_are_compiled():
             self.log.fail(RuntimeError, COMPILED_BACKWARD)
         self.forwards.admit(pending)
-        if self.readiness.counted:
+        if self.arrivals.counted:
             return
         if pending.sync and not (pending.announced and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
@@ -207,8 +251,8 @@ class Reducer:
         """
         self.check_finished()
         pending = PendingBackward(sync=True)
-        if outputs and self.usage.searched:
-            pending.unused = set(range(len(self.parameters))) - reachable_parameters(outputs, self.readiness.index_of)
+        if outputs and self.facts.searched:
+            pending.unused = self._out_of_reach(outputs)
         self.admit(pending)
 
     def check_finished(self) -> None:
@@ -222,19 +266,19 @@ class Reducer:
         if self._armed or not self.readiness.anything():
             self.abandon()  # that backward raised, and its caller has seen it; or it went past all parameters
             return
-        missing, started = self.readiness.missing(), self.queue.started
+        text = self._unfinished(self.readiness.missing())
         self.abandon()
-        text = describe_unfinished(self.specs, missing, self.team.rank, started, static=self.usage.static)
         self.log.fail(RuntimeError, text)
+
+    def _unfinished(self, missing: Sequence[int]) -> str:
+        started, static = self.queue.started, self.facts.static
+        return describe_unfinished(self.specs, missing, self.team.rank, started, static=static)
 
     def warn_if_unfinished(self) -> None:
         """UserWarning if the last synchronised backward left gradients unreduced; where no forward comes to say so."""
         missing = self.readiness.missing() if self.phase is Phase.FILLING and not self._armed else []
         if missing and self.readiness.anything():
-            text = describe_unfinished(
-                self.specs, missing, self.team.rank, self.queue.started, static=self.usage.static
-            )
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warnings.warn(self._unfinished(missing), UserWarning, stacklevel=2)
 
     # -- backward, as autograd reports it
 
@@ -242,9 +286,9 @@ class Reducer:
         """The backward that this forward has pending starts now."""
         with self.turn:
             backward = self.forwards.running_backward = kernels.backward_id()
-            if pending.spent or not self.readiness.watching:
+            if pending.spent or not self.arrivals.watching:
                 return
-            if pending.context is None and not kernels.accumulates_now(self.parameters, self.readiness.nodes):
+            if pending.context is None and not self.arrivals.accumulates_now():
                 return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
             pending.spent = True
             self._complaint = ""
@@ -252,7 +296,7 @@ class Reducer:
                 return
             self._open(pending)
             self._arm()
-            for index in self.forwards.came_early(backward):
+            for index in self.forwards.came_early(backward) if self.forwards.early else ():
                 self.arrived(index)
 
     def _open(self, pending: PendingBackward) -> None:
@@ -273,7 +317,7 @@ class Reducer:
             if self._remote is not None and self.phase is Phase.FILLING:
                 self._remote.postponed.append(index)
                 return
-            received = self.usage.received(index, self.parameters[index].grad)
+            received = not self.facts.use_varies or self.usage.received(index, self.parameters[index].grad)
             if self.phase is Phase.IDLE and not self._begins_late(index):
                 return
             if self.readiness.count(index, received):
@@ -285,10 +329,13 @@ class Reducer:
             if self.phase is Phase.IDLE:
                 self._perhaps_unannounced(kernels.backward_id())
                 return
-            full = self.readiness.full(place)
-            if full:
+            bucket = self.queue.buckets[place]
+            if not bucket.missing:
+                return
+            if bucket.all_arrived():
+                bucket.missing = 0
                 self._bucket_filled()
-            elif full is None:
+            else:
                 self._count_again()
 
     def _count_again(self) -> None:
@@ -331,7 +378,7 @@ class Reducer:
                 return
             self._open(pending)
             self._armed = True
-            for index in came if self.readiness.counted else ():
+            for index in came if self.arrivals.counted else ():
                 self.arrived(index)
             self._complete()
 
@@ -342,10 +389,15 @@ class Reducer:
             self._start_full_buckets()
 
     def _start_full_buckets(self) -> None:
-        if not self.queue.started:
-            self.times.comm_start = time.time_ns()
-        with kernels.unrecorded():
-            self.queue.start_full(self.usage.left_out())
+        """Start every full bucket that has none before it which is not."""
+        with unrecorded():
+            while self.reduction.bucket_due():
+                stage = Stage.BUCKET
+                if not self.queue.flights:
+                    stage = Stage.BUCKETS
+                    self.times.comm_start = time.time_ns()
+                    self.queue.begin()
+                self.iteration.go_through(stage, silent=self.queue.alone)
 
     # -- finishing
 
@@ -377,81 +429,44 @@ class Reducer:
 
     def _complete(self) -> None:
         """Reduce what has not started yet and deliver, unless a further backward is to complete this one."""
-        if not self.readiness.backward_ended():
+        if not self.arrivals.counted and not self.readiness.holds_what_was_awaited():
             self._count_again()
-        for index in self.readiness.overlooked():
-            self.arrived(index)
-        if self.readiness.missing():
-            gone = [] if self.readiness.anything() else replaced(self.module, self.parameters)
-            if gone:
-                self._complaint = describe_replaced(self.specs, gone, self.team.rank)
-            _unfinished.add(self)
-            return  # another backward may complete it; otherwise the next forward complains (DDP-062)
+        if self.arrivals.counted and self._counts_on_another():
+            return
         _unfinished.discard(self)
         self._armed = True  # whatever raises from here on has ended this backward
-        with kernels.unrecorded():
-            if not self.queue.all_started:
+        with unrecorded():
+            if not self.reduction.finish_due():
                 self._start_full_buckets()
-            self._finish()
+            self.times.backward_end = time.time_ns()
+            self.iteration.go_through(Stage.FINISH)
+            if self.arrivals.counted:
+                self.readiness.delivered()
+            self.phase = Phase.IDLE
+            self._delivered()
         self._armed = False
 
-    def _finish(self) -> None:
-        self.times.backward_end = time.time_ns()
-        alone = self.queue.alone
-        self.iteration.announce_finish()
-        agreement = self._results(live=True)
-        self.times.comm_end = time.time_ns()
-        self.readiness.delivered()
-        self.usage.delivered()
-        self.phase = Phase.IDLE
-        if not alone:
-            self._note_reduction(agreement)
-        self.usage.judge_search(self.facts.reductions)
-        self._delivered()
+    def _counts_on_another(self) -> bool:
+        """Whether a further backward is to bring what the count still misses."""
+        self.readiness.conclude()
+        for index in self.readiness.overlooked():
+            self.arrived(index)
+        if not self.readiness.missing():
+            return False
+        gone = [] if self.readiness.anything() else replaced(self.module, self.parameters)
+        if gone:
+            self._complaint = describe_replaced(self.specs, gone, self.team.rank)
+        _unfinished.add(self)
+        return True  # another backward may complete it; otherwise the next forward complains (DDP-062)
 
     def _delivered(self) -> None:
         """A synchronised backward has delivered its gradients."""
         for optimizer in self.optimizers:
             optimizer.step()
-        usage = self.usage
-        self.log.step_done(self.readiness.order, len(self.buckets), usage.unused_bytes, usage.always_the_same)
-
-    # -- the end, on live and on joined ranks
-
-    def _results(self, *, live: bool) -> Agreement | None:
-        """Agree on use if that is due, and wait for the results, which only a live rank hands out."""
-        agreement = self.usage.agree(live=live) if self.facts.agreement_due else None
-        if live:
-            self.queue.deliver(self._untouched(agreement))
-        else:
-            self.queue.shadow_results()
-        futures, self.other_futures = self.other_futures, []
-        for future in futures:
-            future.wait()
-        return agreement
-
-    def _untouched(self, agreement: Agreement | None) -> frozenset[int]:
-        """The parameters that no rank used in this reduction, as far as that matters."""
-        return self.facts.never_used if agreement is None else agreement.unused
-
-    def _note_reduction(self, agreement: Agreement | None) -> None:
-        """A reduction is over that every rank has lived or shadowed."""
-        self.facts.reduction_ended(agreement)
-        plan = self.planner.after_reduction(self.plan, self._untouched(agreement))
-        if plan is not None:
-            self._lay_out(plan)
-
-    # -- a joined rank's side
-
-    def shadow_bucket(self) -> bool:
-        """Start the next bucket's reduction with zeros, as the live ranks start it; False after the last one."""
-        with torch.no_grad():
-            return self.queue.shadow_next()
-
-    def shadow_finish(self) -> None:
-        """Go through the end of a reduction as the live ranks do."""
-        with torch.no_grad():
-            self._note_reduction(self._results(live=False))
+        if self.log.samples_step():
+            usage = self.usage
+            unused_bytes = usage.unused_bytes() if usage.unused else 0
+            self.log.note_step(self.readiness.order(), len(self.queue.buckets), unused_bytes, usage.always_the_same)
 
     # -- a backward that is broken off
 
@@ -476,7 +491,7 @@ class Reducer:
             self._lay_out(self.plan)
         self.phase = Phase.IDLE
         self._armed = False
-        self.other_futures.clear()
+        self.iteration.futures.clear()
 
     # -- for others
 

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import torch
 
+from .iteration import Iteration
 from .log import DDPLogger
 from .messages import describe_second_arrival
 from .plan import ParameterSpec
-from .shared import Agreement, SharedFacts
-from .transport import Transport
+from .shared import SharedFacts
 
 #: whether this process has been warned that looking for unused parameters found none; once is enough (DDP-104)
 _warned_needless = False
@@ -33,13 +33,18 @@ def warn_needless() -> None:
 
 
 class Usage:
-    """Knows which parameters a backward leaves out: this rank's own knowledge. One for each reducer."""
+    """Knows which parameters a backward leaves out: this rank's own knowledge. One for each reducer.
+
+    Where use does not vary (``SharedFacts.use_varies``) there is nothing to know, and nobody asks.
+    """
 
     def __init__(
-        self, specs: Sequence[ParameterSpec], transport: Transport, facts: SharedFacts, log: DDPLogger
+        self, specs: Sequence[ParameterSpec], iteration: Iteration, facts: SharedFacts, log: DDPLogger
     ) -> None:
         self._specs = specs
-        self._transport = transport
+        #: where the ranks tell each other of it
+        self.device = specs[0].device
+        self._iteration = iteration
         self._facts = facts
         self._log = log
         #: arrivals that make each parameter ready, learned in the first live backward of a static graph
@@ -48,7 +53,7 @@ class Usage:
         self.never_here: frozenset[int] = frozenset()
         #: parameters that the backward under way, or the last one, leaves out
         self.unused: set[int] = set()
-        #: 1 for parameters that received a gradient since the last synchronisation (kept if ``searched``)
+        #: 1 for parameters that received a gradient since the last synchronisation (kept if the graph is searched)
         self._since_sync = bytearray(len(specs))
         #: whether a backward here has left a parameter out (DDP-104)
         self._search_pays = False
@@ -61,26 +66,16 @@ class Usage:
         self.expected, self.never_here = None, frozenset()
 
     @property
-    def static(self) -> bool:
-        """See ``SharedFacts``."""
-        return self._facts.static
-
-    @property
-    def searched(self) -> bool:
-        """See ``SharedFacts``."""
-        return self._facts.searched
-
-    @property
     def learning(self) -> bool:
         """First live backward of a static graph: its arrivals are counted, and none makes a parameter ready."""
-        return self.static and self.expected is None
+        return self._facts.static and self.expected is None
 
     @property
     def each_arrives_once(self) -> bool:
         """Whether every parameter is known to accumulate exactly once, or never, in each backward."""
-        if self.static:
+        if self._facts.static:
             return self.expected is not None and max(self.expected, default=0) <= 1
-        return not self.searched
+        return not self._facts.searched
 
     # -- one backward
 
@@ -93,20 +88,20 @@ class Usage:
 
     def not_awaited(self, left_out: Collection[int], beyond_reach: Iterable[int] | None) -> set[int]:
         """The parameters that need not arrive in such a backward."""
-        return {*(self.never_here if self.static else beyond_reach or ()), *left_out}
+        return {*(self.never_here if self._facts.static else beyond_reach or ()), *left_out}
 
     def expectations(self) -> list[int]:
         """How many arrivals make each parameter ready, if it is used."""
-        if not self.static:
+        if not self._facts.static:
             return [1] * len(self._specs)
         return [0] * len(self._specs) if self.expected is None else list(self.expected)
 
     def received(self, index: int, gradient: torch.Tensor | None) -> bool:
         """Whether autograd, which is done with a parameter, left it a gradient; if it only feeds outputs outside the
         loss there is none. Called in every backward, synchronised or not."""
-        if gradient is None and (self.searched or self.static):
+        if gradient is None and (self._facts.searched or self._facts.static):
             return False
-        if self.searched:
+        if self._facts.searched:
             self._since_sync[index] = 1
         return True
 
@@ -123,7 +118,7 @@ class Usage:
 
     def left_out(self) -> Collection[int]:
         """Parameters that contribute only what they held: not used now nor, accumulating, since the last reduction."""
-        if not self.unused or not self.searched:
+        if not self.unused or not self._facts.searched:
             return self.unused
         return {index for index in self.unused if not self._since_sync[index]}
 
@@ -132,18 +127,18 @@ class Usage:
         self.always_the_same &= self._former in (None, self.unused)
         self._former = self.unused
         self._search_pays |= bool(self.unused)
-        if self.searched:
+        if self._facts.searched:
             self._since_sync = bytearray(len(self._specs))
 
     def judge_search(self, reductions: int) -> None:
         """Warn, once, if searching has found nothing in so many reductions."""
-        if self.searched and reductions >= 2 and not self._search_pays:
+        if self._facts.searched and reductions >= 2 and not self._search_pays:
             warn_needless()
 
     def refuse_second_arrival(self, index: int) -> None:
         """A parameter has arrived of which nothing was expected any more: RuntimeError."""
-        rank, unused = self._transport.iteration.team.rank, index in self.unused
-        text = describe_second_arrival(self._specs[index], rank, taken_as_unused=unused, static=self.static)
+        rank, unused = self._iteration.team.rank, index in self.unused
+        text = describe_second_arrival(self._specs[index], rank, taken_as_unused=unused, static=self._facts.static)
         self._log.fail(RuntimeError, text)
 
     def unused_bytes(self) -> int:
@@ -158,10 +153,5 @@ class Usage:
         A joined rank (``live`` is False) has used nothing; but of a static graph it tells what it uses at other times,
         if it has learned that, since the agreement is to last.
         """
-        tells = not self.learning if self.static else live
+        tells = not self.learning if self._facts.static else live
         return [tells and self.here(index) for index in indices]
-
-    def agree(self, *, live: bool) -> Agreement:
-        """Tell all ranks what this one uses, and hear what nobody does. A collective."""
-        used, device = self.reported(range(len(self._specs)), live=live), self._specs[0].device
-        return self._transport.agree_on_use(used, device, learned=not self.learning if self.static else None)

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ..comm import streams
-from ..comm.coalesce import broadcast_coalesced
+from ..comm.collectives import broadcast_coalesced
 from ..comm.ranks import GroupRank, Team
-from . import hooks, kernels, options, params, stages
-from .buffers import BufferHook, _BufferCommHook, _BufferCommHookLocation
-from .compat import CompatibleNames
-from .containers import find_tensors, map_tensors
+from ..join import Follower, Join, Joinable, JoinHook
+from . import compat, hooks, kernels, params, parts, pickling
+from . import config as options
+from .buffers import BufferHook, BufferSync, _BufferCommHook, _BufferCommHookLocation
+from .compat import KeptBy
+from .config import DDPConfig
+from .containers import map_tensors
 from .delayed import DelayedReduction
-from .graph import reachable_parameters
-from .iteration import Iteration, Stage
-from .log import DDPLogger
-from .mixed_precision import _MixedPrecision
-from .optimizer_in_backward import OptimizersInBackward
-from .parts import running
-from .pending_backward import OutputSink, PendingBackward, announce_backward
+from .iteration import Iteration, Moment
+from .join_hook import UnevenInputs, _DDPJoinHook
+from .log import DDPLogger, Entry
+from .mixed_precision import MixedPrecisionRun, _MixedPrecision
+from .optimizer_in_backward import OptimizersInBackward, check_fused
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
-from .renewal import Renewal
-from .transport import Transport
-from .uneven import UnevenInputs
+from .stages import order_of
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
+_AS_IT_IS = nullcontext()
 
 
-class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module):
+class Running:
+    """The object whose wrapped forward is running in this process; None outside every forward.
+
+    Not an attribute of the class DistributedDataParallel: setting one makes Python forget what it knows of the class.
+    """
+
+    def __init__(self) -> None:
+        self.ddp: DistributedDataParallel | None = None
+
+
+running = Running()
+
+
+class DistributedDataParallel(Follower, nn.Module):
     """Data parallelism over processes: every rank holds the module, feeds it its own data, and gets averaged gradients.
 
     The constructor, the forward and the backward are points at which all ranks of the group meet (DDP-020). Parameters
@@ -81,6 +96,57 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             models (DDP-001 … DDP-032).
     """
 
+    # -- fixed by the constructor
+    module: nn.Module
+    process_group: dist.ProcessGroup  # changes only in ``_update_process_group``
+    config: DDPConfig
+    device: torch.device  # the config's, like the other options of torch's names
+    device_type: str
+    parameters_to_ignore: set[str]
+    _module_parameters: list[nn.Parameter]  # the managed ones, frozen ones included
+
+    # -- its parts: built by the constructor, and anew after unpickling
+    _iteration: Iteration
+    _buffer_sync: BufferSync
+    reducer: Reducer
+    logger: DDPLogger | None  # None until the reducer is built
+    _delayed: DelayedReduction | None
+    _mixed_precision_run: MixedPrecisionRun | None
+    _per_parameter: PerParameterReduction
+    _uneven: UnevenInputs
+
+    # -- of its own
+    static_graph: bool  # turns True once, in ``_set_static_graph``
+    _ddp_sink_clone: bool  # whether outputs that pass the sink may be changed in place
+    _comm_hooks: list[tuple[Any, Any]]  # (hook, state); at most one
+    _lazy_init_ran: bool
+
+    # -- kept by a part
+    #: whether the next backward is synchronised; ``no_sync`` changes it
+    require_backward_grad_sync = KeptBy("_iteration", "wants_reductions")
+    #: whether the next forward may synchronise buffers; each forward says so (DDP-081)
+    require_forward_param_sync = KeptBy("_buffer_sync", "allowed")
+    forward_sync_buffers = KeptBy("_buffer_sync", "in_forward")
+    broadcast_bucket_size = KeptBy("_buffer_sync", "chunk_bytes")
+    modules_buffers = KeptBy("_buffer_sync", "tensors")
+    named_module_buffers = KeptBy("_buffer_sync", "named")
+    _authoritative_rank = KeptBy("_uneven", "authoritative_rank")
+    _divide_by_initial_world_size = KeptBy("_iteration", "divides_by_initial_world_size")
+    _join_session = KeptBy("_iteration", "session")
+    _has_rebuilt_buckets = KeptBy("reducer", "facts.rebuilt")
+    _distributed_rank = KeptBy("reducer", "team.rank")
+
+    # -- methods of torch's names that are a part's
+    _sync_module_buffers = KeptBy("_buffer_sync", "synchronise")
+    _sync_buffers = _sync_module_buffers  # the name by which subclasses in other libraries know it
+    _assign_modules_buffers = KeptBy("_buffer_sync", "look_up")
+    _find_common_rank = KeptBy("_uneven", "find_common_rank")
+    _check_global_requires_backward_grad_sync = KeptBy("_uneven", "any_reduction_wanted")
+    _sync_final_model = KeptBy("_uneven", "sync_final_model")
+    _check_reducer_finalized = KeptBy("reducer", "check_finished")
+    _remove_autograd_hooks = KeptBy("reducer", "remove_hooks")
+    _set_sparse_metadata = KeptBy("reducer", "_set_sparse_metadata")
+
     def __init__(
         self,
         module: nn.Module,
@@ -111,102 +177,72 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         options.check_kinds(device_mesh, mixed_precision, param_to_hook_all_reduce)
         options.check_delay_pair(delay_all_reduce_named_params, param_to_hook_all_reduce)
         self.process_group = options.group_of(process_group, device_mesh)
-        self.device_mesh = device_mesh
+        self._iteration.team = Team.of(self.process_group)
         self.module = module
         delayed = list(delay_all_reduce_named_params or ())
-        self.parameters_to_ignore = params.ignored_names(module) | {name.removeprefix(".") for name, _ in delayed}
-        managed = params.managed_parameters(module, self.parameters_to_ignore)
+        ignored = params.ignored_names(module) | {name.removeprefix(".") for name, _ in delayed}
+        managed = params.managed_parameters(module, ignored)
         self._module_parameters = [item.parameter for item in managed]
-        placement = options.place(module, self._module_parameters, [p for _, p in delayed], device_ids, output_device)
-        self.device_ids, self.output_device = placement.device_ids, placement.output_device
-        self.device, self.device_type = placement.device, placement.device.type
-        self.is_multi_device_module = placement.several_devices
-
-        self.dim = dim
-        self.static_graph = False
-        self.find_unused_parameters = find_unused_parameters
-        self.gradient_as_bucket_view = gradient_as_bucket_view
-        self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
-        self.batched_grad_copy = batched_grad_copy
-        self.mixed_precision = mixed_precision
-        self.forward_sync_buffers = options.syncs_buffers_in_forward(broadcast_buffers, forward_sync_buffers)
-        self.broadcast_buffers = self.forward_sync_buffers
-        self.broadcast_bucket_size = BROADCAST_CHUNK_BYTES
-        self._caps = BucketCaps.of(bucket_cap_mb, bucket_cap_mb_list)
-        self.use_side_stream_for_tensor_copies = options.side_stream_wanted()
-
-        self.require_backward_grad_sync = True
-        self.require_forward_param_sync = True
-        self._reset_runtime_state()
-
-        buffers = params.managed_buffers(module, self.parameters_to_ignore)
-        syncs_buffers_at_start = broadcast_buffers is not False or forward_sync_buffers is not None
+        late = [parameter for _, parameter in delayed]
+        config = DDPConfig(
+            placement=options.place(module, self._module_parameters, late, device_ids, output_device),
+            dim=dim,
+            device_mesh=device_mesh,
+            sync_buffers=options.syncs_buffers_in_forward(broadcast_buffers, forward_sync_buffers),
+            sync_buffers_at_start=broadcast_buffers is not False or forward_sync_buffers is not None,
+            find_unused_parameters=find_unused_parameters,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+            batched_grad_copy=batched_grad_copy,
+            mixed_precision=mixed_precision,
+            caps=BucketCaps.of(bucket_cap_mb, bucket_cap_mb_list),
+            caps_listed=bool(bucket_cap_mb_list),
+            ignored=frozenset(ignored),
+            side_stream=options.side_stream_wanted(),
+        )
         if init_sync:
-            self._synchronise_start(buffers if syncs_buffers_at_start else {})
-        self.bucket_bytes_cap = self._caps.steady_bytes
-        self.bucket_bytes_cap_list = list(self._caps.sizes_bytes) if bucket_cap_mb_list else []
-        self._mixed_precision_run = self._run_lowered(mixed_precision) if mixed_precision is not None else None
-        self._build_reducer()
+            config = parts.synchronise_start(
+                self._iteration.team, module, config, managed, BROADCAST_CHUNK_BYTES, self._log_and_throw
+            )
+        self.config = config
+        self._build_parts()
         self._delayed = DelayedReduction.of(
             self._iteration, delayed, param_to_hook_all_reduce, self.broadcast_bucket_size
         )
+        self._connect_parts()
         if static_graph:
             self._set_static_graph()
 
-    def _reset_runtime_state(self) -> None:
-        """State that is never pickled with a meaning of its own: as on a fresh object."""
-        self._has_rebuilt_buckets = False
-        self._failed_forward = None
-        self._ddp_sink_clone = True
-        self._lazy_init_ran = False
-        #: gradient-free forwards have run since training last allowed a buffer synchronisation (exceeds DDP-089)
-        self._sync_due_after_evaluation = False
+    def _build_parts(self) -> None:
+        """Make the parts that the config asks for; called by the constructor and after unpickling."""
+        self.__dict__.update(self.config.torchs_names())
+        self.static_graph, self._lazy_init_ran, self._ddp_sink_clone = False, False, True
         self._comm_hooks = []
-        self._buffer_hook = None
-        self._authoritative_rank = None
-        self._per_parameter = PerParameterReduction(self)
-
-    def _synchronise_start(self, buffers: dict[str, torch.Tensor]) -> None:
-        """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
-        team = Team.of(self.process_group)
-        managed = params.managed_parameters(self.module, self.parameters_to_ignore)
-        settings: dict[str, object] = {
-            "find_unused_parameters": self.find_unused_parameters,
-            "buffers synchronised in forward": self.forward_sync_buffers,
-        }
-        self._caps = params.verify_alike(
-            team, settings, managed, buffers, self._caps, self.device, self._log_and_throw
-        )
-        state = [item.parameter for item in managed] + list(buffers.values())
-        broadcast_coalesced(
-            team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", self.broadcast_bucket_size
-        )
-
-    def _build_reducer(self) -> None:
-        """Make the reducer and the logger; called by the constructor and after unpickling."""
-        managed = params.managed_parameters(self.module, self.parameters_to_ignore)
-        trained = [item for item in managed if item.parameter.requires_grad]
         self._iteration.team = Team.of(self.process_group)
-        specs = params.specs_of(trained)
-        if self._mixed_precision_run is not None:
-            specs = self._mixed_precision_run.reduced_specs(specs)
-        self.logger = DDPLogger(options.construction_entries(self, specs))
-        self.reducer = Reducer(
-            self.module,
-            [item.parameter for item in trained],
-            specs,
-            Transport(self._iteration),
-            self._caps,
-            self.logger,
-            find_unused=self.find_unused_parameters,
-            static_graph=self.static_graph,
-            as_view=self.gradient_as_bucket_view and self._mixed_precision_run is None,
-            skip_unused=self.skip_all_reduce_unused_params,
-            recast=self._mixed_precision_run is not None,
-        )
-        self.logger.note_plan(self.reducer.plan, specs, rebuilt=False)
+        self._mixed_precision_run = parts.lowered(self.module, self.config)
+        self.reducer = parts.reducer_of(self.module, self.config, self._iteration, self._mixed_precision_run)
+        self.logger = self.reducer.log
         self._passing_sync_batchnorm_handle(self.module)
-        self._assign_modules_buffers()
+        self._per_parameter = PerParameterReduction(self.reducer.transport, self.logger.fail)
+        self._buffer_sync = BufferSync(
+            self.module, self.config.ignored, self._iteration,
+            in_forward=self.config.sync_buffers, chunk_bytes=BROADCAST_CHUNK_BYTES,
+        )
+
+    def _connect_parts(self) -> None:
+        """Say in which order the parts act, and what of them faces a join context."""
+        delayed = self._delayed
+        self._iteration.order = order_of(self.reducer, self._buffer_sync, delayed, self._per_parameter)
+        final = self._module_parameters if delayed is None else [*self._module_parameters, *delayed.parameters]
+        self._uneven = UnevenInputs(
+            self._iteration, self.reducer, self._buffer_sync, final, self._per_parameter, self.device
+        )
+
+    def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:
+        """Record an error in the logging data, then raise it (DDP-019)."""
+        if self.logger is not None:
+            self.logger.set_error_and_log(f"{err_type!s}: {err_msg}")
+        raise err_type(err_msg)
 
     # -- forward
 
@@ -218,13 +254,12 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return compiled.forward(self, inputs, kwargs)
         with kernels.profiled("DistributedDataParallel.forward"):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
+            compiler = "torch._dynamo" in sys.modules  # a part of the module may be compiled
             try:
-                with kernels.compiled_by_bucket(self.bucket_bytes_cap):  # a part of the module may be compiled
+                with kernels.compiled_by_bucket(self.config.caps.steady_bytes) if compiler else _AS_IT_IS:
                     output = self._run_ddp_forward(*inputs, **kwargs)
             except BaseException as error:
-                self._note_failed_forward(error)
-                if self._mixed_precision_run is not None:
-                    self._mixed_precision_run.after_forward(failed=True)
+                self._forward_failed(error)
                 raise
             return self._post_forward(output)
 
@@ -233,18 +268,20 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
             return self._to_module(inputs, kwargs)
         if not self._lazy_init_ran:
             self._lazy_init()
-        if self._iteration.session is not None:
-            self._iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised
-        sync = torch.is_grad_enabled() and self.require_backward_grad_sync
+        iteration, reducer = self._iteration, self.reducer
+        recorded = torch.is_grad_enabled()
+        sync = recorded and iteration.wants_reductions
+        if iteration.session is not None and not (recorded and self._uneven.unbroken):
+            iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised; else the roll call does
         if sync:
-            self.reducer.times.forward_start = time.time_ns()
-            self.reducer.check_finished()
-        due = stages.due_before_forward(self, sync=sync)
-        self._begin_iteration(due, sync=sync)
-        for place, stage in enumerate(due):
-            if place > 0:
-                self._iteration.announce(stage)
-            stages.perform(self, stage)
+            reducer.times.forward_start = time.time_ns()
+            reducer.check_finished()
+        iteration.training = self.training
+        if iteration.session is None:
+            iteration.before_forward(needed=False, likely=False)
+        else:  # an evaluation needs nobody
+            needed = recorded or self._buffer_sync.due_after_forward()
+            iteration.before_forward(needed=needed, likely=sync and reducer.queue.only_sums)
         return self._to_module(inputs, kwargs)
 
     def _recomputes(self) -> bool:
@@ -256,16 +293,9 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         backward = self.reducer.forwards.running_backward
         return backward is not None and backward == kernels.backward_id()
 
-    def _begin_iteration(self, due: list[Stage], *, sync: bool) -> None:
-        """Inside a join: call the roll, unless this is an evaluation, which needs nobody."""
-        if self._iteration.session is None:
-            return
-        if due or torch.is_grad_enabled() or self._check_sync_bufs_post_fwd():
-            self._iteration.begin(due, likely=sync and not due and self.reducer.queue.only_sums)
-
     def _to_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments on the device and in the dtype in which the module runs."""
-        if self.device_ids:
+        if self.config.placement.device_ids:
             inputs = self._to_own_device(inputs)
             kwargs = self._to_own_device(kwargs)
         if self._mixed_precision_run is not None:
@@ -274,7 +304,7 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
 
     def _to_own_device(self, value: Any) -> Any:
         """A structure with all its tensors on the single device of the module (DDP-046, DDP-023)."""
-        beside = self.use_side_stream_for_tensor_copies
+        beside = self.config.side_stream
         return map_tensors(lambda tensor: streams.brought_to(self.device, tensor, beside=beside), value)
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -285,59 +315,36 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         finally:
             running.ddp = outer
 
+    def _forward_failed(self, error: BaseException) -> None:
+        self._uneven.note_failed_forward(error)
+        if self._mixed_precision_run is not None:
+            self._mixed_precision_run.after_forward(failed=True)
+
     def _post_forward(self, output: Any) -> Any:
         if self._recomputes():
             return output
+        iteration, buffers = self._iteration, self._buffer_sync
+        sync = iteration.wants_reductions
         if self._delayed is not None:
-            self._delayed.after_forward(sync=self.require_backward_grad_sync)
+            self._delayed.after_forward(sync=sync)
         if self._mixed_precision_run is not None:
             self._mixed_precision_run.after_forward()
-        if self._check_sync_bufs_post_fwd():
-            self._iteration.announce(Stage.BUFFERS_AFTER)
-            stages.perform(self, Stage.BUFFERS_AFTER)
+        for stage in iteration.due(Moment.AFTER_FORWARD):
+            iteration.go_through(stage)
         if not torch.is_grad_enabled():
-            if not self._evaluates_alone():  # else the others know nothing of it
-                self._sync_due_after_evaluation |= self.require_forward_param_sync
-                self.require_forward_param_sync = False  # a row of evaluations synchronises buffers once
+            buffers.evaluated()
             return output
-        if self._sync_due_after_evaluation:
-            self._sync_due_after_evaluation = False
-        pending = PendingBackward(sync=self.require_backward_grad_sync)
-        if self.require_forward_param_sync is not pending.sync:  # for a module, setting an attribute is dear
-            self.require_forward_param_sync = pending.sync
-        output = self._prepare_backward(output, pending)
-        self.reducer.admit(pending)
-        return output
-
-    def _prepare_backward(self, output: Any, pending: PendingBackward) -> Any:
-        """Arrange that the coming backward announces itself; find out which parameters it can reach."""
-        found = find_tensors(output)
-        if pending.sync:  # also where a sink follows: a container may keep the tensors that it was made with
-            announce_backward(found, pending, self.reducer.begin)
-        if not (self.reducer.usage.searched or self.reducer.facts.holds_back):
-            return output
-        if pending.sync and self.reducer.usage.searched:
-            reached = reachable_parameters(found, self.reducer.readiness.index_of)
-            pending.unused = set(range(len(self.reducer.parameters))) - reached
-        tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
-        if not tensors:
-            return output
-        tied = OutputSink.tie(self.reducer.begin, pending, self._ddp_sink_clone, list(tensors))
-        instead = dict(zip(tensors, tied, strict=True))
-        return map_tensors(lambda tensor: instead.get(tensor, tensor), output)
+        buffers.trained()
+        return self.reducer.expect_backward(output, sync=sync, clone=self._ddp_sink_clone)
 
     def _lazy_init(self) -> None:
         """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130)."""
+        reducer = self.reducer
         if self._mixed_precision_run is None:
-            params.check_gradient_dtypes(self.reducer.specs, self.reducer.parameters, self._log_and_throw)
-        carried = OptimizersInBackward.of(self.reducer.parameters)
-        self.reducer.optimizers[:0] = [] if carried is None else [carried]
+            params.check_gradient_dtypes(reducer.specs, reducer.parameters, self._log_and_throw)
+        carried = OptimizersInBackward.of(reducer.parameters)
+        reducer.optimizers[:0] = [] if carried is None else [carried]
         self._lazy_init_ran = True
-
-    def _note_rebuilt(self) -> None:
-        self._has_rebuilt_buckets = True
-        if self.logger is not None:
-            self.logger.note_plan(self.reducer.plan, self.reducer.specs, rebuilt=True)
 
     # -- accumulation
 
@@ -400,73 +407,24 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
         """
         assert callable(hook), "a buffer communication hook must be callable"
         self._iteration.buckets_only = False
-        self._buffer_hook = _BufferCommHook(hook, state, _BufferCommHookLocation.of(comm_hook_location))
+        self._buffer_sync.hook = _BufferCommHook(hook, state, _BufferCommHookLocation.of(comm_hook_location))
 
-    # -- buffers
+    def _register_fused_optim(
+        self, optim: type, *args: Any, optim_params: Iterable[Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Step ``optim(parameters, *args, **kwargs)`` in every synchronised backward (DDP-133).
 
-    def _assign_modules_buffers(self) -> None:
-        """Look the managed buffers up again: a module may have replaced them (DDP-084)."""
-        self.named_module_buffers = params.managed_buffers(self.module, self.parameters_to_ignore)
-        self.modules_buffers = list(self.named_module_buffers.values())
-
-    def will_sync_module_buffers(self) -> bool:
-        """Whether this forward synchronises buffers (DDP-081, DDP-088)."""
-        made_up_for = torch.is_grad_enabled() and self._sync_due_after_evaluation
-        allowed = self.require_forward_param_sync or made_up_for
-        wanted = allowed and self.forward_sync_buffers and not self._evaluates_alone()
-        return wanted and len(self.modules_buffers) > 0
-
-    def _evaluates_alone(self) -> bool:
-        """Whether this forward is an evaluation that needs nobody, so that any rank may run it (exceeds DDP-048)."""
-        if self.training or torch.is_grad_enabled():
-            return False
-        return self._iteration.session is not None or not self.require_backward_grad_sync
-
-    def _check_sync_bufs_pre_fwd(self) -> bool:
-        """Whether that happens before the wrapped forward."""
-        before = _BufferCommHookLocation.PRE_FORWARD
-        hook = self._buffer_hook
-        return self.will_sync_module_buffers() and (hook is None or hook.buffer_comm_hook_location is before)
-
-    def _check_sync_bufs_post_fwd(self) -> bool:
-        """Whether that happens after the wrapped forward."""
-        after = _BufferCommHookLocation.POST_FORWARD
-        hook = self._buffer_hook
-        return (
-            hook is not None and hook.buffer_comm_hook_location is after and self.will_sync_module_buffers()
-        )
-
-    def _keeps_buffers(self) -> bool:
-        """Whether a broadcast of the buffers would change nothing: this rank is their source and nobody trains beside.
-
-        Joined ranks get them with the final model.
+        It takes the place of the communication hook: registering twice, or beside a hook, raises RuntimeError.
         """
-        session = self._iteration.session
-        return session is not None and session.alone and self._buffer_hook is None
+        check_fused(optim, self._log_and_throw)
+        chosen = list(optim_params) if optim_params is not None else list(self.reducer.parameters)
+        self._occupy_hook_slot(None, hooks.default_hooks.allreduce_hook, f"fused {optim.__name__}")
+        self.reducer.optimizers.append(optim(chosen, *args, **kwargs))
 
-    def _shadow_delayed(self) -> None:
-        if self._delayed is not None:
-            self._delayed.shadow()
-
-    def _sync_module_buffers(self) -> None:
-        """Synchronise buffers now: by the user's hook, or from the source."""
-        self._assign_modules_buffers()
-        if self._buffer_hook is not None:
-            tally = self.reducer.team.tally
-            tally.count()  # for all that the hook starts, and again where it has returned
-            with torch.no_grad():
-                self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))
-            tally.count()
-        else:
-            self._broadcast_buffers(self._iteration.likely_source())
-
-    _sync_buffers = _sync_module_buffers  # the name by which subclasses in other libraries know it
-
-    def _broadcast_buffers(self, source: GroupRank) -> None:
-        team, watch = self.reducer.team, self._iteration.watch()
-        broadcast_coalesced(
-            team, self.modules_buffers, source, "buffers", self.broadcast_bucket_size, watch, self._iteration.source
-        )
+    def _register_accum_grad_hook(self) -> None:
+        """Reduce parameter by parameter instead of by bucket (DDP-167)."""
+        self._per_parameter.install(self.reducer.parameters)
+        self.reducer.remove_hooks()
 
     # -- as a module
 
@@ -494,12 +452,174 @@ class DistributedDataParallel(Renewal, UnevenInputs, CompatibleNames, nn.Module)
                 raise
             return getattr(modules["module"], name)
 
+    # -- among uneven inputs
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """A ``Join`` context over this model alone (DDPJ-003).
+
+        Args:
+            divide_by_initial_world_size: divide by the group's size even after ranks have run out (True), or by the
+                number of ranks still active (False), which weighs late samples more.
+            enable: False when inputs are known to be even.
+            throw_on_early_termination: raise on all ranks when the first one runs out.
+        """
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """The hook for one context; reads ``divide_by_initial_world_size`` (True) and ignores the rest (DDPJ-004)."""
+        return _DDPJoinHook(self, divide_by_initial_world_size=kwargs.get("divide_by_initial_world_size", True))
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the managed parameters."""
+        return self.device
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The group that gradients are averaged over."""
+        return self.process_group
+
+    # -- beginning anew
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the handles of this process (DDP-155); RuntimeError unless on the default group (DDP-156)."""
+        pickling.check_default_group(self.process_group, self._log_and_throw)
+        kept = {name: getattr(self, name) for name in pickling.KEPT_BY_PARTS}
+        delayed = None if self._delayed is None else self._delayed.names(self.module, self._log_and_throw)
+        return pickling.state_of(vars(self)) | kept | {"_delayed_names": delayed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Build the parts anew on the default group, with the stored settings (DDP-158, DDP-159)."""
+        self.process_group = Team.of(None).group
+        self._iteration = Iteration(self)
+        own, kept, delayed, static_graph = pickling.parts_of(state)
+        super().__setstate__(own)  # type: ignore[no-untyped-call]
+        Joinable.__init__(self)
+        self.__dict__.update(own)
+        self.logger = None
+        self._build_parts()
+        self._delayed = DelayedReduction.found(self._iteration, self.module, delayed)
+        self._connect_parts()
+        for name, value in kept.items():
+            setattr(self, name, value)
+        if static_graph:
+            self._set_static_graph()
+
+    def _update_process_group(self, new_process_group: Any) -> None:
+        """Average over another group from now on; non-members keep theirs and must not train on (DDP-162 … 164).
+
+        Communication hooks keep whatever group is in their state (DDP-165).
+        """
+        if self.logger is not None:
+            self.logger.note(has_rebuilt_buckets=0)
+        if new_process_group is None or new_process_group == dist.GroupMember.NON_GROUP_MEMBER:
+            self.reducer.start_over()
+            return
+        self.process_group = new_process_group
+        self.reducer.move_to(Team.of(new_process_group))
+
+    def _set_static_graph(self) -> None:
+        """Promise a static graph; before the first training forward (DDP-107 … DDP-109)."""
+        assert self.logger is not None, "setting a static graph requires the logger"
+        if self.static_graph:
+            warnings.warn(
+                "static_graph is set already; setting it again changes nothing.", UserWarning, stacklevel=2
+            )
+            return
+        options.check_static_graph(
+            trained=self.reducer.forwards.latest is not None,
+            find_unused=self.config.find_unused_parameters,
+            fail=self._log_and_throw,
+        )
+        self.reducer.start_over(static_graph=True)
+        self.static_graph = True
+        self.logger._set_static_graph()
+
+    # -- names of torch's that other code calls
+
+    @classmethod
+    def _get_active_ddp_module(cls) -> DistributedDataParallel | None:
+        """The object whose wrapped forward is running, if any (DDP-042)."""
+        return running.ddp
+
+    def will_sync_module_buffers(self) -> bool:
+        """Whether this forward synchronises buffers (DDP-081, DDP-088)."""
+        self._iteration.training = self.training
+        return self._buffer_sync.will_synchronise()
+
+    def _check_sync_bufs_pre_fwd(self) -> bool:
+        return self.will_sync_module_buffers() and self._buffer_sync.comes_before_forward()
+
+    def _check_sync_bufs_post_fwd(self) -> bool:
+        return self.will_sync_module_buffers() and self._buffer_sync.due_after_forward()
+
+    def _default_broadcast_coalesced(
+        self, bufs: list[torch.Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
+    ) -> None:
+        """Overwrite buffers (the managed ones by default) with those of a group rank, in chunks of so many bytes."""
+        tensors = self.modules_buffers if bufs is None else bufs
+        size = bucket_size or self.broadcast_bucket_size
+        broadcast_coalesced(self.reducer.team, tensors, GroupRank(authoritative_rank), "buffers", size)
+
+    def _get_ddp_logging_data(self) -> dict[str, Entry]:
+        """What this object was built with and how it runs, as one flat dictionary (DDP-144)."""
+        assert self.logger is not None, "logging data require the logger"
+        return self.logger._get_ddp_logging_data()
+
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
+        """Refresh run-time entries every so many iterations after the first ten; ValueError below 1 (DDP-142)."""
+        if sample_rate < 1:
+            text = f"The sample rate is a number of iterations, at least 1, and not {sample_rate}."
+            self._log_and_throw(ValueError, text)
+        assert self.logger is not None, "the sampling rate requires the logger"
+        self.logger.sample_rate = sample_rate
+
+    def _set_ddp_sink_clone(self, val: bool) -> None:
+        """Whether outputs that pass the sink are cloned, so that they may be changed in place (DDP-112, DDP-113)."""
+        self._ddp_sink_clone = val
+
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        return list(self.reducer.parameters), [spec.sparse for spec in self.reducer.specs]
+
+    def _build_debug_param_to_name_mapping(self, parameters: list[nn.Parameter]) -> dict[int, str]:
+        return compat.names_by_place(self.module, self.parameters_to_ignore, parameters, self._log_and_throw)
+
+    def _passing_sync_batchnorm_handle(self, module: nn.Module) -> None:
+        compat.check_sync_batchnorm(module, self.device_type, self._log_and_throw)
+
+    def _get_parameters(self, m: nn.Module, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return compat.parameters_or_former(m, recurse=recurse)
+
+    @staticmethod
+    def _get_data_parallel_params(module: nn.Module, named_params: bool = False) -> Iterator[Any]:
+        return compat.data_parallel_parameters(module, named=named_params)
+
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(
         module: nn.Module, params_and_buffers_to_ignore: Iterable[str]
     ) -> None:
         """Exclude named parameters and buffers of ``module`` before it is wrapped (DDP-149 … DDP-151)."""
         params.ignore(module, params_and_buffers_to_ignore)
+
+    def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+        """Split tensors along ``dim`` over devices (DDP-045)."""
+        return compat.scatter(inputs, kwargs, device_ids, self.config.dim)
+
+    def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> Any:
+        """Arguments on the given device, one tuple each for positional and keyword ones (DDP-045)."""
+        device = torch.device(self.device_type, device_id)
+        return (compat.moved(inputs, device),), (compat.moved(kwargs, device),)
+
+    def gather(self, outputs: Any, output_device: Any) -> Any:
+        """Bring outputs of several devices together along ``dim`` (DDP-045)."""
+        return compat.gather(outputs, output_device, self.config.dim)
 
 
 # Trainers, savers of checkpoints and torch itself look through a wrapper by asking whether it is one of torch's.

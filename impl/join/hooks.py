@@ -83,6 +83,7 @@ class FollowedSession(Protocol):
 
     team: Team
     watch: Watch
+    several_followers: bool  # whether more than one joinable leads
 
     def begin(self, joinable: Joinable, act: int | None = None, *, likely: int | None = None) -> None:
         """Say that an iteration of ``joinable`` begins, and that ``act`` follows at once if one is given."""
@@ -106,10 +107,6 @@ class FollowedSession(Protocol):
     @property
     def shadowing(self) -> bool:
         """Whether this rank has run out of inputs and follows the ranks that have not."""
-
-    @property
-    def several_followers(self) -> bool:
-        """Whether more than one joinable leads."""
 
     @property
     def active(self) -> int:

@@ -63,6 +63,8 @@ class Session(BaseSession):
         self._hooks = tuple(hooks)
         self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
         self._leaders = _leaders(hooks)
+        #: whether more than one joinable leads: their acts may interleave, so they must be announced finely
+        self.several_followers = len(self._leaders) > 1
         self._callers = set(self._leaders)  # the followers that call the roll; begin adds one that comes before them
         self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included
         self._absence = False  # whether somebody was known to be absent when the current iteration began
@@ -144,11 +146,6 @@ class Session(BaseSession):
         """Whether this rank is the only one that has inputs, for all the rest of the block. Waits for nothing."""
         known = self._channel.in_flight is None and self._pending_announcement is None
         return known and self._phase is Phase.LIVE and self._membership.active == 1 < self.team.size
-
-    @property
-    def several_followers(self) -> bool:
-        """Whether more than one joinable leads: their acts may interleave, so they must be announced finely."""
-        return len(self._leaders) > 1
 
     # what the context calls
 
@@ -296,7 +293,8 @@ class Session(BaseSession):
 
     def _report_begun(self) -> None:
         """Post the roll call that was left to an announcement, and read it. Only where nothing is in flight."""
-        self._channel.report()
+        if self._channel.unreported is not None:
+            self._channel.report()
         self._read_message()
 
     # reading
@@ -304,8 +302,7 @@ class Session(BaseSession):
     def _current(self) -> Membership:
         """The membership as it is in this iteration. Waits for the message in flight, and posts one that is due."""
         if not self.alone:  # else nothing will change
-            self._channel.report()
-            self._read_message()
+            self._report_begun()
         return self._membership
 
     def _read_message(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..comm import streams
-from ..comm.averaging import divides_first
+from ..comm.averaging import correction, divides_first
 from ..comm.collectives import all_reduce
 from ..comm.futures import wait_for_future
 from ..comm.pending import Pending, Watch
@@ -21,9 +21,6 @@ from ..ddp.kernels import divide
 from .layout import BucketPart
 from .plan import Piece
 from .use import BucketUse
-
-#: Hooks of torch's library divide by the size of their group; a join context may ask for another divisor.
-_TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 
 Hook = Callable[[Any, Any], "torch.futures.Future[torch.Tensor]"]
 
@@ -50,8 +47,8 @@ class WrappedReduction(Reduction):
                 f"The wrapped communication hook returned {type(self.future).__name__} for bucket {bucket.index()} "
                 "instead of a torch.futures.Future of a tensor."
             )
-        if bucket.divisor() != team.size and str(getattr(hook, "__module__", "")).startswith(_TORCH_HOOKS):
-            factor = team.size / bucket.divisor()
+        factor = correction(hook, team.size, bucket.divisor())
+        if factor != 1.0:
             self.future = self.future.then(lambda done: done.value() * factor)
 
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """A reducer whose transport goes nowhere: no process group is needed. For the tests of the reducer."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import torch
 
@@ -11,6 +12,7 @@ from impl.ddp.pending_backward import PendingBackward, announce_backward
 from impl.ddp.plan import BucketCaps
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import Agreement
+from impl.ddp.stages import order_of
 
 RANKS = 2  # how many equal ranks the transport pretends to have
 
@@ -35,7 +37,7 @@ class Loopback:
     def factor_before(self):
         return 1.0
 
-    def result(self, bucket, flight):
+    def result(self, bucket, flight, watch):
         return flight, 1
 
     def agree_on_use(self, used, device, *, learned=None):
@@ -49,6 +51,7 @@ def build(model, *, find_unused=False, static_graph=False, as_view=False, cap=1)
         model, [m.parameter for m in managed], params.specs_of(managed), transport, BucketCaps((cap,)), DDPLogger({}),
         find_unused=find_unused, static_graph=static_graph, as_view=as_view,
     )
+    transport.iteration.order = order_of(reducer, Mock(), None, Mock())
     reducer.optimizers.append(transport)
     return reducer, transport
 

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from impl.comm import collectives
 from impl.comm.ranks import Team
-from impl.ddp import transport
+from impl.ddp import reduction as transport
 from impl.ddp.buckets import Bucket
 from impl.ddp.mixed_precision import MixedPrecisionRun
-from impl.ddp.transport import Transport
+from impl.ddp.reduction import Transport
 from impl.join.channel import ControlChannel
 from impl.join.message import Layout
 from impl.overlap.use import agree_on_use

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from impl.comm.ranks import Team
-from impl.comm.sparse import SparseRooms, SparseRound, sum_sparse
+from impl.comm.sparse import SparseCapacity, SparseRound, sum_sparse
 from impl.comm.trace import tracing
 
 from .comm_hook_ranks import run_on_ranks
@@ -28,11 +28,11 @@ COUNTS = [(0, 0, 0), (4, 0, 2), (4, 0, 2), (3, 4, 1), (9, 4, 1), (9, 9, 9), (1, 
 
 
 def sum_rounds(rank, world):
-    rooms, wrong, messages = SparseRooms(), [], []
+    capacities, wrong, messages = SparseCapacity(), [], []
     for number, counts in enumerate(COUNTS):
         hows = [{}, {"width": (), "dtype": torch.float64}, {"dtype": torch.float16}]
         with tracing() as labels:
-            together = SparseRound(rooms)
+            together = SparseRound(capacities)
             for how in hows:
                 together.add(part(rank, counts[rank], **how))
             together.send(Team.of(), "test")
@@ -48,19 +48,19 @@ def sum_rounds(rank, world):
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_every_round_is_the_sum_and_takes_one_message_where_no_rank_has_more_rows_than_before(world):
     highest = [max(counts[:world]) for counts in COUNTS]
-    expected_messages, room = [], 0
+    expected_messages, capacity = [], 0
     for rows in highest:
-        expected_messages.append(2 if rows > room else 1)
-        if not rows <= room <= 2 * rows:
-            room = rows + rows // 8 if 0 < room < rows else rows
+        expected_messages.append(2 if rows > capacity else 1)
+        if not rows <= capacity <= 2 * rows:
+            capacity = rows + rows // 8 if 0 < capacity < rows else rows
     assert run_on_ranks(sum_rounds, world) == [([], expected_messages)] * world
 
 
 def give_up_a_round(rank, world):
     """One rank sends its rows of the second round and never asks for the sum; then it goes on with the third."""
-    rooms, team, told = SparseRooms(), Team.of(), []
+    capacities, team, told = SparseCapacity(), Team.of(), []
     for number, counts in enumerate([(2, 2), (5, 7), (6, 7)]):
-        together = SparseRound(rooms)
+        together = SparseRound(capacities)
         together.add(part(rank, counts[rank]))
         together.send(team, "test")
         if (rank, number) != (0, 1):

@@ -41,7 +41,7 @@ def settled(request, cap):
     reducer, transport = build(model, as_view=request.param, cap=cap)
     forward(model, reducer).backward()
     reducer.rebuild(reducer.proposed_order())
-    assert not reducer.readiness.counted
+    assert not reducer.arrivals.counted
     model.zero_grad()
     transport.started.clear()
     return model, reducer, transport
@@ -58,7 +58,7 @@ def test_a_settled_iteration_starts_each_bucket_as_it_fills(settled, cap):
     forward(model, reducer).backward()
     assert seen == [2 if cap == ONE_EACH else 0]  # the last parameter finds all buckets but its own under way
     assert (transport.done, reducer.readiness.order()) == (2, [2, 1, 0])
-    assert not reducer.readiness.counted
+    assert not reducer.arrivals.counted
 
 
 def test_another_order_is_reduced_all_the_same(settled, cap):
@@ -68,7 +68,7 @@ def test_another_order_is_reduced_all_the_same(settled, cap):
         model.zero_grad()
         forward(model, reducer).backward()
         assert transport.done == done
-    assert reducer.readiness.counted == (cap == ALL_IN_ONE)  # with one each, every bucket still fills as expected
+    assert reducer.arrivals.counted == (cap == ALL_IN_ONE)  # with one each, every bucket still fills as expected
     assert gradients(model) == [[4.0, 4.0]] * 3
 
 
@@ -121,7 +121,7 @@ def test_local_backwards_leave_nothing_behind(settled):
     for _ in range(3):
         forward(model, reducer, sync=False).backward()
     forward(model, reducer).backward()
-    assert (transport.done, reducer.readiness.counted) == (2, False)
+    assert (transport.done, reducer.arrivals.counted) == (2, False)
     assert gradients(model) == [[16.0, 16.0]] * 3
 
 
@@ -171,7 +171,7 @@ def test_a_static_graph_that_starts_over_learns_its_arrivals_anew(cap):
         forward(model, reducer).backward()
         assert transport.done == done
     reducer.rebuild(reducer.proposed_order())
-    assert not reducer.readiness.counted
+    assert not reducer.arrivals.counted
     reducer.start_over()
     model.zero_grad()
     forward(model, reducer).backward()
@@ -181,12 +181,12 @@ def test_a_static_graph_that_starts_over_learns_its_arrivals_anew(cap):
 
 def test_noted_arrivals_keep_neither_reducer_nor_model_alive():
     model = Steps()
-    reducer, _ = build(model)
+    reducer, transport = build(model)
     forward(model, reducer).backward()
     reducer.rebuild(reducer.proposed_order())
     forward(model, reducer, sync=False).backward()
     gone = weakref.ref(reducer), weakref.ref(model.a)
-    del reducer, model
+    del reducer, transport, model
     gc.collect()
     assert [reference() for reference in gone] == [None, None]
 

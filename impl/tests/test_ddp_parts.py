@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from impl.ddp import kernels, options, params
+from impl.ddp import config as options
+from impl.ddp import kernels, params
 from impl.ddp.containers import find_tensors, map_tensors
 from impl.ddp.graph import reachable_parameters
 

@@ -171,9 +171,9 @@ def test_gradients_move_house_with_a_rebuild(model):
 
 
 def test_parameters_do_not_keep_the_reducer_alive(model):
-    reducer, _ = build(model)
+    reducer, transport = build(model)
     gone = weakref.ref(reducer)
-    del reducer
+    del reducer, transport
     gc.collect()
     assert gone() is None
     model(torch.ones(1, 2)).sum().backward()

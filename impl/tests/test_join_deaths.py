@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
-from impl.ddp import stages
+from impl.ddp.iteration import Iteration
 from impl.join import failures
 from impl.tests.comm_hook_ranks import _starting
 
@@ -44,7 +44,7 @@ def die_as_a_shadow(kind, zero):
 
         return act
 
-    stages.shadow = dying(stages.shadow)
+    Iteration.shadow = dying(Iteration.shadow)
     if zero is not None:
         zero._joining.shadow_step = dying(zero._joining.shadow_step)
 

@@ -11,7 +11,7 @@ import torch
 from impl.ddp import DistributedDataParallel, kernels
 from impl.ddp.buckets import Bucket, GradBucket
 from impl.ddp.hooks import validation
-from impl.ddp.transport import BucketQueue, Transport
+from impl.ddp.reduction import Transport
 
 from ..planting import defect, edit, swap
 
@@ -89,7 +89,7 @@ def each_bucket_gets_its_own_state() -> None:
 @defect("COMM-016", "COMM-026", "COMM-028")
 def first_bucket_called_last() -> None:
     """The first bucket says that it is the last one."""
-    swap(BucketQueue, "is_last", lambda self, bucket: bucket is self.buckets[0])
+    edit("for bucket in self.buckets[-1:]:", "for bucket in self.buckets[:1]:", within="lay_out")
 
 
 @defect("COMM-016")
@@ -127,7 +127,7 @@ def hook_errors_keep_the_gradients_local() -> None:
 @defect("COMM-001", "COMM-012")
 def hook_for_the_first_bucket_only() -> None:
     """The hook reduces the first bucket; the others take the ordinary way."""
-    edit("if self.hook is not None:", "if self.hook is not None and not bucket.spec.index:")
+    edit("if self.hook is not None:", "if self.hook is not None and not bucket.spec.index:", within="Transport.start")
 
 
 @defect("COMM-002", "COMM-001")
@@ -235,7 +235,7 @@ def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
 @defect("DDPJ-014")
 def torchs_own_hooks_not_known_in_a_partial() -> None:
     """Inside a partial, a hook of torch's own is not known as one that divides by the number of all ranks."""
-    edit("while isinstance(hook, functools.partial):", "while False:", within="_hook_divides_by_size")
+    edit("while isinstance(hook, functools.partial):", "while False:", within="correction")
 
 
 @defect("COMM-001")

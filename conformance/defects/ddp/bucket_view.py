@@ -23,7 +23,7 @@ def batched_copy_divides_twice() -> None:
 @defect("DDP-117", "DDP-118")
 def gradients_never_share_memory() -> None:
     """gradient_as_bucket_view is accepted and has no effect."""
-    edit("as_view=self.gradient_as_bucket_view and", "as_view=self.static_graph and")
+    edit("return self.gradient_as_bucket_view and", "return False and")
 
 
 @defect("DDP-117")

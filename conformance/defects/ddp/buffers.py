@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from impl.comm.ranks import GroupRank
-from impl.ddp import DistributedDataParallel, params
-from impl.ddp.buffers import _BufferCommHook, _BufferCommHookLocation
+from impl.ddp import buffers
+from impl.ddp.buffers import BufferSync, _BufferCommHook, _BufferCommHookLocation
 from impl.ddp.iteration import Iteration
 
 from ..planting import defect, edit, swap
@@ -24,7 +24,7 @@ def any_buffer_hook_accepted() -> None:
 @defect("DDP-095")
 def buffer_futures_not_awaited() -> None:
     """Nobody waits for the futures that a buffer hook returns."""
-    edit("future.wait()", "pass", within="_results")
+    edit("wait_for_future(future, self._usage.device, self._iteration.watch())", "pass", within="_results")
 
 
 @defect("DDP-091")
@@ -40,14 +40,14 @@ def buffer_hook_before_by_default() -> None:
 @defect("DDP-093")
 def buffer_hook_beside_the_broadcast() -> None:
     """The broadcast is made although a buffer hook is registered."""
-    edit("    else:\n        self._broadcast", "    if True:\n        self._broadcast")
+    edit("    else:\n        self._broadcast()", "    if True:\n        self._broadcast()")
 
 
 @defect("DDP-094")
 def buffer_hook_runs_twice() -> None:
     """A buffer hook runs before the forward and after it, whatever its location."""
-    edit("hook is not None and hook.buffer_comm_hook_location is after", "hook is not None and after")
-    edit("(hook is None or hook.buffer_comm_hook_location is before)", "(hook is None or before)")
+    edit("hook.buffer_comm_hook_location is _BufferCommHookLocation.POST_FORWARD", "True")
+    edit("hook.buffer_comm_hook_location is _BufferCommHookLocation.PRE_FORWARD", "True")
 
 
 @defect("DDP-093")
@@ -62,7 +62,7 @@ def buffer_hook_sees_prefixed_names() -> None:
 @defect("DDP-096")
 def buffer_hook_without_buffers() -> None:
     """A buffer hook is called for a model that has no buffers, with an empty dictionary."""
-    edit("return wanted and len(self.modules_buffers) > 0", "return wanted")
+    edit("return wanted and len(self.tensors) > 0", "return wanted")
 
 
 @defect("DDP-094")
@@ -81,37 +81,37 @@ def buffer_sync_counts_as_a_change() -> None:
 @defect("DDP-080", "DDP-087")
 def buffers_are_averaged() -> None:
     """Buffers are averaged over the ranks instead of following rank 0."""
-    def average(self: DistributedDataParallel, source: Any) -> None:
-        for buffer in self.modules_buffers:
+    def average(self: BufferSync) -> None:
+        team = self._iteration.team
+        for buffer in self.tensors:
             mean = buffer.double()
-            dist.all_reduce(mean, group=self.process_group)
-            buffer.copy_(mean / self.reducer.team.size)
+            dist.all_reduce(mean, group=team.group)
+            buffer.copy_(mean / team.size)
 
-    swap(DistributedDataParallel, "_broadcast_buffers", average)
+    swap(BufferSync, "_broadcast", average)
 
 
 @defect("DDP-080")
 def buffers_follow_the_last_rank() -> None:
     """Outside of joins, buffers follow the last rank of the group."""
     swap(Iteration, "source", lambda self: GroupRank(self.team.size - 1))
+    swap(Iteration, "likely_source", lambda self: GroupRank(self.team.size - 1))
 
 
 @defect("DDP-084")
 def buffers_looked_up_once() -> None:
     """Buffers are looked up at construction only; one that the module replaces is left behind."""
-    edit("    self._assign_modules_buffers()\n", "", within="_sync_module_buffers")
+    edit("    self.look_up()\n", "", within="synchronise")
 
 
 @defect("DDP-080")
 def buffers_synchronised_after_the_forward() -> None:
     """Buffers are broadcast after the wrapped forward, which has then read the old ones."""
-    before = swap(
-        DistributedDataParallel, "_check_sync_bufs_pre_fwd", lambda self: bool(self._buffer_hook) and before(self)
-    )
+    before = swap(BufferSync, "comes_before_forward", lambda self: bool(self.hook) and before(self))
     after = swap(
-        DistributedDataParallel,
-        "_check_sync_bufs_post_fwd",
-        lambda self: self.will_sync_module_buffers() if self._buffer_hook is None else after(self),
+        BufferSync,
+        "due_after_forward",
+        lambda self: self.will_synchronise() if self.hook is None else after(self),
     )
 
 
@@ -124,13 +124,13 @@ def buffers_synchronised_in_no_sync_too() -> None:
 @defect("DDP-088")
 def evaluation_keeps_its_own_buffers() -> None:
     """An evaluation never synchronises buffers, so that every rank evaluates a model of its own."""
-    edit("return self._iteration.session is not None or not self.require_backward_grad_sync", "return True")
+    edit("return self._iteration.session is not None or not self._iteration.wants_reductions", "return True")
 
 
 @defect("DDP-088")
 def evaluation_mode_switches_buffers_off() -> None:
     """In evaluation mode buffers are not synchronised, gradients or not."""
-    edit("and not self._evaluates_alone()", "and self.training")
+    edit("and not self._evaluates_alone()", "and self._iteration.training")
 
 
 @defect("DDP-081")
@@ -138,30 +138,31 @@ def evaluation_outlives_accumulation() -> None:
     """What an evaluation left to be synchronised waits for the next synchronised forward, past all accumulating
     ones."""
     edit(
-        "if self._sync_due_after_evaluation:",
-        "if self._sync_due_after_evaluation and self.require_backward_grad_sync:",
+        "self.due_after_evaluation = False",
+        "self.due_after_evaluation &= not self._iteration.wants_reductions",
+        within="trained",
     )
 
 
 @defect("DDP-085", "DDP-149")
 def ignored_buffers_take_part() -> None:
     """Buffers on the ignore list are synchronised like others."""
-    swap(params, "managed_buffers", lambda module, ignored: dict(module.named_buffers()))
+    swap(buffers, "managed_buffers", lambda module, ignored: dict(module.named_buffers()))
 
 
 @defect("DDP-095")
 def later_futures_of_buffers_replace_earlier_ones() -> None:
     """Of two forwards before a backward only the second one's buffer futures are waited for."""
     edit(
-        "self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))",
-        "self.reducer.other_futures = self._buffer_hook.call(self.named_module_buffers)",
+        "self._iteration.futures.extend(self.hook.call(self.named))",
+        "self._iteration.futures = self.hook.call(self.named)",
     )
 
 
 @defect("DDP-083")
 def newer_switch_silences_the_start() -> None:
     """forward_sync_buffers=False switches off the broadcast at construction too."""
-    edit("buffers if syncs_buffers_at_start else {}", "buffers if self.forward_sync_buffers else {}")
+    edit("if config.sync_buffers_at_start else {}", "if config.sync_buffers else {}")
 
 
 @defect("DDP-083")
@@ -202,8 +203,8 @@ def only_the_first_future_of_a_hook_counts() -> None:
 def switch_off_forgets_the_start() -> None:
     """broadcast_buffers=False leaves the broadcast at construction in place."""
     edit(
-        "syncs_buffers_at_start = broadcast_buffers is not False or",
-        "syncs_buffers_at_start = module is not None or",
+        "sync_buffers_at_start=broadcast_buffers is not False or",
+        "sync_buffers_at_start=module is not None or",
     )
 
 
@@ -211,9 +212,9 @@ def switch_off_forgets_the_start() -> None:
 def buffer_futures_awaited_in_forward() -> None:
     """The futures of a buffer hook are awaited at once, while the loop may complete them later."""
     edit(
-        "self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))",
-        "self.reducer.other_futures.extend(self._buffer_hook.call(self.named_module_buffers))\n"
-        "            [future.wait() for future in self.reducer.other_futures]",
+        "self._iteration.futures.extend(self.hook.call(self.named))",
+        "self._iteration.futures.extend(self.hook.call(self.named))\n"
+        "            [future.wait() for future in self._iteration.futures]",
     )
 
 
@@ -221,8 +222,8 @@ def buffer_futures_awaited_in_forward() -> None:
 def inference_is_no_evaluation() -> None:
     """Only evaluations under no_grad are made up for, those in inference mode are not."""
     edit(
-        "self._sync_due_after_evaluation |= self.require_forward_param_sync",
-        "self._sync_due_after_evaluation |= self.require_forward_param_sync and not torch.is_inference_mode_enabled()",
+        "self.due_after_evaluation |= self.allowed",
+        "self.due_after_evaluation |= self.allowed and not torch.is_inference_mode_enabled()",
     )
 
 
@@ -230,8 +231,8 @@ def inference_is_no_evaluation() -> None:
 def evaluations_in_eval_mode_are_not_made_up_for() -> None:
     """An evaluation switches the next buffer broadcast off if the model was in evaluation mode."""
     edit(
-        "self._sync_due_after_evaluation |= self.require_forward_param_sync",
-        "self._sync_due_after_evaluation |= self.require_forward_param_sync and self.training",
+        "self.due_after_evaluation |= self.allowed",
+        "self.due_after_evaluation |= self.allowed and self._iteration.training",
     )
 
 
@@ -239,8 +240,8 @@ def evaluations_in_eval_mode_are_not_made_up_for() -> None:
 def later_buffers_are_overlooked() -> None:
     """Buffers that a module got after it was wrapped are not synchronised."""
     edit(
-        "    self.modules_buffers = list(",
-        "    known = self.__dict__.setdefault('_known', set(self.named_module_buffers))\n"
-        "    self.named_module_buffers = {k: v for k, v in self.named_module_buffers.items() if k in known}\n"
-        "    self.modules_buffers = list(",
+        "    self.tensors = list(",
+        "    known = self.__dict__.setdefault('_known', set(self.named))\n"
+        "    self.named = {k: v for k, v in self.named.items() if k in known}\n"
+        "    self.tensors = list(",
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from impl.ddp import wrapper
-from impl.ddp.parts import Parts
+from impl.ddp.log import DDPLogger
+from impl.ddp.wrapper import DistributedDataParallel
 
 from ..planting import defect, edit, swap
 
@@ -63,7 +64,8 @@ def errors_not_logged() -> None:
     def throw(self: Any, kind: type[Exception], text: str) -> None:
         raise kind(text)
 
-    swap(Parts, "_log_and_throw", throw)
+    swap(DistributedDataParallel, "_log_and_throw", throw)
+    swap(DDPLogger, "fail", throw)
 
 
 @defect("DDP-003", "DDP-051", worlds=(3,))
@@ -93,7 +95,9 @@ def lazy_parameters_are_a_value_error() -> None:
 @defect("DDP-019", "DDP-142", "DDP-147")
 def logged_errors_become_runtime_errors() -> None:
     """What is logged as an error is raised as a RuntimeError, whatever its class."""
-    right = swap(Parts, "_log_and_throw", lambda self, kind, text: right(self, RuntimeError, text))
+    right = swap(
+        DistributedDataParallel, "_log_and_throw", lambda self, kind, text: right(self, RuntimeError, text)
+    )
 
 
 @defect("DDP-012")
@@ -153,7 +157,7 @@ def small_caps_come_again() -> None:
 @defect("DDP-017")
 def sync_batch_norm_looked_for_at_the_top() -> None:
     """SyncBatchNorm is looked for among the direct children only."""
-    edit("module.modules()", "module.children()", within="_passing_sync_batchnorm_handle")
+    edit("module.modules()", "module.children()", within="check_sync_batchnorm")
 
 
 @defect("DDP-010")

@@ -61,7 +61,9 @@ def strays_stay_beside_the_delayed_buffer() -> None:
 @defect("DDP-122")
 def trigger_never_comes() -> None:
     """The reduction of delayed gradients waits for the next backward."""
-    edit("kernels.call_at_end_of_backward(self._reduce)", "self._due = not self._flats")
+    edit(
+        "kernels.call_at_end_of_backward(self._backward_ended)", "self._due = not self._flats", within="_triggered"
+    )
 
 
 @defect("DDP-128")

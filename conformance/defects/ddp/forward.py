@@ -21,7 +21,7 @@ def active_after_an_error() -> None:
 @defect("DDP-037")
 def always_ties_outputs() -> None:
     """Outputs pass the sink even where nothing is searched for, and come back as other objects."""
-    edit("if not (self.reducer.usage.searched or self.reducer.facts.holds_back):", "if not pending.sync:")
+    edit("if self.facts.searched or self.facts.holds_back:", "if pending.sync:")
 
 
 @defect("DDP-044")
@@ -45,7 +45,8 @@ def calls_forward_past_the_hooks() -> None:
 @defect("DDP-047")
 def evaluation_takes_part() -> None:
     """A gradient-free forward goes through the same preparations as a training one."""
-    edit("sync = torch.is_grad_enabled() and self", "sync = self")
+    edit("sync = recorded and iteration", "sync = iteration")
+    edit("self.iteration.wants_reductions and torch.is_grad_enabled()", "self.iteration.wants_reductions")
 
 
 @defect("DDP-036")
@@ -78,8 +79,8 @@ def outputs_out_of_sight_begin_no_backward() -> None:
 def to_kwargs_without_a_tuple() -> None:
     """to_kwargs returns the arguments bare instead of one tuple for each device."""
     edit(
-        "(self._moved(inputs, device),), (self._moved(kwargs, device),)",
-        "self._moved(inputs, device), self._moved(kwargs, device)",
+        "(compat.moved(inputs, device),), (compat.moved(kwargs, device),)",
+        "compat.moved(inputs, device), compat.moved(kwargs, device)",
     )
 
 
@@ -106,4 +107,4 @@ def outputs_that_hold_themselves_are_followed_for_ever() -> None:
 @defect("DDP-047")
 def training_mode_takes_part() -> None:
     """A forward without gradients takes part like others where the model is in training mode."""
-    edit("sync = torch.is_grad_enabled() and self", "sync = (torch.is_grad_enabled() or self.training) and self")
+    edit("sync = recorded and iteration", "sync = (recorded or self.training) and iteration")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -11,7 +13,6 @@ from impl.ddp import kernels, params
 from impl.ddp.iteration import Iteration
 from impl.ddp.pending_backward import PendingBackward
 from impl.ddp.reducer import Reducer
-from impl.ddp.shared import SharedFacts
 from impl.ddp.usage import Usage
 
 from ..planting import defect, edit, swap
@@ -47,8 +48,8 @@ def casting_brings_removed_hooks_back() -> None:
 def complains_at_the_end_of_backward() -> None:
     """A backward that leaves gradients out raises at its end, though a further one may complete it."""
     edit(
-        "        return  # another backward",
-        "        self._armed = False\n        self.check_finished()  # another backward",
+        "    return True  # another backward",
+        "    self._armed = False\n    self.check_finished()\n    return True  # another backward",
     )
 
 
@@ -56,8 +57,8 @@ def complains_at_the_end_of_backward() -> None:
 def complains_of_what_came() -> None:
     """The error about missing gradients lists the parameters that did receive one."""
     edit(
-        "missing, started = self.readiness.missing(),",
-        "missing, started = [i for i, need in enumerate(self.readiness._need) if need <= 0],",
+        "self._unfinished(self.readiness.missing())",
+        "self._unfinished([i for i, need in enumerate(self.readiness._need) if need <= 0])",
     )
 
 
@@ -97,8 +98,8 @@ def each_rank_has_its_own_bucket_sizes() -> None:
 def each_rank_rebuilds_its_own_order() -> None:
     """Each rank lays its buckets out in the order in which its own gradients came."""
     edit(
-        "reducer.rebuild(agreed.tolist())",
-        "reducer.rebuild(order.tolist() if agreed is None else reducer.proposed_order())",
+        "self.rebuild(agreed.tolist())",
+        "self.rebuild(order.tolist() if agreed is None else self.proposed_order())",
     )
 
 
@@ -129,14 +130,14 @@ def frozen_parameters_get_zeros() -> None:
 @defect("DDP-065")
 def functional_gradients_use_up_the_forward() -> None:
     """After torch.autograd.grad the backward through the same forward stays local."""
-    asked = "if pending.context is None and not kernels"
+    asked = "if pending.context is None and not self.arrivals"
     edit(asked, f"pending.spent = True\n        {asked}", within="Reducer.begin")
 
 
 @defect("DDP-049")
 def gradients_before_the_outputs_are_overlooked() -> None:
     """A gradient that comes before those of the outputs, in the same backward, is not counted."""
-    edit("self.forwards.came_early(backward)", "()", within="begin")
+    edit("self.forwards.came_early(backward) if", "() if", within="begin")
 
 
 @defect("DDP-049")
@@ -202,13 +203,13 @@ def nested_backwards_not_watched() -> None:
 @defect("DDP-054")
 def never_rebuilds() -> None:
     """Buckets are never laid out in the order of arrival."""
-    swap(SharedFacts, "rebuild_due", lambda self: False)
+    edit("not self.rebuilt and not agreement_due and self.reductions >=", "self.reductions < 0 >=")
 
 
 @defect("DDP-054")
 def rebuilds_every_time() -> None:
     """Buckets are laid out anew before every forward."""
-    swap(SharedFacts, "rebuild_due", lambda self: not self.searched and self.reductions >= 1)
+    edit("not self.rebuilt and not agreement_due and self.reductions >=", "not searched and self.reductions >=")
 
 
 @defect("DDP-049")
@@ -229,7 +230,7 @@ def results_read_too_early() -> None:
 @defect("DDP-057")
 def rows_beyond_the_usual_number_are_lost() -> None:
     """Rows of a sparse gradient for which there is no room in the message are never sent."""
-    edit("if any(rest):", "if any(rest) and not any(first.rooms):")
+    edit("if any(rest):", "if any(rest) and not any(first.capacities):")
 
 
 @defect("DDP-067", "DDP-099", "DDP-101")
@@ -327,8 +328,7 @@ def neighbours_are_joined_whatever_their_layout() -> None:
 @defect("DDP-052")
 def imaginary_parts_of_gradients_are_lost() -> None:
     """Gradients are copied into the bucket as real numbers."""
-    edit(
-        "torch._foreach_copy_(targets, sources)",
-        "torch._foreach_copy_(targets, [each.real if each.is_complex() else each for each in sources])",
-        within="kernels.copy_all",
-    )
+    def real_alone(targets: Any, sources: Any) -> None:
+        torch._foreach_copy_(targets, [each.real if each.is_complex() else each for each in sources])
+
+    swap(kernels, "copy_all", real_alone)

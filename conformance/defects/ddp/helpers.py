@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from impl.ddp import DistributedDataParallel
-from impl.ddp.compat import CompatibleNames
 
 from ..planting import defect, edit, swap
 
@@ -16,7 +15,7 @@ from ..planting import defect, edit, swap
 @defect("DDP-170")
 def former_parameters_overlooked() -> None:
     """The generator of parameters overlooks a replica's former parameters."""
-    edit('getattr(module, "_former_parameters", None)', "None")
+    edit('getattr(each, "_former_parameters", None)', "None")
 
 
 @defect("DDP-170")
@@ -40,19 +39,19 @@ def parameters_follow_rank_0() -> None:
 @defect("DDP-167")
 def per_parameter_hook_gets_the_parameter_first() -> None:
     """Hooks of the mode without buckets get parameter and gradient in the wrong order."""
-    edit("(parameter.grad, parameter)", "(parameter, parameter.grad)")
+    edit("(gradient, parameter)", "(parameter, gradient)")
 
 
 @defect("DDP-167")
 def per_parameter_in_no_sync() -> None:
     """Reducing parameter by parameter goes on under no_sync."""
-    edit("not ddp.require_backward_grad_sync or ", "")
+    edit("parameter.grad is not None and self.due()", "parameter.grad is not None")
 
 
 @defect("DDP-167")
 def per_parameter_sums() -> None:
     """Reducing parameter by parameter sums the gradients and does not divide."""
-    edit("kernels.divide(parameter.grad, after)", "pass")
+    edit("kernels.divide(gradient, after)", "pass")
 
 
 @defect("DDP-167")
@@ -64,7 +63,7 @@ def python_reducer_divides_by_the_world() -> None:
 @defect("DDP-169")
 def sparse_metadata_lost() -> None:
     """The ids of sparse rows are not passed on."""
-    swap(CompatibleNames, "_set_sparse_metadata", lambda self, global_unique_ids: None)
+    swap(DistributedDataParallel, "_set_sparse_metadata", lambda self, global_unique_ids: None)
 
 
 @defect("DDP-168")

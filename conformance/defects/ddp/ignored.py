@@ -15,9 +15,9 @@ def ignored_buffers_not_marked() -> None:
 def ignored_parameters_broadcast() -> None:
     """Ignored parameters are made equal to rank 0's at the start."""
     edit(
-        "params.managed_parameters(self.module, self.parameters_to_ignore)",
-        "params.managed_parameters(self.module, set())",
-        within="_synchronise_start",
+        "[item.parameter for item in managed] +",
+        "list(module.parameters()) +",
+        within="synchronise_start",
     )
 
 
@@ -25,9 +25,9 @@ def ignored_parameters_broadcast() -> None:
 def ignored_parameters_reduced() -> None:
     """Ignored parameters are averaged like others."""
     edit(
-        "params.managed_parameters(self.module, self.parameters_to_ignore)",
-        "params.managed_parameters(self.module, set())",
-        within="_build_reducer",
+        "params.managed_parameters(module, config.ignored)",
+        "params.managed_parameters(module, set())",
+        within="reducer_of",
     )
 
 

@@ -72,8 +72,8 @@ def surplus_parameters_passed_over() -> None:
 def unknown_parameters_passed_over() -> None:
     """A parameter that the reducer's list lacks is passed over."""
     edit(
-        "if name in self.parameters_to_ignore or",
-        "if parameter not in places or name in self.parameters_to_ignore or",
+        "if name in ignored or",
+        "if parameter not in places or name in ignored or",
     )
 
 
@@ -90,4 +90,4 @@ def names_are_counted_with_every_alias() -> None:
 @defect("DDP-144")
 def log_keeps_the_first_plan() -> None:
     """The log tells the buckets as they were rebuilt for the first time, whatever becomes of them."""
-    edit("if self.logger is not None:", 'if "rebuilt_bucket_sizes" not in self.logger._data:', within="_note_rebuilt")
+    edit("if not rebuilt:", 'if not rebuilt or "rebuilt_bucket_sizes" in self._data:', within="note_plan")

@@ -56,8 +56,9 @@ def failed_forward_leaves_parameters_lowered() -> None:
 @defect("DDP-138")
 def ignored_tensors_are_cast() -> None:
     """Ignored parameters and buffers are cast like managed ones."""
-    edit("managed_parameters(module, ignored)", "managed_parameters(module, set())")
-    edit("managed_buffers(module, ignored)", "managed_buffers(module, set())")
+    inside = "MixedPrecisionRun.__init__"
+    edit("managed_parameters(module, ignored)", "managed_parameters(module, set())", within=inside)
+    edit("managed_buffers(module, ignored)", "managed_buffers(module, set())", within=inside)
 
 
 @defect("DDP-137")
@@ -111,7 +112,4 @@ def unused_parameters_stay_lowered() -> None:
 @defect("DDP-136")
 def views_of_low_gradients() -> None:
     """Under mixed precision, too, gradients become views of buckets, whose dtype is another one."""
-    edit(
-        "as_view=self.gradient_as_bucket_view and self._mixed_precision_run is None",
-        "as_view=self.gradient_as_bucket_view",
-    )
+    edit("self.gradient_as_bucket_view and self.mixed_precision is None", "self.gradient_as_bucket_view")

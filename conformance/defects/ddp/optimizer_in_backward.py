@@ -28,13 +28,13 @@ def optimizers_looked_for_at_construction() -> None:
         self._lazy_init_ran = True
         self.reducer.optimizers[:0] = [OptimizersInBackward.of(self.reducer.parameters) or OptimizersInBackward([])]
 
-    build_right = swap(DistributedDataParallel, "_build_reducer", build)
+    build_right = swap(DistributedDataParallel, "_build_parts", build)
 
 
 @defect("DDP-130")
 def optimizers_of_ignored_parameters_taken_over() -> None:
     """Optimizers on ignored parameters are stepped by DDP too."""
-    edit("OptimizersInBackward.of(self.reducer.parameters)", "OptimizersInBackward.of(self.module.parameters())")
+    edit("OptimizersInBackward.of(reducer.parameters)", "OptimizersInBackward.of(self.module.parameters())")
 
 
 @defect("DDP-129")
@@ -53,7 +53,7 @@ def optimizers_stop_at_a_missing_gradient() -> None:
 def refused_fused_optimizer_steps() -> None:
     """A second fused optimizer takes the place of the first before it is refused."""
 
-    OCCUPY = '    self._occupy_hook_slot(None, allreduce_hook, f"fused {optim.__name__}")\n'
+    OCCUPY = '    self._occupy_hook_slot(None, hooks.default_hooks.allreduce_hook, f"fused {optim.__name__}")\n'
 
 
     KEEP = "    self.reducer.optimizers.append(optim(chosen, *args, **kwargs))\n"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.ddp import DistributedDataParallel, renewal
-from impl.ddp.renewal import _OF_THIS_PROCESS, Renewal
+from impl.ddp import DistributedDataParallel, pickling
 
 from ..planting import defect, edit, override, swap
 
@@ -13,46 +12,42 @@ from ..planting import defect, edit, override, swap
 @defect("DDP-159")
 def old_pickles_stay_out_of_sync() -> None:
     """A pickle without the two flags comes back with synchronisation off."""
-    edit('setdefault("require_backward_grad_sync", True)', 'setdefault("require_backward_grad_sync", False)')
+    edit("own = dict(state)", 'own = {"require_backward_grad_sync": False, **state}')
 
 
 @defect("DDP-156")
 def pickles_a_group_of_all() -> None:
     """A model may be pickled if its group has all ranks, though it is not the default one."""
-    edit("self.process_group is not default", "self.process_group.size() != default.size()")
+    edit("group is not default", "group.size() != default.size()")
 
 
 @defect("DDP-156")
 def pickles_any_group() -> None:
     """A model on a group of its own can be pickled, and comes back on the default one."""
-    swap(Renewal, "_check_default_group", lambda self: None)
+    swap(pickling, "check_default_group", lambda *_: None)
 
 
 @defect("DDP-155")
 def pickles_the_logger() -> None:
     """The logger is pickled along."""
-    swap(renewal, "_OF_THIS_PROCESS", tuple(name for name in renewal._OF_THIS_PROCESS if name != "logger"))
+    swap(pickling, "_OF_THIS_PROCESS", tuple(name for name in pickling._OF_THIS_PROCESS if name != "logger"))
 
 
 @defect("DDP-155")
 def pickling_strips_the_live_object() -> None:
     """Pickling takes the handles of this process away from the object itself."""
-    def state_of(self: Renewal) -> dict[str, Any]:
+    def state_of(self: DistributedDataParallel) -> dict[str, Any]:
         state = right(self)
-        self.__dict__.update(dict.fromkeys({"logger", "reducer"} & set(_OF_THIS_PROCESS)))
+        self.__dict__.update({"logger": None, "reducer": None})
         return state
 
-    right = swap(Renewal, "__getstate__", state_of)
+    right = swap(DistributedDataParallel, "__getstate__", state_of)
 
 
 @defect("DDP-159")
 def restored_models_always_synchronise() -> None:
     """A restored model synchronises its next backward whatever was stored."""
-    edit(
-        "self._reset_runtime_state()",
-        "self.require_backward_grad_sync = True\n    self._reset_runtime_state()",
-        within="__setstate__",
-    )
+    edit("for name, value in kept.items():", "for name, value in ():", within="__setstate__")
 
 
 @defect("DDP-161")
@@ -67,8 +62,8 @@ def state_dict_without_prefix() -> None:
 def unpickled_forgets_the_options() -> None:
     """An unpickled model no longer looks for unused parameters."""
     edit(
-        "    self._build_reducer()",
-        "    self.find_unused_parameters = False\n    self._build_reducer()",
+        "    self._build_parts()",
+        "    vars(self.config)['find_unused_parameters'] = False\n    self._build_parts()",
         within="__setstate__",
     )
 
@@ -82,17 +77,17 @@ def unpickled_graph_is_dynamic() -> None:
 @defect("DDP-158")
 def unpickled_stays_local() -> None:
     """An unpickled model has no hooks on its parameters, so its gradients stay local."""
-    def restore(self: Renewal, state: dict[str, Any]) -> None:
+    def restore(self: DistributedDataParallel, state: dict[str, Any]) -> None:
         right(self, state)
         self.reducer.remove_hooks()
 
-    right = swap(Renewal, "__setstate__", restore)
+    right = swap(DistributedDataParallel, "__setstate__", restore)
 
 
 @defect("DDP-160")
 def hooks_come_back_without_their_state() -> None:
     """A restored model has the hook that was registered, with None for its state."""
-    swap(renewal, "_OF_THIS_PROCESS", tuple(name for name in renewal._OF_THIS_PROCESS if name != "_comm_hooks"))
+    swap(pickling, "_OF_THIS_PROCESS", tuple(name for name in pickling._OF_THIS_PROCESS if name != "_comm_hooks"))
     edit(
         "self._delayed = DelayedReduction.found(",
         'for hook, _ in state.get("_comm_hooks", ()):\n        self.register_comm_hook(None, hook)\n'
@@ -103,5 +98,8 @@ def hooks_come_back_without_their_state() -> None:
 @defect("DDP-158")
 def restored_models_ignore_nothing() -> None:
     """A restored model manages the parameters and buffers that it was told to leave alone, too."""
-    edit("    self._reset_runtime_state()", "    self.parameters_to_ignore = set()\n    self._reset_runtime_state()",
-         within="__setstate__")
+    edit(
+        "    self._build_parts()",
+        "    self.__dict__['config'] = __import__('dataclasses').replace(self.config, ignored=frozenset())\n    self._build_parts()",
+        within="__setstate__",
+    )

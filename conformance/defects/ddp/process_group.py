@@ -20,7 +20,6 @@ def new_group_forgets_no_arrivals() -> None:
 @defect("DDP-164")
 def new_group_keeps_the_buckets() -> None:
     """After a change of group the buckets stay as they were rebuilt."""
-    edit("self._has_rebuilt_buckets = False", "pass", within="_update_process_group")
     edit("self.start_over()", "self.abandon()", within="move_to")
 
 
@@ -43,23 +42,24 @@ def reducer_stays_in_the_old_group() -> None:
 def reductions_are_counted_across_a_new_beginning() -> None:
     """A new group's first forward finds that enough reductions have been made to rebuild the buckets."""
     edit(
-        "self._reductions, self._rebuilt = 0, False",
-        "self._reductions, self._rebuilt = getattr(self, '_reductions', 0), False",
+        "{}), **_BEGINNING)",
+        "{}), **{**_BEGINNING, 'reductions': self.reductions})",
     )
 
 
 @defect("DDP-162", worlds=(4,))
 def rows_of_a_former_group_remembered() -> None:
     """After a change of groups there is room for as many sparse rows as the former group had."""
-    edit("    self._sparse_rooms = {}\n", "")
+    edit("    self._sparse_capacity = {}\n", "")
 
 
 @defect("DDP-162")
 def static_graphs_do_not_begin_anew() -> None:
     """A static graph that is moved takes its buckets for rebuilt, though it has the first ones again."""
     edit(
-        "self._reductions, self._rebuilt = 0, False",
-        "self._reductions, self._rebuilt = 0, self._static and getattr(self, '_rebuilt', False)",
+        "**_BEGINNING)",
+        "**{**_BEGINNING, 'rebuilt': self.static and self.rebuilt})",
+        within="start_over",
     )
 
 

@@ -67,7 +67,7 @@ def init_sync_ignored() -> None:
 @defect("DDP-034")
 def nodes_of_a_cast_model_are_remembered() -> None:
     """Whoever watches a cast model anew goes on with the nodes that its parameters had before."""
-    edit("    self.nodes.clear()\n", "")
+    edit("    self._nodes.clear()\n", "")
 
 
 @defect("DDP-027")
@@ -98,7 +98,7 @@ def splits_the_input() -> None:
 @defect("DDP-025")
 def starts_from_the_last_rank() -> None:
     """Replicas start equal to the last rank of the group instead of the first."""
-    edit("GroupRank(0)", "GroupRank(team.size - 1)", within="_synchronise_start")
+    edit("GroupRank(0)", "GroupRank(team.size - 1)", within="synchronise_start")
 
 
 @defect("DDP-030")

@@ -8,8 +8,8 @@ from typing import Any
 from impl.ddp import usage
 from impl.ddp.pending_backward import OutputSink, announce_backward
 from impl.ddp.reducer import Reducer
+from impl.ddp.reduction import Transport
 from impl.ddp.shared import Agreement
-from impl.ddp.transport import Transport
 
 from ..planting import defect, edit, swap
 
@@ -17,7 +17,7 @@ from ..planting import defect, edit, swap
 @defect("DDP-108")
 def both_graph_options_unmentioned() -> None:
     """A static graph together with detection is accepted without a word."""
-    edit("if ddp.find_unused_parameters:", "if ddp.find_unused_parameters is None:")
+    edit("if find_unused:", "if find_unused is None:")
 
 
 @defect("DDP-099")
@@ -112,7 +112,7 @@ def outputs_in_dicts_not_found() -> None:
 @defect("DDP-112")
 def outputs_not_cloned() -> None:
     """Outputs that pass the sink are not cloned."""
-    edit("self._ddp_sink_clone = True", "self._ddp_sink_clone = False")
+    edit("self._ddp_sink_clone = False, False, True", "self._ddp_sink_clone = False, False, False")
 
 
 @defect("DDP-101")
@@ -123,7 +123,7 @@ def outputs_outside_the_loss_awaited() -> None:
         return tuple(outputs)
 
     swap(OutputSink, "tie", tie)
-    edit("elif self._usage.searched:", "elif self._usage.searched and not self._order:")
+    edit("elif self._facts.searched:", "elif self._facts.searched and not self._order:")
 
 
 @defect("DDP-102")
@@ -162,7 +162,7 @@ def static_graph_expects_one_arrival() -> None:
 @defect("DDP-109")
 def static_graph_in_mid_training() -> None:
     """A static graph may be set after training has begun."""
-    edit("if ddp.reducer.forwards.latest is not None:", "if ddp.reducer.facts.rebuilt:")
+    edit("trained=self.reducer.forwards.latest is not None", "trained=self.reducer.facts.rebuilt")
 
 
 @defect("DDP-110", "DDP-111")
@@ -179,7 +179,7 @@ def static_graph_learns_in_a_nested_backward() -> None:
 @defect("DDP-106")
 def static_graph_may_change() -> None:
     """A static graph that leaves out a parameter is not complained of."""
-    right = swap(Reducer, "check_finished", lambda self: self.abandon() if self.usage.static else right(self))
+    right = swap(Reducer, "check_finished", lambda self: self.abandon() if self.facts.static else right(self))
 
 
 @defect("DDP-107")
@@ -201,7 +201,7 @@ def unused_everywhere_gets_zeros() -> None:
 @defect("DDP-116")
 def unused_parameters_still_travel() -> None:
     """skip_all_reduce_unused_params is accepted and has no effect."""
-    edit("self._skip_unused = skip_unused", "self._skip_unused = False")
+    edit("skips_unused=skip_unused", "skips_unused=False")
 
 
 @defect("DDP-100")
@@ -220,8 +220,8 @@ def watching_thaws_parameters() -> None:
 def skipping_is_decided_by_each_rank() -> None:
     """Each rank leaves out of later reductions what it does not use itself."""
     edit(
-        "self.planner.after_reduction(self.plan, self._untouched(agreement))",
-        "self.planner.after_reduction(self.plan, frozenset(self.usage.unused))",
+        "self._planner.without(self._queue.plan, self._untouched(agreement))",
+        "self._planner.without(self._queue.plan, frozenset(self._usage.unused))",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impl.ddp import wrapper
+from impl.ddp import buffers
 from impl.ddp.iteration import Iteration
 
 from ..planting import defect, edit, swap
@@ -29,16 +29,16 @@ def buffers_come_from_the_lowest_active_rank() -> None:
 @defect("DDPJ-024")
 def guessed_source_is_not_confirmed() -> None:
     """Buffers are taken from the rank that was the source before, even if it has just run out."""
-    right = swap(wrapper, "broadcast_coalesced", lambda *arguments: right(*arguments[:6]))  # without the question
+    right = swap(buffers, "broadcast_coalesced", lambda *arguments: right(*arguments[:6]))  # without the question
 
 
 @defect("DDPJ-025")
 def joined_rank_keeps_its_own_buffers() -> None:
     """A joined rank takes part in the broadcast of the buffers, but does not keep what it receives."""
     edit(
-        "self.modules_buffers, source",
-        "[b.clone() for b in self.modules_buffers] if self._join_session and self._join_session.shadowing"
-        " else self.modules_buffers, source",
+        "iteration.team, self.tensors,",
+        "iteration.team, [b.clone() for b in self.tensors] if iteration.session and iteration.session.shadowing"
+        " else self.tensors,",
     )
 
 
@@ -57,4 +57,4 @@ def stays_in_its_session() -> None:
 @defect("DDPJ-026")
 def the_last_rank_forgets_its_buffer_hook() -> None:
     """A rank that is alone does not call its buffer hook."""
-    edit(" and self._buffer_hook is None", "", within="_keeps_buffers")
+    edit(" and self.hook is None", "", within="due_before_forward")

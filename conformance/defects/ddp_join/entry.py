@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from impl.ddp.uneven import UnevenInputs
+from impl.ddp import DistributedDataParallel
 
 from ..planting import defect, edit, swap
 
@@ -12,21 +12,21 @@ from ..planting import defect, edit, swap
 @defect("DDPJ-001", "DDPJ-022", worlds=(3,))
 def group_is_the_whole_world() -> None:
     """DDP names the default group as its join group, whatever group it averages over."""
-    swap(UnevenInputs, "join_process_group", lambda self: dist.group.WORLD)
+    swap(DistributedDataParallel, "join_process_group", lambda self: dist.group.WORLD)
 
 
 @defect("DDPJ-005", worlds=(1,))
 def hook_does_without_a_logger() -> None:
     """The join hook of a model that has lost its logger fails with an AttributeError."""
-    edit("assert ddp.logger is not None,", "assert ddp is not None,", within="__init__")
+    edit("assert logger is not None,", "assert ddp is not None,", within="_DDPJoinHook.__init__")
 
 
 @defect("DDPJ-005", worlds=(1,))
 def hook_refuses_with_a_type_error() -> None:
     """The join hook refuses a foreign object with a TypeError."""
     edit(
-        "    assert isinstance(ddp, DistributedDataParallel), (",
-        "    if not isinstance(ddp, DistributedDataParallel):\n"
+        "    assert isinstance(uneven, UnevenInputs), (",
+        "    if not isinstance(uneven, UnevenInputs):\n"
         '        raise TypeError("DDP join hook requires a DistributedDataParallel")\n'
         "    assert True, (",
     )
@@ -35,7 +35,8 @@ def hook_refuses_with_a_type_error() -> None:
 @defect("DDPJ-005", worlds=(1,))
 def hook_takes_any_module() -> None:
     """The join hook does not look at what it is built around, and fails later with an AttributeError."""
-    edit("assert isinstance(ddp, DistributedDataParallel), (", "assert ddp is not None, (")
+    edit("assert isinstance(uneven, UnevenInputs), (", "assert ddp is not None, (")
+    edit('getattr(ddp, "logger", None)', "ddp.logger")
 
 
 @defect("DDPJ-003", "DDPJ-008")
@@ -62,4 +63,4 @@ def join_is_enabled_after_throwing() -> None:
 @defect("DDPJ-006")
 def joining_is_not_logged() -> None:
     """Making the join hook is not noted in the model's log."""
-    edit("    ddp.logger._set_uneven_input_join()\n", "")
+    edit("    logger._set_uneven_input_join()\n", "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impl.ddp import DistributedDataParallel
-from impl.ddp.reducer import Reducer
+from impl.ddp.delayed import DelayedReduction
+from impl.ddp.reduction import BucketQueue
 
 from ..planting import defect, edit, swap
 
@@ -17,7 +17,7 @@ def all_ranks_must_synchronise() -> None:
 @defect("DDPJ-028")
 def buffers_are_synchronised_after_no_sync() -> None:
     """The forward after one under no_sync synchronises the buffers, although nothing was reduced in between."""
-    edit("= pending.sync", "= True")
+    edit("self.allowed = self._iteration.wants_reductions", "self.allowed = True")
 
 
 @defect("DDPJ-039")
@@ -29,32 +29,33 @@ def delayed_gradients_always_divided_by_all() -> None:
 @defect("DDPJ-039")
 def delayed_parameters_are_not_shadowed() -> None:
     """The reduction of delayed parameters has no shadow."""
-    swap(DistributedDataParallel, "_shadow_delayed", lambda self: None)
+    swap(DelayedReduction, "shadow", lambda self: None)
 
 
 @defect("DDPJ-039")
 def delayed_parameters_stay_behind() -> None:
     """Delayed parameters are left out when a context ends."""
-    edit("if self._delayed is not None:", "if False:", within="_sync_final_model")
+    edit("if delayed is None else [*self._module_parameters, *delayed.parameters]", "")
 
 
 @defect("DDPJ-031")
 def each_rank_rebuilds_by_its_own_order() -> None:
     """Each rank lays its buckets out by the order that it has seen itself, instead of the source's."""
-    edit("reducer.rebuild(agreed.tolist())", "reducer.rebuild(reducer.proposed_order())")
+    edit("self.rebuild(agreed.tolist())", "self.rebuild(self.proposed_order())")
 
 
 @defect("DDPJ-033")
 def hook_is_not_called_on_joined_ranks() -> None:
     """A joined rank sums its zeros without calling the registered communication hook."""
-    def shadow_bucket(self: Reducer) -> bool:
-        hook, self.transport.hook = self.transport.hook, None
+    def shadow_next(self: BucketQueue) -> bool:
+        transport = self._transport
+        hook, transport.hook = transport.hook, None
         try:
             return right(self)
         finally:
-            self.transport.hook = hook
+            transport.hook = hook
 
-    right = swap(Reducer, "shadow_bucket", shadow_bucket)
+    right = swap(BucketQueue, "shadow_next", shadow_next)
 
 
 @defect("DDPJ-033")
@@ -70,9 +71,9 @@ def hooks_of_joined_ranks_find_old_gradients() -> None:
 def joined_rank_does_not_rebuild() -> None:
     """A joined rank takes part in the agreement on the order of buckets, but keeps its old buckets."""
     edit(
-        "    reducer.rebuild(",
+        "    self.rebuild(",
         "    if iteration.session is not None and iteration.session.shadowing:\n        return\n"
-        "    reducer.rebuild(",
+        "    self.rebuild(",
     )
 
 
@@ -107,13 +108,13 @@ def joined_rank_says_that_it_synchronises() -> None:
 @defect("DDPJ-033")
 def joined_ranks_hook_sees_no_last_bucket() -> None:
     """On a joined rank the communication hook is never told that a bucket is the last one."""
-    edit("last=self.is_last(bucket))", "last=False)")
+    edit("last=bucket.is_last, alone=False)", "last=False, alone=False)")
 
 
 @defect("DDPJ-034")
 def last_forward_of_the_context_decides_about_buffers() -> None:
     """After a context each rank goes by its own last forward when it decides whether buffers are synchronised."""
-    edit("self.require_forward_param_sync, self._sync_due_after_evaluation = True, False", "pass")
+    edit("self.allowed, self.due_after_evaluation = True, False", "pass")
 
 
 @defect("DDPJ-029")
@@ -137,23 +138,23 @@ def static_agreement_is_not_remembered() -> None:
 @defect("DDPJ-032")
 def static_agreement_is_not_shadowed() -> None:
     """A joined rank shadows an agreement on use only where unused parameters are searched for."""
-    edit("if self.facts.agreement_due else", "if self.facts.searched or (live and self.facts.agreement_due) else")
+    edit("if self._facts.agreement_due else", "if self._facts.searched or (live and self._facts.agreement_due) else")
 
 
 @defect("DDPJ-032")
 def static_agreement_is_settled_by_those_present() -> None:
     """What a static graph never uses is settled by the first reduction, whoever was absent from it."""
-    edit("agreement.learned_by_all, agreement.unused", "True, agreement.unused")
+    edit("_learned_by_all=agreement.learned_by_all", "_learned_by_all=True")
 
 
 @defect("DDPJ-032")
 def static_learning_is_each_ranks_own_affair() -> None:
     """Only the rank that still learns a static graph holds its buckets back; the others reduce them in another
     order."""
-    edit("self.facts.holds_back", "self.usage.learning")
+    edit("self.facts.holds_back", "self.usage.learning", within="_bucket_filled")
 
 
 @defect("DDPJ-034")
 def who_was_alone_stays_so() -> None:
     """A rank that was alone with its inputs in one context reduces alone, too, what it shadows in the next."""
-    edit("last=self.is_last(bucket))", "last=self.is_last(bucket), alone=self.alone)")
+    edit("last=bucket.is_last, alone=False)", "last=bucket.is_last, alone=self.alone)")

@@ -10,13 +10,13 @@ from ..planting import defect, edit, swap
 @defect("DDPJ-019")
 def buffers_are_always_synchronised_at_the_end() -> None:
     """The final broadcast takes the buffers along even where buffers are not to be broadcast."""
-    edit("if self.forward_sync_buffers:", "if self.modules_buffers:")
+    edit("if buffers.in_forward:", "if buffers.tensors:")
 
 
 @defect("DDPJ-019")
 def buffers_are_never_synchronised_at_the_end() -> None:
     """The final broadcast leaves the buffers out."""
-    edit("if self.forward_sync_buffers:", "if False:")
+    edit("if buffers.in_forward:", "if False:")
 
 
 @defect("DDPJ-022", worlds=(3,))
@@ -29,8 +29,9 @@ def candidates_are_global_ranks() -> None:
 def even_runs_are_not_synchronised() -> None:
     """The final model is broadcast only if some rank has joined before the others."""
     edit(
-        "    self.ddp._sync_final_model(is_last_joiner)",
-        "    if not self.ddp._join_session.everyone_active:\n        self.ddp._sync_final_model(is_last_joiner)",
+        "    self.uneven.sync_final_model(is_last_joiner)",
+        "    if not self.uneven.iteration.session.everyone_active:\n"
+        "        self.uneven.sync_final_model(is_last_joiner)",
     )
 
 
@@ -56,33 +57,33 @@ def final_model_is_that_of_the_highest_rank() -> None:
 def frozen_parameters_stay_behind() -> None:
     """Frozen parameters are left out when a context ends."""
     edit(
-        "for parameter in self._module_parameters]",
-        "for parameter in self._module_parameters if parameter.requires_grad]",
+        "for parameter in self._parameters]",
+        "for parameter in self._parameters if parameter.requires_grad]",
     )
 
 
 @defect("DDPJ-020")
 def ignored_buffers_are_synchronised() -> None:
     """The final broadcast covers all buffers of the module, ignored ones too."""
-    edit("state += self.modules_buffers", "state += list(self.module.buffers())")
+    edit("state += buffers.tensors", "state += list(buffers._module.buffers())")
 
 
 @defect("DDPJ-020")
 def ignored_parameters_are_synchronised() -> None:
     """The final broadcast covers all parameters of the module, ignored ones too."""
-    edit("in self._module_parameters]", "in self.module.parameters()]")
+    edit("in self._parameters]", "in self._buffers._module.parameters()]")
 
 
 @defect("DDPJ-021")
 def missing_authority_is_a_runtime_error() -> None:
     """A search for authority without candidates raises a RuntimeError."""
-    edit("ValueError,", "RuntimeError,", within="_find_common_rank")
+    edit("ValueError,", "RuntimeError,", within="find_common_rank")
 
 
 @defect("DDPJ-021")
 def missing_authority_is_not_logged() -> None:
     """A search for authority without candidates raises, but does not note the error in the model's log."""
-    edit("self._log_and_throw(\n            ValueError,", "raise ValueError(", within="_find_common_rank")
+    edit("self._reducer.log.fail(\n            ValueError,", "raise ValueError(", within="find_common_rank")
 
 
 @defect("DDPJ-021")
@@ -94,7 +95,7 @@ def nobody_is_an_authority() -> None:
 @defect("DDPJ-019")
 def replaced_buffers_are_not_looked_up() -> None:
     """The final broadcast takes the buffers that were there before the last forward."""
-    edit("    self._assign_modules_buffers()\n", "", within="_sync_final_model")
+    edit("    buffers.look_up()\n", "", within="sync_final_model")
 
 
 @defect("DDPJ-017")

@@ -97,8 +97,8 @@ def joined_rank_adds_what_the_buffer_holds() -> None:
 def joined_rank_keeps_the_reduced_gradients() -> None:
     """A joined rank takes the reduced gradients into its own .grad."""
     edit(
-        "self._transport.result(bucket, flight)",
-        "bucket.deliver(*(self._transport.result(bucket, flight)[:1]), ())",
+        "self._transport.result(bucket, flight, watch)",
+        "bucket.deliver(*(self._transport.result(bucket, flight, watch)[:1]), ())",
         within="shadow_results",
     )
 

@@ -14,5 +14,5 @@ def foretold_reduction_is_not_owed() -> None:
 @defect("JOIN-054")
 def who_was_alone_pays_alone() -> None:
     """A rank that was alone in one context leaves the others out of a reduction that it owes them in the next."""
-    edit("self.alone = self", "self.was_alone = self.alone = self")
-    edit("last=self.is_last(bucket))", "last=self.is_last(bucket), alone=getattr(self, 'was_alone', False))")
+    edit("self.alone = (", "self.was_alone = self.alone = (")
+    edit("last=bucket.is_last, alone=False)", "last=bucket.is_last, alone=getattr(self, 'was_alone', False))")

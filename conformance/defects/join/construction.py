@@ -102,7 +102,7 @@ def last_device_wins() -> None:
 @defect("JOIN-014", "JOIN-048")
 def last_is_first() -> None:
     """The last joinable of the list is marked as the first."""
-    edit("place == 0", "place == len(joinables) - 1")
+    edit("place == 0", "place == len(joinables) - 1", within="Bindings.__init__")
 
 
 @defect("JOIN-013")

@@ -9,15 +9,11 @@ from ..planting import defect, edit
 def ddp_sends_buffers_first() -> None:
     """DDP sends its buffers before it tells the context that an iteration begins."""
     edit(
-        "    self._begin_iteration(due, sync=sync)\n"
-        "    for place, stage in enumerate(due):\n"
-        "        if place > 0:\n            self._iteration.announce(stage)\n"
-        "        stages.perform(self, stage)\n",
-        "    for place, stage in enumerate(due):\n"
-        "        if place > 0:\n            self._iteration.announce(stage)\n"
-        "        stages.perform(self, stage)\n"
-        "    self._begin_iteration(due, sync=sync)\n",
+        "    if self.session is not None and (due or needed):",
+        "    for stage in due:\n        self.order[stage].live()\n"
+        "    if self.session is not None and (due or needed):",
     )
+    edit("for place, stage in enumerate(due):", "for place, stage in ():", within="before_forward")
 
 
 @defect("JOIN-054", "DDPJ-038")

@@ -98,13 +98,13 @@ def everybody_came_last() -> None:
 @defect("JOIN-024")
 def failed_backward_is_forgotten() -> None:
     """A rank goes on behind a backward that failed and was caught inside the block."""
-    edit("if self.reducer.raised:", "if False:")
+    edit("if reducer.raised:", "if False:")
 
 
 @defect("JOIN-024")
 def failed_forward_is_forgotten() -> None:
     """A rank goes on behind a forward that failed and was caught inside the block."""
-    edit("if self._failed_forward is not None:", "if False:")
+    edit("if failed is not None:", "if False:")
 
 
 @defect("JOIN-024")

@@ -1,8 +1,8 @@
-"""How buckets travel, live and joined alike: started in plan order, by a collective or the user's hook."""
+"""A reduction, live or shadowed: buckets start in plan order, travel, and end with an agreement and the results."""
 
 from __future__ import annotations
 
-import functools
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +10,18 @@ from typing import Any
 import torch
 
 from ..comm import collectives, streams
-from ..comm.averaging import divides_first
-from ..comm.pending import Pending
+from ..comm.averaging import correction, divides_first
+from ..comm.futures import wait_for_future
+from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
-from ..comm.sparse import SparseRooms, SparseRound
+from ..comm.sparse import SparseCapacity, SparseRound
 from . import kernels
 from .buckets import Bucket, GradBucket
 from .iteration import Iteration
-from .plan import BucketPlan
+from .log import Times
+from .plan import BucketPlan, Planner
 from .shared import Agreement, SharedFacts
+from .usage import Usage
 
 CommHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
 
@@ -34,9 +37,6 @@ class SparsePart:
 #: A started reduction: a collective of ours, a hook's future, or one of the sparse gradients of the iteration.
 Flight = Pending | kernels.AnyFuture | SparsePart
 
-#: torch's own hooks divide by their group's size; where a join asks for another divisor, we put that right.
-_TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
-
 
 class Transport:
     """Starts reductions over a team and reads their results."""
@@ -47,14 +47,14 @@ class Transport:
         self.hook: tuple[Any, CommHook] | None = None
         #: how many ranks used each parameter, as last agreed; empty before the first agreement
         self.use_counts = torch.empty(0, dtype=torch.int32, device="cpu")
-        self._sparse_rooms: dict[torch.device, SparseRooms] = {}
+        self._sparse_capacity: dict[torch.device, SparseCapacity] = {}
         #: the sparse gradients that have come so far; they travel with the last bucket
         self._sparse: dict[torch.device, SparseRound] = {}
 
     def move_to(self, team: Team) -> None:
         """Reduce over another team, with which nothing has been agreed yet."""
         self.iteration.team = team
-        self._sparse_rooms = {}
+        self._sparse_capacity = {}
 
     def factor_before(self) -> float:
         """By how much to multiply a contribution while it is copied anyway, so that the sum need not be divided.
@@ -83,8 +83,8 @@ class Transport:
         return flight
 
     def _add_sparse(self, bucket: Bucket, gradient: torch.Tensor) -> SparsePart:
-        rooms = self._sparse_rooms.setdefault(gradient.device, SparseRooms())
-        together = self._sparse.setdefault(gradient.device, SparseRound(rooms))
+        capacity = self._sparse_capacity.setdefault(gradient.device, SparseCapacity())
+        together = self._sparse.setdefault(gradient.device, SparseRound(capacity))
         if divides_first(gradient.dtype):
             gradient = gradient / self.iteration.divisor()
         return SparsePart(together, together.add(gradient))
@@ -113,13 +113,12 @@ class Transport:
             "completed future of a tensor."
         )
 
-    def result(self, bucket: Bucket, flight: Flight) -> tuple[torch.Tensor, int]:
+    def result(self, bucket: Bucket, flight: Flight, watch: Watch | None) -> tuple[torch.Tensor, int]:
         """Wait for a started reduction; its gradients, flat (numel,) or sparse, and the divisor still to be applied."""
         if isinstance(flight, kernels.AnyFuture):
-            result = flight.wait()
+            result = wait_for_future(flight, bucket.spec.device, watch)
             self.iteration.team.tally.count()
             return self._hook_result(bucket, result), 1
-        watch = self.iteration.watch()
         if isinstance(flight, SparsePart):
             rows = flight.round.result(flight.place, watch)
             return rows, 1 if divides_first(rows.dtype) else self.iteration.divisor()
@@ -136,17 +135,9 @@ class Transport:
                 f"{shape}; expected one tensor of {expected} elements, shaped like the bucket. A collective's own "
                 "future holds a list: chain `.then(lambda future: future.value()[0])`."
             )
-        divisor = self.iteration.divisor()
-        averaged: torch.Tensor = result
-        if divisor != self.iteration.team.size and self._hook_divides_by_size():
-            averaged = averaged * (self.iteration.team.size / divisor)
-        return averaged
-
-    def _hook_divides_by_size(self) -> bool:
-        hook: Any = None if self.hook is None else self.hook[1]
-        while isinstance(hook, functools.partial):
-            hook = hook.func
-        return str(getattr(hook, "__module__", "")).startswith(_TORCH_HOOKS)
+        hook = None if self.hook is None else self.hook[1]
+        factor = correction(hook, self.iteration.team.size, self.iteration.divisor())
+        return result if factor == 1.0 else result * factor
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device, *, learned: bool | None = None) -> Agreement:
         """Tell all ranks which parameters this one uses; what no rank uses.
@@ -167,24 +158,29 @@ class Transport:
 
 
 class BucketQueue:
-    """Starts reductions in plan order and hands out their results. ``lay_out`` comes first."""
+    """The buckets of the plan and what has become of them in this backward. ``lay_out`` comes first."""
 
     plan: BucketPlan
+    #: in the order in which they start
     buckets: list[Bucket]
 
     def __init__(
         self, parameters: Sequence[torch.nn.Parameter], transport: Transport, facts: SharedFacts, *, as_view: bool
     ) -> None:
+        self.iteration = transport.iteration
         self._parameters = parameters
         self._transport = transport
         self._facts = facts
         self._as_view = as_view
         self._bucket_of: dict[int, Bucket] = {}
+        self._adds_up_dense = False  # said where the buckets are laid out
         #: reductions of this backward that have started, by bucket
-        self._flights: list[Flight] = []
-        #: whether nobody else takes part in the reduction of this backward; decided where its first bucket starts
+        self.flights: list[Flight] = []
+        #: whether nobody else takes part in the reduction of this backward; decided before its first bucket starts
         self.alone = False
-        #: the same as ``_flights`` of the reduction that a joined rank shadows, which is never alone
+        #: by how much its contributions are multiplied while they are copied; likewise
+        self._factor = 1.0
+        #: the same as ``flights`` of the reduction that a joined rank shadows, which is never alone
         self._shadow_flights: list[Flight] = []
 
     def lay_out(self, plan: BucketPlan) -> None:
@@ -193,21 +189,20 @@ class BucketQueue:
         if not self._as_view:  # nothing in the old buffers is needed: they go before the new ones come
             self.buckets, self._bucket_of = [], {}
         self.buckets = [Bucket(spec, self._parameters, as_view=self._as_view) for spec in plan.buckets]
+        for bucket in self.buckets[-1:]:
+            bucket.is_last = True
         self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
+        skips = self._facts.skips_unused
+        self._adds_up_dense = not (self._facts.use_varies or skips or any(spec.sparse for spec in plan.buckets))
         with torch.no_grad():
             for bucket in self.buckets:
                 bucket.adopt_gradients()
 
-    @property
-    def all_started(self) -> bool:
-        """Whether every bucket of this backward is under way."""
-        return len(self._flights) == len(self.buckets)
-
-    def reset(self) -> None:
-        """A synchronised backward begins."""
-        self._flights, self.alone = [], False
+    def reset(self, *, counted: bool) -> None:
+        """A synchronised backward begins; ``counted``: each parameter reports."""
+        self.flights, self.alone = [], False
         for bucket in self.buckets:
-            bucket.reset()
+            bucket.reset(counted=counted)
 
     @property
     def only_sums(self) -> bool:
@@ -216,14 +211,12 @@ class BucketQueue:
         Then all ranks may shadow a reduction that was announced early and does not come, and a rank that is alone may
         leave the others out of it.
         """
-        facts = self._facts
-        agrees = facts.searched or facts.static or facts.skips_unused
-        return not (agrees or self._transport.hook is not None or any(bucket.spec.sparse for bucket in self.buckets))
+        return self._adds_up_dense and self._transport.hook is None
 
     @property
     def started(self) -> int:
         """How many buckets of this backward are under way."""
-        return len(self._flights)
+        return len(self.flights)
 
     def ready(self, index: int) -> bool:
         """One parameter less is missing; whether its bucket is full now."""
@@ -231,58 +224,149 @@ class BucketQueue:
         bucket.missing -= 1
         return not bucket.missing
 
-    def holds_what_was_awaited(self) -> bool:
-        """At the end of a backward whose arrivals were noted: whether every list holds just what it should."""
-        for bucket in self.buckets:
-            if bucket.missing and bucket.all_arrived():
-                bucket.missing = 0
-            if bucket.missing or len(bucket.arrived) != len(bucket.awaited):
-                return False
-        return True
-
-    def is_last(self, bucket: Bucket) -> bool:
-        """Whether the plan ends with this bucket."""
-        return bucket is self.buckets[-1]
-
     # -- live
 
-    def start_full(self, left_out: Collection[int]) -> None:
-        """Start every full bucket that has none before it which is not; parameters ``left_out`` contribute zeros."""
-        while self.started < len(self.buckets) and not self.buckets[self.started].missing:
-            bucket = self.buckets[self.started]
-            if not self.started:
-                # this reduction is this rank's own affair if only it has inputs
-                self.alone = self._transport.iteration.reduces_alone and self._facts.rebuilt and self.only_sums
-            if not self.alone:
-                self._transport.iteration.announce_bucket(bucket.spec.index)
-            flat = bucket.collect(left_out, self._transport.factor_before())
-            self._flights.append(self._transport.start(bucket, flat, last=self.is_last(bucket), alone=self.alone))
+    def begin(self) -> None:
+        """The first bucket is about to start: decide what holds for all of them."""
+        iteration = self.iteration
+        # this reduction is this rank's own affair if only it has inputs
+        self.alone = (
+            iteration.session is not None and self._facts.rebuilt and self.only_sums and iteration.reduces_alone
+        )
+        self._factor = self._transport.factor_before()
+
+    def start_next(self, left_out: Collection[int]) -> None:
+        """Start the next bucket's reduction; parameters ``left_out`` contribute zeros."""
+        bucket = self.buckets[len(self.flights)]
+        flat = bucket.collect(left_out, self._factor)
+        self.flights.append(self._transport.start(bucket, flat, last=bucket.is_last, alone=self.alone))
 
     def deliver(self, untouched: Collection[int]) -> None:
         """Wait for the results and hand the gradients out, except to parameters that nobody used."""
-        for bucket, flight in zip(self.buckets, self._flights, strict=True):
-            result, divisor = self._transport.result(bucket, flight)
+        watch = self.iteration.watch()
+        for bucket, flight in zip(self.buckets, self.flights, strict=True):
+            result, divisor = self._transport.result(bucket, flight, watch)
             bucket.deliver(result, untouched, divisor)
-        self._flights = []
+        self.flights = []
 
     # -- joined
 
     def shadow_next(self) -> bool:
         """Start the next bucket's reduction with zeros, as the live ranks start it; False after the last one."""
         bucket = self.buckets[len(self._shadow_flights)]
-        self._shadow_flights.append(self._transport.start(bucket, bucket.zeros(), last=self.is_last(bucket)))
-        return not self.is_last(bucket)
+        self._shadow_flights.append(self._transport.start(bucket, bucket.zeros(), last=bucket.is_last, alone=False))
+        return not bucket.is_last
 
     def shadow_results(self) -> None:
         """Wait for the results; this rank's own gradients stay (DDPJ-010)."""
+        watch = self.iteration.watch()
         for bucket, flight in zip(self.buckets, self._shadow_flights, strict=True):
-            self._transport.result(bucket, flight)
+            self._transport.result(bucket, flight, watch)
         self._shadow_flights = []
 
     # -- giving up
 
     def forsake(self) -> bool:
         """Forget what is under way; whether there was anything, and its buffers must be left to it."""
-        left = bool(self._flights or self._shadow_flights)
-        self._flights, self._shadow_flights = [], []
+        left = bool(self.flights or self._shadow_flights)
+        self.flights, self._shadow_flights = [], []
         return left
+
+
+class Reduction:
+    """The stages of one model's reductions, as live and as joined ranks go through them. It knows whose gradients go
+    into a bucket, and learns at the end what all ranks learn."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        facts: SharedFacts,
+        usage: Usage,
+        queue: BucketQueue,
+        planner: Planner,
+        times: Times,
+    ) -> None:
+        self._transport = transport
+        self._iteration = transport.iteration
+        self._facts = facts
+        self._usage = usage
+        self._queue = queue
+        self._planner = planner
+        self._times = times
+
+    # -- live
+
+    def bucket_due(self) -> bool:
+        """Whether the next bucket is full."""
+        started, buckets = len(self._queue.flights), self._queue.buckets
+        return started < len(buckets) and not buckets[started].missing
+
+    def start_bucket(self) -> None:
+        """Start the next bucket's reduction with the gradients of this rank."""
+        self._queue.start_next(self._usage.left_out() if self._usage.unused else ())
+
+    def finish_due(self) -> bool:
+        """Whether all buckets have started."""
+        return len(self._queue.flights) == len(self._queue.buckets)
+
+    def finish(self) -> None:
+        """Hand out the results, and learn from the reduction what all ranks learn from it."""
+        agreement = self._results(live=True)
+        self._times.comm_end = time.time_ns()
+        if self._facts.use_varies:
+            self._usage.delivered()
+        if not self._queue.alone:
+            self._note_reduction(agreement)
+        if self._facts.searched:
+            self._usage.judge_search(self._facts.reductions)
+
+    # -- joined
+
+    def shadow_all(self) -> None:
+        """Go through a whole reduction, all its buckets and its end."""
+        while self.shadow_bucket():
+            pass
+        self.shadow_finish()
+
+    def shadow_bucket(self) -> bool:
+        """Start the next bucket's reduction with zeros, as the live ranks start it; False after the last one."""
+        with torch.no_grad():
+            return self._queue.shadow_next()
+
+    def shadow_finish(self) -> None:
+        """Go through the end of a reduction as the live ranks do."""
+        with torch.no_grad():
+            self._note_reduction(self._results(live=False))
+
+    # -- the end, on live and on joined ranks
+
+    def _results(self, *, live: bool) -> Agreement | None:
+        """Agree on use if that is due, and wait for the results, which only a live rank hands out."""
+        agreement = self._agree_on_use(live=live) if self._facts.agreement_due else None
+        if live:
+            self._queue.deliver(self._untouched(agreement))
+        else:
+            self._queue.shadow_results()
+        futures, self._iteration.futures = self._iteration.futures, []
+        for future in futures:
+            wait_for_future(future, self._usage.device, self._iteration.watch())
+        return agreement
+
+    def _agree_on_use(self, *, live: bool) -> Agreement:
+        """Tell all ranks what this one uses, and hear what nobody does."""
+        usage = self._usage
+        used = usage.reported(range(self._queue.plan.parameter_count), live=live)
+        learned = not usage.learning if self._facts.static else None
+        return self._transport.agree_on_use(used, usage.device, learned=learned)
+
+    def _untouched(self, agreement: Agreement | None) -> frozenset[int]:
+        """The parameters that no rank used in this reduction, as far as that matters."""
+        return self._facts.never_used if agreement is None else agreement.unused
+
+    def _note_reduction(self, agreement: Agreement | None) -> None:
+        """A reduction is over that every rank has lived or shadowed."""
+        self._facts.reduction_ended(agreement)
+        if self._facts.leaves_out:  # and then arrivals are always counted, so that nobody else need know of the buckets
+            plan = self._planner.without(self._queue.plan, self._untouched(agreement))
+            if plan is not None:
+                self._queue.lay_out(plan)

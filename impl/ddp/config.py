@@ -1,4 +1,4 @@
-"""The constructor's arguments: checked one by one, before anything communicates."""
+"""The options of a DDP object: the constructor's arguments, checked before anything communicates, and then frozen."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ..comm.ranks import Team
-from .log import Entry, dtype_word
-from .plan import ParameterSpec
-
-if TYPE_CHECKING:
-    from .wrapper import DistributedDataParallel
+from .log import Entry, Fail, dtype_word
+from .mixed_precision import _MixedPrecision
+from .plan import BucketCaps, ParameterSpec
 
 
 def warn_of_old_arguments(check_reduction: bool, broadcast_buffers: bool | None, forward_sync: bool | None) -> None:
@@ -153,19 +151,15 @@ def side_stream_wanted() -> bool:
     return os.environ.get("PYTORCH_DDP_USE_SIDE_STREAM", "1") == "1"
 
 
-def check_static_graph(ddp: DistributedDataParallel) -> None:
-    """Warn or raise where a static graph is asked for again, needlessly or too late (DDP-107, DDP-108, DDP-109)."""
-    assert ddp.logger is not None, "setting a static graph requires the logger"
-    if ddp.static_graph:
-        warnings.warn("static_graph is set already; setting it again changes nothing.", UserWarning, stacklevel=3)
-        return
-    if ddp.reducer.forwards.latest is not None:
-        ddp._log_and_throw(
+def check_static_graph(*, trained: bool, find_unused: bool, fail: Fail) -> None:
+    """Warn or raise where a static graph is asked for needlessly or too late (DDP-108, DDP-109)."""
+    if trained:
+        fail(
             RuntimeError,
             "_set_static_graph should be called before training loop starts: this model has already run a training "
             "forward. Pass static_graph=True to the constructor.",
         )
-    if ddp.find_unused_parameters:
+    if find_unused:
         warnings.warn(
             "A static graph finds its unused parameters automatically, so find_unused_parameters=True adds nothing: "
             "no need to set both.",
@@ -181,23 +175,78 @@ def _backend_name(group: dist.ProcessGroup) -> str:
         return group.name()
 
 
-def construction_entries(ddp: DistributedDataParallel, specs: Sequence[ParameterSpec]) -> dict[str, Entry]:
-    """The logging data's entries about how the object was built (DDP-144)."""
-    group = ddp.process_group
-    return {
-        "world_size": group.size(),
-        "rank": dist.get_rank() if dist.is_initialized() else group.rank(),
-        "backend_name": _backend_name(group),
-        "module_name": type(ddp.module).__name__,
-        "device_ids": ", ".join(map(str, ddp.device_ids or ())),
-        "output_device": -1 if ddp.output_device is None else ddp.output_device,
-        "bucket_cap_bytes": ddp.bucket_bytes_cap,
-        "broadcast_buffers": int(ddp.forward_sync_buffers),
-        "find_unused_parameters": int(ddp.find_unused_parameters),
-        "gradient_as_bucket_view": int(ddp.gradient_as_bucket_view),
-        "is_multi_device_module": int(ddp.is_multi_device_module),
-        "has_sync_bn": int(any(isinstance(child, nn.SyncBatchNorm) for child in ddp.module.modules())),
-        "num_parameter_tensors": len(specs),
-        "total_parameter_size_bytes": sum(spec.bytes for spec in specs),
-        "dtypes": ", ".join(sorted({dtype_word(spec.dtype) for spec in specs})),
-    }
+@dataclass(frozen=True)
+class DDPConfig:
+    """The options of a DDP object and where its module lives: checked when it is made, and never changed.
+
+    Fields that are named like arguments of the constructor mean the same.
+    """
+
+    placement: Placement
+    dim: int
+    device_mesh: Any
+    #: whether forwards synchronise buffers, unless the user says otherwise later
+    sync_buffers: bool
+    #: whether the constructor makes buffers equal
+    sync_buffers_at_start: bool
+    find_unused_parameters: bool
+    gradient_as_bucket_view: bool
+    skip_all_reduce_unused_params: bool
+    batched_grad_copy: bool
+    mixed_precision: _MixedPrecision | None
+    caps: BucketCaps
+    #: whether the user gave the sizes of several buckets
+    caps_listed: bool
+    #: names of what is not managed, as ``named_parameters`` spells them
+    ignored: frozenset[str]
+    #: whether inputs are copied on a side stream (DDP-023)
+    side_stream: bool
+
+    @property
+    def as_view(self) -> bool:
+        """Whether gradients are views of buckets: not in mixed precision, where buckets have another dtype."""
+        return self.gradient_as_bucket_view and self.mixed_precision is None
+
+    def torchs_names(self) -> dict[str, Any]:
+        """The attributes under which torch's DDP shows its options."""
+        shown = (
+            "dim", "device_mesh", "find_unused_parameters", "gradient_as_bucket_view", "skip_all_reduce_unused_params",
+            "batched_grad_copy", "mixed_precision",
+        )
+        place = self.placement
+        return {
+            **{name: getattr(self, name) for name in shown},
+            "device": place.device,
+            "device_type": place.device.type,
+            "device_ids": place.device_ids,
+            "output_device": place.output_device,
+            "is_multi_device_module": place.several_devices,
+            "broadcast_buffers": self.sync_buffers,
+            "bucket_bytes_cap": self.caps.steady_bytes,
+            "bucket_bytes_cap_list": list(self.caps.sizes_bytes) if self.caps_listed else [],
+            "parameters_to_ignore": set(self.ignored),
+            "use_side_stream_for_tensor_copies": self.side_stream,
+        }
+
+    def log_entries(
+        self, module: nn.Module, group: dist.ProcessGroup, specs: Sequence[ParameterSpec]
+    ) -> dict[str, Entry]:
+        """The logging data's entries about how the object was built (DDP-144)."""
+        place = self.placement
+        return {
+            "world_size": group.size(),
+            "rank": dist.get_rank() if dist.is_initialized() else group.rank(),
+            "backend_name": _backend_name(group),
+            "module_name": type(module).__name__,
+            "device_ids": ", ".join(map(str, place.device_ids or ())),
+            "output_device": -1 if place.output_device is None else place.output_device,
+            "bucket_cap_bytes": self.caps.steady_bytes,
+            "broadcast_buffers": int(self.sync_buffers),
+            "find_unused_parameters": int(self.find_unused_parameters),
+            "gradient_as_bucket_view": int(self.gradient_as_bucket_view),
+            "is_multi_device_module": int(place.several_devices),
+            "has_sync_bn": int(any(isinstance(child, nn.SyncBatchNorm) for child in module.modules())),
+            "num_parameter_tensors": len(specs),
+            "total_parameter_size_bytes": sum(spec.bytes for spec in specs),
+            "dtypes": ", ".join(sorted({dtype_word(spec.dtype) for spec in specs})),
+        }
