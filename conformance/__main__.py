@@ -1,4 +1,4 @@
-"""The command line: ``python -m conformance run | clauses | show | defects | repro | gpu``."""
+"""The command line: ``python -m conformance run | clauses | show | defects | repro | explore | gpu``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    words = "run | clauses | show | page | compare | defects | repro | hosts | gpu"
+    words = "run | clauses | show | page | compare | defects | repro | explore | hosts | gpu"
     commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _pages(commands)
     _hosts(commands.add_parser("hosts", help="run a script on hosts of this machine, over a network of a chosen rate"))
     _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
+    _explore(commands.add_parser("explore", help="training programs drawn at random, compared with one process"))
     _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
 
@@ -48,6 +49,15 @@ def _gpu(gpu: argparse.ArgumentParser) -> None:
     gpu.add_argument("--world", default="2", metavar="N", help="ranks (default: %(default)s)")
     gpu.add_argument("--only", default="", metavar="CASES", help="of streams: these, by name (default: all)")
     gpu.add_argument("--out", default="", metavar="FILE", help="of the findings; goes on with those that are in it")
+
+
+def _explore(explore: argparse.ArgumentParser) -> None:
+    explore.add_argument("--subject", default="impl,torch", metavar="NAMES", help="as of run (default: %(default)s)")
+    explore.add_argument("--minutes", default="10", metavar="N", help="for all subjects (default: %(default)s)")
+    explore.add_argument("--seed", default="", metavar="N", help="where to begin (default: another one each time)")
+    explore.add_argument("--jobs", default="2", metavar="N", help="programs at a time (default: %(default)s)")
+    explore.add_argument("--program", default="", metavar="JSON", help="judge this one program, or that of a .json file")
+    explore.add_argument("--out", default="out/explore", metavar="FOLDER", help="of the records (default: %(default)s)")
 
 
 def _run(run: argparse.ArgumentParser) -> None:
@@ -125,6 +135,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.hosts import hosts as command
         case "defects":
             from .commands.defects import defects as command
+        case "explore":
+            from .commands.explore import explore_command as command
         case "gpu":
             from .commands.gpu import gpu as command
         case _:
