@@ -56,7 +56,7 @@ def _explore(explore: argparse.ArgumentParser) -> None:
     explore.add_argument("--minutes", default="10", metavar="N", help="for all subjects (default: %(default)s)")
     explore.add_argument("--seed", default="", metavar="N", help="where to begin (default: another one each time)")
     explore.add_argument("--jobs", default="2", metavar="N", help="programs at a time (default: %(default)s)")
-    explore.add_argument("--program", default="", metavar="JSON", help="judge this one program, or that of a .json file")
+    explore.add_argument("--program", default="", metavar="JSON", help="judge this one, or that of a .json file")
     explore.add_argument("--out", default="out/explore", metavar="FOLDER", help="of the records (default: %(default)s)")
 
 

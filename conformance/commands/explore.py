@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 from ..bad_input import BadInput
@@ -46,18 +47,18 @@ def explore_command(given: Namespace) -> int:
     return BROKEN if unknown else OK
 
 
-def _say(asked: Asked):  # type: ignore[no-untyped-def]
+def _say(asked: Asked) -> Callable[[Explored, list[Cause]], None]:
     live = sys.stdout.isatty()
 
-    def say(explored: Explored, cause: Cause | None) -> None:
+    def say(explored: Explored, causes: list[Cause]) -> None:
         met = sum(1 for pair in axes.legal_pairs() if explored.pairs[pair])
         line = (
             f"{asked.subject}: {explored.programs} programs in {explored.seconds:.0f} s, "
             f"{met} pairs of features met, {explored.failures()} failures of {len(explored.causes)} causes"
         )
         print(f"\r\033[K{line}" if live else line, end="" if live else "\n", flush=True)
-        if cause is not None:
-            path = write(asked.out, cause.program, asked.subject, cause.text)
+        for cause in causes:
+            path = write(asked.out, cause.program, asked.subject, cause.text) if cause.kind != "falls over" else ""
             print(f"\n{cause.kind}: {cause.text}\n    {cause.program.json()}\n    {path}", flush=True)
 
     return say

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 Choices = Mapping[str, str]  # axis to value; an axis that is left out has its plain value
@@ -25,10 +26,10 @@ AXES: dict[str, tuple[str, ...]] = {
     "norm": ("none", "batch", "layer"),
     "table": ("none", "dense", "sparse", "sparse bag"),
     "shared": ("none", "tied"),
-    "frozen": ("none", "one layer"),
+    "frozen": ("none", "one layer", "between blocks"),
     "use": ("all", "never", "by rank", "by iteration", "by both"),
     "checkpoint": ("none", "once", "twice", "reentrant"),
-    "types": ("float", "double", "half", "bfloat16", "mixed"),
+    "types": ("float", "double", "half", "bfloat16", "mixed", "complex"),
     "tensors": ("few", "many small", "transposed"),
     "buffers": ("none", "float", "integer", "double", "replaced", "not persistent"),
     "call": ("positional", "keyword", "container"),
@@ -40,13 +41,14 @@ AXES: dict[str, tuple[str, ...]] = {
     "gradients": ("copies", "views"),
     "start": ("compared", "init_sync=False"),
     "buffer sync": ("usual", "broadcast_buffers=False", "forward_sync_buffers=False"),
+    "buffer hook": ("none", "before forward", "after forward"),
     "copying": ("usual", "batched"),
     "delayed": ("none", "one layer"),
     "ignored": ("none", "one layer"),
     # hooks
     "hook": ("none", "allreduce", "builtin", "fp16", "wrapped", "user", "asynchronous", "PowerSGD", "post-local"),
     # what happens between and in iterations
-    "evaluation": ("none", "by all", "by one"),
+    "evaluation": ("none", "by all", "by one", "alone in the wrapper"),
     "accumulation": ("none", "no_sync", "uncleared"),
     "forwards": ("one", "two", "skipped backward", "failing", "two backwards"),
     "cleared": ("to None", "to zeros"),
@@ -59,6 +61,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "optimizer": ("sgd", "momentum", "adam", "counting"),
     "param groups": ("one", "added later"),
     "sharded": ("no", "zero", "bucket views"),
+    "listed": ("model first", "optimizer first"),
     "overlapped": ("no", "sequential", "interleaved"),
     "overlap": ("usual", "shard_buckets", "reduce_scatter", "both"),
 }
@@ -163,6 +166,11 @@ RULES: tuple[Rule, ...] = (
         "what a joined rank adds to gradients that were kept is not said",
         {"accumulation": "uncleared", "schedule": "*"},
     ),
+    _never(
+        "DDP-077",
+        "what the second, local backward used counts as used in the next iteration",
+        {"forwards": "two backwards", "use": "by iteration | by both"},
+    ),
     # buffers
     _needs(
         "DDP-026",
@@ -170,6 +178,45 @@ RULES: tuple[Rule, ...] = (
         {"start": "*"},
         {"ignored": "none"},
     ),
+    _never("DDPJ-026", "uneven inputs with a buffer hook may be refused", {"buffer hook": "*", "context": "*"}),
+    _needs("DDP-096", "a hook is for buffers", {"buffer hook": "*"}, {"buffers": "float | integer | double"}),
+    _never("DDP-096", "a hook needs synchronised buffers", {"buffer hook": "*", "buffer sync": "*"}),
+    _never(
+        "DDP-096",
+        "a hook is not called in forwards that do not synchronise",
+        {"buffer hook": "*", "evaluation": "by all | alone in the wrapper"},
+    ),
+    _never(
+        "DDP-096",
+        "a hook is not called in forwards that do not synchronise",
+        {"buffer hook": "*", "accumulation": "no_sync"},
+    ),
+    _never("DDP-160", "pickling drops the hook", {"buffer hook": "*", "copied": "*"}),
+    _never("DDP-165", "a hook with a group of its own is the user's to move", {"buffer hook": "*", "moved": "*"}),
+    _needs(
+        "DDP-047",
+        "a forward without gradients needs nobody where no buffers are synchronised",
+        {"evaluation": "alone in the wrapper", "buffers": "*"},
+        {"buffer sync": "broadcast_buffers=False | forward_sync_buffers=False"},
+    ),
+    _needs(
+        "DDP-047",
+        "a forward without gradients needs nobody where no buffers are synchronised",
+        {"evaluation": "alone in the wrapper", "norm": "batch"},
+        {"buffer sync": "broadcast_buffers=False | forward_sync_buffers=False"},
+    ),
+    # freezing
+    _needs(
+        "DDP-100", "what is frozen later gets no gradient", {"frozen": "between blocks"}, {"unused": "found | skipped"}
+    ),
+    _needs(
+        "DDP-100",
+        "it is frozen between two blocks",
+        {"frozen": "between blocks"},
+        {"blocks": "two | second without context"},
+    ),
+    _never("DDP-106", "a static graph has no other parameters later", {"frozen": "between blocks", "graph": "static"}),
+    _never("ZERO-027", "changing requires_grad is refused", {"frozen": "between blocks", "overlapped": "*"}),
     # tables
     _never(
         "",
@@ -188,6 +235,7 @@ RULES: tuple[Rule, ...] = (
         {"table": "sparse | sparse bag", "hook": "fp16 | wrapped | PowerSGD | post-local | asynchronous | user"},
     ),
     # dtypes
+    _never("", "numbers of chained layers soon leave the range of a half", {"types": "half", "wiring": "chained"}),
     _never("", "norms in low precision round at every step", {"types": "half | bfloat16", "norm": "*"}),
     _never("", "convolutions in low precision round at every step", {"types": "half | bfloat16", "convolution": "*"}),
     _never(
@@ -197,6 +245,15 @@ RULES: tuple[Rule, ...] = (
     ),
     _never("ZERO-004", "parameters of one dtype", {"sharded": "*", "types": "mixed"}),
     _never("ZERO-004", "parameters of one dtype", {"overlapped": "*", "types": "mixed"}),
+    _never("ZERO-004", "parameters of one dtype", {"sharded": "*", "types": "complex"}),
+    _never("ZERO-004", "parameters of one dtype", {"overlapped": "*", "types": "complex"}),
+    _never("COMM-018", "complex numbers have no half", {"hook": "fp16 | wrapped", "types": "complex"}),
+    _never("COMM-026", "PowerSGD is for real matrices", {"hook": "PowerSGD", "types": "complex"}),
+    _needs("ZERO-020", "the order of a list with an optimizer", {"listed": "*"}, {"sharded": "zero | bucket views"}),
+    _needs("ZERO-020", "the order of a list with an optimizer", {"listed": "*"}, {"context": "Join"}),
+    _never(
+        "JOIN-041", "the throwing mode counts what the first of the list does", {"listed": "*", "early end": "throws"}
+    ),
     # delayed and ignored parameters
     _never(
         "DDP-128", "all delayed parameters are of float32 in torch; ours may differ", {"delayed": "*", "types": "mixed"}
@@ -348,6 +405,7 @@ def pairs(found: Iterable[Feature]) -> Iterator[tuple[Feature, Feature]]:
     return combinations(sorted(found), 2)
 
 
+@cache
 def legal_pairs() -> frozenset[tuple[Feature, Feature]]:
     """The pairs that some legal program has."""
     return frozenset(

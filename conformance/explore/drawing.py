@@ -1,4 +1,4 @@
-"""One batch of programs: draws them, judges them, and shrinks the first failure that is not known by its cause."""
+"""One batch of programs: draws them, judges them, and makes small what fails for no cause known before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import seed as seeded
 from . import axes
 from .axes import Feature
 from .judging import Failure
-from .program import Program, programs
+from .program import Program, programs, smaller
 
 BATCH = 20
 SHRINK_S = 90.0  # so long at most a failure is made smaller
@@ -27,14 +27,9 @@ class Batch:
 
     number: int
     met: list[frozenset[Feature]] = field(default_factory=list)  # the features of each program
-    known: list[tuple[Program, int]] = field(default_factory=list)  # failures by a cause known before: its place
-    new: Failure | None = None  # the smallest program of a new cause
-    first: Program | None = None  # the program as it was drawn
+    known: list[int] = field(default_factory=list)  # for each failure by a cause known before: its place
+    new: list[tuple[Failure, Program]] = field(default_factory=list)  # smallest programs, with those that were drawn
     seconds: float = 0.0
-
-
-class _Fails(Exception):
-    """Tells hypothesis that a program fails."""
 
 
 def drawn(
@@ -43,51 +38,68 @@ def drawn(
 ) -> Batch:  # fmt: skip
     """Judge the programs of a batch. The same numbers draw the same programs."""
     batch, started = Batch(number), time.monotonic()
-    smallest: list[Failure] = []
-    seen: dict[str, Failure | None] = {}
-    deadline = [float("inf")]
+    causes = list(known)
 
-    def looked_at(program: Program) -> Failure | None:
-        """Judge each program once; none is begun when there is no time left to make a failure smaller."""
-        key = program.json()
-        if key not in seen:
-            seen[key] = judge(program) if time.monotonic() < deadline[0] else None
-        return seen[key]
-
-    @seeded(hash_of(seed, number))
+    @seeded(seed * 1_000_003 + number)
     @settings(
-        max_examples=size, phases=[Phase.generate, Phase.shrink], database=None, deadline=None,
-        suppress_health_check=list(HealthCheck), report_multiple_bugs=False, print_blob=False,
+        max_examples=size, phases=[Phase.generate], database=None, deadline=None,
+        suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(programs(allowed, focus(seed, number, allowed)))
     def train(program: Program) -> None:
-        failure = looked_at(program)
-        if not smallest:
-            batch.met.append(program.features)
+        failure = judge(program)
+        batch.met.append(program.features)
         if failure is None:
             return
-        cause = next((place for place, features in enumerate(known) if features <= program.features), None)
+        cause = next((place for place, features in enumerate(causes) if features <= program.features), None)
         if cause is not None:
-            if not smallest:
-                batch.known.append((program, cause))
+            if cause < len(known):
+                batch.known.append(cause)
             return
-        if not smallest:
-            batch.first = program
-            deadline[0] = time.monotonic() + SHRINK_S
-        smallest.append(failure)
-        raise _Fails
+        smallest = shrunk(failure, judge, time.monotonic() + SHRINK_S)
+        batch.new.append((smallest, program))
+        causes.append(smallest.program.features)
 
-    try:
-        train()
-    except _Fails:
-        batch.new = smallest[-1]
+    train()
     batch.seconds = time.monotonic() - started
     return batch
 
 
-def hash_of(seed: int, number: int) -> int:
-    """One number of two."""
-    return seed * 1_000_003 + number
+def shrunk(failure: Failure, judge: Judge, deadline: float) -> Failure:
+    """The failure of a program that has nothing to leave out, or as small as it got by the deadline.
+
+    Choices are what causes are told apart by, so they are left out one by one: some fifteen runs, where hypothesis,
+    which shrinks the numbers that a program was drawn from, needs ten times as many.
+    """
+    tried = {failure.program.json()}
+    while True:
+        for program in smaller(failure.program):
+            if program.json() in tried or time.monotonic() > deadline:
+                continue
+            tried.add(program.json())
+            found = judge(program)
+            if found is not None:
+                failure = found
+                break
+        else:
+            return failure
+
+
+def sample(seed: int, count: int, allowed: Collection[Feature], world: int) -> list[Program]:
+    """So many programs for ``world`` ranks; the same seed draws the same ones."""
+    found: list[Program] = []
+
+    @seeded(seed)
+    @settings(
+        max_examples=count, phases=[Phase.generate], database=None, deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(programs(allowed, world=world))
+    def draw(program: Program) -> None:
+        found.append(program)
+
+    draw()
+    return found
 
 
 def focus(seed: int, number: int, allowed: Collection[Feature]) -> list[tuple[Feature, Feature]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ from .source import source
 Noted = dict[tuple[str, str], Any]
 DEADLINE_S = 20.0
 #: Of the largest number of a tensor, where sums of several ranks round: twenty steps of the significand's last places.
-CLOSE = {torch.float64: 2.0**-18, torch.float32: 2.0**-14, torch.float16: 2.0**-6, torch.bfloat16: 2.0**-4}
+CLOSE = {torch.float64: 2.0**-18, torch.float32: 2.0**-14, torch.float16: 2.0**-6, torch.bfloat16: 2.0**-4,
+         torch.complex64: 2.0**-14}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ def train(ctx: RankContext, text: str) -> Noted:
     return look.noted
 
 
+def train_each(ctx: RankContext, texts: Sequence[str]) -> list[Noted]:
+    """Rank function: several programs one after the other."""
+    return [train(ctx, text) for text in texts]
+
+
 def judged(program: Program, cluster: Cluster, subject: str) -> Failure | None:
     """Run the program on ranks of a cluster; what is wrong with them, None if nothing is."""
     run = cluster.run(
@@ -60,12 +67,18 @@ def of_run(program: Program, run: Run) -> Failure | None:
         if any(isinstance(end, wanted) for end in ends):
             evidence = "\n".join([run.summary(), *run.details()])
             return Failure(program, kinds[wanted], _ends(run), evidence)
+    difference = of_ranks(program, run.values())
+    return Failure(program, "differs", difference) if difference else None
+
+
+def of_ranks(program: Program, noted: Sequence[Noted]) -> str:
+    """The first thing that some rank noted and one process says otherwise; empty if there is none."""
     expected = answers(program)
-    for rank, noted in enumerate(run.values()):
-        difference = first_difference(program, noted, expected.get(rank, {}))
+    for rank, mine in enumerate(noted):
+        difference = first_difference(program, mine, expected.get(rank, {}))
         if difference:
-            return Failure(program, "differs", f"rank {rank}, {difference}")
-    return None
+            return f"rank {rank}, {difference}"
+    return ""
 
 
 def failure_of(program: Program, cluster: Cluster, subject: str) -> Failure | None:
@@ -119,10 +132,14 @@ def _same(found: Any, value: Any, exactly: bool, places: torch.dtype) -> bool:
         return False
     if torch.equal(found, value):
         return True
-    if exactly or not value.dtype.is_floating_point:
+    if value.dtype not in CLOSE:
+        return False
+    if not value.isfinite().all():  # it has left the range of numbers, where rounding decides about everything
+        return not exactly and not found.isfinite().all()
+    if exactly:
         return False
     most = max(value.abs().max().item(), 2.0**-6) * max(CLOSE[value.dtype], CLOSE[places])
-    gap = (found.double() - value.double()).abs().max().item()
+    gap = (found - value).abs().max().item()
     return math.isfinite(gap) and gap <= most
 
 

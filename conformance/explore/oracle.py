@@ -45,7 +45,7 @@ class Wrapped:
     def take_buffers(self, source: Wrapped) -> None:
         theirs = dict(source.module.named_buffers())
         for name, buffer in self.module.named_buffers():
-            buffer.copy_(theirs[name])
+            buffer.data.copy_(theirs[name])  # an earlier graph may still need it (DDP-086)
 
 
 @dataclass
@@ -149,7 +149,11 @@ class Oracle:
 
     def _between(self) -> None:
         for replica in self.replicas:
+            if self.program["frozen"] == "between blocks":
+                replica.model.module.freezing.requires_grad_(False)  # type: ignore[union-attr, operator]
             if self.program.has("copied"):
+                for parameter in replica.model.parameters.values():
+                    parameter.grad = None  # a pickled parameter has none
                 replica.optimizer, _ = self._optimizer(replica.model, False)
             elif self.program.has("param groups"):
                 replica.optimizer.add_param_group({"params": replica.later, "lr": 2 * sources.LR})
@@ -165,12 +169,10 @@ class Oracle:
         if acting:
             self._evaluate(active, context, now)
             self._extra_forwards(active, context, now)
-        self._sync_buffers(active, context)
-        outputs = [self._forward(replica, now) for replica in active]
+        outputs = self._forwards(active, context, now)
         losses = [self.text.loss(each) for each in outputs]
         if acting and program["forwards"] == "two":
-            self._sync_buffers(active, context)
-            seconds = [self.text.loss(self._forward(replica, now, 2)) for replica in active]
+            seconds = [self.text.loss(each) for each in self._forwards(active, context, now, 2)]
             losses = [second + first for second, first in zip(seconds, losses, strict=True)]
         twice = acting and program["forwards"] == "two backwards"
         for each in losses:
@@ -205,6 +207,9 @@ class Oracle:
 
     def _evaluate(self, active: list[Replica], context: bool, now: int) -> None:
         how = self.program["evaluation"]
+        if how == "alone in the wrapper" and self.replicas[-1] in active:
+            with torch.no_grad():
+                self.replicas[-1].look.outputs(f"evaluation {now}", self._forward(self.replicas[-1], now, 3))
         if how == "by all" and not context:
             self._sync_buffers(active, False)
         for replica in active if how == "by all" else self.replicas[-1:] if how == "by one" else ():
@@ -221,15 +226,13 @@ class Oracle:
 
     def _extra_forwards(self, active: list[Replica], context: bool, now: int) -> None:
         if self.program["accumulation"] == "no_sync":
-            self._sync_buffers(active, context)
-            for replica in active:
-                self.text.loss(self._forward(replica, now, 1)).backward()
+            for each in self._forwards(active, context, now, 1):
+                self.text.loss(each).backward()
             self.unsure = 2 if self.synced_buffers else 0
-        if self.program["forwards"] in ("skipped backward", "failing"):
+        if self.program["forwards"] == "failing":
             self._sync_buffers(active, context)
         if self.program["forwards"] == "skipped backward":
-            for replica in active:
-                self._forward(replica, now, 2)
+            self._forwards(active, context, now, 2)
 
     def _forward(self, replica: Replica, now: int, again: int = 0) -> Any:
         batch = self.text.data(replica.rank, now, again)
@@ -242,8 +245,17 @@ class Oracle:
             case _:
                 return module(*batch.values())
 
+    def _forwards(self, active: list[Replica], context: bool, now: int, again: int = 0) -> list[Any]:
+        """A training forward of every active rank, with what happens to buffers before and after it."""
+        self._sync_buffers(active, context)
+        outputs = [self._forward(replica, now, again) for replica in active]
+        if self.program["buffer hook"] == "after forward":
+            for replica in self.replicas[1:]:
+                replica.model.take_buffers(self.replicas[0].model)
+        return outputs
+
     def _sync_buffers(self, active: list[Replica], context: bool) -> None:
-        if not self.synced_buffers:
+        if not self.synced_buffers or self.program["buffer hook"] == "after forward":
             return
         self.unsure = max(0, self.unsure - 1)
         source = active[-1] if context else active[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -104,24 +104,43 @@ def _uneven(counts: Sequence[int], least: int) -> tuple[int, ...]:
     return tuple(made)
 
 
+def smaller(program: Program) -> Iterator[Program]:
+    """Programs with one choice less, or with a number as usual."""
+    for axis in program.choices:
+        choices = axes.closed({other: value for other, value in program.choices.items() if other != axis})
+        if choices is not None and len(choices) < len(program.choices):
+            yield replace(program, choices=choices)
+    usual = Program()
+    for name in _NUMBERS:
+        if getattr(program, name) != getattr(usual, name):
+            yield replace(program, **{name: getattr(usual, name)})
+
+
 def programs(
-    known: Collection[Feature] = axes.FEATURES, wanted: Sequence[tuple[Feature, Feature]] = ()
+    known: Collection[Feature] = axes.FEATURES, wanted: Sequence[tuple[Feature, Feature]] = (), world: int = 0
 ) -> st.SearchStrategy[Program]:
-    """Any legal program of these features; most begin with one of the pairs ``wanted``, if there are any."""
-    allowed = [feature for feature in axes.FEATURES if feature in known]
-    return _drawn(allowed, tuple(wanted))
+    """Any legal program of these features; most begin with one of the pairs ``wanted``, if there are any.
+
+    With ``world`` all are for so many ranks.
+    """
+    allowed = [feature for feature in axes.FEATURES if feature in known and not (world and feature[0] == "world")]
+    fixed = {"world": str(world)} if world else {}
+    return _drawn(allowed, tuple(wanted), fixed)
 
 
 @st.composite
-def _drawn(draw: st.DrawFn, allowed: list[Feature], wanted: tuple[tuple[Feature, Feature], ...]) -> Program:
-    choices: dict[str, str] = {}
+def _drawn(
+    draw: st.DrawFn, allowed: list[Feature], wanted: tuple[tuple[Feature, Feature], ...], fixed: dict[str, str]
+) -> Program:
+    choices = dict(fixed)
     start: list[Feature] = list(draw(st.one_of(st.just(()), *[st.sampled_from(wanted)] * 3))) if wanted else []
-    further = draw(st.lists(st.sampled_from(allowed), max_size=MOST_FEATURES, unique_by=lambda feature: feature[0]))
+    size = draw(st.integers(0, MOST_FEATURES))
+    further = draw(st.lists(st.sampled_from(allowed), min_size=size, max_size=size))
     for axis, value in (*start, *further):
         if axis not in choices:
-            choices = _legal({**choices, axis: value}, allowed) or choices
+            choices = _legal({**choices, axis: value}, [*allowed, *fixed.items()]) or choices
     return Program(
-        choices,
+        axes.closed(choices) or {},
         layers=draw(st.integers(1, 3)),
         takes=tuple(draw(st.lists(st.integers(0, 7), max_size=6))),
         counts=tuple(draw(st.tuples(*[st.integers(0, 3)] * 4))),

@@ -17,6 +17,7 @@ _PLACES = {
     "Join": "from torch.distributed.algorithms.join import Join",
     "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
     "BuiltinCommHookType": "from torch.distributed import BuiltinCommHookType",
+    "_BufferCommHookLocation": "from torch.nn.parallel.distributed import _BufferCommHookLocation",
     "default_hooks": "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks",
     "powerSGD_hook": "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook",
     "post_localSGD_hook": "from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook",
@@ -28,6 +29,8 @@ _PLACES = {
     ),
 }
 _OURS = {
+    "_BufferCommHookLocation": "from impl.ddp import _BufferCommHookLocation",
+    "BuiltinCommHookType": "from impl.ddp import BuiltinCommHookType",
     "default_hooks": "from impl.ddp.hooks import default_hooks",
     "powerSGD_hook": "from impl.ddp.hooks import powerSGD_hook",
     "post_localSGD_hook": "from impl.ddp.hooks import post_localSGD_hook",

@@ -21,7 +21,7 @@ from .program import Program
 
 RECORD = "explored.jsonl"
 #: What our overlap hooks do from the first iteration on, torch's do later or not at all (HOOK-011, HOOK-012).
-OWN_EXTENSIONS = ("overlapped", "overlap")
+OWN_AXES = ("overlapped", "overlap")
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Explored:
     pairs: Counter[tuple[Feature, Feature]] = field(default_factory=Counter)
     causes: list[Cause] = field(default_factory=list)
 
-    def add(self, batch: dict[str, Any]) -> Cause | None:
-        """Take in the row of a batch; the cause that it found, if that is new."""
+    def add(self, batch: dict[str, Any]) -> list[Cause]:
+        """Take in the row of a batch; the causes that it found, as far as they are new."""
         self.batches.add(batch["batch"])
         self.seconds = max(self.seconds, batch["at"])
         self.programs += len(batch["met"])
@@ -68,9 +68,9 @@ class Explored:
             self.pairs.update(axes.pairs(found))
         for place in batch["known"]:
             self.causes[place].times += 1
-        if batch["new"] is None:
-            return None
-        new = batch["new"]
+        return [cause for new in batch["new"] if (cause := self._caused(new)) is not None]
+
+    def _caused(self, new: dict[str, Any]) -> Cause | None:
         program = Program.read(new["program"])
         again = next((cause for cause in self.causes if cause.program.features <= program.features), None)
         if again is not None:  # another worker was faster
@@ -86,10 +86,10 @@ class Explored:
 def allowed_features(subject: str) -> list[Feature]:
     """What programs for this subject may choose."""
     ours = subject == "impl" or subject.startswith("conformance.defects.")
-    return [feature for feature in axes.FEATURES if ours or feature[0] not in OWN_EXTENSIONS]
+    return [feature for feature in axes.FEATURES if ours or feature[0] not in OWN_AXES]
 
 
-def explore(asked: Asked, say: Callable[[Explored, Cause | None], None]) -> Explored:
+def explore(asked: Asked, say: Callable[[Explored, list[Cause]], None]) -> Explored:
     """Explore until the time is over, going on with an unfinished record of the same question in ``out``."""
     asked.out.mkdir(parents=True, exist_ok=True)
     path = asked.out / RECORD
@@ -129,6 +129,7 @@ def _resumed(path: Path, asked: Asked) -> Explored:
     if rows and rows[0] == header and "end" not in rows[-1]:
         for row in rows[1:]:
             explored.add(row)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")  # without a torn line
         return explored
     path.write_text(json.dumps(header) + "\n", encoding="utf-8")
     return explored
@@ -183,13 +184,16 @@ def batch_row(number: int, seed: int, subject: str, known: Sequence[str], judge:
     """One batch as a row of the record."""
     causes = [Program.read(text).features for text in known]
     batch = drawing.drawn(number, seed, judge, causes, allowed_features(subject))
-    new = batch.new and {
-        "program": batch.new.program.json(), "kind": batch.new.kind, "text": batch.new.first_line,
-        "evidence": batch.new.evidence[-6000:], "drawn": batch.first.json() if batch.first else "",
-    }  # fmt: skip
+    new = [
+        {
+            "program": failure.program.json(), "kind": failure.kind, "text": failure.first_line,
+            "evidence": failure.evidence[-6000:], "drawn": program.json(),
+        }
+        for failure, program in batch.new
+    ]  # fmt: skip
     return {
-        "batch": number, "met": [sorted(met) for met in batch.met], "known": [place for _, place in batch.known],
-        "new": new, "seconds": round(batch.seconds, 1),
+        "batch": number, "met": [sorted(met) for met in batch.met], "known": batch.known, "new": new,
+        "seconds": round(batch.seconds, 1),
     }  # fmt: skip
 
 

@@ -24,16 +24,18 @@ SETTINGS = {
 COUNTING = '''
 class Counting(torch.optim.Optimizer):
     def __init__(self, params, lr):
+        self.steps = 0
         super().__init__(params, {"lr": lr, "count": 0})
 
     @torch.no_grad()
     def step(self, closure=None):
+        self.steps += 1
         for group in self.param_groups:
             group["count"] += 1
             for p in group["params"]:
                 if p.grad is not None:
                     total = self.state[p].setdefault("total", torch.zeros_like(p))
-                    total.add_(p.grad, alpha=group["count"])
+                    total.add_(p.grad, alpha=group["count"] + self.steps)
                     p.sub_(total, alpha=group["lr"])
 '''
 
@@ -79,12 +81,28 @@ def averaged(group, bucket):
 }
 
 
+#: A hook before the forward must have ended by then (DDP-171); one after it may return futures (DDP-095).
+BUFFER_HOOKS = {
+    "before forward": '''
+def from_first(group, buffers):
+    for b in buffers.values():
+        dist.broadcast(b, group=group, group_src=0)
+''',
+    "after forward": '''
+def from_first(group, buffers):
+    works = [dist.broadcast(b, group=group, group_src=0, async_op=True) for b in buffers.values()]
+    return [work.get_future() for work in works]
+''',
+}
+
+
 def source(program: Program) -> str:
     """The whole text: model, data, loss and ``train(rank, look)``."""
     parts = [model(program), FILL, _data(program), _loss(program)]
     if program["optimizer"] == "counting":
         parts.append(COUNTING)
     parts.append(USERS_HOOKS.get(program["hook"], ""))
+    parts.append(BUFFER_HOOKS.get(program["buffer hook"], ""))
     parts.append(_train(program))
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
@@ -109,17 +127,22 @@ def _nodes(program: Program) -> list[tuple[str, str, str]]:
         bag = program["table"] == "sparse bag"
         kind = f'nn.EmbeddingBag(6, 4, mode="sum"{sparse})' if bag else f"nn.Embedding(6, 4{sparse})"
         made.append(("table", kind, "self.NAME(rows.view(2, 1))" if bag else "self.NAME(rows)"))
-    if program["frozen"] != "none":
+    if program["frozen"] == "between blocks":
+        made.append(("freezing", "nn.Linear(4, 4)", "self.NAME({})"))
+    if program["frozen"] == "one layer":
         made.append(("frozen", "nn.Linear(4, 4).requires_grad_(False)", "self.NAME({})"))
     if program["ignored"] != "none":
         made.append(("ignored", "nn.Linear(4, 4)", "self.NAME({})"))
+        made.append(("unignored", "nn.Linear(4, 4)", "self.NAME({})"))  # its name ends with that of the other
     if program["types"] == "mixed":
         made.append(("wide", "nn.Linear(4, 4).double()", "self.NAME({}.double()).float()"))
         made.append(("narrow", "nn.Linear(4, 4).half()", "self.NAME({}.half()).float()"))
+    if program["types"] == "complex":
+        made.append(("turning", "nn.Linear(4, 4).to(torch.complex64)", "self.NAME({}.to(torch.complex64)).real"))
     if program["tensors"] == "many small":
         made += [(f"small{k}", "nn.Parameter(torch.zeros(4))", "self.NAME * {}") for k in range(9)]
     if program["tensors"] == "transposed":
-        made += [(f"turned{k}", "nn.Parameter(torch.zeros(4, 3).t())", "{}[:, :3] @ self.NAME") for k in range(3)]
+        made += [(f"turned{k}", "nn.Parameter(torch.zeros(4, 3).t())", "{}[:, :3] @ self.NAME") for k in range(9)]
     if program["delayed"] != "none":
         made.append(("late", "nn.Linear(4, 4)", "self.NAME({})"))
     turn = program.order % len(made)
@@ -284,6 +307,9 @@ def _prepared(program: Program) -> Iterator[str]:
     yield f"ddp = DistributedDataParallel({', '.join(['model', *_options(program)])})"
     if program.has("hook"):
         yield HOOKS[program["hook"]]
+    if program.has("buffer hook"):
+        where = "PRE_FORWARD" if program["buffer hook"] == "before forward" else "POST_FORWARD"
+        yield f"ddp._register_buffer_comm_hook(group, from_first, _BufferCommHookLocation.{where})"
     if program.has("second model"):
         yield "second = nn.Linear(4, 4)"
         yield f"fill(second, {0 if program.has('start') else 'rank'})"
@@ -352,8 +378,9 @@ def _between(program: Program) -> Iterator[str]:
     """What happens on every rank between two blocks."""
     if program.has("copied"):
         yield "ddp = pickle.loads(pickle.dumps(ddp))"
-        if program.has("delayed") or program.has("ignored") or True:
-            yield from _anew(program)
+        yield from _anew(program)
+    if program["frozen"] == "between blocks":
+        yield "ddp.module.freezing.requires_grad_(False)"
     if program.has("moved"):
         yield "ddp._update_process_group(elsewhere)"
     if program.has("state"):
@@ -365,7 +392,11 @@ def _between(program: Program) -> Iterator[str]:
         if program.has("sharded"):
             yield f"for to in range({len(program.members)}):"
             yield "    optimizer.consolidate_state_dict(to)"
-        yield "optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))"
+            yield "    if dist.get_rank(group) == to:"
+            yield "        state = optimizer.state_dict()"
+        else:
+            yield "state = optimizer.state_dict()"
+        yield "optimizer.load_state_dict(copy.deepcopy(state))"
     if program.has("param groups") and not program.has("copied"):
         yield 'optimizer.add_param_group({"params": later, "lr": 2**-5})'
 
@@ -387,7 +418,7 @@ def _context(program: Program) -> str:
     if program.has("second model"):
         parts.append("other")
     if program.has("sharded") or program.has("overlapped"):
-        parts.append("optimizer")
+        parts.insert(0 if program.has("listed") else len(parts), "optimizer")
     together = f"[{', '.join(parts)}]"
     return f"Join({', '.join([together, *words])})"
 
@@ -472,6 +503,10 @@ def _acts(program: Program) -> Iterator[str]:
         yield "    with torch.no_grad():"
         yield f'        look.outputs(f"evaluation {{i}}", {call(program, "ddp.module", "data(rank, i, 3)")})'
         yield "    ddp.train()"
+    elif program["evaluation"] == "alone in the wrapper":
+        yield f"if rank == {program.members[-1]}:"
+        yield "    with torch.no_grad():"
+        yield f'        look.outputs(f"evaluation {{i}}", {call(program, "ddp", "data(rank, i, 3)")})'
     if program["accumulation"] == "no_sync":
         yield "with ddp.no_sync():"
         yield f"    loss({call(program, 'ddp', 'data(rank, i, 1)')}).backward()"
