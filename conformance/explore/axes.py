@@ -171,6 +171,12 @@ RULES: tuple[Rule, ...] = (
         "what the second, local backward used counts as used in the next iteration",
         {"forwards": "two backwards", "use": "by iteration | by both"},
     ),
+    _needs(
+        "DDP-069",
+        "a weight inside and outside of a reentrant checkpoint arrives twice",
+        {"checkpoint": "reentrant", "shared": "tied"},
+        {"graph": "static"},
+    ),
     # buffers
     _needs(
         "DDP-026",

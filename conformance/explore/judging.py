@@ -19,6 +19,7 @@ from .source import source
 
 Noted = dict[tuple[str, str], Any]
 DEADLINE_S = 20.0
+PATIENT_S = 15.0  # what has hung must hang once more, and for so long, on a machine that may be busy
 #: Of the largest number of a tensor, where sums of several ranks round: twenty steps of the significand's last places.
 CLOSE = {torch.float64: 2.0**-18, torch.float32: 2.0**-14, torch.float16: 2.0**-6, torch.bfloat16: 2.0**-4,
          torch.complex64: 2.0**-14}  # fmt: skip
@@ -43,7 +44,33 @@ def train(ctx: RankContext, text: str) -> Noted:
     look = Look()
     with loaded(text, ctx.subject) as module:
         module.train(ctx.rank, look)
-    return look.noted
+    return {key: packed(value) for key, value in look.noted.items()}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tensor on its way home: pickling many small ones as tensors takes longer than training them."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def packed(value: Any) -> Any:
+    """A tensor as its bytes; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    flat = value.cpu().contiguous().view(-1)
+    return Packed(value.dtype, tuple(value.shape), flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+
+
+def unpacked(value: Any) -> Any:
+    """The tensor of its bytes; anything else as it is."""
+    if not isinstance(value, Packed):
+        return value
+    if not value.data:
+        return torch.empty(value.shape, dtype=value.dtype)
+    return torch.frombuffer(bytearray(value.data), dtype=value.dtype).view(value.shape)
 
 
 def train_each(ctx: RankContext, texts: Sequence[str]) -> list[Noted]:
@@ -51,11 +78,12 @@ def train_each(ctx: RankContext, texts: Sequence[str]) -> list[Noted]:
     return [train(ctx, text) for text in texts]
 
 
-def judged(program: Program, cluster: Cluster, subject: str) -> Failure | None:
+def judged(program: Program, cluster: Cluster, subject: str, stall_s: float | None = None) -> Failure | None:
     """Run the program on ranks of a cluster; what is wrong with them, None if nothing is."""
     run = cluster.run(
-        train, (source(program),), world=program.world, subject=subject, deadline_s=DEADLINE_S, group_timeout_s=60.0
-    )
+        train, (source(program),), world=program.world, subject=subject, deadline_s=DEADLINE_S, stall_s=stall_s,
+        group_timeout_s=60.0,
+    )  # fmt: skip
     return of_run(program, run)
 
 
@@ -74,17 +102,18 @@ def of_run(program: Program, run: Run) -> Failure | None:
 def of_ranks(program: Program, noted: Sequence[Noted]) -> str:
     """The first thing that some rank noted and one process says otherwise; empty if there is none."""
     expected = answers(program)
-    for rank, mine in enumerate(noted):
+    for rank, told in enumerate(noted):
+        mine = {key: unpacked(value) for key, value in told.items()}
         difference = first_difference(program, mine, expected.get(rank, {}))
         if difference:
             return f"rank {rank}, {difference}"
     return ""
 
 
-def failure_of(program: Program, cluster: Cluster, subject: str) -> Failure | None:
+def failure_of(program: Program, cluster: Cluster, subject: str, stall_s: float | None = None) -> Failure | None:
     """As ``judged``; an error of the exploration itself is a failure, too."""
     try:
-        return judged(program, cluster, subject)
+        return judged(program, cluster, subject, stall_s)
     except Exception as error:
         return Failure(program, "falls over", f"{type(error).__name__}: {error}", traceback.format_exc())
 

@@ -108,7 +108,7 @@ def script(program: Program, subject: str = "torch", found: str = "") -> str:
         "from __future__ import annotations",
         "\n".join(standard) + "\nfrom collections.abc import Iterator\nfrom typing import Any",
         "\n".join([*torchs, *names]),
-        f"WORLD, DEADLINE = {program.world}, 30",
+        f"WORLD, DEADLINE = {program.world}, 60",
         f"# by rank: what one process says, by moment and name\nEXPECTED = {{\n{_expected(program)}}}",
         "",
         text,

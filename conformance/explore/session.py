@@ -16,7 +16,7 @@ from typing import Any
 from ..ranks import Cluster
 from . import axes, drawing
 from .axes import Feature
-from .judging import Failure, failure_of
+from .judging import PATIENT_S, Failure, failure_of
 from .program import Program
 
 RECORD = "explored.jsonl"
@@ -202,8 +202,8 @@ def judge_of(subject: str, kept: Cluster, fresh: Cluster) -> drawing.Judge:
 
     def judge(program: Program) -> Failure | None:
         first = failure_of(program, kept, subject)
-        if first is None or first.kind in ("falls over", "hangs"):
+        if first is None or first.kind == "falls over":
             return first
-        return failure_of(program, fresh, subject)
+        return failure_of(program, fresh, subject, PATIENT_S if first.kind == "hangs" else None)
 
     return judge
