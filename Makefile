@@ -32,6 +32,9 @@ SERIES      ?= 1000
 PAGE_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/dashboard)
 MINUTES     ?= 25
 GPU_OUT      = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/gpu)
+EXPLORE_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/explore)
+EXPLORE     ?= 2
+SEED        ?=
 NIGHTLY_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/nightly)
 
 VENV := .venv
@@ -46,7 +49,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -59,12 +62,14 @@ help:
 	@echo "make perf-list     the sweeps, workloads and axes that there are"
 	@echo "make rounding      what rounding and mistakes do to every workload, at 1 to 16 ranks, against what is allowed"
 	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(NIGHTLY_OUT) BUDGET=30m"
+	@echo "                   then explore ours for EXPLORE=$(EXPLORE) minutes (0: not at all)"
 	@echo "make dashboard     the page of a history that there is already   HISTORY=$(HISTORY) OUT=$(PAGE_OUT)"
 	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
 	@echo "make gpu           what is proved on this machine's GPUs, and what is not; goes on where it stopped   MINUTES=$(MINUTES)"
 	@echo "make board         judge implementations from elsewhere, too; a page on who keeps what   COLUMNS=torch,megatron"
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make protocol      every order of steps and every failure of the join protocol, in one process   MINUTES=10 JOBS=$(JOBS)"
+	@echo "make explore       training programs drawn at random, compared with one process   SUBJECT=$(SUBJECT) MINUTES=10 SEED= JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make rehearsal     every command of make gpu once on the CPU: some minutes"
@@ -124,9 +129,16 @@ protocol: $(READY)
 repros: $(READY)
 	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py $(ARGS)
 
+# Goes on by itself with an unfinished exploration of the same SEED in OUT.
+explore: $(READY)
+	@$(RUN) -m conformance explore --subject '$(SUBJECT)' --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),10)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(EXPLORE_OUT)' $(ARGS)
+
 # make turns every failure into its own status 2; the command itself tells 1 (regressed) from 2 (could not judge).
 nightly: $(READY)
-	$(RUN) -m reports nightly --history '$(HISTORY)' --out '$(NIGHTLY_OUT)' --budget '$(or $(BUDGET),30m)' --subject '$(SUBJECT)' --world '$(WORLD)' $(ARGS)
+	$(RUN) -m reports nightly --history '$(HISTORY)' --out '$(NIGHTLY_OUT)' --budget '$(or $(BUDGET),30m)' --subject '$(SUBJECT)' --world '$(WORLD)' $(ARGS); status=$$?; \
+	if [ '$(EXPLORE)' != 0 ]; then \
+	  $(RUN) -m conformance explore --subject impl --minutes '$(EXPLORE)' --out '$(NIGHTLY_OUT)/explore' || status=1; \
+	fi; exit $$status
 
 dashboard: $(READY)
 	$(RUN) -m reports dashboard '$(HISTORY)' --out '$(PAGE_OUT)' $(ARGS)

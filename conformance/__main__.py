@@ -1,4 +1,4 @@
-"""The command line: ``python -m conformance run | clauses | show | defects | repro | gpu``."""
+"""The command line: ``python -m conformance run | clauses | show | defects | repro | explore | gpu``."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--jobs", default="2", metavar="N", help="checks at once (default: %(default)s)")
     board.add_argument("--out", default="out/board", metavar="FOLDER", help="of everything (default: %(default)s)")
     _protocol(commands.add_parser("protocol", help="explore the join protocol: every order of steps, every failure"))
+    _explore(commands.add_parser("explore", help="training programs drawn at random, compared with one process"))
     _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
 
@@ -53,6 +54,15 @@ def _gpu(gpu: argparse.ArgumentParser) -> None:
     gpu.add_argument("--world", default="2", metavar="N", help="ranks (default: %(default)s)")
     gpu.add_argument("--only", default="", metavar="CASES", help="of streams: these, by name (default: all)")
     gpu.add_argument("--out", default="", metavar="FILE", help="of the findings; goes on with those that are in it")
+
+
+def _explore(explore: argparse.ArgumentParser) -> None:
+    explore.add_argument("--subject", default="impl,torch", metavar="NAMES", help="as of run (default: %(default)s)")
+    explore.add_argument("--minutes", default="10", metavar="N", help="for all subjects (default: %(default)s)")
+    explore.add_argument("--seed", default="", metavar="N", help="where to begin (default: another one each time)")
+    explore.add_argument("--jobs", default="2", metavar="N", help="programs at a time (default: %(default)s)")
+    explore.add_argument("--program", default="", metavar="JSON", help="judge this one, or that of a .json file")
+    explore.add_argument("--out", default="out/explore", metavar="FOLDER", help="of the records (default: %(default)s)")
 
 
 def _run(run: argparse.ArgumentParser) -> None:
@@ -144,6 +154,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.board import board as command
         case "protocol":
             from .commands.protocol import protocol as command
+        case "explore":
+            from .commands.explore import explore_command as command
         case "gpu":
             from .commands.gpu import gpu as command
         case _:

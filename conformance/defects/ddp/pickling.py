@@ -100,6 +100,7 @@ def restored_models_ignore_nothing() -> None:
     """A restored model manages the parameters and buffers that it was told to leave alone, too."""
     edit(
         "    self._build_parts()",
-        "    self.__dict__['config'] = __import__('dataclasses').replace(self.config, ignored=frozenset())\n    self._build_parts()",
+        "    self.__dict__['config'] = __import__('dataclasses').replace(self.config, ignored=frozenset())\n"
+        "    self._build_parts()",
         within="__setstate__",
     )

@@ -1,0 +1,81 @@
+"""``python -m conformance explore``: training programs drawn at random, compared with one process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from ..bad_input import BadInput
+from ..engine.judgement import BROKEN, OK
+from ..engine.request import numbers
+from ..explore import axes
+from ..explore.judging import failure_of
+from ..explore.program import Program
+from ..explore.script import script, write
+from ..explore.session import Asked, Cause, Explored, allowed_features, explore
+from ..explore.summary import summary
+from ..ranks import Cluster
+from ..subjects import resolve
+
+
+def explore_command(given: Namespace) -> int:
+    """Explore each subject; 1 if a program failed, of torch if one failed for no listed reason."""
+    subjects = [name.strip() for name in given.subject.split(",") if name.strip()]
+    for name in subjects:
+        resolve(name)
+    if given.program:
+        return _one(given.program, subjects)
+    try:
+        minutes = float(given.minutes)
+    except ValueError:
+        raise BadInput(f"--minutes {given.minutes}: give a number of minutes") from None
+    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    seed = int(given.seed) if given.seed else int(time.time()) % 1_000_000
+    unknown = 0
+    for name in subjects:
+        folder = Path(given.out) / name.replace(":", "_")
+        asked = Asked(name, seed, 60 * minutes / len(subjects), jobs, folder)
+        print(f"{name}: seed {seed}, {asked.seconds:.0f} s", flush=True)
+        explored = explore(asked, _say(asked))
+        text, unlisted = summary(explored, name, allowed_features(name))
+        print(text, flush=True)
+        (folder / "summary.md").write_text(text + "\n", encoding="utf-8")
+        unknown += unlisted
+    return BROKEN if unknown else OK
+
+
+def _say(asked: Asked) -> Callable[[Explored, list[Cause]], None]:
+    live = sys.stdout.isatty()
+
+    def say(explored: Explored, causes: list[Cause]) -> None:
+        met = sum(1 for pair in axes.legal_pairs() if explored.pairs[pair])
+        line = (
+            f"{asked.subject}: {explored.programs} programs in {explored.seconds:.0f} s, "
+            f"{met} pairs of features met, {explored.failures()} failures of {len(explored.causes)} causes"
+        )
+        print(f"\r\033[K{line}" if live else line, end="" if live else "\n", flush=True)
+        for cause in causes:
+            path = write(asked.out, cause.program, asked.subject, cause.text) if cause.kind != "falls over" else ""
+            print(f"\n{cause.kind}: {cause.text}\n    {cause.program.json()}\n    {path}", flush=True)
+
+    return say
+
+
+def _one(text: str, subjects: list[str]) -> int:
+    """Judge one program, and print it as a script if it fails."""
+    try:
+        program = Program.read(Path(text).read_text(encoding="utf-8") if text.endswith(".json") else text)
+    except (ValueError, OSError) as error:
+        raise BadInput(f"--program: {error}") from error
+    failed = False
+    with Cluster(placing=False) as cluster:
+        for name in subjects:
+            failure = failure_of(program, cluster, name)
+            print(f"{name}: {'as one process' if failure is None else f'{failure.kind}: {failure.text}'}")
+            if failure is not None:
+                print(failure.evidence, script(program, name, failure.text), sep="\n")
+            failed = failed or failure is not None
+    return BROKEN if failed else OK

@@ -1,0 +1,419 @@
+"""What a program may choose, one value on each axis, and which choices go together: legality as rules with clauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+Choices = Mapping[str, str]  # axis to value; an axis that is left out has its plain value
+Feature = tuple[str, str]  # an axis and one of its values that are not plain
+
+#: The first value of every axis is the plain one.
+AXES: dict[str, tuple[str, ...]] = {
+    # ranks and schedules
+    "world": ("2", "1", "3", "4"),
+    "context": ("none", "ddp.join", "Join"),
+    "schedule": ("even", "uneven", "none on some"),
+    "divisor": ("by all", "by the active"),
+    "early end": ("shadowed", "throws"),
+    "blocks": ("one", "two", "second without context"),
+    "group": ("world", "of its own", "subgroup"),
+    # the model
+    "wiring": ("side by side", "chained"),
+    "convolution": ("none", "plain", "channels_last"),
+    "norm": ("none", "batch", "layer"),
+    "table": ("none", "dense", "sparse", "sparse bag"),
+    "shared": ("none", "tied"),
+    "frozen": ("none", "one layer", "between blocks"),
+    "use": ("all", "never", "by rank", "by iteration", "by both"),
+    "checkpoint": ("none", "once", "twice", "reentrant"),
+    "types": ("float", "double", "half", "bfloat16", "mixed", "complex"),
+    "tensors": ("few", "many small", "transposed"),
+    "buffers": ("none", "float", "integer", "double", "replaced", "not persistent"),
+    "call": ("positional", "keyword", "container"),
+    "outputs": ("one", "tuple", "dictionary", "dataclass", "one outside the loss"),
+    # arguments of the constructor
+    "buckets": ("usual", "tiny", "list"),
+    "unused": ("refused", "found", "skipped"),
+    "graph": ("dynamic", "static"),
+    "gradients": ("copies", "views"),
+    "start": ("compared", "init_sync=False"),
+    "buffer sync": ("usual", "broadcast_buffers=False", "forward_sync_buffers=False"),
+    "buffer hook": ("none", "before forward", "after forward"),
+    "copying": ("usual", "batched"),
+    "delayed": ("none", "one layer"),
+    "ignored": ("none", "one layer"),
+    # hooks
+    "hook": ("none", "allreduce", "builtin", "fp16", "wrapped", "user", "asynchronous", "PowerSGD", "post-local"),
+    # what happens between and in iterations
+    "evaluation": ("none", "by all", "by one", "alone in the wrapper"),
+    "accumulation": ("none", "no_sync", "uncleared"),
+    "forwards": ("one", "two", "skipped backward", "failing", "two backwards"),
+    "cleared": ("to None", "to zeros"),
+    "data": ("kept", "assigned"),
+    "state": ("kept", "saved and loaded"),
+    "moved": ("no", "to another group"),
+    "copied": ("no", "pickled"),
+    "second model": ("none", "beside"),
+    # optimizers
+    "optimizer": ("sgd", "momentum", "adam", "counting"),
+    "param groups": ("one", "added later"),
+    "sharded": ("no", "zero", "bucket views"),
+    "listed": ("model first", "optimizer first"),
+    "overlapped": ("no", "sequential", "interleaved"),
+    "overlap": ("usual", "shard_buckets", "reduce_scatter", "both"),
+}
+
+FEATURES: tuple[Feature, ...] = tuple((axis, value) for axis, values in AXES.items() for value in values[1:])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A program with all of ``given`` must have ``needs``, or if that is empty must not be."""
+
+    given: Mapping[str, tuple[str, ...]]
+    clause: str  # empty: no promise is involved, such a program cannot be written
+    why: str
+    needs: Mapping[str, tuple[str, ...]]  # the first value of each is taken where nothing else is said
+
+    def applies(self, choices: Choices) -> bool:
+        return all(value_of(choices, axis) in values for axis, values in self.given.items())
+
+
+def value_of(choices: Choices, axis: str) -> str:
+    """The value on an axis, the plain one where nothing is chosen."""
+    return choices.get(axis, AXES[axis][0])
+
+
+def _values(axis: str, text: str) -> tuple[str, ...]:
+    if text == "*":
+        return AXES[axis][1:]
+    values = tuple(text.split(" | "))
+    unknown = set(values) - set(AXES[axis])
+    if unknown:
+        raise ValueError(f"{axis} has no value {sorted(unknown)}")
+    return values
+
+
+def _side(pattern: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    return {axis: _values(axis, text) for axis, text in pattern.items()}
+
+
+def _needs(clause: str, why: str, given: Mapping[str, str], needs: Mapping[str, str]) -> Rule:
+    return Rule(_side(given), clause, why, _side(needs))
+
+
+def _never(clause: str, why: str, given: Mapping[str, str]) -> Rule:
+    return Rule(_side(given), clause, why, {})
+
+
+ACTS = "evaluation", "accumulation", "forwards"
+
+RULES: tuple[Rule, ...] = (
+    # contexts
+    _needs(
+        "DDP-020",
+        "without a context every rank makes equally many iterations",
+        {"schedule": "*"},
+        {"context": "ddp.join | Join"},
+    ),
+    _needs("DDPJ-008", "the divisor is a keyword of a context", {"divisor": "*"}, {"context": "ddp.join | Join"}),
+    _needs("JOIN-041", "throwing is a keyword of a context", {"early end": "*"}, {"context": "ddp.join | Join"}),
+    _needs(
+        "DDPJ-034",
+        "a second block differs from the first if that had a context",
+        {"blocks": "second without context"},
+        {"context": "ddp.join | Join"},
+    ),
+    _never("", "one rank is never out of inputs before itself", {"world": "1", "schedule": "*"}),
+    _never("DDPJ-013", "what follows a thrown error is another program", {"early end": "throws", "blocks": "*"}),
+    _needs("", "a subgroup of several ranks needs three", {"group": "subgroup"}, {"world": "3 | 4"}),
+    # use
+    _needs(
+        "DDP-062",
+        "a parameter without a gradient must be looked for",
+        {"use": "by rank | by iteration | by both"},
+        {"unused": "found | skipped", "graph": "dynamic"},
+    ),
+    _needs(
+        "DDP-062",
+        "a parameter without a gradient must be looked for",
+        {"use": "never", "graph": "dynamic"},
+        {"unused": "found | skipped"},
+    ),
+    _needs(
+        "DDP-101",
+        "a parameter without a gradient must be looked for",
+        {"outputs": "one outside the loss", "graph": "dynamic"},
+        {"unused": "found | skipped"},
+    ),
+    _needs(
+        "DDP-116",
+        "skipping asks for the same use on all ranks",
+        {"use": "by rank | by both", "unused": "skipped"},
+        {"unused": "found"},
+    ),
+    _needs("DDP-116", "skipping belongs to looking for unused parameters", {"unused": "skipped"}, {"graph": "dynamic"}),
+    _never(
+        "DDP-068",
+        "reentrant checkpoints and unused parameters need a static graph",
+        {"checkpoint": "reentrant", "unused": "*", "graph": "dynamic"},
+    ),
+    _never(
+        "DDP-059",
+        "what a joined rank adds to gradients that were kept is not said",
+        {"accumulation": "uncleared", "schedule": "*"},
+    ),
+    _never(
+        "DDP-077",
+        "what the second, local backward used counts as used in the next iteration",
+        {"forwards": "two backwards", "use": "by iteration | by both"},
+    ),
+    _needs(
+        "DDP-069",
+        "a weight inside and outside of a reentrant checkpoint arrives twice",
+        {"checkpoint": "reentrant", "shared": "tied"},
+        {"graph": "static"},
+    ),
+    # buffers
+    _needs(
+        "DDP-026",
+        "with init_sync=False the user makes the ranks equal; buffers then need nothing",
+        {"start": "*"},
+        {"ignored": "none"},
+    ),
+    _never("DDPJ-026", "uneven inputs with a buffer hook may be refused", {"buffer hook": "*", "context": "*"}),
+    _needs("DDP-096", "a hook is for buffers", {"buffer hook": "*"}, {"buffers": "float | integer | double"}),
+    _never("DDP-096", "a hook needs synchronised buffers", {"buffer hook": "*", "buffer sync": "*"}),
+    _never(
+        "DDP-096",
+        "a hook is not called in forwards that do not synchronise",
+        {"buffer hook": "*", "evaluation": "by all | alone in the wrapper"},
+    ),
+    _never(
+        "DDP-096",
+        "a hook is not called in forwards that do not synchronise",
+        {"buffer hook": "*", "accumulation": "no_sync"},
+    ),
+    _never("DDP-160", "pickling drops the hook", {"buffer hook": "*", "copied": "*"}),
+    _never("DDP-165", "a hook with a group of its own is the user's to move", {"buffer hook": "*", "moved": "*"}),
+    _needs(
+        "DDP-047",
+        "a forward without gradients needs nobody where no buffers are synchronised",
+        {"evaluation": "alone in the wrapper", "buffers": "*"},
+        {"buffer sync": "broadcast_buffers=False | forward_sync_buffers=False"},
+    ),
+    _needs(
+        "DDP-047",
+        "a forward without gradients needs nobody where no buffers are synchronised",
+        {"evaluation": "alone in the wrapper", "norm": "batch"},
+        {"buffer sync": "broadcast_buffers=False | forward_sync_buffers=False"},
+    ),
+    # freezing
+    _needs(
+        "DDP-100", "what is frozen later gets no gradient", {"frozen": "between blocks"}, {"unused": "found | skipped"}
+    ),
+    _needs(
+        "DDP-100",
+        "it is frozen between two blocks",
+        {"frozen": "between blocks"},
+        {"blocks": "two | second without context"},
+    ),
+    _never("DDP-106", "a static graph has no other parameters later", {"frozen": "between blocks", "graph": "static"}),
+    _never("ZERO-027", "changing requires_grad is refused", {"frozen": "between blocks", "overlapped": "*"}),
+    # tables
+    _never(
+        "",
+        "sparse gradients of half precision are not summed on a CPU",
+        {"table": "sparse | sparse bag", "types": "half | bfloat16"},
+    ),
+    _never(
+        "ZERO-004",
+        "sparse gradients have no Adam, and momentum is not defined for them",
+        {"table": "sparse | sparse bag", "optimizer": "adam | momentum | counting"},
+    ),
+    _never("DDP-117", "a sparse gradient has no view", {"table": "sparse | sparse bag", "gradients": "views"}),
+    _never(
+        "COMM-017",
+        "hooks of the library cast dense buckets",
+        {"table": "sparse | sparse bag", "hook": "fp16 | wrapped | PowerSGD | post-local | asynchronous | user"},
+    ),
+    # dtypes
+    _never("", "numbers of chained layers soon leave the range of a half", {"types": "half", "wiring": "chained"}),
+    _never("", "norms in low precision round at every step", {"types": "half | bfloat16", "norm": "*"}),
+    _never("", "convolutions in low precision round at every step", {"types": "half | bfloat16", "convolution": "*"}),
+    _never(
+        "COMM-018",
+        "bfloat16 and doubles in fp16 round or overflow",
+        {"hook": "fp16 | wrapped", "types": "double | bfloat16 | mixed"},
+    ),
+    _never("ZERO-004", "parameters of one dtype", {"sharded": "*", "types": "mixed"}),
+    _never("ZERO-004", "parameters of one dtype", {"overlapped": "*", "types": "mixed"}),
+    _never("ZERO-004", "parameters of one dtype", {"sharded": "*", "types": "complex"}),
+    _never("ZERO-004", "parameters of one dtype", {"overlapped": "*", "types": "complex"}),
+    _never("COMM-018", "complex numbers have no half", {"hook": "fp16 | wrapped", "types": "complex"}),
+    _never("COMM-026", "PowerSGD is for real matrices", {"hook": "PowerSGD", "types": "complex"}),
+    _needs("ZERO-020", "the order of a list with an optimizer", {"listed": "*"}, {"sharded": "zero | bucket views"}),
+    _needs("ZERO-020", "the order of a list with an optimizer", {"listed": "*"}, {"context": "Join"}),
+    _never(
+        "JOIN-041", "the throwing mode counts what the first of the list does", {"listed": "*", "early end": "throws"}
+    ),
+    # delayed and ignored parameters
+    _never(
+        "DDP-128", "all delayed parameters are of float32 in torch; ours may differ", {"delayed": "*", "types": "mixed"}
+    ),
+    _never("DDPJ-014", "a user's hook divides by what it likes", {"hook": "user | asynchronous", "divisor": "*"}),
+    _never(
+        "DDP-061",
+        "the second backward leaves each rank its own gradients, of which one is stepped with",
+        {"forwards": "two backwards", "sharded": "*"},
+    ),
+    _never("COMM-001", "a hook never meets delayed parameters", {"delayed": "*", "hook": "*"}),
+    _never("DDP-126", "delayed gradients are reduced inside no_sync as well", {"delayed": "*", "accumulation": "*"}),
+    _never("DDP-126", "delayed gradients are reduced in each backward", {"delayed": "*", "forwards": "*"}),
+    _never("HOOK-013", "the overlapped step is over what DDP reduces in buckets", {"delayed": "*", "overlapped": "*"}),
+    _never(
+        "DDP-149", "a sharded optimizer makes parameters equal; ignored ones differ", {"ignored": "*", "sharded": "*"}
+    ),
+    _never("HOOK-013", "the overlapped step is over what DDP reduces", {"ignored": "*", "overlapped": "*"}),
+    # acts
+    _never("DDP-105", "a static graph has the same backward in each iteration", {"graph": "static", "forwards": "*"}),
+    _never("DDP-079", "a static graph that begins inside no_sync", {"graph": "static", "accumulation": "no_sync"}),
+    _never(
+        "JOIN-024",
+        "an iteration that an exception ends in a context ends the block",
+        {"forwards": "failing", "context": "*"},
+    ),
+    _needs(
+        "DDP-156", "only a model on the default group is pickled", {"copied": "*"}, {"group": "world", "moved": "no"}
+    ),
+    _never("DDP-160", "pickling drops the hook", {"copied": "*", "hook": "*"}),
+    _needs("DDP-158", "it is copied between two blocks", {"copied": "*"}, {"blocks": "two | second without context"}),
+    _needs("DDP-162", "it moves between two blocks", {"moved": "*"}, {"blocks": "two | second without context"}),
+    _never("DDP-165", "a hook with a group of its own is the user's to move", {"moved": "*", "hook": "*"}),
+    _never("ZERO-017", "the optimizer's group is not moved", {"moved": "*", "sharded": "*"}),
+    _never("HOOK-045", "the optimizer's group is not moved", {"moved": "*", "overlapped": "*"}),
+    _needs(
+        "DDP-071",
+        "it is saved and loaded between two blocks",
+        {"state": "*"},
+        {"blocks": "two | second without context"},
+    ),
+    _needs(
+        "ZERO-014",
+        "a group is added between two blocks",
+        {"param groups": "*"},
+        {"blocks": "two | second without context"},
+    ),
+    _never("", "the second model has an optimizer of its own kind", {"second model": "*", "sharded": "*"}),
+    _never("", "the second model has an optimizer of its own kind", {"second model": "*", "overlapped": "*"}),
+    _never("", "the second model is not copied", {"second model": "*", "copied": "*"}),
+    _needs(
+        "JOIN-040",
+        "two models share a context that lists both",
+        {"second model": "*", "context": "ddp.join"},
+        {"context": "Join"},
+    ),
+    _never("JOIN-015", "both models are on one group", {"second model": "*", "moved": "*"}),
+    _never("JOIN-054", "a context counts iterations of its models alike", {"second model": "*", "early end": "throws"}),
+    _never(
+        "JOIN-054",
+        "the throwing mode counts notifications: one forward to an iteration",
+        {"early end": "throws", "forwards": "*"},
+    ),
+    # sharded optimizers
+    _needs(
+        "ZERO-021",
+        "the optimizer takes part in the context",
+        {"sharded": "*", "context": "ddp.join"},
+        {"context": "Join"},
+    ),
+    _needs(
+        "ZERO-021",
+        "the optimizer takes part in the context",
+        {"overlapped": "*", "context": "ddp.join"},
+        {"context": "Join"},
+    ),
+    _never("ZERO-001", "an overlapped optimizer is sharded already", {"sharded": "*", "overlapped": "*"}),
+    _never("ZERO-004", "sparse parameters are refused", {"sharded": "*", "table": "sparse | sparse bag"}),
+    _never("ZERO-004", "sparse parameters are refused", {"overlapped": "*", "table": "sparse | sparse bag"}),
+    _needs(
+        "HOOK-005",
+        "the hook factories belong to an overlapping optimizer",
+        {"overlap": "*"},
+        {"overlapped": "sequential | interleaved"},
+    ),
+    _never("COMM-007", "one hook", {"overlapped": "*", "hook": "*"}),
+    _never(
+        "HOOK-046",
+        "the step is in the backward: gradients are cleared before each",
+        {"overlapped": "*", "accumulation": "uncleared"},
+    ),
+    _never("HOOK-046", "two backwards of one forward make one step", {"overlapped": "*", "forwards": "two backwards"}),
+    _never(
+        "ZERO-005",
+        "an overlapping optimizer has a functional counterpart",
+        {"overlapped": "*", "optimizer": "counting"},
+    ),
+    _never("ZERO-025", "adding a group is refused", {"overlapped": "*", "param groups": "*"}),
+    _never("DDP-051", "the optimizer's ranks are those of the default group", {"sharded": "*", "copied": "*"}),
+    _never("DDP-051", "the hook is dropped with the copy", {"overlapped": "*", "copied": "*"}),
+    _never("ZERO-032", "state is not accessible through the functional optimizer", {"overlapped": "*", "state": "*"}),
+    _never(
+        "HOOK-047",
+        "the documents do not say what a joined rank does in reduce-scatter with skipped parameters",
+        {"overlapped": "*", "unused": "skipped"},
+    ),
+)
+
+
+def closed(choices: Choices) -> dict[str, str] | None:
+    """The choices with all that they need, or None if they do not go together."""
+    made = {axis: value for axis, value in choices.items() if value != AXES[axis][0]}
+    fixed = set(choices)
+    changed = True
+    while changed:
+        changed = False
+        for rule in RULES:
+            if not rule.applies(made):
+                continue
+            if not rule.needs:
+                return None
+            for axis, values in rule.needs.items():
+                if value_of(made, axis) in values:
+                    continue
+                if axis in fixed:
+                    return None
+                made[axis] = values[0]
+                fixed.add(axis)
+                changed = True
+    return {axis: value for axis, value in made.items() if value != AXES[axis][0]}
+
+
+def why_not(choices: Choices) -> str:
+    """The first rule that these choices break, in words; empty if they go together."""
+    for rule in RULES:
+        unmet = [axis for axis, values in rule.needs.items() if axis in choices and choices[axis] not in values]
+        if rule.applies(choices) and (unmet or not rule.needs):
+            return f"{rule.why} ({rule.clause})" if rule.clause else rule.why
+    return "" if closed(choices) is not None else "what one of them needs, another forbids"
+
+
+def features(choices: Choices) -> frozenset[Feature]:
+    """What of a program is not plain."""
+    return frozenset((axis, value) for axis, value in choices.items() if value != AXES[axis][0])
+
+
+def pairs(found: Iterable[Feature]) -> Iterator[tuple[Feature, Feature]]:
+    """Every pair of features, in one order."""
+    return combinations(sorted(found), 2)
+
+
+@cache
+def legal_pairs() -> frozenset[tuple[Feature, Feature]]:
+    """The pairs that some legal program has."""
+    return frozenset(
+        (one, other) for one, other in pairs(FEATURES) if one[0] != other[0] and closed(dict([one, other])) is not None
+    )

@@ -1,0 +1,44 @@
+"""The listed deviations of torch that a smallest failing program shows, found by what the program chooses."""
+
+from __future__ import annotations
+
+from .program import Program
+
+#: By clause: choices that a program must have for its failure to be the listed one; any of several sets.
+LISTED: dict[str, list[dict[str, str]]] = {
+    "DDP-086": [{"forwards": "two", "norm": "batch"}, {"forwards": "two", "buffers": "*"}],
+    "DDP-089": [{"evaluation": "by all", "buffers": "*"}, {"evaluation": "by all", "norm": "batch"}],
+    "DDP-099": [{"forwards": "two", "unused": "*"}],
+    "DDP-100": [
+        {"gradients": "views", "use": "*"}, {"gradients": "views", "outputs": "one outside the loss"},
+        {"table": "sparse | sparse bag", "unused": "*"},
+    ],
+    "DDP-105": [{"graph": "static", "outputs": "one outside the loss"}],
+    "DDP-122": [{"delayed": "*", "types": "double | half | bfloat16"}],
+    "DDP-124": [{"delayed": "*"}],
+    "DDP-158": [{"delayed": "*", "copied": "*"}],
+    "DDPJ-009": [{"table": "sparse | sparse bag", "schedule": "*"}],
+    "DDPJ-014": [{"hook": "*", "divisor": "*", "schedule": "*"}],
+    "DDPJ-015": [{"second model": "*", "divisor": "*", "schedule": "*"}],
+    "DDPJ-027": [{"blocks": "second without context", "buffers": "*"}, {"context": "*", "buffers": "*", "world": "*"}],
+    "DDPJ-030": [{"schedule": "*", "unused": "*"}],
+    "DDPJ-032": [{"graph": "static", "schedule": "*"}],
+    "DDPJ-038": [{"evaluation": "by all | alone in the wrapper", "context": "*"}],
+    "DDPJ-039": [{"delayed": "*", "schedule": "*"}],
+    "JOIN-040": [{"second model": "*", "schedule": "*"}],
+    "JOIN-054": [{"forwards": "*", "schedule": "*"}, {"accumulation": "no_sync", "schedule": "*"}],
+    "ZERO-020": [{"listed": "*", "schedule": "*"}],
+    "ZERO-022": [{"sharded": "*", "schedule": "*"}],
+}  # fmt: skip
+
+
+def listed(program: Program, subject: str) -> list[str]:
+    """The clauses whose listed deviation explains the failure of a program."""
+    if subject != "torch":
+        return []
+    return [clause for clause, patterns in LISTED.items() if any(_fits(program, pattern) for pattern in patterns)]
+
+
+def _fits(program: Program, pattern: dict[str, str]) -> bool:
+    return all(program.has(axis) if values == "*" else program[axis] in values.split(" | ")
+               for axis, values in pattern.items())  # fmt: skip

@@ -1,0 +1,110 @@
+"""One batch of programs: draws them, judges them, and makes small what fails for no cause known before."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+
+from . import axes
+from .axes import Feature
+from .judging import Failure
+from .program import Program, programs, smaller
+
+BATCH = 20
+SHRINK_S = 90.0  # so long at most a failure is made smaller
+
+Judge = Callable[[Program], Failure | None]
+
+
+@dataclass
+class Batch:
+    """What became of one batch."""
+
+    number: int
+    met: list[frozenset[Feature]] = field(default_factory=list)  # the features of each program
+    known: list[int] = field(default_factory=list)  # for each failure by a cause known before: its place
+    new: list[tuple[Failure, Program]] = field(default_factory=list)  # smallest programs, with those that were drawn
+    seconds: float = 0.0
+
+
+def drawn(
+    number: int, seed: int, judge: Judge, known: Sequence[frozenset[Feature]], allowed: Collection[Feature],
+    size: int = BATCH,
+) -> Batch:  # fmt: skip
+    """Judge the programs of a batch. The same numbers draw the same programs."""
+    batch, started = Batch(number), time.monotonic()
+    causes = list(known)
+
+    @seeded(seed * 1_000_003 + number)
+    @settings(
+        max_examples=size, phases=[Phase.generate], database=None, deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(programs(allowed, focus(seed, number, allowed)))
+    def train(program: Program) -> None:
+        failure = judge(program)
+        batch.met.append(program.features)
+        if failure is None:
+            return
+        cause = next((place for place, features in enumerate(causes) if features <= program.features), None)
+        if cause is not None:
+            if cause < len(known):
+                batch.known.append(cause)
+            return
+        smallest = shrunk(failure, judge, time.monotonic() + SHRINK_S)
+        batch.new.append((smallest, program))
+        causes.append(smallest.program.features)
+
+    train()
+    batch.seconds = time.monotonic() - started
+    return batch
+
+
+def shrunk(failure: Failure, judge: Judge, deadline: float) -> Failure:
+    """The failure of a program that has nothing to leave out, or as small as it got by the deadline.
+
+    Choices are what causes are told apart by, so they are left out one by one: some fifteen runs, where hypothesis,
+    which shrinks the numbers that a program was drawn from, needs ten times as many.
+    """
+    tried = {failure.program.json()}
+    while True:
+        for program in smaller(failure.program):
+            if program.json() in tried or time.monotonic() > deadline:
+                continue
+            tried.add(program.json())
+            found = judge(program)
+            if found is not None:
+                failure = found
+                break
+        else:
+            return failure
+
+
+def sample(seed: int, count: int, allowed: Collection[Feature], world: int) -> list[Program]:
+    """So many programs for ``world`` ranks; the same seed draws the same ones."""
+    found: list[Program] = []
+
+    @seeded(seed)
+    @settings(
+        max_examples=count, phases=[Phase.generate], database=None, deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(programs(allowed, world=world))
+    def draw(program: Program) -> None:
+        found.append(program)
+
+    draw()
+    return found
+
+
+def focus(seed: int, number: int, allowed: Collection[Feature]) -> list[tuple[Feature, Feature]]:
+    """The pairs that a batch begins its programs with: each batch has others, until all have been."""
+    pairs = sorted(pair for pair in axes.legal_pairs() if pair[0] in allowed and pair[1] in allowed)
+    random.Random(seed).shuffle(pairs)
+    start = number * BATCH % max(1, len(pairs))
+    return (pairs[start:] + pairs[:start])[:BATCH]

@@ -1,0 +1,66 @@
+"""Makes a module of a program's text, with the names of a subject in it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import pickle
+import re
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..subjects import Subject
+
+NAME = "explored_program"  # under which it is imported, so that what it defines can be pickled
+UNNAMED = "gloo_unnamed"  # Gloo under another name: torch's overlap hooks refuse Gloo by its name
+
+SUBJECTS_NAMES = (
+    "DistributedDataParallel", "Join", "ZeroRedundancyOptimizer", "hook_with_zero_step_interleaved",
+    "hook_with_zero_step", "BuiltinCommHookType", "default_hooks", "powerSGD_hook", "post_localSGD_hook",
+    "_BufferCommHookLocation",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def loaded(text: str, subject: Subject | None) -> Iterator[Any]:
+    """The program's module, importable while it is in use; without a subject only its model can be used."""
+    module = ModuleType(NAME)
+    given = {
+        "copy": copy, "dataclasses": dataclasses, "pickle": pickle, "torch": torch, "dist": dist, "nn": nn,
+        "checkpoint": checkpoint, "unnamed_group": unnamed_group,
+    }  # fmt: skip
+    vars(module).update(given)
+    if subject is not None:
+        vars(module).update({name: getattr(subject, name) for name in used_names(text)})
+    if subject is not None:
+        sys.modules[NAME] = module
+    try:
+        exec(compile(text, NAME, "exec", dont_inherit=True), vars(module))
+        yield module
+    finally:
+        if subject is not None:
+            sys.modules.pop(NAME, None)
+
+
+def used_names(text: str) -> list[str]:
+    """The subject's names that occur in a text."""
+    return [name for name in SUBJECTS_NAMES if re.search(rf"\b{name}\b", text)]
+
+
+def unnamed_group(members: list[int]) -> Any:
+    """A new group of these ranks that overlap hooks accept."""
+    if UNNAMED not in dist.Backend.backend_list:
+        dist.Backend.register_backend(UNNAMED, _gloo, devices=dist.Backend.backend_capability["gloo"])
+    return dist.new_group(members, backend=UNNAMED)
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    return dist.ProcessGroupGloo(store, rank, size, timeout)

@@ -1,0 +1,155 @@
+"""A training program as a value: what it chooses on each axis, and the numbers that go with it. Drawn, or read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from . import axes
+from .axes import Feature
+
+MOST_FEATURES = 16
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program. Whatever has the same JSON trains alike."""
+
+    choices: Mapping[str, str] = field(default_factory=dict)  # by axis; plain ones are left out
+    layers: int = 1  # linear layers beside those that the choices ask for
+    takes: tuple[int, ...] = ()  # chained wiring: which earlier layer feeds each layer, taken modulo their number
+    counts: tuple[int, ...] = (2, 2, 2, 2)  # iterations of each rank; uneven schedules only
+    iterations: int = 2  # of everybody, in even schedules
+    at: int = 0  # the iteration in which the acts of the program happen
+    order: int = 0  # by how many places the layers are rotated
+
+    def __getitem__(self, axis: str) -> str:
+        return axes.value_of(self.choices, axis)
+
+    def has(self, axis: str) -> bool:
+        """Whether the program chooses something on this axis."""
+        return self[axis] != axes.AXES[axis][0]
+
+    @property
+    def world(self) -> int:
+        return int(self["world"])
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The global ranks that train."""
+        return tuple(range(1 if self["group"] == "subgroup" else 0, self.world))
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return axes.features(self.choices)
+
+    def schedule(self, block: int) -> tuple[int, ...]:
+        """Iterations of every member in a block."""
+        size = len(self.members)
+        even = (self.iterations,) * size
+        if self["schedule"] == "even" or not self.in_context(block):
+            return even
+        return _uneven(self.counts[:size], 0 if self["schedule"] == "none on some" else 1)
+
+    @property
+    def blocks(self) -> int:
+        return 1 if self["blocks"] == "one" else 2
+
+    def in_context(self, block: int) -> bool:
+        return self.has("context") and not (block == 1 and self["blocks"] == "second without context")
+
+    def act_at(self, block: int) -> int:
+        """The iteration of a block in which the program's acts happen: one that all ranks finish where that throws."""
+        reached = min(self.schedule(block)) if self.has("early end") else max(self.schedule(block))
+        return self.at % reached if reached else -1
+
+    def json(self) -> str:
+        """One line that says it all; what is as usual is left out."""
+        usual = Program()
+        told = {name: getattr(self, name) for name in _NUMBERS if getattr(self, name) != getattr(usual, name)}
+        return json.dumps({**dict(sorted(self.choices.items())), **told}, separators=(", ", ": "))
+
+    @staticmethod
+    def read(text: str) -> Program:
+        """The program that a line of JSON says; ValueError if it is none, or not legal."""
+        given = json.loads(text)
+        numbers = {name: _number(given.pop(name)) for name in _NUMBERS if name in given}
+        unknown = {axis: value for axis, value in given.items() if value not in axes.AXES.get(axis, ())}
+        if unknown:
+            raise ValueError(f"there are no such choices: {unknown}")
+        legal = axes.closed(given)
+        if legal is None:
+            raise ValueError(f"these choices do not go together: {axes.why_not(given)}")
+        return Program(legal, **numbers)
+
+
+_NUMBERS = ("layers", "takes", "counts", "iterations", "at", "order")
+
+
+def _number(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _uneven(counts: Sequence[int], least: int) -> tuple[int, ...]:
+    """Counts that are not all equal, of which some are zero or none is."""
+    made = [max(count, least) for count in counts]
+    if least == 0 and 0 not in made:
+        made[-1 if made[0] >= made[-1] else 0] = 0
+    if len(set(made)) == 1:
+        made[0] += 1
+    return tuple(made)
+
+
+def smaller(program: Program) -> Iterator[Program]:
+    """Programs with one choice less, or with a number as usual."""
+    for axis in program.choices:
+        choices = axes.closed({other: value for other, value in program.choices.items() if other != axis})
+        if choices is not None and len(choices) < len(program.choices):
+            yield replace(program, choices=choices)
+    usual = Program()
+    for name in _NUMBERS:
+        if getattr(program, name) != getattr(usual, name):
+            yield replace(program, **{name: getattr(usual, name)})
+
+
+def programs(
+    known: Collection[Feature] = axes.FEATURES, wanted: Sequence[tuple[Feature, Feature]] = (), world: int = 0
+) -> st.SearchStrategy[Program]:
+    """Any legal program of these features; most begin with one of the pairs ``wanted``, if there are any.
+
+    With ``world`` all are for so many ranks.
+    """
+    allowed = [feature for feature in axes.FEATURES if feature in known and not (world and feature[0] == "world")]
+    fixed = {"world": str(world)} if world else {}
+    return _drawn(allowed, tuple(wanted), fixed)
+
+
+@st.composite
+def _drawn(
+    draw: st.DrawFn, allowed: list[Feature], wanted: tuple[tuple[Feature, Feature], ...], fixed: dict[str, str]
+) -> Program:
+    choices = dict(fixed)
+    start: list[Feature] = list(draw(st.one_of(st.just(()), *[st.sampled_from(wanted)] * 3))) if wanted else []
+    size = draw(st.integers(0, MOST_FEATURES))
+    further = draw(st.lists(st.sampled_from(allowed), min_size=size, max_size=size))
+    for axis, value in (*start, *further):
+        if axis not in choices:
+            choices = _legal({**choices, axis: value}, [*allowed, *fixed.items()]) or choices
+    return Program(
+        axes.closed(choices) or {},
+        layers=draw(st.integers(1, 3)),
+        takes=tuple(draw(st.lists(st.integers(0, 7), max_size=6))),
+        counts=tuple(draw(st.tuples(*[st.integers(0, 3)] * 4))),
+        iterations=draw(st.integers(1, 4)),
+        at=draw(st.integers(0, 2)),
+        order=draw(st.integers(0, 3)),
+    )
+
+
+def _legal(choices: dict[str, str], allowed: list[Feature]) -> dict[str, str] | None:
+    made = axes.closed(choices)
+    return made if made is not None and all(feature in allowed for feature in made.items()) else None

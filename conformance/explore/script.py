@@ -1,0 +1,138 @@
+"""A program as a script that needs nothing but torch: its text, the ranks, and what one process says."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from pathlib import Path
+
+from . import looking
+from .loading import used_names
+from .oracle import OPEN, answers
+from .program import Program
+from .source import source
+
+_PLACES = {
+    "DistributedDataParallel": "from torch.nn.parallel import DistributedDataParallel",
+    "Join": "from torch.distributed.algorithms.join import Join",
+    "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
+    "BuiltinCommHookType": "from torch.distributed import BuiltinCommHookType",
+    "_BufferCommHookLocation": "from torch.nn.parallel.distributed import _BufferCommHookLocation",
+    "default_hooks": "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks",
+    "powerSGD_hook": "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook",
+    "post_localSGD_hook": "from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook",
+    "hook_with_zero_step": (
+        "from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step"
+    ),
+    "hook_with_zero_step_interleaved": (
+        "from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step_interleaved"
+    ),
+}
+_OURS = {
+    "_BufferCommHookLocation": "from impl.ddp import _BufferCommHookLocation",
+    "BuiltinCommHookType": "from impl.ddp import BuiltinCommHookType",
+    "default_hooks": "from impl.ddp.hooks import default_hooks",
+    "powerSGD_hook": "from impl.ddp.hooks import powerSGD_hook",
+    "post_localSGD_hook": "from impl.ddp.hooks import post_localSGD_hook",
+}
+
+RUN = """
+def work(rank, world, store, found):
+    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    look = Look()
+    try:
+        train(rank, look)
+        answer = {key: v.tolist() if isinstance(v, torch.Tensor) else v for key, v in look.noted.items()}
+    except Exception as error:
+        answer = {("the end", "raised"): f"{type(error).__name__}: {error}"}
+    found.put((rank, answer))
+    found.close()
+    found.join_thread()
+    time.sleep(DEADLINE)  # leaving now would break the other ranks' connections
+
+
+def main():
+    context, wrong, missing = get_context("spawn"), False, set(EXPECTED)
+    found = context.Queue()
+    with tempfile.NamedTemporaryFile() as store:
+        ranks = [context.Process(target=work, args=(r, WORLD, store.name, found), daemon=True) for r in range(WORLD)]
+        for process in ranks:
+            process.start()
+        end = time.monotonic() + DEADLINE
+        while missing:
+            try:
+                rank, noted = found.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                break
+            missing.discard(rank)
+            for key, value in EXPECTED.get(rank, {}).items():
+                if noted.get(key, "missing") != value:
+                    wrong = True
+                    print(f"rank {rank}, {key[0]}: {key[1]} is {noted.get(key, noted)}, one process says {value}")
+                    break
+        for process in ranks:
+            process.kill()
+    for rank in sorted(missing):
+        print(f"rank {rank} hangs, or died")
+    print("DIFFERS" if wrong or missing else "AS ONE PROCESS", "by torch", torch.__version__)
+    sys.exit(bool(wrong or missing))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+UNNAMED_GROUP = '''
+def unnamed_group(members):
+    """Gloo under another name: the overlap hooks refuse Gloo by its name."""
+    if "gloo_unnamed" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("gloo_unnamed", dist.ProcessGroupGloo, devices=["cpu"])
+    return dist.new_group(members, backend="gloo_unnamed")
+'''
+
+
+def script(program: Program, subject: str = "torch", found: str = "") -> str:
+    """The whole script. Its last lines compare bit by bit what rounding cannot change, the rest as printed."""
+    text = source(program)
+    title = found.splitlines()[0][:110] if found else "A training program, compared with one process."
+    title = title.replace("\\", "/").replace('"""', "'''")
+    repeat = f"python -m conformance explore --subject {subject} --program '{program.json()}'"
+    names = [f"{_OURS.get(n, f'from impl import {n}') if subject == 'impl' else _PLACES[n]}" for n in used_names(text)]
+    standard = ["import copy", "import dataclasses", "import pickle", "import queue", "import sys", "import tempfile",
+                "import time", "from datetime import timedelta", "from multiprocessing import get_context"]  # fmt: skip
+    torchs = ["import torch", "import torch.distributed as dist", "from torch import nn",
+              "from torch.utils.checkpoint import checkpoint"]  # fmt: skip
+    look = inspect.getsource(looking).partition("class Look:")
+    parts = [
+        f'"""{title}\n\nRepeated by: {repeat}\n"""',
+        "from __future__ import annotations",
+        "\n".join(standard) + "\nfrom collections.abc import Iterator\nfrom typing import Any",
+        "\n".join([*torchs, *names]),
+        f"WORLD, DEADLINE = {program.world}, 60",
+        f"# by rank: what one process says, by moment and name\nEXPECTED = {{\n{_expected(program)}}}",
+        "",
+        text,
+        UNNAMED_GROUP.strip() + "\n\n" if "unnamed_group" in text else "",
+        "class Look:" + look[2],
+        RUN.strip(),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _expected(program: Program) -> str:
+    lines = []
+    for rank, noted in answers(program).items():
+        lines.append(f"    {rank}: {{\n")
+        for key, value in noted.items():
+            if not (isinstance(value, str) and value == OPEN):
+                lines.append(f"        {key!r}: {value.tolist() if hasattr(value, 'tolist') else value!r},\n")
+        lines.append("    },\n")
+    return "".join(lines)
+
+
+def write(folder: Path, program: Program, subject: str, found: str) -> Path:
+    """Write the script into a folder, under a name of its own."""
+    name = hashlib.sha256(program.json().encode()).hexdigest()[:8]
+    path = folder / f"{name}.py"
+    path.write_text(script(program, subject, found), encoding="utf-8")
+    return path

@@ -1,0 +1,209 @@
+"""Many programs on several workers: draws batch after batch until the time is over, records each, and sums up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..ranks import Cluster
+from . import axes, drawing
+from .axes import Feature
+from .judging import PATIENT_S, Failure, failure_of
+from .program import Program
+
+RECORD = "explored.jsonl"
+#: What our overlap hooks do from the first iteration on, torch's do later or not at all (HOOK-011, HOOK-012).
+OWN_AXES = ("overlapped", "overlap")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One exploration."""
+
+    subject: str
+    seed: int
+    seconds: float
+    jobs: int
+    out: Path
+
+
+@dataclass
+class Cause:
+    """Failures with one smallest program."""
+
+    program: Program
+    kind: str
+    text: str
+    evidence: str = ""
+    times: int = 1
+
+
+@dataclass
+class Explored:
+    """All that an exploration has met so far."""
+
+    programs: int = 0
+    seconds: float = 0.0  # of exploring, interruptions left out
+    batches: set[int] = field(default_factory=set)
+    features: Counter[Feature] = field(default_factory=Counter)
+    pairs: Counter[tuple[Feature, Feature]] = field(default_factory=Counter)
+    causes: list[Cause] = field(default_factory=list)
+
+    def add(self, batch: dict[str, Any]) -> list[Cause]:
+        """Take in the row of a batch; the causes that it found, as far as they are new."""
+        self.batches.add(batch["batch"])
+        self.seconds = max(self.seconds, batch["at"])
+        self.programs += len(batch["met"])
+        for met in batch["met"]:
+            found = [(axis, value) for axis, value in met]
+            self.features.update(found)
+            self.pairs.update(axes.pairs(found))
+        for place in batch["known"]:
+            self.causes[place].times += 1
+        return [cause for new in batch["new"] if (cause := self._caused(new)) is not None]
+
+    def _caused(self, new: dict[str, Any]) -> Cause | None:
+        program = Program.read(new["program"])
+        again = next((cause for cause in self.causes if cause.program.features <= program.features), None)
+        if again is not None:  # another worker was faster
+            again.times += 1
+            return None
+        self.causes.append(Cause(program, new["kind"], new["text"], new["evidence"]))
+        return self.causes[-1]
+
+    def failures(self) -> int:
+        return sum(cause.times for cause in self.causes)
+
+
+def allowed_features(subject: str) -> list[Feature]:
+    """What programs for this subject may choose."""
+    ours = subject == "impl" or subject.startswith("conformance.defects.")
+    return [feature for feature in axes.FEATURES if ours or feature[0] not in OWN_AXES]
+
+
+def explore(asked: Asked, say: Callable[[Explored, list[Cause]], None]) -> Explored:
+    """Explore until the time is over, going on with an unfinished record of the same question in ``out``."""
+    asked.out.mkdir(parents=True, exist_ok=True)
+    path = asked.out / RECORD
+    explored = _resumed(path, asked)
+    start = time.monotonic() - explored.seconds
+    with path.open("a", encoding="utf-8") as record, Workers(asked.jobs) as workers:
+        for row in _rows(workers, asked, explored, start):
+            row["at"] = round(time.monotonic() - start, 1)
+            record.write(json.dumps(row) + "\n")
+            record.flush()
+            say(explored, explored.add(row))
+        record.write(json.dumps({"end": True, "programs": explored.programs}) + "\n")
+    return explored
+
+
+def _rows(workers: Workers, asked: Asked, explored: Explored, start: float) -> Iterator[dict[str, Any]]:
+    """The rows of batches as they end; new ones begin while there is time."""
+    following = max(explored.batches, default=-1) + 1
+    running: set[Future[dict[str, Any]]] = set()
+    while True:
+        while len(running) < asked.jobs and time.monotonic() - start < asked.seconds:
+            known = [cause.program.json() for cause in explored.causes]
+            running.add(workers.submit(following, asked.seed, asked.subject, known))
+            following += 1
+        if not running:
+            return
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for each in done:
+            yield each.result()
+
+
+def _resumed(path: Path, asked: Asked) -> Explored:
+    """What an unfinished record of the same question holds; otherwise nothing, and a new record is begun."""
+    header = {"explore": 1, "subject": asked.subject, "seed": asked.seed}
+    explored = Explored()
+    rows = _read(path)
+    if rows and rows[0] == header and "end" not in rows[-1]:
+        for row in rows[1:]:
+            explored.add(row)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")  # without a torn line
+        return explored
+    path.write_text(json.dumps(header) + "\n", encoding="utf-8")
+    return explored
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:  # the last line of a run that was killed
+            break
+    return rows
+
+
+class Workers:
+    """Threads that each judge one program at a time, on ranks of their own."""
+
+    def __init__(self, jobs: int) -> None:
+        self._stack = contextlib.ExitStack()
+        self._idle: queue.SimpleQueue[tuple[Cluster, Cluster]] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(jobs)
+        first: Cluster | None = None
+        for _ in range(jobs):  # of each pair, the ranks of one serve many programs, those of the other only one
+            kept = Cluster(persistent=True, placing=False, preload=[f"{__package__}.judging"], beside=first)
+            fresh = Cluster(placing=False, beside=kept)
+            first = first or kept
+            self._stack.callback(kept.close)
+            self._stack.callback(fresh.close)
+            self._idle.put((kept, fresh))
+
+    def submit(self, number: int, seed: int, subject: str, known: Sequence[str]) -> Future[dict[str, Any]]:
+        """Draw and judge a batch on the next idle ranks."""
+        return self._threads.submit(self._batch, number, seed, subject, known)
+
+    def _batch(self, number: int, seed: int, subject: str, known: Sequence[str]) -> dict[str, Any]:
+        clusters = self._idle.get()
+        try:
+            return batch_row(number, seed, subject, known, judge_of(subject, *clusters))
+        finally:
+            self._idle.put(clusters)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._stack.close()
+
+
+def batch_row(number: int, seed: int, subject: str, known: Sequence[str], judge: drawing.Judge) -> dict[str, Any]:
+    """One batch as a row of the record."""
+    causes = [Program.read(text).features for text in known]
+    batch = drawing.drawn(number, seed, judge, causes, allowed_features(subject))
+    new = [
+        {
+            "program": failure.program.json(), "kind": failure.kind, "text": failure.first_line,
+            "evidence": failure.evidence[-6000:], "drawn": program.json(),
+        }
+        for failure, program in batch.new
+    ]  # fmt: skip
+    return {
+        "batch": number, "met": [sorted(met) for met in batch.met], "known": batch.known, "new": new,
+        "seconds": round(batch.seconds, 1),
+    }  # fmt: skip
+
+
+def judge_of(subject: str, kept: Cluster, fresh: Cluster) -> drawing.Judge:
+    """Judges on ranks that serve many programs; what fails there must fail on fresh ones, too."""
+
+    def judge(program: Program) -> Failure | None:
+        first = failure_of(program, kept, subject)
+        if first is None or first.kind == "falls over":
+            return first
+        return failure_of(program, fresh, subject, PATIENT_S if first.kind == "hangs" else None)
+
+    return judge

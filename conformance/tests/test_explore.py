@@ -1,0 +1,211 @@
+"""Programs drawn at random: legal by construction, the same from the same seed, and judged as they should be."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conformance import clauses
+from conformance.deviations import built_in
+from conformance.explore import axes, causes, drawing, judging, oracle
+from conformance.explore.judging import Failure
+from conformance.explore.program import Program, programs, smaller
+from conformance.explore.script import script
+from conformance.explore.session import Asked, Explored, batch_row, explore
+from conformance.explore.source import source
+from conformance.ranks import Cluster
+
+CASES = sorted((Path(judging.__file__).parent / "cases").glob("*.json"))
+QUICK = settings(max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+def program(**choices: str) -> Program:
+    """A program by its choices; blanks of axes are written as underscores."""
+    return Program.read(json.dumps({axis.replace("_", " "): value for axis, value in choices.items()}))
+
+
+def never(_: Program) -> None:
+    """A judge to whom every program is right."""
+
+
+# -- legality
+
+
+def test_every_rule_says_why_and_names_a_clause_of_the_catalogue_if_any():
+    catalogue = clauses.load()
+    for rule in axes.RULES:
+        assert rule.why
+        assert not rule.clause or catalogue.get(rule.clause) is not None, rule
+
+
+def test_every_choice_is_part_of_some_legal_program():
+    assert all(axes.closed(dict([feature])) is not None for feature in axes.FEATURES)
+
+
+@QUICK
+@given(programs())
+def test_a_drawn_program_keeps_every_rule_and_survives_being_written_down(drawn):
+    assert axes.closed(drawn.choices) == dict(drawn.choices)
+    assert Program.read(drawn.json()) == drawn
+
+
+@QUICK
+@given(programs())
+def test_the_text_of_every_program_is_python(drawn):
+    ast.parse(source(drawn))
+
+
+def test_a_program_that_cannot_be_is_refused_with_the_rule_that_forbids_it():
+    with pytest.raises(ValueError, match=r"HOOK-005|COMM-007"):
+        Program.read('{"overlapped": "sequential", "hook": "user"}')
+    with pytest.raises(ValueError, match="no such choices"):
+        Program.read('{"overlapped": "sideways"}')
+
+
+@QUICK
+@given(st.tuples(*[st.integers(0, 3)] * 4))
+def test_uneven_schedules_are_never_even(counts):
+    for shape in ("uneven", "none on some"):
+        made = Program({"world": "3", "context": "Join", "schedule": shape}, counts=counts).schedule(0)
+        assert len(set(made)) > 1
+        assert (0 in made) == (shape == "none on some")
+
+
+# -- drawing and making smaller
+
+
+def test_the_same_seed_draws_the_same_programs():
+    def seen(seed: int) -> list[frozenset]:
+        return drawing.drawn(3, seed, never, [], axes.FEATURES, size=8).met
+
+    assert seen(1) == seen(1)
+    assert seen(1) != seen(2)
+
+
+def test_batches_begin_with_pairs_until_every_legal_pair_was_there():
+    batches = -(-len(axes.legal_pairs()) // drawing.BATCH)
+    begun = {pair for number in range(batches) for pair in drawing.focus(7, number, axes.FEATURES)}
+    assert begun == axes.legal_pairs()
+
+
+def test_a_failure_is_reduced_to_the_choices_that_cause_it_and_the_batch_goes_on():
+    def judge(drawn: Program) -> Failure | None:
+        return Failure(drawn, "differs", "made up") if drawn.has("wiring") else None
+
+    batch = drawing.drawn(1, 5, judge, [], axes.FEATURES, size=40)
+    assert [failure.program for failure, _ in batch.new] == [program(wiring="chained")]
+    again = drawing.drawn(1, 5, judge, [batch.new[0][0].program.features], axes.FEATURES, size=40)
+    assert not again.new
+    assert again.known
+
+
+def test_every_smaller_program_is_legal_and_has_less():
+    large = program(overlapped="interleaved", overlap="both", context="Join", schedule="uneven", world="3")
+    found = list(smaller(large))
+    assert found
+    assert all(each.features < large.features and axes.closed(each.choices) == each.choices for each in found)
+
+
+# -- the oracle
+
+
+def test_the_oracle_averages_over_the_active_ranks_where_the_program_says_so():
+    choices = {"context": "Join", "schedule": "none on some", "divisor": "by the active"}
+    by_active = oracle.answers(Program(choices, counts=(0, 1, 1, 1)))
+    by_all = oracle.answers(Program({**choices, "divisor": "by all"}, counts=(0, 1, 1, 1)))
+    key = "iteration 0", "gradient linear0.weight"
+    assert torch.equal(by_active[1][key], 2 * by_all[1][key])
+
+
+def test_an_unused_parameter_keeps_no_gradient_in_the_oracle():
+    noted = oracle.answers(program(use="never"))
+    assert noted[0]["iteration 0", "gradient extra.weight"] is None
+
+
+def test_what_the_documents_leave_open_is_not_compared():
+    noted = oracle.answers(program(accumulation="no_sync", buffers="float"))
+    assert noted[1]["iteration 0", "buffer count"] == oracle.OPEN
+    assert not judging.first_difference(Program(), {("a", "b"): 5}, {("a", "b"): oracle.OPEN})
+
+
+def test_a_single_wrong_bit_is_noticed_where_sums_are_exact_and_rounding_is_allowed_where_they_are_not():
+    right = {("m", "n"): torch.tensor([3.0, 6.0])}
+    off = {("m", "n"): torch.tensor([3.0, 6.0000005])}
+    assert judging.first_difference(Program(), off, right)
+    chained = program(wiring="chained")
+    assert not judging.first_difference(chained, off, right)
+    assert judging.first_difference(chained, {("m", "n"): torch.tensor([3.0, 6.1])}, right)
+
+
+# -- on ranks
+
+
+@pytest.mark.slow
+def test_ranks_of_ours_do_what_one_process_says_and_a_planted_defect_is_noticed():
+    choices = program(context="Join", schedule="uneven", buckets="tiny", divisor="by the active")
+    with Cluster(placing=False) as cluster:
+        assert judging.judged(choices, cluster, "impl") is None
+        planted = "conformance.defects.planted:ddp_join__gradients__always_divides_by_the_initial_size"
+        failure = judging.judged(choices, cluster, planted)
+    assert failure is not None
+    assert "gradient" in failure.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_what_once_failed_is_as_one_process(path):
+    with Cluster(placing=False) as cluster:
+        failure = judging.judged(Program.read(path.read_text(encoding="utf-8")), cluster, "impl")
+    assert failure is None, failure.text
+
+
+@pytest.mark.slow
+def test_a_script_runs_by_itself_and_says_what_differs(tmp_path):
+    path = tmp_path / "one.py"
+    path.write_text(script(program(evaluation="by all", buffers="float"), "torch"), encoding="utf-8")
+    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    assert run.returncode in (0, 1), run.stderr
+    assert ("AS ONE PROCESS" in run.stdout) == (run.returncode == 0), run.stdout
+
+
+# -- sessions
+
+
+def test_an_interrupted_exploration_goes_on_where_it_stopped(tmp_path):
+    asked = Asked("impl", 1, 0.0, 1, tmp_path)
+    row = batch_row(4, 1, "impl", [], never)
+    header = {"explore": 1, "subject": "impl", "seed": 1}
+    text = "\n".join(map(json.dumps, [header, {**row, "at": 5.0}])) + "\n"
+    (tmp_path / "explored.jsonl").write_text(text + '{"torn', encoding="utf-8")
+    explored = explore(asked, lambda *_: None)
+    assert explored.batches == {4}
+    assert explored.programs == drawing.BATCH
+    assert explore(asked, lambda *_: None).programs == 0  # that one had come to its end
+
+
+def test_failures_of_two_workers_with_one_cause_are_one_cause():
+    explored = Explored()
+    new = {"program": program(buckets="tiny").json(), "kind": "differs", "text": "", "evidence": "", "drawn": ""}
+    larger = {**new, "program": program(buckets="tiny", wiring="chained").json()}
+    row = {"batch": 0, "at": 1.0, "met": [], "known": [], "new": [new]}
+    assert len(explored.add(row)) == 1
+    assert explored.add({**row, "new": [larger]}) == []
+    assert (len(explored.causes), explored.failures()) == (1, 2)
+
+
+# -- listed deviations
+
+
+def test_every_clause_that_explains_a_failure_of_torch_is_a_listed_deviation():
+    deviating = {each.clause for each in built_in("torch")}
+    assert set(causes.LISTED) <= deviating
+    for patterns in causes.LISTED.values():
+        for pattern in patterns:
+            assert all(values == "*" or set(values.split(" | ")) <= set(axes.AXES[axis])
+                       for axis, values in pattern.items()), pattern  # fmt: skip
