@@ -30,6 +30,8 @@ HISTORY     ?= history
 SERIES      ?= 1000
 PAGE_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/dashboard)
 MINUTES     ?= 25
+MUTANTS     ?= 200
+SEED        ?=
 GPU_OUT      = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/gpu)
 NIGHTLY_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/nightly)
 
@@ -45,7 +47,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs test-quick conformance conformance-full clauses defects repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects power repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -62,6 +64,7 @@ help:
 	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
 	@echo "make gpu           what is proved on this machine's GPUs, and what is not; goes on where it stopped   MINUTES=$(MINUTES)"
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
+	@echo "make power         how many random mutants of our implementation the quick tier kills   MUTANTS=$(MUTANTS) SEED= JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make rehearsal     every command of make gpu once on the CPU: some minutes"
@@ -111,6 +114,9 @@ rounding: $(READY)
 
 defects: $(READY)
 	$(RUN) -m conformance defects --select '$(or $(SELECT),*)' --jobs '$(JOBS)' $(ARGS)
+
+power: $(READY)
+	$(RUN) -m conformance power --mutants '$(MUTANTS)' --seed '$(SEED)' --jobs '$(JOBS)' $(if $(wildcard $(HISTORY)),--history '$(HISTORY)') $(ARGS)
 
 repros: $(READY)
 	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py $(ARGS)

@@ -21,7 +21,7 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    words = "run | clauses | show | page | compare | defects | repro | hosts | gpu"
+    words = "run | clauses | show | page | compare | defects | power | repro | hosts | gpu"
     commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _pages(commands)
     _hosts(commands.add_parser("hosts", help="run a script on hosts of this machine, over a network of a chosen rate"))
     _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
+    _power(commands.add_parser("power", help="how many random mutants of our implementation the quick tier kills"))
     _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
 
@@ -92,6 +93,16 @@ def _defects(defects: argparse.ArgumentParser) -> None:
     defects.add_argument("--checks", metavar="FOLDER", help="a folder of checks instead of the suite's own")
 
 
+def _power(power: argparse.ArgumentParser) -> None:
+    power.add_argument("--mutants", default="200", metavar="N", help="how many to draw (default: %(default)s)")
+    power.add_argument("--seed", default="", metavar="N", help="of the draw (default: one that nobody has used)")
+    power.add_argument("--jobs", default="2", metavar="N", help="mutants at a time (default: %(default)s)")
+    power.add_argument("--list", action="store_true", help="only print the mutants of the draw")
+    power.add_argument("--mutant", default="", metavar="ID", help="only try this one, again")
+    power.add_argument("--out", default="out/power", metavar="FOLDER", help="of the record (default: %(default)s)")
+    power.add_argument("--history", default="", metavar="FOLDER", help="a history to put a copy of the record into")
+
+
 def _hosts(hosts: argparse.ArgumentParser) -> None:
     hosts.add_argument("--hosts", default="2", metavar="N", help="how many (default: %(default)s)")
     hosts.add_argument("--rate", default="1gbit", metavar="RATE", help="of each link: 200mbit (default: %(default)s)")
@@ -125,6 +136,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.hosts import hosts as command
         case "defects":
             from .commands.defects import defects as command
+        case "power":
+            from .commands.power import power as command
         case "gpu":
             from .commands.gpu import gpu as command
         case _:
