@@ -2,7 +2,8 @@
 
 An operator looks at one node of the syntax tree and offers edits of the text. Those of cosmic-ray and mutmut were
 looked at first; why these are our own stands in the project's log. Left alone are texts (strings, what is raised,
-``__repr__``), annotations, imports, and whatever would fail on its first execution for reasons that say nothing.
+``__repr__``), annotations, imports, what only asserts (``assert``, ``strict=`` of a zip), and whatever would fail on
+its first execution for reasons that say nothing.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def arguments(node: ast.AST, place: Place) -> Found:
         if len(plain) == _WITH_DEFAULT.get(_called(node)) and not node.keywords:
             yield "fallback dropped", (place.text.span(plain[-2])[1], place.text.span(plain[-1])[1]), ""
     for keyword in node.keywords:
-        if keyword.arg is not None:
+        if keyword.arg not in (None, "strict"):
             yield "keyword dropped", _with_comma(place.text, node, keyword), ""
 
 
@@ -418,9 +419,11 @@ def _children(node: ast.AST) -> Sequence[ast.AST]:
 
 
 def _is_left_alone(node: ast.AST) -> bool:
-    """What makes texts, or is there for types and importers alone."""
+    """What makes texts, only asserts, or is there for types and importers alone."""
     if isinstance(node, ast.FunctionDef):
         return node.name.lstrip("_").startswith(_TEXTS) or node.name in _TEXTS
     if isinstance(node, ast.If):
         return ast.unparse(node.test) == "TYPE_CHECKING"
+    if isinstance(node, ast.keyword):
+        return node.arg == "strict"
     return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"

@@ -47,6 +47,10 @@ class Box:
         return "box" + str(self.count + 1)
 
 
+def pairs(items):
+    return zip(items, items, strict=True)
+
+
 def reversed_of(items, times=2):
     return [each for each in sorted(items) if each is not None][0] * times
 '''
@@ -91,7 +95,7 @@ def test_a_function_that_returns_nothing_may_return_too_early():
 
 def test_what_is_raised_or_represented_and_what_is_only_for_types_is_left_alone():
     lines = {edit.line for edit in edits(SOURCE)}
-    texts = ("raise ValueError", "import x", "TYPE_CHECKING:", "return \"box\"", "label: str")
+    texts = ("raise ValueError", "import x", "TYPE_CHECKING:", "return \"box\"", "label: str", "strict")
     assert not any(text in SOURCE.splitlines()[line - 1] for line in lines for text in texts)
 
 
