@@ -99,6 +99,9 @@ def _power(power: argparse.ArgumentParser) -> None:
     power.add_argument("--jobs", default="2", metavar="N", help="mutants at a time (default: %(default)s)")
     power.add_argument("--list", action="store_true", help="only print the mutants of the draw")
     power.add_argument("--mutant", default="", metavar="ID", help="only try this one, again")
+    power.add_argument(
+        "--explore", default="0", metavar="MINUTES", help="of random programs for every survivor (default: none)"
+    )
     power.add_argument("--out", default="out/power", metavar="FOLDER", help="of the record (default: %(default)s)")
     power.add_argument("--history", default="", metavar="FOLDER", help="a history to put a copy of the record into")
 

@@ -19,14 +19,15 @@ from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
 from ..engine.request import numbers
-from ..power import measure, triage
+from ..power import exploring, measure, triage
 from ..power.drawing import Mutant, Pool
-from ..power.rate import KILLED, STILLBORN, TROUBLE, Rate, rates
+from ..power.rate import KILLED, NOT_REACHED, STILLBORN, SURVIVED, TROUBLE, Rate, rates
 from ..power.reach import Store
 from ..power.triage import UNTRIAGED, Judged
 from ..workers import Driver
 
 RECORD = "power.jsonl"
+PROGRAMS = "random programs"
 Row = dict[str, Any]
 
 
@@ -34,7 +35,7 @@ def power(given: Namespace) -> int:
     """Draw, try, print and record; returns the exit status."""
     (number,) = numbers(given.mutants, "number of mutants")[:1]
     (jobs,) = numbers(given.jobs, "number of jobs")[:1]
-    seed = _seed(given.seed)
+    seed, minutes = _seed(given.seed), _minutes(given.explore)
     entries = triage.load()
     pool, out = Pool.of_impl(), Path(given.out).resolve()
     if given.list:
@@ -55,6 +56,8 @@ def power(given: Namespace) -> int:
             for row in measure.trials(driver, drawn, number, reached, ended):
                 rows.append(row)
                 print(_told(row, entries), flush=True)
+        if minutes:
+            _explore(rows, entries, exploring.Asked(minutes, seed, jobs, out), ended)
     except KeyboardInterrupt:
         print(f"conformance: interrupted after {len(rows)} mutants; the same command goes on", file=sys.stderr)
         return INTERRUPTED
@@ -65,6 +68,16 @@ def _seed(text: str) -> int:
     if text and not text.isdecimal():
         raise BadInput(f"seed {text!r} is not a whole number")
     return int(text) if text else random.SystemRandom().randrange(1000, 1_000_000)
+
+
+def _minutes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise BadInput(f"--explore {text!r} is not a number of minutes")
+    return found
 
 
 def _named(pool: Pool, identity: str) -> Mutant:
@@ -78,6 +91,19 @@ def _list(pool: Pool, seed: int, number: int) -> int:
     for mutant, _ in zip(pool.draw(seed), range(number), strict=False):
         print(f"{mutant.id}  (line {mutant.edit.line})\n{mutant.diff}\n")
     return OK
+
+
+def _explore(rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.Asked, ended: measure.Ended) -> None:
+    """Meet survivors that count with random programs; what they kill is killed."""
+    for row in rows:
+        if row["end"] not in (SURVIVED, NOT_REACHED) or not triage.judged(row["mutant"], entries).counts:
+            continue
+        found = exploring.explored(row["mutant"], asked)
+        if found.get("killed"):
+            row.update(end=KILLED, by=PROGRAMS, outcome=found["outcome"], witness=found["witness"])
+            ended.add(row)
+        why = found.get("trouble") or found.get("witness") or "random programs saw nothing either"
+        print(f"explored    {row['mutant']}: {why}", flush=True)
 
 
 def _told(row: Row, entries: dict[str, Judged]) -> str:
@@ -102,6 +128,8 @@ def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[st
         if row["end"] == TROUBLE:
             print(f"could not be tried: {row['mutant']}: {row['witness']}")
     print(_sentence(found[0], seed))
+    if float(given.explore):
+        print(f"of these by random programs: {sum(row.get('by') == PROGRAMS for row in rows)}")
     print(_in_sample())
     path = _recorded(out, seed, rows, found, entries)
     print(f"record: {path}")

@@ -7,8 +7,10 @@ import json
 
 import pytest
 
+from conformance.__main__ import main
 from conformance.bad_input import BadInput
-from conformance.power import drawing, marks, measure, operators, triage
+from conformance.commands import power
+from conformance.power import drawing, exploring, marks, measure, operators, triage
 from conformance.power.drawing import Mutant, Pool
 from conformance.power.operators import edits
 from conformance.power.rate import ALL, rates, wilson
@@ -232,6 +234,32 @@ def test_a_worker_that_died_is_no_kill_and_its_mutant_is_tried_again(tmp_path):
     rows = list(measure.trials(FakeDriver(made_up=Answered({}, "it died")), pool.draw(3), 8, reach, ended))
     assert "trouble" in {row["end"] for row in rows}
     assert "trouble" not in {row["end"] for row in ended.values()}
+
+
+def test_survivors_that_count_meet_random_programs_and_die_of_them(tmp_path, monkeypatch):
+    met = []
+
+    def explored(identity, asked):
+        met.append(identity)
+        return {"killed": identity == "a", "outcome": "failed", "witness": "3.0 and not 2.0"}
+
+    monkeypatch.setattr(exploring, "explored", explored)
+    ends = {"a": "survived", "b": "not reached", "c": "survived", "d": "killed"}
+    rows = [{"mutant": name, "end": end} for name, end in ends.items()]
+    ended = measure.Ended(tmp_path / "ended.jsonl")
+    asked = exploring.Asked(1.0, 1, 1, tmp_path)
+    power._explore(rows, {"c": Judged(triage.PERFORMANCE, "why")}, asked, ended)
+    assert met == ["a", "b"]
+    assert [row["end"] for row in rows] == ["killed", "not reached", "survived", "killed"]
+    assert ended["a"]["by"] == power.PROGRAMS
+
+
+@pytest.mark.parametrize("words", [
+    ("--mutants", "0"), ("--seed", "x"), ("--explore", "-1"), ("--mutant", "impl/no.py:f:early return:1"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence(words, capsys):
+    assert main(["power", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(("hits", "trials", "low", "high"), [

@@ -1,6 +1,9 @@
 """Mutants on real ranks: the wrong one is killed, the harmless one survives, one that cannot be loaded is stillborn."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -70,3 +73,18 @@ def test_what_cannot_be_loaded_is_stillborn(ask):
     row = ask(**altered(FUTURE, "\nimport nothing_there"))
     assert "nothing_there" in row["stillborn"]
     assert not ask(**altered(FUTURE, "\n"))["killed"]
+
+
+@pytest.mark.parametrize(("identity", "status", "said"), [
+    ("impl/ddp/iteration.py:Iteration.known_divisor:condition forced:1", 1, "1 broken (not listed)"),
+    ("impl/ddp/iteration.py:Iteration.nowhere:early return:1", 2, "there is no mutant"),
+])  # fmt: skip
+def test_a_mutant_can_be_the_subject_of_any_command(tmp_path, identity, status, said):
+    check = "test_two_models_of_one_context_both_divide_by_the_active_ranks"
+    words = ["--select", "DDPJ-015", "--check", check, "--worlds", "2", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "conformance", "run", "--subject", "conformance.power.mutated:subject", *words],
+        env={**os.environ, drawing.VARIABLE: identity}, cwd=drawing.ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
