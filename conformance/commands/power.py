@@ -22,7 +22,7 @@ from ..engine.request import numbers
 from ..power import exploring, measure, triage
 from ..power.drawing import Mutant, Pool
 from ..power.rate import KILLED, NOT_REACHED, STILLBORN, SURVIVED, TROUBLE, Rate, rates
-from ..power.reach import Store
+from ..power.reach import Reach, Store
 from ..power.triage import UNTRIAGED, Judged
 from ..workers import Driver
 
@@ -53,6 +53,8 @@ def power(given: Namespace) -> int:
             reached = measure.reach(driver, pool, store, lambda text: print(text, flush=True))
             for one in reached.useless:
                 print(f"left out: {one.case} ended {one.outcome} on the sound implementation with marks")
+            if given.unreached:
+                return _unreached(reached, pool)
             for row in measure.trials(driver, drawn, number, reached, ended):
                 rows.append(row)
                 print(_told(row, entries), flush=True)
@@ -90,6 +92,15 @@ def _named(pool: Pool, identity: str) -> Mutant:
 def _list(pool: Pool, seed: int, number: int) -> int:
     for mutant, _ in zip(pool.draw(seed), range(number), strict=False):
         print(f"{mutant.id}  (line {mutant.edit.line})\n{mutant.diff}\n")
+    return OK
+
+
+def _unreached(reached: Reach, pool: Pool) -> int:
+    """Print the statements that no case executes: what is done there, no check can see."""
+    missing = reached.unreached()
+    for file, line in missing:
+        print(f"{file}:{line}: {pool.sources[file].splitlines()[line - 1].strip()}")
+    print(f"\n{len(missing)} statements of functions are executed by no case (raising ones left out)")
     return OK
 
 
@@ -141,14 +152,18 @@ def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[st
 
 
 def _table(found: Sequence[Rate]) -> str:
-    lines = [f"{'':<8} {'drawn':>6} {'counted':>8} {'killed':>7}   {'rate':>6}   95 % interval"]
+    heads = ("", "drawn", "counted", "killed", "rate", "95 % interval", "without plain errors")
+    lines = [_columns(*heads)]
     for one in found:
         low, high = one.interval
-        rate = "" if one.value is None else f"{one.value:.1%}"
-        lines.append(
-            f"{one.part:<8} {one.drawn:>6} {one.counted:>8} {one.killed:>7}   {rate:>6}   {low:.1%} to {high:.1%}"
-        )
+        rate, subtle = ("" if each is None else f"{each:.1%}" for each in (one.value, one.subtle))
+        interval = f"{low:.1%} to {high:.1%}"
+        lines.append(_columns(one.part, one.drawn, one.counted, one.killed, rate, interval, subtle))
     return "\n".join(lines)
+
+
+def _columns(part: str, drawn: object, counted: object, killed: object, rate: str, interval: str, subtle: str) -> str:
+    return f"{part:<8} {drawn:>6} {counted:>8} {killed:>7} {rate:>8}   {interval:<17} {subtle}".rstrip()
 
 
 def _sentence(whole: Rate, seed: int) -> str:

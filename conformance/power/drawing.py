@@ -68,10 +68,15 @@ class Pool:
     @cached_property
     def by_line(self) -> dict[tuple[str, int], list[Mutant]]:
         found: dict[tuple[str, int], list[Mutant]] = {}
-        for file, source in self.sources.items():
-            for edit in operators.edits(source):
-                found.setdefault((file, edit.line), []).append(Mutant(file, edit, source))
+        for file in self.sources:
+            for mutant in self.of_file(file):
+                found.setdefault((file, mutant.edit.line), []).append(mutant)
         return found
+
+    def of_file(self, file: str) -> list[Mutant]:
+        """Every mutant of one file."""
+        source = self.sources[file]
+        return [Mutant(file, edit, source) for edit in operators.edits(source)]
 
     def draw(self, seed: int) -> Iterator[Mutant]:
         """Mutants of different lines in an order that the seed fixes, as many as there are lines."""
@@ -97,7 +102,7 @@ class Pool:
     def named(self, identity: str) -> Mutant | None:
         """The mutant of that identity, if the sources still allow it."""
         file = identity.partition(":")[0]
-        own = [each for (name, _), several in self.by_line.items() if name == file for each in several]
+        own = self.of_file(file) if file in self.sources else []
         return next((mutant for mutant in own if mutant.id == identity), None)
 
 

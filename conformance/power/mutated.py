@@ -11,12 +11,11 @@ import os
 from ..subjects import Subject
 from ..subjects import impl as ours
 from . import altered
-from .drawing import VARIABLE, Pool, read
+from .drawing import VARIABLE, Pool
 
 
 def _made(identity: str) -> Subject:
-    file = identity.partition(":")[0]
-    mutant = Pool({name: source for name, source in read().items() if name == file}).named(identity)
+    mutant = Pool.of_impl().named(identity)
     if mutant is None:
         raise ValueError(f"{VARIABLE}: there is no mutant {identity!r} of impl as it is now")
     altered.load({mutant.file: mutant.mutated})

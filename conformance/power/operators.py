@@ -9,6 +9,7 @@ its first execution for reasons that say nothing.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -235,6 +236,7 @@ def _called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
+@functools.lru_cache(maxsize=64)  # asked for at every name of it
 def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
     given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     found = {each.arg: ast.unparse(each.annotation) for each in given if each.annotation is not None}
@@ -244,6 +246,7 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, s
     return found
 
 
+@functools.lru_cache(maxsize=64)
 def _attributes(owner: ast.ClassDef) -> dict[str, str]:
     """The attributes of a class whose type is written down: fields, ``self.x: T = …``, and properties."""
     found: dict[str, str] = {}

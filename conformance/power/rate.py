@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -14,6 +15,8 @@ from .triage import UNTRIAGED, Judged, judged
 KILLED, SURVIVED, NOT_REACHED = "killed", "survived", "not reached"
 STILLBORN, TROUBLE = "stillborn", "trouble"  # cannot be loaded; could not be tried: neither is counted
 ALL = "all"
+#: what the first execution shows whatever it is about; mistakes that people leave behind are not of that kind
+_PLAIN = re.compile(r"\b(TypeError|AttributeError|NameError|UnboundLocalError)\b")
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Rate:
     killed: int
     excluded: int  # survivors that no check can kill: equivalent, performance only, accelerator only
     untriaged: int
+    plain: int  # of the killed: by an error that any execution of the line shows
 
     @property
     def counted(self) -> int:
@@ -35,6 +39,12 @@ class Rate:
         return self.killed / self.counted if self.counted else None
 
     @property
+    def subtle(self) -> float | None:
+        """The rate without those that fell by a plain error: nearer to what mistakes of people would meet."""
+        left = self.counted - self.plain
+        return (self.killed - self.plain) / left if left else None
+
+    @property
     def interval(self) -> tuple[float, float]:
         return wilson(self.killed, self.counted)
 
@@ -42,7 +52,7 @@ class Rate:
         low, high = self.interval
         return {
             "part": self.part, "drawn": self.drawn, "killed": self.killed, "counted": self.counted,
-            "untriaged": self.untriaged, "rate": self.value, "low": low, "high": high,
+            "untriaged": self.untriaged, "rate": self.value, "low": low, "high": high, "subtle": self.subtle,
         }  # fmt: skip
 
 
@@ -70,4 +80,5 @@ def _rate(part: str, rows: Sequence[Mapping[str, Any]], entries: Mapping[str, Ju
     return Rate(
         part, len(rows), len(rows) - len(found), sum(not one.counts for one in found),
         sum(one.kind == UNTRIAGED for one in found),
+        sum(row["end"] == KILLED and bool(_PLAIN.search(row.get("witness", ""))) for row in rows),
     )  # fmt: skip

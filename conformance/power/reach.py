@@ -63,6 +63,13 @@ class Reach:
         order = {one.case: one.seconds * len(one.statements) / len(one.statements & (file | wanted)) for one in hit}
         return sorted(order, key=lambda case: (order[case], case))
 
+    def unreached(self) -> list[marks.Statement]:
+        """The statements that no passing case executes, but for those that raise."""
+        reached = frozenset().union(*(one.statements for one in self._mapped))
+        lines = {file: source.splitlines() for file, source in self._sources.items()}
+        missing = (statement for number, statement in enumerate(self._statements) if number not in reached)
+        return [(file, line) for file, line in missing if not lines[file][line - 1].strip().startswith("raise ")]
+
     def _concerned(self, mutant: Mutant) -> Iterator[int]:
         """The statement itself; of one that only loading executes, those that show what it has made."""
         own = self._numbers.get((mutant.file, mutant.edit.statement))

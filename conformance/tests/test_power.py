@@ -191,6 +191,13 @@ def test_a_default_is_reached_by_whatever_reaches_its_function_and_a_constant_by
     assert reach.cases(mutant_on("LIMIT = 3")) == []
 
 
+def test_the_statements_that_no_passing_case_executes_can_be_told():
+    reach = reach_of(inside=("passed", 1.0, "return [each"), broken=("failed", 1.0, "self.count = 0"))
+    texts = [SOURCE.splitlines()[line - 1].strip() for _, line in reach.unreached()]
+    assert "self.count = 0" in texts
+    assert not any(text.startswith(("return [each", "raise")) for text in texts)
+
+
 def test_a_map_is_kept_and_a_line_that_was_cut_off_is_asked_for_again(tmp_path):
     store = Store(tmp_path, {"impl/made_up.py": SOURCE})
     one, other = Mapped("a", "passed", 0.5, frozenset({0, 9, 77})), Mapped("b", "passed", 1.0, frozenset())
@@ -272,10 +279,12 @@ def test_the_interval_is_wilsons(hits, trials, low, high):
 def test_the_rate_leaves_out_what_no_check_can_kill_and_counts_what_nobody_has_judged():
     ends = {"a": "killed", "b": "killed", "c": "survived", "d": "not reached", "e": "survived", "f": "stillborn"}
     rows = [{"mutant": name, "end": end, "part": "zero" if name == "b" else "ddp"} for name, end in ends.items()]
+    rows[1]["witness"] = "rank 0 raised TypeError: 'str' object is not callable"
     entries = {"c": Judged(triage.EQUIVALENT, "why"), "d": Judged(triage.GAP, "why")}
     whole, ddp, zero = rates(rows, entries)
     assert (whole.part, ddp.part, zero.part) == (ALL, "ddp", "zero")
     assert (whole.drawn, whole.counted, whole.killed, whole.untriaged) == (5, 4, 2, 1)
+    assert (whole.plain, whole.subtle) == (1, 1 / 3)
     assert (ddp.counted, ddp.killed, zero.value) == (3, 1, 1.0)
 
 
