@@ -46,6 +46,7 @@ def power(given: Namespace) -> int:
     if given.mutant:
         ended.pop(given.mutant, None)  # to be tried again
         number = 1
+    (most,) = numbers(given.cases, "number of cases")[:1] if given.cases else (None,)
     driver = Driver(jobs, ["conformance.power.worker", str(inventory.CHECKS)], measure.LIMIT_S)
     rows: list[Row] = []
     try:
@@ -55,7 +56,7 @@ def power(given: Namespace) -> int:
                 print(f"left out: {one.case} ended {one.outcome} on the sound implementation with marks")
             if given.unreached:
                 return _unreached(reached, pool)
-            for row in measure.trials(driver, drawn, number, reached, ended):
+            for row in measure.trials(driver, drawn, number, reached, ended, most):
                 rows.append(row)
                 print(_told(row, entries), flush=True)
         if minutes:
@@ -127,7 +128,8 @@ def _told(row: Row, entries: dict[str, Judged]) -> str:
     judged = triage.judged(row["mutant"], entries)
     told = f"{judged.kind}: {judged.reason}".rstrip(": ")
     diff = "\n".join(f"            {line}" for line in row["diff"].splitlines())
-    return f"{head} (line {row['line']}, {row['cases']} cases)\n{diff}\n            {told}"
+    met = f"{row['tried']} of {row['cases']} cases"
+    return f"{head} (line {row['line']}, {met})\n{diff}\n            {told}"
 
 
 def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[str, Judged], out: Path) -> int:
@@ -142,6 +144,8 @@ def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[st
     if float(given.explore):
         print(f"of these by random programs: {sum(row.get('by') == PROGRAMS for row in rows)}")
     print(_in_sample())
+    if given.cases:
+        print(f"a mutant met {given.cases} cases at most: more of them would perhaps be killed by all")
     path = _recorded(out, seed, rows, found, entries)
     print(f"record: {path}")
     if given.history:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,29 +31,32 @@ class Asked:
 
 def explored(identity: str, asked: Asked) -> Mapping[str, Any]:
     """Whether random programs kill a mutant, with a witness; else why they could not be run."""
-    minutes, folder = asked.minutes, asked.out / "explored" / re.sub(r"[^\w.]+", "-", identity)
-    command = [
-        sys.executable, "-m", "conformance", "explore", "--subject", _SUBJECT, "--minutes", str(minutes),
-        "--seed", str(asked.seed), "--jobs", str(asked.jobs), "--out", str(folder),
-    ]  # fmt: skip
+    folder = asked.out / "explored" / re.sub(r"[^\w.]+", "-", identity)
+    words = ["--minutes", str(asked.minutes), "--seed", str(asked.seed), "--jobs", str(asked.jobs)]
     try:
-        done = subprocess.run(
-            command, env={**os.environ, VARIABLE: identity}, capture_output=True, text=True,
-            timeout=60 * minutes + _START_S, check=False,
-        )  # fmt: skip
+        done = _explore(["--subject", _SUBJECT, *words, "--out", str(folder)], 60 * asked.minutes, identity)
     except subprocess.TimeoutExpired:
         return {"killed": True, "outcome": "hung", "witness": "the exploration did not come to its end"}
     if done.returncode not in (OK, BROKEN):
         return {"trouble": " ".join(done.stderr.split())[-300:]}
-    if done.returncode == OK:
-        return {"killed": False}
-    return {"killed": True, "outcome": "failed", "witness": _first_failure(folder) or done.stdout[-300:]}
+    for failure in _failures(folder) if done.returncode == BROKEN else ():
+        sound = _explore(["--subject", "impl", "--program", str(failure["program"])], 0.0)
+        if sound.returncode == OK:
+            witness = f"{failure.get('text', '')} (program {failure['program']})"
+            return {"killed": True, "outcome": "failed", "witness": witness}
+    return {"killed": False}
 
 
-def _first_failure(folder: Path) -> str:
+def _explore(words: list[str], seconds: float, mutant: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "conformance", "explore", *words], env={**os.environ, VARIABLE: mutant},
+        capture_output=True, text=True, timeout=seconds + _START_S, check=False,
+    )  # fmt: skip
+
+
+def _failures(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The failures in the record of an exploration, in the order in which they were met."""
     for path in sorted(folder.rglob("explored.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            if row.get("new"):
-                return str(row["new"][0].get("text", ""))
-    return ""
+            new = json.loads(line).get("new") or []
+            yield from (each for each in (new if isinstance(new, list) else [new]) if "program" in each)

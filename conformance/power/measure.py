@@ -40,29 +40,36 @@ def reach(driver: Driver, pool: Pool, store: Store, say: Say) -> Reach:
     return Reach(pool.sources, [known[case] for case in cases])
 
 
-def trials(driver: Driver, drawn: Iterator[Mutant], number: int, reached: Reach, ended: Ended) -> Iterator[Row]:
-    """The first ``number`` mutants that can be loaded, and those before them that cannot; a row for each as it ends."""
+def trials(
+    driver: Driver, drawn: Iterator[Mutant], number: int, reached: Reach, ended: Ended, most: int | None = None
+) -> Iterator[Row]:
+    """The first ``number`` mutants that can be loaded, and those before them that cannot; a row for each as it ends.
+
+    With ``most`` a mutant meets no more cases than that; whether it survives all is then left open, and not kept.
+    """
     lacking = number
     while lacking and (batch := list(itertools.islice(drawn, lacking))):
         lacking = 0
-        for row in _batch(driver, batch, reached, ended):
+        for row in _batch(driver, batch, reached, ended, most):
             lacking += row["end"] == STILLBORN
             yield row
 
 
-def _batch(driver: Driver, batch: Sequence[Mutant], reached: Reach, ended: Ended) -> Iterator[Row]:
+def _batch(
+    driver: Driver, batch: Sequence[Mutant], reached: Reach, ended: Ended, most: int | None
+) -> Iterator[Row]:
     yield from (ended[mutant.id] for mutant in batch if mutant.id in ended)
     cases = {mutant.id: reached.cases(mutant) for mutant in batch if mutant.id not in ended}
     waiting = [mutant for mutant in batch if cases.get(mutant.id)]
     for mutant in batch:
         if mutant.id in cases and not cases[mutant.id]:
             yield ended.add({**_about(mutant), "end": NOT_REACHED, "cases": 0, "tried": 0, "seconds": 0.0})
-    for place, answered in driver.as_answered([_question(mutant, cases[mutant.id]) for mutant in waiting]):
+    for place, answered in driver.as_answered([_question(mutant, cases[mutant.id][:most]) for mutant in waiting]):
         mutant = waiting[place]
         row = {**_about(mutant), "cases": len(cases[mutant.id])}
-        yield {**row, "end": TROUBLE, "witness": answered.trouble} if answered.trouble else ended.add(
-            {**row, **_end(answered.row)}
-        )
+        row |= {"end": TROUBLE, "witness": answered.trouble} if answered.trouble else _end(answered.row)
+        is_final = row["end"] in (KILLED, STILLBORN) or (row["end"] == SURVIVED and row["tried"] == row["cases"])
+        yield ended.add(row) if is_final else row
 
 
 def _question(mutant: Mutant, cases: Sequence[str]) -> str:

@@ -4,6 +4,8 @@ import ast
 import builtins
 import itertools
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -261,12 +263,37 @@ def test_survivors_that_count_meet_random_programs_and_die_of_them(tmp_path, mon
     assert ended["a"]["by"] == power.PROGRAMS
 
 
+@pytest.mark.parametrize(("fails_too", "expected"), [(True, False), (False, True)])
+def test_a_program_that_fails_on_the_sound_implementation_too_kills_nothing(tmp_path, monkeypatch, fails_too, expected):
+    def run(command, env, **_):
+        words = dict(itertools.pairwise(command))
+        if "--out" in words:
+            Path(words["--out"]).mkdir(parents=True)
+            row = {"batch": 0, "new": [{"program": "{}", "text": "3.0 and not 2.0"}]}
+            (Path(words["--out"]) / "explored.jsonl").write_text(f"{json.dumps({'explore': 1})}\n{json.dumps(row)}\n")
+        return subprocess.CompletedProcess(command, 1 if env[drawing.VARIABLE] or fails_too else 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    found = exploring.explored("impl/x.py:f:early return:1", exploring.Asked(1.0, 1, 1, tmp_path))
+    assert found["killed"] is expected
+
+
 @pytest.mark.parametrize("words", [
     ("--mutants", "0"), ("--seed", "x"), ("--explore", "-1"), ("--mutant", "impl/no.py:f:early return:1"),
 ])  # fmt: skip
 def test_bad_input_is_one_sentence(words, capsys):
     assert main(["power", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_who_survives_only_some_of_its_cases_is_tried_again(tmp_path):
+    sources = [f"case {number}" for number in range(5)]
+    reach = reach_of(**dict.fromkeys(sources, ("passed", 1.0, "self.count = 0", "return [each")))
+    pool, ended = Pool({"impl/made_up.py": SOURCE}), measure.Ended(tmp_path / "ended.jsonl")
+    alive = {"killed": False, "tried": 2}
+    rows = list(measure.trials(FakeDriver(made_up=alive), pool.draw(3), 8, reach, ended, most=2))
+    assert any(row["end"] == "survived" for row in rows)
+    assert not any(row["end"] == "survived" for row in ended.values())
 
 
 @pytest.mark.parametrize(("hits", "trials", "low", "high"), [
