@@ -31,6 +31,8 @@ HISTORY     ?= history
 SERIES      ?= 1000
 PAGE_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/dashboard)
 MINUTES     ?= 25
+MUTANTS     ?= 200
+SEED        ?=
 GPU_OUT      = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/gpu)
 EXPLORE_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/explore)
 EXPLORE     ?= 2
@@ -47,9 +49,9 @@ else
 RUN   := $(VENV)/bin/python
 READY := $(VENV)/ready
 endif
-
+ board
 .DEFAULT_GOAL := help
-.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore power board
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -70,6 +72,7 @@ help:
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make protocol      every order of steps and every failure of the join protocol, in one process   MINUTES=10 JOBS=$(JOBS)"
 	@echo "make explore       training programs drawn at random, compared with one process   SUBJECT=$(SUBJECT) MINUTES=10 SEED= JOBS=$(JOBS)"
+	@echo "make power         how many random mutants of our implementation the quick tier kills   MUTANTS=$(MUTANTS) SEED= JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make rehearsal     every command of make gpu once on the CPU: some minutes"
@@ -125,6 +128,8 @@ defects: $(READY)
 
 protocol: $(READY)
 	$(RUN) -m conformance protocol --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),10)' --jobs '$(JOBS)' $(ARGS)
+power: $(READY)
+	$(RUN) -m conformance power --mutants '$(MUTANTS)' --seed '$(SEED)' --jobs '$(JOBS)' $(if $(wildcard $(HISTORY)),--history '$(HISTORY)') $(ARGS)
 
 repros: $(READY)
 	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py $(ARGS)

@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--out", default="out/board", metavar="FOLDER", help="of everything (default: %(default)s)")
     _protocol(commands.add_parser("protocol", help="explore the join protocol: every order of steps, every failure"))
     _explore(commands.add_parser("explore", help="training programs drawn at random, compared with one process"))
+    _power(commands.add_parser("power", help="how many random mutants of our implementation the quick tier kills"))
     _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
 
@@ -115,6 +116,19 @@ def _protocol(protocol: argparse.ArgumentParser) -> None:
     protocol.add_argument("--worlds", metavar="SIZES", help="2, 3 (default: both)")
     protocol.add_argument("--inputs", metavar="COUNTS", help="inputs of each rank, as 0,1: only these")
     protocol.add_argument("--defect", metavar="PATTERNS", help="plant these, such as join/*, and see what finds them")
+def _power(power: argparse.ArgumentParser) -> None:
+    power.add_argument("--mutants", default="200", metavar="N", help="how many to draw (default: %(default)s)")
+    power.add_argument("--seed", default="", metavar="N", help="of the draw (default: one that nobody has used)")
+    power.add_argument("--jobs", default="2", metavar="N", help="mutants at a time (default: %(default)s)")
+    power.add_argument("--list", action="store_true", help="only print the mutants of the draw")
+    power.add_argument("--unreached", action="store_true", help="only print the statements that no case executes")
+    power.add_argument("--mutant", default="", metavar="ID", help="only try this one, again")
+    power.add_argument("--cases", default="", metavar="N", help="that a mutant meets at most (default: all)")
+    power.add_argument(
+        "--explore", default="0", metavar="MINUTES", help="of random programs for every survivor (default: none)"
+    )
+    power.add_argument("--out", default="out/power", metavar="FOLDER", help="of the record (default: %(default)s)")
+    power.add_argument("--history", default="", metavar="FOLDER", help="a history to put a copy of the record into")
 
 
 def _hosts(hosts: argparse.ArgumentParser) -> None:
@@ -156,6 +170,8 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.protocol import protocol as command
         case "explore":
             from .commands.explore import explore_command as command
+        case "power":
+            from .commands.power import power as command
         case "gpu":
             from .commands.gpu import gpu as command
         case _:

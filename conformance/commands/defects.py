@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..bad_input import BadInput
 from ..clauses import Catalogue, load
-from ..defects import catalogue
+from ..defects import catalogue, last_hunt
 from ..defects.catalogue import Defect
 from ..defects.driver import Driver
 from ..defects.trial_result import Answer, TrialResult
@@ -37,7 +37,8 @@ def defects(given: Namespace) -> int:
         return _list(wanted)
     if given.try_only:
         return _try(wanted, folder)
-    return _trial(wanted, Driver(jobs, folder.resolve(), checks.resolve()))
+    is_whole = (folder, checks, len(wanted)) == (catalogue.HERE, inventory.CHECKS, len(known))
+    return _trial(wanted, Driver(jobs, folder.resolve(), checks.resolve()), is_whole)
 
 
 def ensure_known(known: Sequence[Defect], catalogue: Catalogue, checks: Path) -> None:
@@ -75,7 +76,7 @@ def _try(wanted: Sequence[Defect], folder: Path) -> int:
     return BROKEN if lost else OK
 
 
-def _trial(wanted: Sequence[Defect], driver: Driver) -> int:
+def _trial(wanted: Sequence[Defect], driver: Driver, is_whole: bool) -> int:
     width = max(len(defect.id) for defect in wanted)
     killed: list[TrialResult] = []
     others: list[TrialResult] = []
@@ -87,6 +88,8 @@ def _trial(wanted: Sequence[Defect], driver: Driver) -> int:
     except KeyboardInterrupt:
         print(f"conformance: interrupted after {len(killed) + len(others)} of {len(wanted)} defects", file=sys.stderr)
         return INTERRUPTED
+    if is_whole:
+        last_hunt.keep(len(killed), len(wanted))
     return _conclude(killed, others)
 
 

@@ -127,6 +127,33 @@ class _Driver:
         config.pluginmanager.register(self.driver, plugin.DRIVER)
 
 
+class Collecting:
+    """Finds the cases of a run, and runs none."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._found: list[pytest.Function] = []
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self._found = [item for item in items if isinstance(item, pytest.Function)]
+
+    def items(self, checks: Path) -> list[pytest.Function]:
+        """The cases of the checks in a folder that were asked for."""
+        pytest.main([*_arguments([checks], checks), "--collect-only"], plugins=[_Driver(self._trial), self])
+        if self._trial.suite_errors:
+            raise RuntimeError(f"the suite itself failed: {self._trial.suite_errors[0]}")
+        return self._found
+
+
+def _arguments(files: Sequence[Path], checks: Path) -> list[str]:
+    return [
+        *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
+        "-p", "no:unraisableexception", "-p", "no:threadexception",  # they collect garbage, for a second each time
+        "-o", "addopts=", "--rootdir", str(checks), "-o", "verbosity_assertions=2",
+    ]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Library:
     """What every trial reads, read once."""
@@ -149,12 +176,7 @@ def trial(defect: Defect, library: Library, cluster: Cluster) -> TrialResult:
     suite_run = Trial(asked, library.catalogue, cluster=cluster)
     files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in defect.clauses)))
     if files:
-        arguments = [
-            *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
-            "-p", "no:unraisableexception", "-p", "no:threadexception",  # they collect garbage, for a second each time
-            "-o", "addopts=", "--rootdir", str(library.checks), "-o", "verbosity_assertions=2",
-        ]  # fmt: skip
-        status = pytest.main(arguments, plugins=[_Driver(suite_run), _Stops(suite_run, defect)])
+        status = pytest.main(_arguments(files, library.checks), plugins=[_Driver(suite_run), _Stops(suite_run, defect)])
         if status == pytest.ExitCode.INTERRUPTED and not suite_run.suite_errors:
             raise KeyboardInterrupt
     if suite_run.suite_errors:

@@ -7,7 +7,8 @@ the socket closes, for whatever reason, it kills every rank with all that descen
 
     driver -> fork server   {"fork": [rank, …], "folder": path}, with one socket per rank
                        {"signal": number, "pids": [pid, …]}
-                       {"sibling": folder}, with one socket: to another fork server like this, which it forks
+                       {"sibling": folder, "first": […]}, with one socket: to another fork server like this, which it
+                       forks; the new one first calls "module:function" with a text, where "first" says so
     fork server -> driver   {"ready": port of the store}    {"forked": [pid, …]}
                        {"ended": pid, "status": exit code or -signal}
 """
@@ -60,6 +61,13 @@ def _serve(control_fd: int, folder: str) -> None:
     finally:
         fork_server.end_all()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _call(where: str, text: str) -> None:
+    """Change what the ranks will find loaded: ``module:function`` with a text."""
+    module, _, name = where.partition(":")
+    getattr(importlib.import_module(module), name)(text)
+    gc.freeze()
 
 
 def _prctl(option: int, value: int) -> None:
@@ -116,7 +124,7 @@ class ForkServer:
                 os.close(line)
             self._say(forked=pids)
         elif "sibling" in wish:
-            self._fork_sibling(self._fds.pop(0), wish["sibling"])
+            self._fork_sibling(self._fds.pop(0), wish["sibling"], wish["first"])
         else:
             for pid in self._ranks.intersection(wish["pids"]):
                 self._signal(pid, wish["signal"])
@@ -152,7 +160,7 @@ class ForkServer:
         finally:
             os._exit(1)
 
-    def _fork_sibling(self, control_fd: int, folder: str) -> None:
+    def _fork_sibling(self, control_fd: int, folder: str, first: Sequence[str]) -> None:
         """Another fork server, with its own driver's socket, ranks and store. It dies with this one at the latest."""
         parent = os.getpid()
         pid = os.fork()
@@ -165,6 +173,8 @@ class ForkServer:
                 self._control.close()
                 for fd in (self._woken, self._wake, *self._fds):
                     os.close(fd)
+                if first:
+                    _call(*first)
                 _serve(control_fd, folder)
             except BaseException:
                 traceback.print_exc()

@@ -44,9 +44,12 @@ class ForkServerClient:
     """Owns one fork server and the folder that its ranks' files lie in. Starts at once, in the background.
 
     ``beside`` another, its fork server is forked from that one's and has loaded the same. Each serves one thread.
+    ``first``, with ``beside`` only: a ``module:function`` that the fork server calls with a text before it serves.
     """
 
-    def __init__(self, preload: Sequence[str] = (), beside: ForkServerClient | None = None) -> None:
+    def __init__(
+        self, preload: Sequence[str] = (), beside: ForkServerClient | None = None, first: tuple[str, str] | None = None
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._owner = os.getpid()
         self._log: Path = beside._log if beside is not None else self.folder / "fork_server.log"
@@ -60,7 +63,7 @@ class ForkServerClient:
             if beside is None:
                 self._process = self._started(theirs, preload)
             else:
-                self._begin_beside(beside, theirs)
+                self._begin_beside(beside, theirs, first)
 
     def _started(self, theirs: socket.socket, preload: Sequence[str]) -> subprocess.Popen[bytes]:
         command = (
@@ -74,9 +77,9 @@ class ForkServerClient:
                 pass_fds=[theirs.fileno()], start_new_session=True, env={**NO_DNS, **os.environ, **ONE_THREAD},
             )
 
-    def _begin_beside(self, other: ForkServerClient, theirs: socket.socket) -> None:
+    def _begin_beside(self, other: ForkServerClient, theirs: socket.socket, first: tuple[str, str] | None) -> None:
         try:
-            other._send({"sibling": str(self.folder)}, [theirs])
+            other._send({"sibling": str(self.folder), "first": list(first or ())}, [theirs])
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise ForkServerFailed(other._why("could not be reached")) from error

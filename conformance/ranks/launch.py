@@ -36,11 +36,12 @@ class Cluster:
     before that (see ``stall.py``). With ``persistent``, ranks stay alive from run to run: quicker, but what a run
     patches or imports stays with them; they are replaced after any run in which not every rank finished. ``preload``
     names modules to load once before any rank is made; they must start no thread and touch no accelerator. A cluster
-    serves one thread; ``beside`` another, it shares what that one has loaded. ``when_idle`` is told whether the ranks
-    of the run at hand only wait. With ``placing``, what a function of the suite creates lies on its rank's device (see
-    ``placing.py``), which on an accelerator slows every call of torch down; with ``poison``, buffers of collectives in
-    flight hold NaN (see ``poison.py``). What ranks print goes to files, whose ends
-    come with ``Died``; with CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
+    serves one thread; ``beside`` another, it shares what that one has loaded, which ``first`` (a ``module:function``
+    and a text) may change before any rank is made. ``when_idle`` is told whether the ranks of the run at hand only
+    wait. With ``placing``, what a function of the suite creates lies on its rank's device (see ``placing.py``), which
+    on an accelerator slows every call of torch down; with ``poison``, buffers of collectives in flight hold NaN (see
+    ``poison.py``). What ranks print goes to files, whose ends come with ``Died``; with CONFORMANCE_ECHO=1 in the
+    environment it is printed here after each run.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Cluster:
         preload: Sequence[str] = (),
         most_times: float = MOST_TIMES,
         beside: Cluster | None = None,
+        first: tuple[str, str] | None = None,
         when_idle: Callable[[bool], None] = lambda _: None,
         placing: bool = True,
         poison: bool = False,
@@ -62,6 +64,7 @@ class Cluster:
         self.persistent = persistent
         self.most_times = most_times
         self._beside = beside
+        self._first = first
         self._when_idle = when_idle
         self._placing = placing
         self._poison = poison
@@ -140,7 +143,8 @@ class Cluster:
             if self._started is not None and not self._started.alive:
                 self.close()
             if self._started is None:
-                self._started = ForkServerClient(self._preload, self._beside._fork_server() if self._beside else None)
+                beside = self._beside._fork_server() if self._beside else None
+                self._started = ForkServerClient(self._preload, beside, self._first)
                 atexit.register(self.close)
             return self._started
 

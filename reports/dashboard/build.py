@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..exports import export_all
-from ..history import HistoryError
+from ..history import HistoryError, latest_power
 from ..judging import JudgedHistory
 from . import data
 from .render import page, resources
@@ -51,7 +51,7 @@ def _build(judged: JudgedHistory, history: Path, out: Path, raw: str) -> Path:
         where = f"{assets}/raw" if raw == "copy" else _relative(history, out)
         if raw == "copy":
             _bring(judged, history, draft / "raw")
-        text = page(judged, assets, where)
+        text = page(judged, assets, where, latest_power(history))
         (draft / "index.html").write_text(text, encoding="utf-8", errors="replace")
         _take_place(draft, out, assets)
     finally:

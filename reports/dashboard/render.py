@@ -13,6 +13,7 @@ from ..exports import VIEWS
 from ..findings import Urgency, at_work, few_nights, findings
 from ..history import KINDS
 from ..judging import ClauseState, JudgedHistory, State
+from ..records import RecordFile
 from ..wording import commits, interval, moment, number, percent, plural, short, unit
 from . import view
 from .data import CLAUSE_LETTERS, STATE_LETTERS
@@ -53,8 +54,11 @@ def resources() -> Iterator[tuple[str, str]]:
         yield name, (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def page(judged: JudgedHistory, assets: str, raw: str) -> str:
-    """The page. ``assets`` and ``raw``: the folders of its files and of the records, relative to it."""
+def page(judged: JudgedHistory, assets: str, raw: str, power: RecordFile | None = None) -> str:
+    """The page. ``assets`` and ``raw``: the folders of its files and of the records, relative to it.
+
+    ``power``: how many random mutants the suite killed, where that was measured.
+    """
     found, rows, across = findings(judged), view.series_rows(judged), view.columns(judged)
     return _environment().get_template("page.html.j2").render(
         judged=judged, assets=assets, raw=raw, headline=view.headline(judged, found), lead=view.lead(judged),
@@ -62,5 +66,5 @@ def page(judged: JudgedHistory, assets: str, raw: str) -> str:
         columns=across, matrix=view.matrix(judged, across),
         clause_changes=view.clause_changes(judged), together=view.side_by_side(judged),
         accounting=view.accounting(judged), few=few_nights(judged, at_work(judged)),
-        views=tuple(VIEWS), machines=[m.name for m in judged.machines],
+        views=tuple(VIEWS), machines=[m.name for m in judged.machines], power=power and view.power(power),
     )  # fmt: skip

@@ -19,6 +19,7 @@ from ..judging import (
     Series,
     State,
 )
+from ..records import RecordFile
 from ..wording import moment, percent, plural
 
 _WANTED = ("workload", "backend", "world")  # axes with a filter of their own
@@ -73,6 +74,33 @@ class MatrixRow:
     cells: tuple[tuple[tuple[int, ClauseState, str], ...], ...]  # by column: world, state, key
     states: str  # of all cells, for the filter
     changed: bool  # at some time in the history
+
+
+@dataclass(frozen=True)
+class Power:
+    """What share of random mutants of the implementation the suite killed."""
+
+    lead: str
+    rows: tuple[tuple[str, int, int, str, str], ...]  # package, killed, of, rate, interval
+
+
+def power(record: RecordFile) -> Power:
+    """From its record, which is whole."""
+    footer = record.footer or {}
+    rows = tuple(_rate(rate) for rate in footer["rates"])
+    planted = footer.get("in_sample") or {}
+    told = f"In sample: {planted['killed']} of {planted['of']} planted defects. " if planted else ""
+    when = str(record.header["time"])[:16].replace("T", " ")
+    return Power(
+        f"Mistakes made at random (seed {record.header.get('seed', '?')}), for which no check was written; those that "
+        f"no check can show are left out. {told}Measured {when} UTC.",
+        rows,
+    )
+
+
+def _rate(rate: dict[str, Any]) -> tuple[str, int, int, str, str]:
+    value = "none drawn" if rate["rate"] is None else f"{rate['rate']:.1%}"
+    return rate["part"], rate["killed"], rate["counted"], value, f"{rate['low']:.1%} to {rate['high']:.1%}"
 
 
 def cards(judged: JudgedHistory) -> list[Card]:

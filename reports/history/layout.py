@@ -7,6 +7,7 @@
                              /before-2.jsonl       … in turns with the code of an earlier night (records of perf, too)
                              /verdict.jsonl        what was said of the night then
     HISTORY/notes/<time>-<word>.json               one acknowledgement
+    HISTORY/power/<time>-<seed>.jsonl              how many random mutants the suite killed: see ``make power``
 
 Nothing is ever written twice, so folders can be copied, merged, committed and synchronised as they are: two histories
 become one by copying one over the other.
@@ -24,6 +25,7 @@ from typing import Any
 MANIFEST = "night.json"
 VERDICT = "verdict.jsonl"
 NOTES = "notes"
+POWER = "power"
 PARTS = ("conformance", "perf")
 BEFORE = "before"
 DRAFT = ".draft-"  # a night that is being put together; a leftover belongs to a run that was killed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records import RecordError, RecordFile, read
-from .layout import BEFORE, DRAFT, MANIFEST, NOTES, PARTS, VERDICT, is_night, night_time, part_of
+from .layout import BEFORE, DRAFT, MANIFEST, NOTES, PARTS, POWER, VERDICT, is_night, night_time, part_of
 
 KINDS = ("damaged", "duplicate", "future", "foreign")
 
@@ -85,7 +85,7 @@ def scan(history: Path, now: datetime) -> Found:
         left_out.append(LeftOut(str(path.relative_to(history)), kind, why))
 
     for home in _listed(history):
-        if home.name == NOTES or home.name.startswith("."):
+        if home.name in (NOTES, POWER) or home.name.startswith("."):
             continue
         if not home.is_dir():
             leave_out(home, "foreign", "not a folder of a machine")

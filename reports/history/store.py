@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records.disk import sync_folder
-from .layout import DRAFT, MANIFEST, NOTES, night_name, slug
+from .layout import DRAFT, MANIFEST, NOTES, POWER, night_name, slug
 
 
 class HistoryError(ValueError):
@@ -79,7 +79,7 @@ def add_note(history: Path, note: Mapping[str, Any]) -> Path:
 def named(machine: str) -> str:
     """A machine's name as a folder's name."""
     name = slug(machine)
-    if not name or name == NOTES:
+    if not name or name in (NOTES, POWER):
         raise HistoryError(f"{machine!r} cannot name a machine: use letters and digits, e.g. --machine builder-1")
     return name
 

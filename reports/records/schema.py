@@ -56,6 +56,16 @@ _ROWS: dict[str, Fields] = {
         "derived": dict,  # figures made from the samples: bytes, bandwidth, exposed time, memory …
         "verified": dict,  # what was compared with one process, and how far apart it was
     },
+    # one random mutant of the implementation; the footer has "rates" (by package) and "in_sample"
+    "power": {
+        "mutant": str,  # file:function:operator:number
+        "part": str,  # package
+        "operator": str,
+        "diff": str,
+        "end": str,  # killed · survived · not reached · stillborn · trouble
+        "class": str,  # of a survivor: equivalent · performance only · accelerator only · gap · not triaged
+        "reason": str,
+    },
     # what was said of one series or clause on the night that the file belongs to
     "verdict": {
         "kind": str,  # "series" or "clause"

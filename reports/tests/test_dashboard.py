@@ -11,6 +11,7 @@ from reports.dashboard import build
 from reports.dashboard.data import runs
 from reports.history import HistoryError
 from reports.judging import ClauseState, judge
+from reports.records import Writer, identity
 from reports.simulate.made_histories import acknowledged, hostile, plain, spoiled
 
 
@@ -69,6 +70,23 @@ def test_every_address_is_inside_the_folder_and_there(made):
     for address in addresses:
         assert not address.startswith(("/", "http", ".."))
         assert (out / address).is_file(), address
+
+
+def test_the_power_of_the_suite_is_shown_where_it_was_measured(tmp_path):
+    history = plain(tmp_path, nights=5, cells=1)
+    (history / "power").mkdir()
+    rate = {"part": "all", "killed": 190, "counted": 200, "rate": 0.95, "low": 0.9104, "high": 0.9726}
+    for seed, time in ((7, "2026-11-22T10:00:00+00:00"), (8, "2026-11-21T10:00:00+00:00")):
+        with Writer(history / "power" / f"{seed}.jsonl", {**identity("power"), "time": time, "seed": seed}) as writer:
+            writer.close({"rates": [rate], "in_sample": {"killed": 621, "of": 621}})
+    (history / "power" / "cut.jsonl").write_text("{")
+    judged = judge(history)
+    page = Page(build(judged, history, tmp_path / "out"))
+    assert "seed 7" in page.text
+    assert "621 of 621 planted defects" in page.text
+    assert "190 200 95.0% 91.0% to 97.3%" in page.text
+    assert judged.left_out == ()
+    assert page.tags.count("table") == page.tags.count("caption")
 
 
 def test_every_table_has_a_caption_and_every_field_a_label(made):

@@ -1,0 +1,201 @@
+"""``python -m conformance power``: how many random mutants of our implementation the quick tier kills."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reports.records import Writer, identity
+
+from ..bad_input import BadInput
+from ..defects import catalogue, last_hunt
+from ..ending import terminated_like_interrupted
+from ..engine import inventory
+from ..engine.judgement import BROKEN, INTERRUPTED, OK
+from ..engine.request import numbers
+from ..power import exploring, measure, triage
+from ..power.drawing import Mutant, Pool
+from ..power.rate import KILLED, NOT_REACHED, STILLBORN, SURVIVED, TROUBLE, Rate, rates
+from ..power.reach import Reach, Store
+from ..power.triage import UNTRIAGED, Judged
+from ..workers import Driver
+
+RECORD = "power.jsonl"
+PROGRAMS = "random programs"
+Row = dict[str, Any]
+
+
+def power(given: Namespace) -> int:
+    """Draw, try, print and record; returns the exit status."""
+    (number,) = numbers(given.mutants, "number of mutants")[:1]
+    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    seed, minutes = _seed(given.seed), _minutes(given.explore)
+    entries = triage.load()
+    pool, out = Pool.of_impl(), Path(given.out).resolve()
+    if given.list:
+        return _list(pool, seed, number)
+    drawn = iter([_named(pool, given.mutant)]) if given.mutant else pool.draw(seed)
+    store = Store(out, pool.sources)
+    ended = measure.Ended(out / f"mutants-{store.digest}.jsonl")
+    if given.mutant:
+        ended.pop(given.mutant, None)  # to be tried again
+        number = 1
+    (most,) = numbers(given.cases, "number of cases")[:1] if given.cases else (None,)
+    driver = Driver(jobs, ["conformance.power.worker", str(inventory.CHECKS)], measure.LIMIT_S)
+    rows: list[Row] = []
+    try:
+        with terminated_like_interrupted(), driver:
+            reached = measure.reach(driver, pool, store, lambda text: print(text, flush=True))
+            for one in reached.useless:
+                print(f"left out: {one.case} ended {one.outcome} on the sound implementation with marks")
+            if given.unreached:
+                return _unreached(reached, pool)
+            for row in measure.trials(driver, drawn, number, reached, ended, most):
+                rows.append(row)
+                print(_told(row, entries), flush=True)
+        if minutes:
+            _explore(rows, entries, exploring.Asked(minutes, seed, jobs, out), ended)
+    except KeyboardInterrupt:
+        print(f"conformance: interrupted after {len(rows)} mutants; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    return _conclude(given, seed, rows, entries, out)
+
+
+def _seed(text: str) -> int:
+    if text and not text.isdecimal():
+        raise BadInput(f"seed {text!r} is not a whole number")
+    return int(text) if text else random.SystemRandom().randrange(1000, 1_000_000)
+
+
+def _minutes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise BadInput(f"--explore {text!r} is not a number of minutes")
+    return found
+
+
+def _named(pool: Pool, identity: str) -> Mutant:
+    found = pool.named(identity)
+    if found is None:
+        raise BadInput(f"there is no mutant {identity!r} of impl as it is now; `--list` prints a draw")
+    return found
+
+
+def _list(pool: Pool, seed: int, number: int) -> int:
+    for mutant, _ in zip(pool.draw(seed), range(number), strict=False):
+        print(f"{mutant.id}  (line {mutant.edit.line})\n{mutant.diff}\n")
+    return OK
+
+
+def _unreached(reached: Reach, pool: Pool) -> int:
+    """Print the statements that no case executes: what is done there, no check can see."""
+    missing = reached.unreached()
+    for file, line in missing:
+        print(f"{file}:{line}: {pool.sources[file].splitlines()[line - 1].strip()}")
+    print(f"\n{len(missing)} statements of functions are executed by no case (raising ones left out)")
+    return OK
+
+
+def _explore(rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.Asked, ended: measure.Ended) -> None:
+    """Meet survivors that count with random programs; what they kill is killed."""
+    for row in rows:
+        if row["end"] not in (SURVIVED, NOT_REACHED) or not triage.judged(row["mutant"], entries).counts:
+            continue
+        found = exploring.explored(row["mutant"], asked)
+        if found.get("killed"):
+            row.update(end=KILLED, by=PROGRAMS, outcome=found["outcome"], witness=found["witness"])
+            ended.add(row)
+        why = found.get("trouble") or found.get("witness") or "random programs saw nothing either"
+        print(f"explored    {row['mutant']}: {why}", flush=True)
+
+
+def _told(row: Row, entries: dict[str, Judged]) -> str:
+    """A row as a line; of a survivor with its diff, and what it was judged to be."""
+    head = f"{row['end']:<11} {row['mutant']}"
+    if row["end"] == KILLED:
+        return f"{head}\n            by {row['by']} ({row['tried']} of {row['cases']}): {row['witness'][:160]}"
+    if row["end"] in (STILLBORN, TROUBLE):
+        return f"{head}\n            {row['witness'][:200]}"
+    judged = triage.judged(row["mutant"], entries)
+    told = f"{judged.kind}: {judged.reason}".rstrip(": ")
+    diff = "\n".join(f"            {line}" for line in row["diff"].splitlines())
+    met = f"{row['tried']} of {row['cases']} cases"
+    return f"{head} (line {row['line']}, {met})\n{diff}\n            {told}"
+
+
+def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[str, Judged], out: Path) -> int:
+    if given.mutant:
+        return OK if rows and rows[0]["end"] == KILLED else BROKEN
+    found = rates(rows, entries)
+    print(f"\n{_table(found)}\n")
+    for row in rows:
+        if row["end"] == TROUBLE:
+            print(f"could not be tried: {row['mutant']}: {row['witness']}")
+    print(_sentence(found[0], seed))
+    if float(given.explore):
+        print(f"of these by random programs: {sum(row.get('by') == PROGRAMS for row in rows)}")
+    print(_in_sample())
+    if given.cases:
+        print(f"a mutant met {given.cases} cases at most: more of them would perhaps be killed by all")
+    path = _recorded(out, seed, rows, found, entries)
+    print(f"record: {path}")
+    if given.history:
+        folder = Path(given.history) / "power"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / f"{time.strftime('%Y-%m-%dT%H%M%SZ', time.gmtime())}-{seed}.jsonl")
+    return BROKEN if any(one.untriaged for one in found) else OK
+
+
+def _table(found: Sequence[Rate]) -> str:
+    heads = ("", "drawn", "counted", "killed", "rate", "95 % interval", "without plain errors")
+    lines = [_columns(*heads)]
+    for one in found:
+        low, high = one.interval
+        rate, subtle = ("" if each is None else f"{each:.1%}" for each in (one.value, one.subtle))
+        interval = f"{low:.1%} to {high:.1%}"
+        lines.append(_columns(one.part, one.drawn, one.counted, one.killed, rate, interval, subtle))
+    return "\n".join(lines)
+
+
+def _columns(part: str, drawn: object, counted: object, killed: object, rate: str, interval: str, subtle: str) -> str:
+    return f"{part:<8} {drawn:>6} {counted:>8} {killed:>7} {rate:>8}   {interval:<17} {subtle}".rstrip()
+
+
+def _sentence(whole: Rate, seed: int) -> str:
+    low, high = whole.interval
+    rest = f"; {whole.untriaged} survivors are not triaged and count as gaps" if whole.untriaged else ""
+    rate = "nothing to kill" if whole.value is None else f"{whole.value:.1%} ({low:.1%} to {high:.1%})"
+    return (
+        f"power on seed {seed}: {rate} of {whole.counted} mutants killed, out of sample; "
+        f"{whole.excluded} more are equivalent, or show only in time or on an accelerator{rest}"
+    )
+
+
+def _in_sample() -> str:
+    told = last_hunt.kept()
+    if not told:
+        return f"in sample: {len(catalogue.load())} planted defects, not hunted as a whole here yet (make defects)"
+    return f"in sample: {told['killed']} of {told['of']} planted defects killed ({told['time']}, {told['commit'][:8]})"
+
+
+def _recorded(out: Path, seed: int, rows: Sequence[Row], found: Sequence[Rate], entries: dict[str, Judged]) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    header = identity("power", home=Path(__file__).parent)
+    with Writer(out / RECORD, {**header, "seed": seed}) as writer:
+        for row in rows:
+            judged = Judged("") if row["end"] in (KILLED, STILLBORN, TROUBLE) else triage.judged(row["mutant"], entries)
+            writer.write({**row, "class": judged.kind, "reason": judged.reason})
+        writer.close({"rates": [one.row() for one in found], "in_sample": last_hunt.kept()})
+    return writer.path
+
+
+__all__ = ["RECORD", "UNTRIAGED", "power"]

@@ -1,0 +1,26 @@
+"""A mutant as a subject, for any command: the one that the environment variable CONFORMANCE_MUTANT names.
+
+    CONFORMANCE_MUTANT='impl/join/session.py:Session.alone:comparison inverted:3' \\
+        python -m conformance run --subject conformance.power.mutated:subject --select 'DDPJ-*'
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..subjects import Subject
+from ..subjects import impl as ours
+from . import altered
+from .drawing import VARIABLE, Pool
+
+
+def _made(identity: str) -> Subject:
+    mutant = Pool.of_impl().named(identity)
+    if mutant is None:
+        raise ValueError(f"{VARIABLE}: there is no mutant {identity!r} of impl as it is now")
+    altered.load({mutant.file: mutant.mutated})
+    right = ours.subject
+    return Subject("mutant", right.version, right.names, right.lacks)
+
+
+subject = _made(os.environ.get(VARIABLE, ""))

@@ -1,0 +1,161 @@
+"""A process that maps and trials: a question of JSON on each line of its input, an answer on each of its output.
+
+``python -m conformance.power.worker CHECKS FOLDER``. Questions: ``{"list": true}`` (which cases there are),
+``{"map": case}`` (which statements it executes on the sound implementation) and
+``{"mutant": id, "file": …, "mutated": text, "cases": [in this order]}``. It ends when its input closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..engine import inventory
+from ..ranks import Cluster
+from ..ranks.fork_server_client import PRELOAD
+from . import altered, marks
+from .cases import Cases
+from .drawing import read
+
+CASE_LIMIT_S = 240.0  # for one case, in this process too: its ranks have deadlines of their own
+_LOAD = "conformance.power.altered:load_file"
+
+
+class Worker:
+    """One base cluster with the sound implementation; of it are forked the ones with a changed one."""
+
+    def __init__(self, checks: Path, folder: Path, base: Cluster) -> None:
+        self._cases = Cases.collect(checks)
+        self._folder, self._base = folder, base
+        self._loaded: Any = None  # what this process holds: None (sound), "marks" or a mutant
+        self._marked: tuple[Cluster, marks.Map] | None = None
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        if "list" in question:
+            return {"cases": self._cases.names}
+        if "map" in question:
+            return self._map(question["map"])
+        return self._trial(question["mutant"], question["file"], question["mutated"], question["cases"])
+
+    # --- mapping ---
+
+    def _map(self, case: str) -> dict[str, Any]:
+        cluster, taken = self._marked or self._begin_to_mark(case)
+        taken.taken()
+        ended = self._cases.run(case, cluster)
+        row = {"case": case, "outcome": str(ended.verdict.outcome), "witness": ended.verdict.witness}
+        return {**row, "seconds": round(ended.seconds, 3), "statements": taken.taken()}
+
+    def _begin_to_mark(self, case: str) -> tuple[Cluster, marks.Map]:
+        sources = read()
+        place, size = self._folder / "marks", len(marks.statements(sources))
+        taken = marks.Map(place, size, new=True)
+        plan = {"sources": marks.marked(sources), "marks": [str(place), size]}
+        cluster = self._altered(plan, "marks")
+        self._cases.run(case, cluster)  # what loading executes is marked before the first run has ended
+        self._marked = cluster, taken
+        return self._marked
+
+    # --- trialling ---
+
+    def _trial(self, mutant: str, file: str, mutated: str, cases: list[str]) -> dict[str, Any]:
+        row: dict[str, Any] = {"mutant": mutant, "killed": False, "tried": 0, "seconds": 0.0, "unsteady": []}
+        try:
+            cluster = self._altered({"sources": {file: mutated}}, mutant)
+        except altered.Stillborn as error:
+            return {**row, "stillborn": str(error)}
+        with cluster:
+            for case in cases:
+                row["tried"] += 1
+                with _guarded({**row, "killed": True, "by": case, "outcome": "hung", "witness": "never came back"}):
+                    ended = self._cases.run(case, cluster)
+                row["seconds"] = round(row["seconds"] + ended.seconds, 3)
+                if ended.kills and self._is_steady(case):
+                    told = {"by": case, "outcome": str(ended.verdict.outcome), "witness": ended.verdict.witness}
+                    return {**row, "killed": True, **told}
+                if ended.kills:
+                    row["unsteady"].append(case)
+                    self._load({"sources": {file: mutated}}, mutant)
+        return row
+
+    def _is_steady(self, case: str) -> bool:
+        """Whether the case passes on the sound implementation, here and now."""
+        self._load({"sources": {}}, None)
+        return not self._cases.run(case, self._base).kills
+
+    # --- loading ---
+
+    def _altered(self, plan: dict[str, Any], name: str) -> Cluster:
+        """A cluster whose ranks have this implementation; this process has it too."""
+        self._load(plan, name)
+        path = self._folder / "plan.json"
+        path.write_text(json.dumps(plan), encoding="utf-8")
+        return Cluster("gloo", beside=self._base, first=(_LOAD, str(path)))
+
+    def _load(self, plan: dict[str, Any], name: str | None) -> None:
+        if self._loaded != name:
+            altered.load_plan(plan)
+            self._loaded = name
+
+
+_say: Callable[[dict[str, Any]], None]
+
+
+@contextlib.contextmanager
+def _guarded(row: dict[str, Any]) -> Iterator[None]:
+    """If the body does not come to an end, answer with ``row`` in its place and end this process."""
+
+    def give_up() -> None:
+        _say(row)
+        os._exit(0)
+
+    guard = threading.Timer(CASE_LIMIT_S, give_up)
+    guard.daemon = True
+    guard.start()
+    try:
+        yield
+    finally:
+        guard.cancel()
+
+
+def main(checks: str) -> None:
+    """Serve until the input closes."""
+    global _say
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever pytest or a check prints must not get among the answers
+    _say = lambda row: print(json.dumps(row), file=answers, flush=True)  # noqa: E731
+    asked = _asked()
+    preload = [f"conformance.checks.{path.stem}" for path in sorted(inventory.CHECKS.glob("test_*.py"))]
+    with tempfile.TemporaryDirectory(prefix="power-") as folder, Cluster("gloo", preload=preload) as base:
+        base.load()
+        for name in PRELOAD:  # while the ranks' own process loads the same
+            importlib.import_module(name)
+        worker = Worker(Path(checks), Path(folder), base)
+        while True:
+            _say(worker.answer(json.loads(asked.get())))
+
+
+def _asked() -> queue.SimpleQueue[str]:
+    """What is asked on the input. Its end ends this process, whatever it is doing."""
+    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            asked.put(line)
+        os._exit(0)  # the ranks' own process sees its socket close, and ends them
+
+    threading.Thread(target=listen, daemon=True).start()
+    return asked
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

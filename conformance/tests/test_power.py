@@ -1,0 +1,340 @@
+"""Random mutants: what the operators offer, how a draw is made, what is reached, how the figure is reckoned."""
+
+import ast
+import builtins
+import itertools
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.bad_input import BadInput
+from conformance.commands import power
+from conformance.power import drawing, exploring, marks, measure, operators, triage
+from conformance.power.drawing import Mutant, Pool
+from conformance.power.operators import edits
+from conformance.power.rate import ALL, rates, wilson
+from conformance.power.reach import Mapped, Reach, Store
+from conformance.power.triage import Judged, judged
+from conformance.workers import Answered
+
+SOURCE = '''"""Made up for a test."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import x
+
+LIMIT = 3
+
+
+class Box:
+    """Holds."""
+
+    first: int
+    last: int
+    label: str
+
+    def fill(self, low: int, high: int, items: list) -> None:
+        """Fill it."""
+        if low < high and items:
+            raise ValueError(f"{low} is not {high + 1}")
+        self.count = 0
+        for item in list(items):
+            self.add(item, low, deep=True)
+        with self.lock:
+            self.total += self.first
+
+    def __repr__(self):
+        return "box" + str(self.count + 1)
+
+
+def pairs(items):
+    return zip(items, items, strict=True)
+
+
+def reversed_of(items, times=2):
+    return [each for each in sorted(items) if each is not None][0] * times
+'''
+
+
+def offered(source):
+    """Every edit as (operator, changed text before, after)."""
+    return [(edit.operator, source[edit.start : edit.end], edit.new) for edit in edits(source)]
+
+
+@pytest.mark.parametrize("expected", [
+    ("condition negated", "low < high and items", "not (low < high and items)"),
+    ("condition forced", "low < high and items", "False"),
+    ("bound shifted", " < ", " <= "),
+    ("and/or swapped", " and ", " or "),
+    ("operand dropped", "low < high and items", "(items)"),
+    ("statement deleted", "self.count = 0", "pass"),
+    ("copy left out", "list(items)", "items"),
+    ("copy left out", "sorted(items)", "list(items)"),
+    ("arguments swapped", "item, low", "low, item"),
+    ("keyword dropped", ", deep=True", ""),
+    ("truth inverted", "True", "False"),
+    ("context left out", "with self.lock", "if True"),
+    ("added taken for set", "self.total += self.first", "self.total = self.first"),
+    ("attribute confused", "first", "last"),
+    ("variable confused", "low", "high"),
+    ("filter left out", "each is not None", "True"),
+    ("comparison inverted", " is not ", " is "),
+    ("ends confused", "0", "-1"),
+    ("constant off by one", "2", "3"),
+    ("constant off by one", "3", "2"),
+    ("arithmetic", " * ", " // "),
+])  # fmt: skip
+def test_an_operator_offers_its_edit(expected):
+    assert expected in offered(SOURCE)
+
+
+def test_a_function_that_returns_nothing_may_return_too_early():
+    edit = next(edit for edit in edits(SOURCE) if edit.operator == "early return")
+    assert edit.applied(SOURCE).splitlines()[edit.line - 1] == "        return"
+
+
+def test_what_is_raised_or_represented_and_what_is_only_for_types_is_left_alone():
+    lines = {edit.line for edit in edits(SOURCE)}
+    texts = ("raise ValueError", "import x", "TYPE_CHECKING:", "return \"box\"", "label: str", "strict")
+    assert not any(text in SOURCE.splitlines()[line - 1] for line in lines for text in texts)
+
+
+def test_every_edit_of_impl_that_is_drawn_leaves_another_program():
+    drawn = list(itertools.islice(Pool.of_impl().draw(7), 40))
+    assert len({(mutant.file, mutant.edit.line) for mutant in drawn}) == 40
+    for mutant in drawn:
+        assert ast.dump(ast.parse(mutant.mutated)) != ast.dump(ast.parse(mutant.source))
+        assert mutant.diff
+
+
+def test_an_edit_that_leaves_no_python_is_unsound():
+    (edit, *_) = edits("x = f(1)\n")
+    assert operators.is_sound(edit, "x = f(1)\n")
+    assert not operators.is_sound(operators.Edit("made up", 0, 1, "x = (", 1, 1, ""), "x = f(1)\n")
+
+
+def test_columns_count_bytes_and_offsets_count_characters():
+    source = 'def f(n):\n    return len("×× ü") + n\n'
+    assert ("arithmetic", " + ", " - ") in offered(source)
+
+
+def test_a_draw_depends_on_the_seed_alone_and_a_larger_one_begins_with_the_smaller():
+    pool = Pool({"impl/made_up.py": SOURCE})
+    few, many = ([m.id for m in itertools.islice(pool.draw(5), n)] for n in (3, 9))
+    assert many[:3] == few
+    assert many != [mutant.id for mutant in itertools.islice(pool.draw(6), 9)]
+
+
+def test_a_mutant_is_found_again_by_its_identity_and_belongs_to_a_package():
+    pool = Pool({"impl/ddp/hooks/made_up.py": SOURCE})
+    mutant = next(pool.draw(1))
+    assert pool.named(mutant.id) == mutant
+    assert (mutant.part, pool.named("impl/ddp/hooks/made_up.py:Box.fill:no such:1")) == ("hooks", None)
+
+
+def test_the_sources_are_those_of_impl_without_its_tests():
+    files = set(drawing.read())
+    assert "impl/join/session.py" in files
+    assert not any("tests" in file for file in files)
+
+
+def test_marks_say_which_statements_ran(tmp_path):
+    sources = {"impl/made_up.py": SOURCE}
+    numbers = marks.statements(sources)
+    taken = marks.Map(tmp_path / "marks", len(numbers), new=True)
+    taken.install()
+    try:
+        space = {}
+        exec(marks.marked(sources)["impl/made_up.py"], space)
+        assert space["reversed_of"]([2, 1]) == 2
+        lines = [SOURCE.splitlines()[numbers[number][1] - 1].strip() for number in taken.taken()]
+        assert lines == ["return [each for each in sorted(items) if each is not None][0] * times"]
+        assert taken.taken() == []
+    finally:
+        delattr(builtins, marks.NAME)
+
+
+def reach_of(**cases):
+    """A map in which each case executes the statements on these lines of SOURCE, and takes so many seconds."""
+    sources = {"impl/made_up.py": SOURCE}
+    numbers = {line: number for number, (_, line) in enumerate(marks.statements(sources))}
+    mapped = [
+        Mapped(name, outcome, seconds, frozenset(numbers[line_of(text)] for text in texts))
+        for name, (outcome, seconds, *texts) in cases.items()
+    ]
+    return Reach(sources, mapped)
+
+
+def line_of(text):
+    return next(at for at, line in enumerate(SOURCE.splitlines(), 1) if text in line)
+
+
+def mutant_on(text):
+    found = next(edit for edit in edits(SOURCE) if text in SOURCE.splitlines()[edit.line - 1])
+    return Mutant("impl/made_up.py", found, SOURCE)
+
+
+def test_a_mutant_meets_the_passing_checks_that_execute_its_statement_the_cheapest_first():
+    reach = reach_of(
+        slow=("passed", 3.0, "self.count = 0"), fast=("passed", 1.0, "self.count = 0"),
+        broken=("failed", 0.1, "self.count = 0"), elsewhere=("passed", 0.1, "return [each"),
+    )  # fmt: skip
+    assert reach.cases(mutant_on("self.count = 0")) == ["fast", "slow"]
+    assert [one.case for one in reach.useless] == ["broken"]
+
+
+def test_a_default_is_reached_by_whatever_reaches_its_function_and_a_constant_by_what_names_it():
+    reach = reach_of(inside=("passed", 1.0, "return [each"), beside=("passed", 1.0, "self.count = 0"))
+    assert reach.cases(mutant_on("def reversed_of")) == ["inside"]
+    assert reach.cases(mutant_on("LIMIT = 3")) == []
+
+
+def test_the_statements_that_no_passing_case_executes_can_be_told():
+    reach = reach_of(inside=("passed", 1.0, "return [each"), broken=("failed", 1.0, "self.count = 0"))
+    texts = [SOURCE.splitlines()[line - 1].strip() for _, line in reach.unreached()]
+    assert "self.count = 0" in texts
+    assert not any(text.startswith(("return [each", "raise")) for text in texts)
+
+
+def test_a_map_is_kept_and_a_line_that_was_cut_off_is_asked_for_again(tmp_path):
+    store = Store(tmp_path, {"impl/made_up.py": SOURCE})
+    one, other = Mapped("a", "passed", 0.5, frozenset({0, 9, 77})), Mapped("b", "passed", 1.0, frozenset())
+    store.add(one)
+    store.add(other)
+    path = next(tmp_path.iterdir())
+    path.write_text(path.read_text()[:-10])
+    assert store.load() == {"a": one}
+
+
+class FakeDriver:
+    """Answers as if every mutant but those of some lines were killed."""
+
+    def __init__(self, **ends):
+        self.ends, self.asked = ends, []
+
+    def as_answered(self, questions):
+        for place, question in enumerate(questions):
+            self.asked.append(json.loads(question)["mutant"])
+            row = {"killed": True, "by": "check@2", "outcome": "failed", "witness": "w", "tried": 1, "seconds": 0.1}
+            special = next((end for name, end in self.ends.items() if name in self.asked[-1].replace(" ", "_")), {})
+            yield place, special if isinstance(special, Answered) else Answered({**row, **special})
+
+
+def test_what_cannot_be_loaded_is_replaced_by_the_next_of_the_draw(tmp_path):
+    reach = reach_of(all=("passed", 1.0, "self.count = 0", "return [each", "if low < high"))
+    pool, ended = Pool({"impl/made_up.py": SOURCE}), measure.Ended(tmp_path / "ended.jsonl")
+    driver = FakeDriver(reversed_of={"stillborn": "ImportError"})
+    rows = list(measure.trials(driver, pool.draw(3), 7, reach, ended))
+    ends = [row["end"] for row in rows]
+    assert len(ends) - ends.count("stillborn") == 7
+    assert {"stillborn", "killed", "not reached"} <= set(ends)
+    again, kept = FakeDriver(), measure.Ended(tmp_path / "ended.jsonl")
+    assert len(list(measure.trials(again, pool.draw(3), 7, reach, kept))) == len(rows)
+    assert again.asked == []
+
+
+def test_a_worker_that_died_is_no_kill_and_its_mutant_is_tried_again(tmp_path):
+    reach = reach_of(all=("passed", 1.0, "self.count = 0", "return [each", "if low < high"))
+    pool, ended = Pool({"impl/made_up.py": SOURCE}), measure.Ended(tmp_path / "ended.jsonl")
+    rows = list(measure.trials(FakeDriver(made_up=Answered({}, "it died")), pool.draw(3), 8, reach, ended))
+    assert "trouble" in {row["end"] for row in rows}
+    assert "trouble" not in {row["end"] for row in ended.values()}
+
+
+def test_survivors_that_count_meet_random_programs_and_die_of_them(tmp_path, monkeypatch):
+    met = []
+
+    def explored(identity, asked):
+        met.append(identity)
+        return {"killed": identity == "a", "outcome": "failed", "witness": "3.0 and not 2.0"}
+
+    monkeypatch.setattr(exploring, "explored", explored)
+    ends = {"a": "survived", "b": "not reached", "c": "survived", "d": "killed"}
+    rows = [{"mutant": name, "end": end} for name, end in ends.items()]
+    ended = measure.Ended(tmp_path / "ended.jsonl")
+    asked = exploring.Asked(1.0, 1, 1, tmp_path)
+    power._explore(rows, {"c": Judged(triage.PERFORMANCE, "why")}, asked, ended)
+    assert met == ["a", "b"]
+    assert [row["end"] for row in rows] == ["killed", "not reached", "survived", "killed"]
+    assert ended["a"]["by"] == power.PROGRAMS
+
+
+@pytest.mark.parametrize(("fails_too", "expected"), [(True, False), (False, True)])
+def test_a_program_that_fails_on_the_sound_implementation_too_kills_nothing(tmp_path, monkeypatch, fails_too, expected):
+    def run(command, env, **_):
+        words = dict(itertools.pairwise(command))
+        if "--out" in words:
+            Path(words["--out"]).mkdir(parents=True)
+            row = {"batch": 0, "new": [{"program": "{}", "text": "3.0 and not 2.0"}]}
+            (Path(words["--out"]) / "explored.jsonl").write_text(f"{json.dumps({'explore': 1})}\n{json.dumps(row)}\n")
+        return subprocess.CompletedProcess(command, 1 if env[drawing.VARIABLE] or fails_too else 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    found = exploring.explored("impl/x.py:f:early return:1", exploring.Asked(1.0, 1, 1, tmp_path))
+    assert found["killed"] is expected
+
+
+@pytest.mark.parametrize("words", [
+    ("--mutants", "0"), ("--seed", "x"), ("--explore", "-1"), ("--mutant", "impl/no.py:f:early return:1"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence(words, capsys):
+    assert main(["power", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_who_survives_only_some_of_its_cases_is_tried_again(tmp_path):
+    sources = [f"case {number}" for number in range(5)]
+    reach = reach_of(**dict.fromkeys(sources, ("passed", 1.0, "self.count = 0", "return [each")))
+    pool, ended = Pool({"impl/made_up.py": SOURCE}), measure.Ended(tmp_path / "ended.jsonl")
+    alive = {"killed": False, "tried": 2}
+    rows = list(measure.trials(FakeDriver(made_up=alive), pool.draw(3), 8, reach, ended, most=2))
+    assert any(row["end"] == "survived" for row in rows)
+    assert not any(row["end"] == "survived" for row in ended.values())
+
+
+@pytest.mark.parametrize(("hits", "trials", "low", "high"), [
+    (0, 0, 0.0, 1.0), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (190, 200, 0.9104, 0.9726),
+])  # fmt: skip
+def test_the_interval_is_wilsons(hits, trials, low, high):
+    assert wilson(hits, trials) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_the_rate_leaves_out_what_no_check_can_kill_and_counts_what_nobody_has_judged():
+    ends = {"a": "killed", "b": "killed", "c": "survived", "d": "not reached", "e": "survived", "f": "stillborn"}
+    rows = [{"mutant": name, "end": end, "part": "zero" if name == "b" else "ddp"} for name, end in ends.items()]
+    rows[1]["witness"] = "rank 0 raised TypeError: 'str' object is not callable"
+    entries = {"c": Judged(triage.EQUIVALENT, "why"), "d": Judged(triage.GAP, "why")}
+    whole, ddp, zero = rates(rows, entries)
+    assert (whole.part, ddp.part, zero.part) == (ALL, "ddp", "zero")
+    assert (whole.drawn, whole.counted, whole.killed, whole.untriaged) == (5, 4, 2, 1)
+    assert (whole.plain, whole.subtle) == (1, 1 / 3)
+    assert (ddp.counted, ddp.killed, zero.value) == (3, 1, 1.0)
+
+
+def test_the_triage_on_file_can_be_read_and_gives_a_reason_for_every_entry():
+    assert all(entry.reason for entry in triage.load().values())
+
+
+def test_an_entry_of_its_own_goes_before_a_pattern():
+    entries = {"impl/x.py:*": Judged(triage.ACCELERATOR, "a"), "impl/x.py:f:early return:1": Judged(triage.GAP, "b")}
+    assert judged("impl/x.py:f:early return:1", entries).kind == triage.GAP
+    assert judged("impl/x.py:g:early return:1", entries).kind == triage.ACCELERATOR
+    assert judged("impl/y.py:g:early return:1", entries).kind == triage.UNTRIAGED
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('[harmless]\n"a" = "b"', "no class 'harmless'"),
+    ('[gap]\n"a" = " "', "gives no reason"),
+    ('[gap]\n"a*" = "b"', "judged by itself"),
+    ('[gap]\n"a" = "b"\n[equivalent]\n"a" = "b"', "of two classes"),
+    ("[gap", "cannot be read"),
+])  # fmt: skip
+def test_a_triage_that_says_too_little_is_refused(tmp_path, text, said):
+    path = tmp_path / "triage.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=said):
+        triage.load(path)

@@ -1,0 +1,90 @@
+"""Mutants on real ranks: the wrong one is killed, the harmless one survives, one that cannot be loaded is stillborn."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conformance.engine import inventory
+from conformance.power import drawing
+from conformance.workers import Driver
+
+pytestmark = pytest.mark.slow
+
+CASE = "test_two_models_of_one_context_divide_by_the_initial_size@2"
+FILE = "impl/ddp/iteration.py"
+DIVISOR = "    def known_divisor(self) -> int | None:"
+FUTURE = "from __future__ import annotations"
+
+
+@pytest.fixture(scope="module")
+def ask():
+    """Asks one worker, which loads torch once."""
+    with Driver(1, ["conformance.power.worker", str(inventory.CHECKS)], 300.0) as driver:
+
+        def one(**question):
+            (answered,) = driver.ask([json.dumps(question)])
+            assert not answered.trouble
+            return answered.row
+
+        yield one
+
+
+def altered(old, more):
+    """A mutant in which something stands after this text."""
+    source = drawing.read()[FILE]
+    assert old in source
+    return {"mutant": more, "file": FILE, "mutated": source.replace(old, old + more, 1), "cases": [CASE]}
+
+
+def test_the_cases_are_those_of_the_quick_tier(ask):
+    cases = ask(list=True)["cases"]
+    assert CASE in cases
+    assert len(cases) == len(set(cases)) > 500
+
+
+def test_a_map_holds_what_the_case_executes_on_its_ranks(ask):
+    row = ask(map=CASE)
+    assert row["outcome"] == "passed"
+    assert len(row["statements"]) > 300
+    again = ask(map=CASE)
+    assert len(set(row["statements"]) ^ set(again["statements"])) < 20  # who waits for whom may differ
+
+
+def test_a_mutant_that_divides_wrongly_is_killed_with_a_witness(ask):
+    row = ask(**altered(DIVISOR, "\n        return 8"))
+    assert (row["killed"], row["by"], row["tried"]) == (True, CASE, 1)
+    assert row["outcome"] == "failed"
+
+
+def test_a_mutant_that_never_ends_is_killed_as_hung(ask):
+    row = ask(**altered(DIVISOR, "\n        import time\n        while True:\n            time.sleep(1)"))
+    assert (row["killed"], row["outcome"]) == (True, "hung")
+
+
+def test_a_harmless_mutant_survives(ask):
+    row = ask(**altered(DIVISOR, "\n        pass"))
+    assert (row["killed"], row["tried"]) == (False, 1)
+
+
+def test_what_cannot_be_loaded_is_stillborn(ask):
+    row = ask(**altered(FUTURE, "\nimport nothing_there"))
+    assert "nothing_there" in row["stillborn"]
+    assert not ask(**altered(FUTURE, "\n"))["killed"]
+
+
+@pytest.mark.parametrize(("identity", "status", "said"), [
+    ("impl/ddp/iteration.py:Iteration.known_divisor:condition forced:1", 1, "1 broken (not listed)"),
+    ("impl/ddp/iteration.py:Iteration.nowhere:early return:1", 2, "there is no mutant"),
+])  # fmt: skip
+def test_a_mutant_can_be_the_subject_of_any_command(tmp_path, identity, status, said):
+    check = "test_two_models_of_one_context_both_divide_by_the_active_ranks"
+    words = ["--select", "DDPJ-015", "--check", check, "--worlds", "2", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "conformance", "run", "--subject", "conformance.power.mutated:subject", *words],
+        env={**os.environ, drawing.VARIABLE: identity}, cwd=drawing.ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
