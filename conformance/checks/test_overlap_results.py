@@ -166,14 +166,14 @@ def train_and_step(ctx, interleaved):
     group = overlapping.group_of(ctx)
     plain = iterations(pair_of(ctx, Overlap(interleaved), group))
     pair = pair_of(ctx, Overlap(interleaved), group)
-    stepped, returned, notices = [], [], []
+    stepped, returned, notices, closed = [], [], [], []
     for number in range(ITERATIONS):
         seen = overlapping.iteration(pair, number)
         with overlapping.heard() as notes:
-            returned.append(pair.zero.step())
+            returned.append(pair.zero.step(*[lambda: closed.append(1)] if number % 2 else []))
         notices.append(len(notes))
         stepped.append(Seen(seen.gradients, overlapping.parameters(pair.model)))
-    return plain == stepped, returned, notices
+    return plain == stepped and not closed, returned, notices
 
 
 @check("HOOK-021", worlds=(2, 3), deadline_s=DEADLINE_S)
