@@ -139,3 +139,9 @@ def round_robin_goes_on_from_plan_to_plan() -> None:
         "(place + (buckets[0][0] != len([i for b in buckets for i in b]) - 1)) % world "
         "for place, bucket in enumerate(buckets)",
     )
+
+
+@defect("HOOK-018")
+def kept_gradients_of_unused_parameters_are_ignored() -> None:
+    """A gradient that the user gave a parameter which a static graph never uses is not stepped with."""
+    edit("kept = set() if _shadowing(ddp) else set(unused)", "kept = set()")
