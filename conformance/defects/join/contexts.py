@@ -43,12 +43,6 @@ def exhausted_rank_names_its_neighbour() -> None:
 
 
 @defect("JOIN-024")
-def only_rank_0_is_compared_with() -> None:
-    """A rank compares the number of its collectives with that of rank 0 alone."""
-    edit("if len(set(by_rank)) > 1:", "if by_rank[team.rank] != by_rank[0]:")
-
-
-@defect("JOIN-024")
 def the_last_rank_is_not_compared() -> None:
     """The comparison of the numbers of collectives leaves out the last rank."""
     edit("if len(set(by_rank)) > 1:", "if len(set(by_rank[:-1])) > 1:")
