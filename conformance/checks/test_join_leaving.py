@@ -6,8 +6,11 @@ import warnings
 import torch.distributed as dist
 
 from conformance.api.checking import MANY, check
-from conformance.api.schedules import linear
+from conformance.api.oracle import active_ranks
+from conformance.api.schedules import linear, promised_log
+from conformance.fixtures import models
 from conformance.fixtures.joinables import recorder, upper_ranks
+from conformance.fixtures.training import ddp, gradient
 from conformance.ranks import caught
 
 DISABLED = (False, False, False)
@@ -141,3 +144,83 @@ def test_one_rank_may_go_on_alone_after_the_context_and_the_joinable_serves_agai
         assert silent, "after the context a rank that goes on alone notifies"
         assert notified, "in the later context the joinable does not notify"
         assert mains == ranks.world - 1  # its deficits in the two contexts together
+
+
+def leave_in_the_order_of_entering(ctx, ways):
+    """Two contexts over the same joinables, of which the first one entered is left first; configs on the way."""
+    told = []
+    for kind in ways:
+        a = ddp(ctx, models.scalar()) if kind == "model" else recorder(ctx)
+        act = iterate_once if kind == "model" else one_step
+        outer, inner = ctx.subject.Join([a]), ctx.subject.Join([a])
+        outer.__enter__()
+        act(ctx, a)
+        inner.__enter__()
+        act(ctx, a)
+        outer.__exit__(None, None, None)
+        between = a._join_config.enable
+        act(ctx, a)
+        inner.__exit__(None, None, None)
+        before = len(ctx.trace())
+        after = tuple(a._join_config)
+        found = act(ctx, a)
+        told.append((between, after, found, control_messages(ctx.trace()[before:])))
+    return told
+
+
+def one_step(_ctx, joinable):
+    return joinable.step() is None
+
+
+def iterate_once(ctx, model):
+    model.zero_grad()
+    model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    return gradient(model.module.weight)
+
+
+def control_messages(events):
+    return [str(event) for event in events if event.dtype.startswith("int") or "uint" in event.dtype]
+
+
+@check("JOIN-038", worlds=(2, 3), deadline_s=8)
+def test_after_a_context_that_is_left_before_the_one_inside_it_nothing_stays_enabled(ranks):
+    mean = sum(models.divisible_scalar(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    for told in ranks(leave_in_the_order_of_entering, ("recorder", "model"), trace=True):
+        for (between, after, found, control), right in zip(told, (True, mean), strict=True):
+            assert between, "the context that is still open was taken off"
+            assert (after, found, control) == (DISABLED, right, []), "after leaving: in the order of entering"
+
+
+def build_all_first(ctx, epochs):
+    """The contexts of all epochs are built before the first is entered; the log, and a model's gradients."""
+    log, model = [], ddp(ctx, models.scalar())
+    a, b = recorder(ctx, "a", log), recorder(ctx, "b", log)
+    plain = [ctx.subject.Join([a, b]) for _ in epochs]
+    with_model = [model.join() for _ in epochs]
+    for context, schedule in zip(plain, epochs, strict=True):
+        with context:
+            for _ in range(schedule[ctx.rank]):
+                a.step(), b.step()
+    seen = []
+    for context, schedule in zip(with_model, epochs, strict=True):
+        with context:
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                seen.append(gradient(model.module.weight))
+    return log, seen
+
+
+@check("JOIN-013", "JOIN-025", "DDPJ-034", worlds=MANY, deadline_s=8)
+def test_contexts_that_are_all_built_before_the_first_is_entered_serve_one_after_the_other(ranks):
+    upwards = linear(ranks.world, 1)
+    epochs = (upwards, upwards[::-1], upwards)
+    for rank, (log, seen) in enumerate(ranks(build_all_first, epochs)):
+        assert log == [entry for schedule in epochs for entry in promised_log(schedule, rank, "ab")], f"rank {rank}"
+        means = []
+        for schedule in epochs:
+            for iteration in range(schedule[rank]):
+                active = active_ranks(schedule, iteration)
+                data = [models.divisible_scalar(one, iteration).item() for one in active]
+                means.append(sum(data) / ranks.world)
+        assert seen == means, f"rank {rank}"

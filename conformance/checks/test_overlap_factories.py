@@ -155,9 +155,26 @@ def drop_the_model(ctx):
         del model
         gc.collect()
         alive.append((held() is not None, made is None))
+        alive.append(drop_the_trained_model(ctx, interleaved, group))
     return alive
+
+
+def drop_the_trained_model(ctx, interleaved, group):
+    """The same of a model that was trained with the hook, which somebody else holds on to."""
+    made = []
+
+    def outer(hook):
+        made.append(hook)
+        return lambda state, bucket: made[0](state, bucket)
+
+    pair = pair_of(ctx, Overlap(interleaved, hook=overlapping.settled), group, outer)
+    iterations(pair)
+    held = weakref.ref(pair.ddp)
+    del pair
+    gc.collect()
+    return held() is not None, made == []
 
 
 @check("HOOK-008", worlds=(1, 2))
 def test_the_hook_does_not_keep_the_model_alive(ranks):
-    assert ranks(drop_the_model) == [[(False, False)] * 2] * ranks.world
+    assert ranks(drop_the_model) == [[(False, False)] * 4] * ranks.world

@@ -82,15 +82,24 @@ def owners(results):
 
 # -- HOOK-038: whole buckets
 
-MODELS = {"in the order of use": Equal, "against the order of use": EqualBackwards}
+
+def owned_in_each(ctx, ways):
+    return [owned(ctx, how) for how in ways]
 
 
-@check("HOOK-038", scenarios=MODELS, deadline_s=DEADLINE_S)
-def test_without_sharding_each_bucket_has_one_owner_in_turn(ranks, scenario):
-    for cap in (CAP_MIB, layers_mib(2)):
-        found = owners(ranks(owned, Overlap(model=scenario, ddp={"bucket_cap_mb": cap})))
-        assert len(found) > 1
-        assert found == [[index % ranks.world] * len(names) for index, names in enumerate(found)]
+def owners_in_each(ranks, ways):
+    return [owners(results) for results in zip(*ranks(owned_in_each, ways), strict=True)]
+
+
+@check("HOOK-038", deadline_s=DEADLINE_S)
+def test_without_sharding_each_bucket_has_one_owner_in_turn(ranks):
+    ways = [
+        Overlap(interleaved, model=model, ddp={"bucket_cap_mb": cap})
+        for model in (Equal, EqualBackwards) for cap in (CAP_MIB, layers_mib(2)) for interleaved in (False, True)
+    ]  # fmt: skip
+    for how, found in zip(ways, owners_in_each(ranks, ways), strict=True):
+        assert len(found) > 1, how
+        assert found == [[index % ranks.world] * len(names) for index, names in enumerate(found)], how
 
 
 # -- HOOK-039, HOOK-040: shards
@@ -108,19 +117,67 @@ def in_pieces(bucket):
 
 
 # layers a bucket, and how many the buckets then have; the second: fewer pieces of a bucket than ranks
-CUTS = {"one large bucket": (3, [3, 1]), "two alike": (2, [2, 2])}
+CUTS = ((3, [3, 1]), (2, [2, 2]))
 
 
-@check("HOOK-039", worlds=(1, 3), deadline_s=DEADLINE_S, scenarios=CUTS)
-def test_sharding_cuts_buckets_into_pieces_for_an_even_load(ranks, scenario):
-    layers, buckets = scenario
-    how = Overlap(shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(layers)})
-    found = owners(ranks(owned, how))
-    assert [len(bucket) for bucket in found] == buckets
-    assert {rank for bucket in found for rank in bucket} == set(range(ranks.world))
-    assert max(loads(found, ranks.world)) - min(loads(found, ranks.world)) <= 16
-    for bucket in found:
-        assert len(in_pieces(bucket)) == len(set(bucket)), "one rank has two pieces of a bucket"
+@check("HOOK-039", worlds=(1, 3), deadline_s=DEADLINE_S)
+def test_sharding_cuts_buckets_into_pieces_for_an_even_load(ranks):
+    ways = [Overlap(shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(layers)}) for layers, _ in CUTS]
+    for (_, buckets), found in zip(CUTS, owners_in_each(ranks, ways), strict=True):
+        assert [len(bucket) for bucket in found] == buckets
+        assert {rank for bucket in found for rank in bucket} == set(range(ranks.world))
+        assert max(loads(found, ranks.world)) - min(loads(found, ranks.world)) <= 16
+        for bucket in found:
+            assert len(in_pieces(bucket)) == len(set(bucket)), "one rank has two pieces of a bucket"
+
+
+class Uneven(nn.Module):
+    """Layers of several widths side by side, used in the order in which they are registered or backwards."""
+
+    def __init__(self, backwards=False):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, width) for width in (3, 4, 2, 3, 4)])
+        self.backwards = backwards
+        for index, parameter in enumerate(self.parameters()):
+            nn.init.constant_(parameter, float(index))
+
+    def forward(self, x):
+        numbered = list(enumerate(self.layers))
+        return torch.cat([(n + 1) * layer(x) for n, layer in (numbered[::-1] if self.backwards else numbered)], dim=1)
+
+
+class UnevenBackwards(Uneven):
+    def __init__(self):
+        super().__init__(backwards=True)
+
+
+def promised_owners(buckets, world):
+    """Smallest bucket first, pieces below total/world, each to the least loaded rank without one of that bucket."""
+    sizes = {name: parameter.numel() for name, parameter in Uneven().named_parameters()}
+    total, loads, found = sum(sizes.values()), [0] * world, [[] for _ in buckets]
+    for index in sorted(range(len(buckets)), key=lambda index: sum(sizes[name] for name in buckets[index])):
+        pieces = [[]]
+        for name in buckets[index]:
+            if pieces[-1] and sum(sizes[one] for one in pieces[-1]) + sizes[name] >= total / world:
+                pieces.append([])
+            pieces[-1].append(name)
+        for piece in pieces:
+            owner = min(set(range(world)) - set(found[index]), key=lambda rank: (loads[rank], rank))
+            loads[owner] += sum(sizes[name] for name in piece)
+            found[index] += [owner] * len(piece)
+    return found
+
+
+@check("HOOK-039", worlds=(3,), deadline_s=DEADLINE_S)
+def test_the_pieces_of_uneven_buckets_go_to_the_least_loaded_ranks(ranks):
+    ways = [
+        Overlap(interleaved, shard=True, model=model, ddp={"bucket_cap_mb": 4 * elements / 2**20})
+        for model in (Uneven, UnevenBackwards) for elements, interleaved in ((40, False), (20, True))
+    ]  # fmt: skip
+    for how, results in zip(ways, zip(*ranks(owned_in_each, ways), strict=True), strict=True):
+        buckets = results[0][0]
+        assert len(buckets) > 1, how
+        assert owners(results) == promised_owners(buckets, ranks.world), how
 
 
 @check("HOOK-039", worlds=(3,), deadline_s=DEADLINE_S)
@@ -168,8 +225,8 @@ class Three(Equal):
 # -- HOOK-024: parameter groups
 
 
-def train_two_groups(ctx):
-    """Two groups with settings of their own; where they are refused, why."""
+def train_two_groups(ctx, interleaved):
+    """Two groups with settings of their own, which change on the way; where they are refused, why."""
     group = overlapping.group_of(ctx)
     model = ddp(ctx, models.Sum().to(ctx.device), process_group=group, bucket_cap_mb=CAP_MIB)
     pair = overlapping.Pair(model, None, group, dist.get_rank(group))
@@ -179,11 +236,20 @@ def train_two_groups(ctx):
         params = list(pair.model.parameters())
         groups = [{"params": params[::2]}, {"params": params[1::2], "lr": 0.5}]
         pair.zero = optimizer_of(ctx, groups, "momentum", group)
-        made = overlapping.factory_of(ctx, False)(ctx.subject.default_hooks.allreduce_hook, model, pair.zero)
+        made = overlapping.factory_of(ctx, interleaved)(ctx.subject.default_hooks.allreduce_hook, model, pair.zero)
         model.register_comm_hook(group, made)
-        seen.extend(iteration(pair, number) for number in range(READY))
+        for number in range(READY + 2):
+            change_rates(pair.zero, number)
+            seen.append(iteration(pair, number))
 
     return caught(attempt), seen
+
+
+def change_rates(optimizer, number):
+    """Later the groups change places, and one of them decays."""
+    if number == READY:
+        optimizer.param_groups[0].update(lr=0.5, weight_decay=0.25)
+        optimizer.param_groups[1].update(lr=0.125)
 
 
 class AloneInTwoGroups(overlapping.Alone):
@@ -197,16 +263,18 @@ class AloneInTwoGroups(overlapping.Alone):
 
 @check("HOOK-024", worlds=(1, 2), deadline_s=DEADLINE_S)
 def test_several_parameter_groups_are_refused_or_each_stepped_with_its_settings(ranks):
-    results = ranks(train_two_groups)
-    errors = [error for error, _ in results]
-    if any(errors):
-        assert_refused(errors, Exception, "group")
-        ranks.at_limit("several parameter groups are refused")
-        return
-    alone = AloneInTwoGroups(Overlap(), ranks.world)
-    for seen in zip(*[run for _, run in results], strict=True):
-        alone.follow(seen)
-    assert True in alone.updates
+    for interleaved in (False, True):
+        results = ranks(train_two_groups, interleaved)
+        errors = [error for error, _ in results]
+        if any(errors):
+            assert_refused(errors, Exception, "group")
+            ranks.at_limit("several parameter groups are refused")
+            return
+        alone = AloneInTwoGroups(Overlap(), ranks.world)
+        for number, seen in enumerate(zip(*[run for _, run in results], strict=True)):
+            change_rates(alone.optimizer, number)
+            alone.follow(seen)
+        assert True in alone.updates
 
 
 def step_with_two_groups(ctx):

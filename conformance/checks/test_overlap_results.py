@@ -92,6 +92,33 @@ def without_the_last_part():
 def test_parameters_that_a_static_graph_leaves_out_stay_where_they_are(ranks, scenario):
     how = replace(scenario, model=without_the_last_part, optimizer="decay", ddp={"static_graph": True})
     assert True in assert_as_alone([run for [run] in ranks(train_each, [how])], how)
+    kept_gradient_is_stepped(ranks, how)
+
+
+def train_with_a_kept_gradient(ctx, how):
+    """The user gives the parameters that no forward uses a gradient, alike on all ranks; what each iteration leaves."""
+    pair, found = pair_of(ctx, how), []
+    for number in range(ITERATIONS):
+        pair.ddp.zero_grad(set_to_none=True)
+        for parameter in pair.model.parts["c"].parameters():
+            parameter.grad = torch.full_like(parameter, 8.0)
+        overlapping.loss(pair.ddp(pair.batch(number))).backward()
+        found.append(Seen(overlapping.gradients(pair.model), overlapping.parameters(pair.model)))
+    return found
+
+
+class AloneWithAKeptGradient(overlapping.Alone):
+    def _average(self, number, micro):
+        average = super()._average(number, micro)
+        kept = {n: torch.full_like(p, 8.0) for n, p in self.model.named_parameters() if n.startswith("parts.c.")}
+        return {**average, **kept}
+
+
+def kept_gradient_is_stepped(ranks, how):
+    alone = AloneWithAKeptGradient(how, ranks.world)
+    for seen in zip(*ranks(train_with_a_kept_gradient, how), strict=True):
+        alone.follow(seen)
+    assert True in alone.updates
 
 
 def train_with_a_slow_owner(ctx, how):
@@ -166,14 +193,14 @@ def train_and_step(ctx, interleaved):
     group = overlapping.group_of(ctx)
     plain = iterations(pair_of(ctx, Overlap(interleaved), group))
     pair = pair_of(ctx, Overlap(interleaved), group)
-    stepped, returned, notices = [], [], []
+    stepped, returned, notices, closed = [], [], [], []
     for number in range(ITERATIONS):
         seen = overlapping.iteration(pair, number)
         with overlapping.heard() as notes:
-            returned.append(pair.zero.step())
+            returned.append(pair.zero.step(*[lambda: closed.append(1)] if number % 2 else []))
         notices.append(len(notes))
         stepped.append(Seen(seen.gradients, overlapping.parameters(pair.model)))
-    return plain == stepped, returned, notices
+    return plain == stepped and not closed, returned, notices
 
 
 @check("HOOK-021", worlds=(2, 3), deadline_s=DEADLINE_S)

@@ -4,7 +4,6 @@ import threading
 from dataclasses import replace
 
 import torch
-import torch.distributed as dist
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import overlapping
@@ -159,28 +158,13 @@ def test_a_step_waits_for_its_own_bucket_only(ranks, scenario):
     assert_as_alone([seen for seen, _ in results], Overlap(scenario))
 
 
-def average_late(group, bucket):
-    """Averages the bucket on another thread, some time after the hook has returned."""
-    buffer = bucket.buffer()
-    late = overlapping.new_future(buffer)
-    work = dist.all_reduce(buffer, group=group, async_op=True)
-
-    def complete():
-        work.wait()
-        threading.Event().wait(0.01)
-        late.set_result(buffer.div_(dist.get_world_size(group)))
-
-    threading.Thread(target=complete, daemon=True).start()
-    return late
-
-
 def train(ctx, how):
     return overlapping.iterations(pair_of(ctx, how))
 
 
 @check("HOOK-049", worlds=MANY, deadline_s=DEADLINE_S)
 def test_a_bucket_is_stepped_only_when_its_future_says_that_it_is_averaged(ranks):
-    how = Overlap(hook=average_late)
+    how = Overlap(hook=overlapping.late)
     assert True in assert_as_alone(ranks(train, how), how)
 
 

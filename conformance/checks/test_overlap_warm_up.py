@@ -15,11 +15,7 @@ from conformance.ranks import Caught, caught
 ITERATIONS = 6
 CONTIGUOUS, INTERLEAVED = Overlap(hook=overlapping.settled), Overlap(True, hook=overlapping.settled)
 HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
-GRAPHS = {
-    f"{name}, {kind}": replace(how, ddp={"static_graph": static})
-    for name, how in HOOKS.items()
-    for kind, static in (("dynamic graph", False), ("static graph", True))
-}
+STATIC = {name: replace(how, ddp={"static_graph": True}) for name, how in HOOKS.items()}
 DEADLINE_S = 5.0
 
 
@@ -108,10 +104,27 @@ def progress(ctx, how):
     return rows
 
 
-@check("HOOK-010", "HOOK-011", "HOOK-012", "HOOK-017", each=True, scenarios=GRAPHS, deadline_s=DEADLINE_S)
-def test_updates_begin_at_once_for_all_parameters_and_never_stop_again(ranks, scenario):
-    by_rank = ranks(progress, scenario, trace=True)
-    updates = assert_as_alone([[seen for seen, _, _ in rows] for rows in by_rank], scenario)
+def progress_of_each(ctx, ways):
+    return [progress(ctx, how) for how in ways]
+
+
+@check("HOOK-010", "HOOK-011", "HOOK-017", deadline_s=DEADLINE_S)
+def test_in_a_dynamic_graph_updates_begin_at_once_for_all_parameters_and_never_stop_again(ranks):
+    begin_at_once(ranks, list(HOOKS.values()))
+
+
+@check("HOOK-010", "HOOK-012", "HOOK-017", deadline_s=DEADLINE_S)
+def test_in_a_static_graph_updates_begin_at_once_for_all_parameters_and_never_stop_again(ranks):
+    begin_at_once(ranks, list(STATIC.values()))
+
+
+def begin_at_once(ranks, ways):
+    for how, *by_rank in zip(ways, *ranks(progress_of_each, ways, trace=True), strict=True):
+        begins_at_once(ranks, how, by_rank)
+
+
+def begins_at_once(ranks, how, by_rank):
+    updates = assert_as_alone([[seen for seen, _, _ in rows] for rows in by_rank], how)
     first = updates.index(True)
     assert all(updates[first:])
     for rows in by_rank:
@@ -144,19 +157,27 @@ def know(ctx, how):
     return rows
 
 
-SHARDS = {**GRAPHS, "contiguous, sharded": replace(CONTIGUOUS, shard=True)}
+def know_each(ctx, ways):
+    return [know(ctx, how) for how in ways]
 
 
-@check("HOOK-013", "HOOK-015", worlds=(1, 2, 3), scenarios=SHARDS, deadline_s=DEADLINE_S)
-def test_the_optimizer_knows_how_far_it_is_and_which_buckets_came(ranks, scenario):
+@check("HOOK-013", "HOOK-015", worlds=(1, 2, 3), deadline_s=DEADLINE_S)
+def test_the_optimizer_knows_how_far_it_is_and_which_buckets_came(ranks):
+    whole = [replace(how, model=model) for how in HOOKS.values() for model in (models.Sum, models.SumBackwards)]
+    ways = [*whole, *STATIC.values(), *(replace(how, shard=True) for how in whole)]
+    for how, *by_rank in zip(ways, *ranks(know_each, ways), strict=True):
+        knows(how, by_rank)
+
+
+def knows(how, by_rank):
     total = sum(parameter.numel() for parameter in models.Sum().parameters())
-    for rows in ranks(know, scenario):
+    for rows in by_rank:
         statuses = [status for _, status, _, _, _ in rows]
         assert statuses == sorted(statuses)
         for moved, status, noted, _, size in rows:
             assert moved == (status == 2), "initialised is whoever updates"
             assert bool(noted) == (status > 0), "buckets are noted from the iteration on that collects them"
-            assert size == (total if scenario.shard and status else 0 if scenario.shard else None)
+            assert size == (total if how.shard and status else 0 if how.shard else None)
         _, status, noted, came, _ = rows[-1]
         assert status == 2
         assert noted == came

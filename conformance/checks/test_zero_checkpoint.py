@@ -72,7 +72,11 @@ def ask_unconsolidated(ctx):
     by_default = caught(zero.state_dict)
     zero.consolidate_state_dict(to=ctx.world - 1)
     said = logged(lambda: by_request.append(caught(zero.state_dict))) if ctx.rank == ctx.world - 1 else []
-    return never, by_default, by_request, said
+    elsewhere = [caught(zero.state_dict)]  # rank 0 held an earlier one
+    give(zero.param_groups[0]["params"], 7)
+    zero.step()
+    elsewhere.append(caught(zero.state_dict))
+    return never, by_default, by_request, said, elsewhere
 
 
 @check("ZERO-015", "ZERO-016")
@@ -80,7 +84,9 @@ def test_the_global_state_is_refused_wherever_it_has_not_been_consolidated(ranks
     results = ranks(ask_unconsolidated)
     last = ranks.world - 1
     refused = [never for never, *_ in results] + [by_default for _, by_default, *_ in results[1:]]
+    refused += [error for *_, elsewhere in results[:-1] for error in elsewhere]  # after the next step, too
     assert_refused(refused, RuntimeError, "consolidate_state_dict")
+    assert results[last][4] == [None, None]
     assert results[0][1] is None, "the default target is rank 0"
     assert results[last][2] == [None]
     assert results[last][3] == [], "a warning about a state that has just been consolidated"
@@ -206,12 +212,15 @@ def load_what_is_kept(ctx):
     with torch.no_grad():
         for parameter, other in zip(parameters, reference.parameters, strict=True):
             parameter.copy_(other)
-    return [*found, go_on(fresh, parameters, reference, [1], sparsely=False)]
+    loaded = copy.deepcopy(reference.optimizer.state_dict())
+    gap = go_on(fresh, parameters, reference, [1], sparsely=False)
+    lost = [index for index, state in kept["state"].items() if state is None]
+    return [*found, gap, f"states {lost} are gone" if lost else difference(kept, loaded)]
 
 
 @check("ZERO-018", worlds=MANY)
-def test_loading_leaves_the_dictionary_as_it_was(ranks):
-    assert ranks(load_what_is_kept) == [[None] * 3] * ranks.world
+def test_loading_leaves_the_dictionary_as_it_was_and_so_does_the_next_step(ranks):
+    assert ranks(load_what_is_kept) == [[None] * 4] * ranks.world
 
 
 def save_shared_entries(ctx):

@@ -49,6 +49,45 @@ def test_in_a_second_context_who_has_no_inputs_hears_of_settings_that_are_back(r
         assert ranks(step_twice_over, schedule) == [[None] * 3] * ranks.world, f"schedule {schedule}"
 
 
+def idle_in_a_context(ctx, jobs):
+    """One parameter, which rank 0 owns; a context and two steps of everybody: gaps, and what the groups show."""
+    found = []
+    for schedule, views in jobs:
+        params = some_parameters(ctx, 1)
+        reference = Reference(params, "a user's own", fade=0.5)
+        zero = sharded(ctx, params, "a user's own", fade=0.5, parameters_as_bucket_view=views)
+        told = []
+
+        def step(optimizer, targets, iteration, scale):
+            give(targets, iteration)
+            optimizer.step(scale=scale)
+
+        with ctx.subject.Join([zero]):
+            for iteration in range(schedule[ctx.rank]):
+                step(zero, params, iteration, 0.5)
+        for iteration in range(max(schedule)):
+            step(reference.optimizer, reference.parameters, iteration, 0.5)
+        for iteration in (20, 21):
+            told.append((reference.gap(params), settings(zero) == settings(reference.optimizer)))
+            step(zero, params, iteration, 1.0)
+            step(reference.optimizer, reference.parameters, iteration, 1.0)
+        found.append([*told, (reference.gap(params), settings(zero) == settings(reference.optimizer))])
+    return found
+
+
+def settings(optimizer):
+    return [{key: group[key] for key in ("lr", "fade", "count")} for group in optimizer.param_groups]
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8)
+def test_a_rank_without_a_shard_counts_the_steps_that_it_shadows(ranks):
+    rest = ranks.world - 1
+    jobs = [((3, *[1] * rest), False), ((*[1] * rest, 3), True), ((0, *[2] * rest), False), ((2, *[0] * rest), True)]
+    for rank, found in enumerate(ranks(idle_in_a_context, jobs)):
+        for job, told in zip(jobs, found, strict=True):
+            assert told == [(None, True)] * 3, f"rank {rank}, {job}"
+
+
 class Looking(nn.Module):
     """A sparse table beside a dense layer."""
 

@@ -41,9 +41,10 @@ def step_all_kinds(ctx, views):
     return gaps
 
 
-@check("ZERO-008", worlds=MANY, scenarios={"parameters where they are": False, "parameters as views": True})
-def test_parameters_of_every_size_and_layout_are_stepped_and_reach_all_ranks(ranks, scenario):
-    assert ranks(step_all_kinds, scenario) == [[None] * 4] * ranks.world
+@check("ZERO-008", "ZERO-012", worlds=MANY)
+def test_parameters_of_every_size_and_layout_are_stepped_and_reach_all_ranks(ranks):
+    for views in (False, True):
+        assert ranks(step_all_kinds, views) == [[None] * 4] * ranks.world, f"{views=}"
 
 
 # -- ZERO-009

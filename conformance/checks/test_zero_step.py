@@ -231,10 +231,10 @@ def test_changed_learning_rates_and_other_settings_hold_from_the_next_step(ranks
             assert shown == [True] * 4, f"rank {rank}"
 
 
-def fade(ctx):
-    parameters = some_parameters(ctx)
-    reference = Reference(parameters, "a user's own", in_two_groups, fade=0.5)
-    zero = sharded(ctx, in_two_groups(parameters), "a user's own", fade=0.5)
+def fade(ctx, count, grouped):
+    parameters = some_parameters(ctx, count)
+    reference = Reference(parameters, "a user's own", grouped, fade=0.5)
+    zero = sharded(ctx, grouped(parameters), "a user's own", fade=0.5)
     told = []
     for iteration in range(3):
         give(parameters, iteration)
@@ -248,4 +248,6 @@ def fade(ctx):
 @check("ZERO-011")
 def test_what_the_local_optimizer_changes_in_its_groups_is_shown_after_the_step(ranks):
     shown = [[(0.0625 * 0.5**step, step), (0.03125 * 0.5**step, step)] for step in (1, 2, 3)]
-    assert ranks(fade) == [[(None, groups) for groups in shown]] * ranks.world
+    assert ranks(fade, 5, in_two_groups) == [[(None, groups) for groups in shown]] * ranks.world
+    # on ranks that own nothing, too
+    assert ranks(fade, 1, list) == [[(None, groups[:1]) for groups in shown]] * ranks.world

@@ -1,5 +1,7 @@
 """Where the parameters live, and what may change while training: bucket views, freezing, added groups."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -15,6 +17,7 @@ from conformance.fixtures.sharding import (
     sharded,
     some_parameters,
 )
+from conformance.fixtures.training import private
 from conformance.ranks import caught
 
 NAMES = ("SGD with momentum and decay", "Adam")
@@ -119,9 +122,14 @@ def noticed(texts):
 PLACES = {"in place": False, "as bucket views": True}
 
 
-@check("ZERO-013", "ZERO-012", scenarios=PLACES)
-def test_freezing_and_thawing_trains_as_the_ordinary_optimizer_does(ranks, scenario):
-    for rank, told in enumerate(ranks(freeze, scenario)):
+@check("ZERO-013", "ZERO-012")
+def test_freezing_and_thawing_trains_as_the_ordinary_optimizer_does(ranks):
+    for views in (False, True):
+        trained_as_ordinary(ranks(freeze, views))
+
+
+def trained_as_ordinary(results):
+    for rank, told in enumerate(results):
         for found in told:
             for iteration, (gap, kept, _, _) in enumerate(found):
                 assert gap is None, f"rank {rank}, iteration {iteration}: {gap}"
@@ -189,6 +197,105 @@ def test_an_added_group_moves_no_earlier_parameter_and_trains_with_its_own_setti
         for size in ADDED:
             loads[loads.index(min(loads))] += size
         assert sorted(loads_of(SIZES + ADDED, after, ranks.world)) == sorted(loads), f"owners {before}, then {after}"
+
+
+def lie(parameters, mine):
+    """For every parameter its storage and address, whether this rank owns it, and whether it is trained."""
+    return [
+        (parameter.untyped_storage().data_ptr(), parameter.data_ptr(), place in mine, parameter.requires_grad)
+        for place, parameter in enumerate(parameters)
+    ]
+
+
+def change_and_look(ctx, views, name):
+    """Freeze, load values and states, and add a group between steps; gaps, and where the parameters lie after each."""
+    parameters, more = some_parameters(ctx), added_parameters(ctx)
+    reference = Reference(parameters, name)
+    zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in more]
+    gaps, places = [], []
+
+    def freeze_some():
+        for targets in (parameters, reference.parameters):
+            targets[0].requires_grad_(False)
+            targets[3].requires_grad_(False)
+
+    def load_values():
+        with torch.no_grad():
+            for targets in (parameters, reference.parameters):
+                for place, target in enumerate(targets):
+                    target.copy_(models.integers(*target.shape, seed=170 + place))
+
+    def load_states():
+        saved = copy.deepcopy(reference.optimizer.state_dict())
+        zero.load_state_dict(saved)
+
+    def thaw_one():
+        for targets in (parameters, reference.parameters):
+            targets[0].requires_grad_(True)
+
+    def add_a_group():
+        zero.add_param_group({"params": more, "lr": 0.0078125})
+        reference.optimizer.add_param_group({"params": copies, "lr": 0.0078125})
+        parameters.extend(more)
+        reference.parameters.extend(copies)
+
+    acts = (lambda: None, freeze_some, load_values, load_states, thaw_one, add_a_group, load_values, load_states)
+    for iteration, act in enumerate(acts):
+        act()
+        for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
+            give(targets, iteration)
+            optimizer.step()
+        gaps.append(reference.gap(parameters))
+        own = {id(parameter) for group in private(zero, "optim").param_groups for parameter in group["params"]}
+        places.append(lie(parameters, [place for place, one in enumerate(parameters) if id(one) in own]))
+    return gaps, places
+
+
+@check("ZERO-012", "ZERO-008", "ZERO-017", worlds=MANY, deadline_s=8)
+def test_wherever_parameters_lie_freezing_loading_and_adding_leave_them_there(ranks):
+    for views in (False, True):
+        for name in NAMES:
+            results = ranks(change_and_look, views, name)
+            for rank, (gaps, places) in enumerate(results):
+                assert gaps == [None] * 8, f"rank {rank}, {views=}, {name}"
+                if not views:
+                    last = [address for _, address, *_ in places[-1]]
+                    for each in places:
+                        assert [address for _, address, *_ in each] == last[: len(each)], f"rank {rank}: moved"
+                    continue
+                for moment, each in enumerate(places):
+                    for owner in range(ranks.world):
+                        owned = [own for *_, own, _ in results[owner][1][moment]]
+                        shared = {
+                            storage for (storage, *_, trained), is_owned in zip(each, owned, strict=True)
+                            if is_owned and trained
+                        }  # fmt: skip
+                        assert len(shared) <= 1, f"rank {rank}, moment {moment}: owner {owner}'s parameters lie apart"
+
+
+def give_other_storage(ctx, views, name):
+    """A user gives parameters other tensors (``.data =``) between steps, as a cast or a move does: the gaps."""
+    parameters = some_parameters(ctx)
+    reference = Reference(parameters, name)
+    zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
+    gaps = []
+    for iteration in range(4):
+        if iteration in (1, 2):
+            for place, parameter in enumerate(parameters):
+                if place % 2 == iteration % 2:
+                    parameter.data = parameter.data.clone()
+        for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
+            give(targets, iteration)
+            optimizer.step()
+        gaps.append(reference.gap(parameters))
+    return gaps
+
+
+@check("ZERO-012", worlds=MANY, deadline_s=8)
+def test_parameters_that_were_given_other_storage_are_stepped_and_sent_as_before(ranks):
+    for views in (False, True):
+        assert ranks(give_other_storage, views, NAMES[0]) == [[None] * 4] * ranks.world, f"{views=}"
 
 
 def replace_values(ctx, views):

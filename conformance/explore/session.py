@@ -85,7 +85,7 @@ class Explored:
 
 def allowed_features(subject: str) -> list[Feature]:
     """What programs for this subject may choose."""
-    ours = subject == "impl" or subject.startswith("conformance.defects.")
+    ours = subject == "impl" or subject.startswith(("conformance.defects.", "conformance.power."))
     return [feature for feature in axes.FEATURES if ours or feature[0] not in OWN_AXES]
 
 

@@ -19,8 +19,8 @@ from .usage import Usage
 class Listener(Protocol):
     """Who is told that gradients have accumulated: the reducer."""
 
-    def arrived(self, index: int) -> None:
-        """Parameter ``index`` has accumulated a gradient, or passed None on."""
+    def arrived(self, index: int, passed: bool) -> None:
+        """Autograd is done with parameter ``index``; ``passed``: it came with a gradient."""
 
     def should_be_full(self, place: int) -> None:
         """The parameter that completed bucket ``place`` last time has accumulated."""
@@ -130,10 +130,10 @@ class Arrivals:
 
 
 def _counting(listener: weakref.ref[Listener], index: int) -> Callable[..., None]:
-    def arrived(*_: Any) -> None:
+    def arrived(*given: Any) -> None:
         me = listener()
-        if me is not None:
-            me.arrived(index)
+        if me is not None:  # a node's hook is given what it took, and what was passed to it: None outside of the loss
+            me.arrived(index, len(given) < 2 or given[1][0] is not None)
 
     return arrived
 
@@ -261,8 +261,8 @@ class Readiness:
         """Count one arrival, with a gradient or without; whether it makes a bucket full."""
         usage, need = self._usage, self._need[index]
         if not received:
-            if self._facts.static and not usage.learning and not need:
-                return False  # as in the first iteration
+            if not usage.learning and not need:
+                return False  # nobody waits for it: as in the first iteration of a static graph, or left out
             usage.unused.add(index)
         need -= 1
         self._need[index] = need

@@ -311,13 +311,17 @@ class Reducer:
         self._armed = True
         kernels.call_at_end_of_backward(self._backward_ended)
 
-    def arrived(self, index: int) -> None:
-        """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114)."""
+    def arrived(self, index: int, passed: bool = True) -> None:
+        """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114).
+
+        ``passed``: which of the two, as far as that is known; a gradient may be there from before.
+        """
         with self.turn:
             if self._remote is not None and self.phase is Phase.FILLING:
                 self._remote.postponed.append(index)
                 return
-            received = not self.facts.use_varies or self.usage.received(index, self.parameters[index].grad)
+            gradient = self.parameters[index].grad if passed else None
+            received = not self.facts.use_varies or self.usage.received(index, gradient)
             if self.phase is Phase.IDLE and not self._begins_late(index):
                 return
             if self.readiness.count(index, received):

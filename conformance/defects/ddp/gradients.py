@@ -192,9 +192,9 @@ def nested_backwards_not_watched() -> None:
         self.outermost = kernels.backward_id()
         right_begin(self, pending)
 
-    def arrived(self: Reducer, index: int) -> None:
+    def arrived(self: Reducer, index: int, passed: bool = True) -> None:
         if getattr(self, "outermost", kernels.backward_id()) == kernels.backward_id():
-            right_arrived(self, index)
+            right_arrived(self, index, passed)
 
     right_begin = swap(Reducer, "begin", begin)
     right_arrived = swap(Reducer, "arrived", arrived)

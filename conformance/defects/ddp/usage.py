@@ -168,8 +168,8 @@ def static_graph_in_mid_training() -> None:
 @defect("DDP-110", "DDP-111")
 def static_graph_learns_in_a_nested_backward() -> None:
     """The first iteration of a static graph is over when the first backward inside of backward is."""
-    def arrived(self: Reducer, index: int) -> None:
-        right(self, index)
+    def arrived(self: Reducer, index: int, passed: bool = True) -> None:
+        right(self, index, passed)
         if self.usage.learning:
             self._arm()
 

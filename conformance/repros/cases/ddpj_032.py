@@ -2,6 +2,7 @@
 
 # shows: DDPJ-032 test_a_static_graph_can_be_*
 # shows: DDPJ-032 test_a_static_graph_combines_* no inputs *
+# shows: DDPJ-032 test_a_static_graph_that_a_lone_rank_*
 
 import torch
 from torch.distributed.algorithms.join import Join

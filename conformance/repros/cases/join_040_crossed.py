@@ -1,6 +1,7 @@
 """Ranks that run the two models of one Join in different orders are not told: the models' gradients are mixed."""
 
 # shows: JOIN-040 test_ranks_that_run_two_models_*
+# shows: JOIN-040 test_ranks_that_run_a_model_*
 
 import torch
 from torch.distributed.algorithms.join import Join

@@ -1,0 +1,182 @@
+"""A context that holds a model, when something goes wrong in it: errors in hooks, ranks out of step, early ends."""
+
+import re
+import time
+
+import torch
+import torch.distributed as dist
+
+from conformance.api.checking import check
+from conformance.api.schedules import linear
+from conformance.fixtures import models
+from conformance.fixtures.joinables import adder, recorder, upper_ranks
+from conformance.fixtures.training import ddp, gradient, gradients
+from conformance.ranks import Caught, caught
+
+SPILLED = "spilled the tea"
+
+
+def fail_in_a_hook(ctx, where):
+    """Rank 0 runs out first and fails in a hook of a joinable beside a model; the error here, and in a later wait."""
+    model, mine = ddp(ctx, models.scalar()), LookupError(SPILLED)
+
+    def fail(*_):
+        if ctx.rank == 0:
+            raise mine
+
+    beside = recorder(ctx, **{where: fail})
+
+    def train():
+        with ctx.subject.Join([model, beside]):
+            for iteration in range(1 + 3 * (ctx.rank > 0)):
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                beside.step()
+
+    return caught(train), [entry for entry in beside.log if "post" in entry]
+
+
+@check("JOIN-039", worlds=(2, 3), deadline_s=10, beyond=False)
+def test_a_rank_that_fails_in_a_main_hook_beside_a_model_is_reported_to_its_peers(ranks):
+    (failed, _), *peers = ranks(fail_in_a_hook, "main")
+    assert failed is not None
+    assert failed.is_a(LookupError), failed
+    for error, posts in peers:
+        assert error is not None, "a peer ended as if nothing had happened"
+        assert error.is_a(RuntimeError), error
+        assert "rank 0" in error.text.lower(), error
+        assert SPILLED in error.text, error
+        assert posts == []
+
+
+# -- JOIN-024: the next context of a group whose ranks are out of step
+
+
+def go_on_out_of_step(ctx, failing):
+    """Some ranks leave a context when the others have begun an iteration; what the group's next two contexts give."""
+    model = ddp(ctx, models.scalar())
+    others = [rank for rank in range(ctx.world) if rank not in failing]
+
+    def epoch(fails):
+        with model.join():
+            for iteration in range(2):
+                if fails and iteration == 1 and ctx.rank in failing:
+                    ctx.store.wait([f"begun/{rank}" for rank in others])
+                    time.sleep(0.2)  # by now they have called the roll, and wait
+                    raise KeyError(SPILLED)
+                model.zero_grad()
+                if fails and iteration == 1:
+                    ctx.store.set(f"begun/{ctx.rank}", "1")
+                model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+        return gradient(model.module.weight)
+
+    def attempt(fails):
+        found = []
+        error = caught(lambda: found.append(epoch(fails)))
+        return error if found == [] else found[0]
+
+    first = attempt(True)
+    ctx.meet("failed")
+    return first, [attempt(False) for _ in range(2)]
+
+
+@check("JOIN-024", worlds=(3,), deadline_s=15, beyond=False)
+def test_where_one_rank_had_left_a_context_the_next_one_is_refused_on_every_rank_or_right(ranks):
+    mean = sum(models.divisible_scalar(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    for failing in ((2,), (1,), (0, 1)):
+        told = ranks(go_on_out_of_step, failing)
+        for rank, (first, _) in enumerate(told):
+            assert isinstance(first, Caught), f"rank {rank}, failing {failing}"
+        for later in zip(*[each for _, each in told], strict=True):
+            if later != (mean,) * ranks.world:
+                for rank, error in enumerate(later):
+                    assert isinstance(error, Caught), f"rank {rank} went on with {later}, failing {failing}"
+                    assert error.is_a(RuntimeError), error
+
+
+# -- JOIN-040: a model on some ranks, another joinable on others
+
+
+def begin_with_another(ctx):
+    """The last rank begins with the user's joinable, which sends as much as the model does; error and gradient."""
+    model, beside = ddp(ctx, torch.nn.Linear(3, 1, bias=False)), adder(ctx)
+    done = []
+
+    def train():
+        with ctx.subject.Join([model, beside]):
+            for step in ("beside", "model") if ctx.rank == ctx.world - 1 else ("model", "beside"):
+                if step == "model":
+                    model(torch.ones(1, 3)).sum().backward()
+                else:
+                    beside.step(100.0)
+                done.append(step)
+
+    return caught(train), done, gradients(model)["weight"]
+
+
+@check("JOIN-040", worlds=(2, 3), deadline_s=10, beyond=False)
+def test_ranks_that_run_a_model_and_another_joinable_in_different_orders_get_no_gradients(ranks):
+    for rank, (error, done, held) in enumerate(ranks(begin_with_another)):
+        assert error is not None, "gradients of a model have been added to what another joinable sends"
+        assert error.is_a(RuntimeError), error
+        assert held in (None, [1.0] * 3), f"rank {rank} was given gradients {held}, having done {done}"
+
+
+# -- JOIN-051: the forward of a model does not wait
+
+
+def run_ahead(ctx):
+    """In its first and fourth iteration the last rank begins its forward only when the others have ended theirs."""
+    model, last = ddp(ctx, models.scalar()), ctx.world - 1
+    seen = []
+    with model.join():
+        for iteration in range(4):
+            model.zero_grad()
+            if iteration in (0, 3) and ctx.rank == last:
+                ctx.store.wait([f"out/{iteration}/{rank}" for rank in range(last)])
+            output = model(models.divisible_scalar(ctx.rank, iteration))
+            if iteration in (0, 3) and ctx.rank != last:
+                ctx.store.set(f"out/{iteration}/{ctx.rank}", "1")
+            output.sum().backward()
+            seen.append(gradient(model.module.weight))
+    return seen
+
+
+@check("JOIN-051", worlds=(2, 3), deadline_s=8, beyond=False)
+def test_a_models_forward_returns_before_the_other_ranks_begin_theirs(ranks):
+    means = [
+        sum(models.divisible_scalar(rank, i).item() for rank in range(ranks.world)) / ranks.world for i in range(4)
+    ]
+    assert ranks(run_ahead) == [means] * ranks.world
+
+
+# -- JOIN-017, JOIN-041, JOIN-042, JOIN-046: throwing early
+
+
+def throw_in_a_subgroup(ctx, schedule):
+    """All ranks but 0 share a model; the error on this rank and how many iterations it has completed."""
+    members = upper_ranks(ctx.world)
+    group = dist.new_group(members)
+    if ctx.rank not in members:
+        return None
+    model, done = ddp(ctx, models.scalar(), process_group=group), []
+
+    def train():
+        with ctx.subject.Join([model], throw_on_early_termination=True):
+            for iteration in range(schedule[ctx.rank - 1]):
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                done.append(iteration)
+
+    return caught(train), len(done)
+
+
+@check("JOIN-017", "JOIN-041", "JOIN-042", "JOIN-046", worlds=(3, 4), deadline_s=10, beyond=False)
+def test_under_a_model_the_rank_that_runs_out_names_itself_and_the_others_do_not(ranks):
+    up = linear(ranks.world - 1, 1)
+    for schedule in (up, up[::-1], (0, *up[1:])):
+        for rank, (error, done) in enumerate(ranks(throw_in_a_subgroup, schedule)[1:]):
+            assert error is not None
+            assert error.is_a(RuntimeError)
+            assert done == min(schedule), f"rank {rank} of {schedule}"
+            blames_itself = re.search(rf"(?<!global )\brank {rank}\b[^.]*\bexhausted\b", error.text, re.IGNORECASE)
+            assert bool(blames_itself) == (schedule[rank] == min(schedule)), f"rank {rank} of {schedule}: {error}"
+            assert "exhausted" in error.text.lower()

@@ -1,0 +1,182 @@
+"""The last rank with inputs: before the buckets settle, with a static graph, while others wait; and two models."""
+
+import time
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+
+import torch.distributed as dist
+from torch import nn
+
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.training import Job, ddp, expected, gradients
+
+TINY_MIB = 1e-4
+
+
+def train_in_epochs(ctx, kinds, epochs):
+    """For each kind of model a context for each epoch but the last; the gradients of this rank's iterations.
+
+    The first context begins with an iteration under no_sync, so that who is alone knows it before anything is reduced.
+    """
+    seen = []
+    for kind in kinds:
+        model = ddp(ctx, kind(6), bucket_cap_mb=TINY_MIB)
+        for number, schedule in enumerate(epochs):
+            mine = []
+            with nullcontext() if number == len(epochs) - 1 else model.join():
+                if number == 0 and schedule[ctx.rank]:
+                    with model.no_sync():
+                        model(models.divisible(ctx.rank, 9)).sum().backward()
+                for iteration in range(schedule[ctx.rank]):
+                    model.zero_grad(set_to_none=True)
+                    model(models.divisible(ctx.rank, iteration)).sum().backward()
+                    mine.append(gradients(model))
+            seen.append(mine)
+    return seen
+
+
+@check("DDPJ-031", "DDPJ-034", "DDPJ-035", worlds=MANY, beyond=False)
+def test_a_rank_that_is_alone_before_the_buckets_settle_leaves_all_in_step(ranks):
+    rest, even = ranks.world - 1, (3,) * ranks.world
+    kinds = (models.Sum, models.SumBackwards)
+    for first in ((3, *[0] * rest), (*[0] * rest, 1), (*[0] * rest, 2), (2, *[1] * rest)):
+        epochs = (first, even, even)
+        averages = [expected(Job(partial(kind, 6), models.divisible, each))[0] for kind in kinds for each in epochs]
+        for rank, seen in enumerate(ranks(train_in_epochs, kinds, epochs)):
+            for schedule, means, mine in zip(epochs * 2, averages, seen, strict=True):
+                assert mine == means[: schedule[rank]], f"rank {rank}, first schedule {first}, then {schedule}"
+
+
+def train_static(ctx, epochs):
+    """One static graph, of which rank 0 alone uses a part; a context for each epoch, and iterations outside."""
+    model, seen = ddp(ctx, models.Branches(), static_graph=True), []
+    for number, schedule in enumerate(epochs):
+        with nullcontext() if number == len(epochs) - 1 else model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad(set_to_none=True)
+                model(models.divisible_scalar(ctx.rank, iteration), with_b=ctx.rank == 0).sum().backward()
+                seen.append(gradients(model))
+    return seen
+
+
+def static_alone(epochs, world):
+    """One process; b counts as used from rank 0's first iteration on."""
+    rows, known = [[] for _ in range(world)], False
+    for schedule, iteration in ((each, i) for each in epochs for i in range(max(each))):
+        data = {r: models.divisible_scalar(r, iteration).item() for r in oracle.active_ranks(schedule, iteration)}
+        known |= 0 in data
+        row = {
+            "a.weight": [sum(data.values()) / world],
+            "b.weight": [data.get(0, 0.0) / world] if known else None,
+        }
+        for rank in data:
+            rows[rank].append(row)
+    return rows
+
+
+@check("DDPJ-032", worlds=MANY, beyond=False)
+def test_a_static_graph_that_a_lone_rank_has_trained_goes_on_with_all(ranks):
+    rest, even = ranks.world - 1, (3,) * ranks.world
+    for epochs in (
+        ((*[0] * rest, 4), even, even),
+        ((4, *[0] * rest), even, even),
+        ((*[1] * rest, 4), (4, *[1] * rest), even),
+        ((*[0] * rest, 1), (0, *[3] * rest), even),
+    ):
+        assert ranks(train_static, epochs) == static_alone(epochs, ranks.world), f"schedules {epochs}"
+
+
+# -- while the others wait
+
+TIMEOUT_S = 1.0
+
+
+def train_slowly(ctx, schedule):
+    """Iterations that each take a while, on a group whose waits end sooner than all of them together."""
+    group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
+    model, seen = ddp(ctx, models.scalar(), process_group=group), []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            if iteration > 2:
+                time.sleep(0.15)
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(model.module.weight.grad.item())
+    return seen
+
+
+@check("DDPJ-009", worlds=(2, 3), deadline_s=12, beyond=False)
+def test_ranks_that_have_joined_wait_for_a_lone_one_longer_than_a_wait_may_last(ranks):
+    schedule = (*[1] * (ranks.world - 1), 14)
+    means = [
+        sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(schedule, i)) / ranks.world
+        for i in range(max(schedule))
+    ]
+    assert ranks(train_slowly, schedule, stall_s=6) == [means[:count] for count in schedule]
+
+
+# -- two models
+
+
+class Two(nn.Module):
+    """Scalar layers, of which a forward uses one or both."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = models.scalar(), models.scalar()
+
+    def forward(self, x, with_b):
+        return self.a(x) + self.b(x) if with_b else self.a(x)
+
+
+def train_two_searching(ctx, schedule, turns):
+    """Two models that search for unused parameters share backwards, or have them in turn; their gradients."""
+    pair = [ddp(ctx, Two(), find_unused_parameters=True) for _ in range(2)]
+    seen = []
+    with ctx.subject.Join(pair):
+        for iteration in range(schedule[ctx.rank]):
+            x = models.divisible_scalar(ctx.rank, iteration)
+            for model in pair:
+                model.zero_grad(set_to_none=True)
+            losses = [
+                (place + 1) * model(x, with_b=uses_b(place, ctx.rank, iteration)).sum()
+                for place, model in enumerate(pair)
+            ]
+            if turns:
+                for loss in losses[::-1]:
+                    loss.backward()
+            else:
+                sum(losses).backward()
+            seen.append([gradients(model) for model in pair])
+    return seen
+
+
+def uses_b(place, rank, iteration):
+    return (place + rank + iteration) % 3 == 0
+
+
+def two_alone(schedule):
+    rows = [[] for _ in schedule]
+    for iteration in range(max(schedule)):
+        active = oracle.active_ranks(schedule, iteration)
+        data = {rank: models.divisible_scalar(rank, iteration).item() for rank in active}
+        row = []
+        for place in range(2):
+            of_b = [data[rank] for rank in active if uses_b(place, rank, iteration)]
+            row.append({
+                "a.weight": [(place + 1) * sum(data.values()) / len(schedule)],
+                "b.weight": [(place + 1) * sum(of_b) / len(schedule)] if of_b else None,
+            })  # fmt: skip
+        for rank in active:
+            rows[rank].append(row)
+    return rows
+
+
+@check("DDPJ-030", worlds=MANY, beyond=False)
+def test_two_models_of_one_context_are_searched_each_for_itself(ranks):
+    rest = ranks.world - 1
+    for schedule, turns in (((1, *[4] * rest), False), ((*[4] * rest, 1), True), ((4, *[1] * rest), True)):
+        assert ranks(train_two_searching, schedule, turns) == two_alone(schedule), f"{schedule=}, {turns=}"

@@ -1,0 +1,276 @@
+"""The overlapped step where states meet: late futures, an optimizer that counts, rebuilt buckets, idle owners, Join."""
+
+import itertools
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.joinables import upper_ranks
+from conformance.fixtures.overlapping import Overlap, iteration, pair_of
+from conformance.fixtures.training import numbers, parameters, private
+
+DEADLINE_S = 8.0
+READY = 4  # by then every implementation steps
+COUNTING = Overlap(optimizer="counting", hook=overlapping.settled)
+BOTH = (COUNTING, replace(COUNTING, interleaved=True))
+ONE_BUCKET_MIB = 25
+
+
+def shown(optimizer):
+    """What the groups of an optimizer show, but for the parameters: rates and counts."""
+    return [{key: group.get(key) for key in ("lr", "count")} for group in optimizer.param_groups]
+
+
+class Follower(overlapping.Alone):
+    """One process that steps in every iteration but those in which the ranks may wait, uneven ones included."""
+
+    def __init__(self, how, world, divide_by_initial=True):
+        super().__init__(how, world)
+        self.divide_by_initial = divide_by_initial
+
+    def uneven(self, number, active):
+        """One more iteration, of these ranks only; the gradients that it stepped with."""
+        divisor = self.world if self.divide_by_initial else len(active)
+        batches = [overlapping.batch(rank, number) for rank in active]
+        average = oracle.averaged_gradients(self.model, batches, divisor, overlapping.loss)
+        self.step(average)
+        return average
+
+    def state(self):
+        return parameters(self.model), shown(self.optimizer)
+
+
+def held(pair):
+    return parameters(pair.model), shown(pair.zero)
+
+
+# -- HOOK-018, HOOK-020: futures that come late, buckets that turn out otherwise, owners of pieces
+
+
+def train_late(ctx, ways):
+    group = overlapping.group_of(ctx)
+    found = []
+    for how in ways:
+        pair, seen = pair_of(ctx, how, group), []
+        for number in range(READY + 3):
+            if number == READY:  # as a cast or a move does
+                for parameter in pair.model.parameters():
+                    parameter.data = parameter.data.clone()
+            if number == READY + 1:
+                private(pair.ddp, "_update_process_group")(overlapping.group_of(ctx))
+            seen.append((iteration(pair, number), shown(pair.zero)))
+        found.append(seen)
+    return found
+
+
+@check("HOOK-018", worlds=(2, 3, 4), deadline_s=DEADLINE_S, beyond=False)
+def test_late_futures_rebuilt_buckets_other_storage_and_another_group_leave_every_count_right(ranks):
+    kinds = itertools.product((False, True), (False, True), (partial(models.Sum, 7), partial(models.SumBackwards, 7)))
+    ways = [
+        replace(COUNTING, interleaved=interleaved, shard=shard, model=model, hook=overlapping.late)
+        for interleaved, shard, model in kinds
+    ]
+    for how, *runs in zip(ways, *ranks(train_late, ways), strict=True):
+        alone = Follower(how, ranks.world)
+        for told in zip(*runs, strict=True):
+            alone.follow([seen for seen, _ in told])
+            if alone.updates[-1]:
+                for rank, (_, groups) in enumerate(told):
+                    assert groups == shown(alone.optimizer), f"rank {rank}, {how}"
+
+
+def train_both(ctx, ways):
+    group = overlapping.group_of(ctx)
+    usable = overlapping.counting_or(ctx, "momentum", group)
+    found = []
+    for how in ways:
+        pair = pair_of(ctx, replace(how, optimizer=usable), group)
+        found.append([(iteration(pair, number, overlapping.squares), shown(pair.zero)) for number in range(READY + 2)])
+    return found
+
+
+@check("HOOK-020", worlds=MANY, deadline_s=DEADLINE_S)
+def test_both_hooks_leave_the_same_numbers_whatever_the_buckets(ranks):
+    layers = partial(overlapping.small, 5)
+    layouts = (False, overlapping.CAP_MIB), (False, ONE_BUCKET_MIB), (True, overlapping.CAP_MIB)
+    ways = [
+        replace(how, shard=shard, ddp={"bucket_cap_mb": cap}, model=model)
+        for (shard, cap), model in itertools.product(layouts, (layers, models.SumBackwards)) for how in BOTH
+    ]  # fmt: skip
+    for rank, found in enumerate(ranks(train_both, ways)):
+        for how, contiguous, interleaved in zip(ways[::2], found[::2], found[1::2], strict=True):
+            assert interleaved == contiguous, f"rank {rank}, {how}"
+            assert contiguous[0][0].parameters != contiguous[-1][0].parameters
+
+
+# -- HOOK-046: what comes between iterations
+
+
+def interrupt(ctx, how):
+    """Accumulation and evaluation before an iteration; what is held after each update."""
+    group = overlapping.group_of(ctx)
+    how = replace(how, optimizer=overlapping.counting_or(ctx, "momentum", group))
+    pair = pair_of(ctx, how, group)
+    found = [iteration(pair, number).parameters for number in range(READY)]
+    number = READY
+    for act in (accumulate_first, evaluate_first):
+        pair.ddp.zero_grad(set_to_none=True)
+        act(pair, number)
+        overlapping.loss(pair.ddp(pair.batch(number))).backward()
+        found.append(parameters(pair.model))
+        number += 1
+    return how.optimizer, found, shown(pair.zero)
+
+
+def accumulate_first(pair, number):
+    for micro in (1, 2):
+        with pair.ddp.no_sync():
+            overlapping.loss(pair.ddp(pair.batch(number + 100 * micro))).backward()
+
+
+def evaluate_first(pair, number):
+    pair.ddp.eval()
+    with torch.no_grad():
+        pair.ddp(pair.batch(number))
+    pair.ddp.train()
+
+
+@check("HOOK-046", worlds=MANY, deadline_s=DEADLINE_S)
+def test_what_comes_between_iterations_is_not_counted(ranks):
+    for how in BOTH:
+        told = ranks(interrupt, replace(how, model=models.SumBackwards))
+        how = replace(how, optimizer=told[0][0], model=models.SumBackwards)
+        alone = Follower(how, ranks.world)
+        expected, waited = [], 0
+        for number in range(READY + 2):
+            before = parameters(alone.model)
+            if number < how.warm_up and all(run[number] == before for _, run, _ in told):
+                waited += 1
+            else:
+                micro = (number, number + 100, number + 200) if number == READY else (number,)
+                batches = [overlapping.batch(rank, one) for rank in range(ranks.world) for one in micro]
+                alone.step(oracle.averaged_gradients(alone.model, batches, ranks.world, overlapping.loss))
+            expected.append(parameters(alone.model))
+        for rank, (_, run, groups) in enumerate(told):
+            assert run == expected, f"rank {rank}, {how}"
+            if how.optimizer == "counting":
+                assert groups == shown(alone.optimizer), f"rank {rank}, {how}"
+        assert waited < READY
+
+
+# -- HOOK-018: each gradient reduced to its owner only
+
+
+def reduce_to_owners(ctx, jobs):
+    """On all ranks but 0: even iterations, then uneven ones; for each what is held, and gradients by owner."""
+    members = upper_ranks(ctx.world)
+    group = overlapping.group_of(ctx, members)
+    if ctx.rank not in members:
+        return [None] * len(jobs)
+    return [reduce_each(ctx, pair_of(ctx, how, group), schedule, divide) for how, schedule, divide in jobs]
+
+
+def reduce_each(ctx, pair, schedule, divide):
+    seen = [iteration(pair, number) for number in range(READY)]
+    with ctx.subject.Join([pair.ddp, pair.zero], divide_by_initial_world_size=divide):
+        seen += [iteration(pair, READY + number) for number in range(schedule[pair.place])]
+    last = held(pair)
+    seen.append(iteration(pair, READY + 9))  # everybody again
+    return seen, last, sorted(overlapping.stateful(pair))
+
+
+@check("HOOK-018", worlds=(3, 4), deadline_s=DEADLINE_S, beyond=False)
+def test_gradients_that_are_reduced_to_their_owners_train_as_one_process(ranks):
+    world = ranks.world - 1
+    up = tuple(range(1, world + 1))
+    kinds = itertools.product((False, True), (False, True), ((up, True), (up[::-1], False)))
+    jobs = [
+        (
+            Overlap(
+                interleaved, shard, model=models.SumBackwards, keywords={"reduce_scatter": True}, optimizer="momentum"
+            ),
+            schedule,
+            divide,
+        )
+        for interleaved, shard, (schedule, divide) in kinds
+    ]
+    _, *found = ranks(reduce_to_owners, jobs)
+    for (how, schedule, divide), *runs in zip(jobs, *found, strict=True):
+        about = f"{how.interleaved=}, {how.shard=}, {schedule=}, {divide=}"
+        owner = {name: rank for rank, (_, _, mine) in enumerate(runs) for name in mine}
+        alone = Follower(how, world, divide)
+        assert set(owner) == set(parameters(alone.model)), about
+        for number in range(READY + max(schedule) + 1):
+            last = number == READY + max(schedule)
+            active = range(world) if last or number < READY else oracle.active_ranks(schedule, number - READY)
+            alone.divide_by_initial = divide or number < READY or last
+            average = numbers(alone.uneven(READY + 9 if last else number, active).items())
+            for rank in active:
+                seen = runs[rank][0][-1 if last else number]
+                assert seen.parameters == parameters(alone.model), f"rank {rank}, iteration {number}, {about}"
+                if number >= 2 and not last:  # the owners are settled by then
+                    mine = {
+                        name: values if owner[name] == rank else [0.0] * len(values) for name, values in average.items()
+                    }
+                    assert seen.gradients == mine, f"rank {rank}, iteration {number}, {about}"
+            if number == READY + max(schedule) - 1:
+                for rank, (_, end, _) in enumerate(runs):
+                    assert end[0] == parameters(alone.model), f"rank {rank} after the block, {about}"
+
+
+# -- HOOK-047: a joined rank that owns nothing
+
+
+def join_without_a_shard(ctx, how, schedule, both):
+    """A context in which some ranks own nothing, then two iterations of everybody; what is held after each."""
+    group = overlapping.group_of(ctx)
+    how = replace(how, optimizer=overlapping.counting_or(ctx, "momentum", group))
+    pair = pair_of(ctx, how, group)
+    found = [(iteration(pair, number).parameters, None) for number in range(READY)]
+    with ctx.subject.Join([pair.ddp, pair.zero] if both else [pair.ddp]):
+        for number in range(schedule[ctx.rank]):
+            iteration(pair, READY + number)
+            found.append(held(pair))
+    found.append(held(pair))
+    for number in (20, 21):
+        iteration(pair, number)
+        found.append(held(pair))
+    return how.optimizer, found
+
+
+@check("HOOK-047", "ZERO-030", worlds=(3, 4), deadline_s=DEADLINE_S, beyond=False)
+def test_a_rank_without_a_shard_that_joins_counts_on(ranks):
+    world = ranks.world
+    lone_owner, lone_other = (4, *[1] * (world - 1)), (*[1] * (world - 1), 4)
+    for how, (schedule, both) in zip(
+        (*BOTH, *BOTH), ((lone_owner, False), (lone_other, True), (lone_other, False), (lone_owner, True)), strict=True
+    ):
+        how = replace(how, ddp={"bucket_cap_mb": ONE_BUCKET_MIB})  # all of it is rank 0's
+        told = ranks(join_without_a_shard, how, schedule, both)
+        how = replace(how, optimizer=told[0][0])
+        assert_counted_on(told, Follower(how, world), how, schedule)
+
+
+def assert_counted_on(told, alone, how, schedule):
+    for number in range(READY):
+        before = parameters(alone.model)
+        if number >= how.warm_up or any(run[number][0] != before for _, run in told):
+            alone.uneven(number, range(len(schedule)))
+    moments = []
+    for number in range(max(schedule)):
+        alone.uneven(READY + number, oracle.active_ranks(schedule, number))
+        moments.append(alone.state())
+    after = [moments[-1]]
+    for number in (20, 21):
+        alone.uneven(number, range(len(schedule)))
+        after.append(alone.state())
+    for rank, (_, run) in enumerate(told):
+        expected = [*moments[: schedule[rank]], *after]
+        for place, (mine, right) in enumerate(zip(run[READY:], expected, strict=True)):
+            assert mine[0] == right[0], f"rank {rank}, update {place} of the context, {schedule=}"
+            if how.optimizer == "counting":
+                assert mine[1] == right[1], f"rank {rank}, update {place} of the context, {schedule=}"

@@ -1,0 +1,147 @@
+"""Defects of area hook: counts, rebuilt buckets, and gradients that are reduced to their owners."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("HOOK-018", "HOOK-046")
+def counts_are_lost_when_buckets_settle() -> None:
+    """When owners move, the new local optimizer begins to count what it keeps in its attributes from 0."""
+    edit("    vars(self.optim).update(counted)\n", "")
+
+
+@defect("HOOK-047")
+def idle_owner_does_not_count() -> None:
+    """A rank that owns nothing does not step in an iteration, so that its optimizer counts less."""
+    edit(
+        "self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same",
+        "pass",
+    )
+
+
+@defect("HOOK-018")
+def counts_are_put_back_before_the_second_part_only() -> None:
+    """From the third part of an iteration on, each part counts by itself."""
+    edit("    if self._stepped:\n        self._put_back()\n", "    if self._stepped == 1:\n        self._put_back()\n")
+    edit("    self._stepped = True\n", "    self._stepped += 1\n", within="step_pairs")
+
+
+@defect("HOOK-018")
+def group_counts_are_not_put_back() -> None:
+    """Between the parts of an iteration the counts in attributes are put back, but not those in groups."""
+    edit("    take_settings(settings, self._optim.param_groups)\n", "", within="_put_back")
+
+
+@defect("HOOK-018")
+def reduced_to_owners_by_the_whole_group() -> None:
+    """Gradients that are reduced to their owners are divided by the number of all ranks, whoever has joined."""
+    edit("self._divisor = bucket.divisor()", "self._divisor = team.size", within="__init__")
+
+
+@defect("HOOK-018")
+def reduced_to_a_global_rank() -> None:
+    """Gradients that are reduced to their owners go to the global rank of that number."""
+    edit("group_dst=owner", "dst=int(owner)")
+
+
+@defect("HOOK-018")
+def partial_sums_are_left_as_gradients() -> None:
+    """Ranks that do not own a gradient show what the reduction left on them instead of zeros."""
+    edit("buffer.zero_()  # what a reduction leaves on other ranks is no gradient", "pass")
+
+
+@defect("HOOK-018")
+def pieces_in_runs_keep_their_first_run_only() -> None:
+    """Of a piece that lies in several runs only the first is reduced to its owner."""
+    edit("for run in piece.runs()", "for run in piece.runs()[:1]")
+
+
+@defect("HOOK-039")
+def shards_stay_with_the_expected_buckets() -> None:
+    """When buckets turn out otherwise than expected, owners of pieces stay those of the expected buckets."""
+    edit(
+        "if plan.owners != self._shard.plan.owners:",
+        "if plan.owners != self._shard.plan.owners and not self._overlap.info.shard_buckets:",
+    )
+
+
+@defect("HOOK-018")
+def parts_step_with_the_settings_of_the_iteration_before() -> None:
+    """Between parts settings and counts are put back to what they were an iteration earlier."""
+    edit(
+        "    self._before = (settings_of(optim.param_groups), counters(optim))\n",
+        "    earlier = getattr(self, '_earlier', None)\n"
+        "    self._earlier = (settings_of(optim.param_groups), counters(optim))\n"
+        "    self._before = earlier or self._earlier\n",
+    )
+
+
+@defect("HOOK-018")
+def moved_storage_is_overlooked_between_iterations() -> None:
+    """A parameter that is given other storage is not sent any more: its bucket's flat tensor is."""
+    edit("elif self._layout.stale():", "elif False:")
+
+
+@defect("HOOK-012")
+def a_static_graph_never_steps() -> None:
+    """With a static graph no bucket is ever stepped, because its first iteration reduces everything at its end."""
+    edit("if flight.gradients:", "if flight.gradients and not ddp.static_graph:")
+
+
+@defect("HOOK-012")
+def a_static_graph_waits_for_a_fifth_iteration() -> None:
+    """With a static graph updates begin one iteration later than the documents allow."""
+    edit("if flight.gradients:", "if flight.gradients and (not ddp.static_graph or ddp.reducer.facts.reductions > 3):")
+
+
+@defect("HOOK-008")
+def model_is_held_from_its_first_bucket_on() -> None:
+    """The hook holds on to the model as soon as it has seen a bucket of it."""
+    edit("    ddp, index = self._live_ddp(), bucket.index()\n", "    ddp, index = self._live_ddp(), bucket.index()\n"
+         "    self._held = ddp\n")
+
+
+@defect("HOOK-021")
+def calling_step_calls_the_closure() -> None:
+    """In overlap mode step() does nothing but call the closure that it is given, for its loss."""
+    edit(
+        "        return None\n",
+        "        if closure is not None:\n            closure()\n        return None\n",
+        within="step",
+    )
+
+
+@defect("HOOK-024")
+def later_settings_reach_the_first_group_only() -> None:
+    """In overlap mode the first group's settings are read in each iteration, those of others when it begins."""
+    edit(
+        "copy_settings(self._shard.exposed.param_groups, optim.param_groups)",
+        "copy_settings(self._shard.exposed.param_groups[:1], optim.param_groups[:1])",
+        within="begin",
+    )
+
+
+@defect("HOOK-039")
+def pieces_are_filled_from_the_end() -> None:
+    """A bucket is cut from its end, so that the first piece is what remains."""
+    edit(
+        "    return [tuple(piece) for piece in pieces]\n",
+        "    return [tuple(piece) for piece in pieces][::-1]\n",
+    )
+
+
+@defect("HOOK-038")
+def round_robin_goes_on_from_plan_to_plan() -> None:
+    """Owners in turn begin with the rank after the last one of the plan before."""
+    edit(
+        "place % world for place, bucket in enumerate(buckets)",
+        "(place + (buckets[0][0] != len([i for b in buckets for i in b]) - 1)) % world "
+        "for place, bucket in enumerate(buckets)",
+    )
+
+
+@defect("HOOK-018")
+def kept_gradients_of_unused_parameters_are_ignored() -> None:
+    """A gradient that the user gave a parameter which a static graph never uses is not stepped with."""
+    edit("kept = set() if shadows else set(unused)", "kept = set()")

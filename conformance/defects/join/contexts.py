@@ -1,0 +1,58 @@
+"""Defects of area join: contexts in an unusual order, groups out of step, and who says what when one throws."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("JOIN-038")
+def left_in_the_order_of_entering_it_comes_back() -> None:
+    """A context that is left before the one inside it comes back on its joinables when that one is left."""
+    edit("    self.is_open = False\n", "    self.is_open = self.is_open and _top(self._joinable) is not self\n")
+
+
+@defect("JOIN-038")
+def inner_context_is_taken_off_with_the_outer_one() -> None:
+    """Leaving a context disables its joinables though a context inside it is still open."""
+    edit("if top is not self and top is not None and top.is_open:", "if False:")
+
+
+@defect("JOIN-013")
+def contexts_built_in_between_stay() -> None:
+    """Entering a context does not put its session back where another one was built since."""
+    edit("    self._bindings.put()  # another context may have been built in between\n", "    pass\n")
+
+
+@defect("JOIN-041")
+def exhausted_rank_speaks_as_its_peers_do() -> None:
+    """A rank that has run out raises what its peers raise: that some rank, not which, has exhausted its inputs."""
+    edit(
+        'f"Rank {self._team.rank} exhausted all inputs. Other ranks still have some, and the join context was asked "',
+        'f"Detected at least one rank that exhausted inputs. (Seen by rank {self._team.rank}; the context was asked "',
+    )
+
+
+@defect("JOIN-041")
+def exhausted_rank_names_its_neighbour() -> None:
+    """A rank that has run out names the rank after it as well."""
+    edit(
+        'f"Rank {self._team.rank} exhausted all inputs. Other',
+        'f"Rank {self._team.rank} exhausted all inputs. Rank {(self._team.rank + 1) % self._team.size} exhausted or '
+        'not: other',
+    )
+
+
+@defect("JOIN-024")
+def the_last_rank_is_not_compared() -> None:
+    """The comparison of the numbers of collectives leaves out the last rank."""
+    edit("if len(set(by_rank)) > 1:", "if len(set(by_rank[:-1])) > 1:")
+
+
+@defect("JOIN-039")
+def hook_beside_a_model_fails_in_silence() -> None:
+    """An error in a main hook beside a follower is not told to the peers."""
+    edit(
+        "        if error is None:\n            session.report(failure)\n",
+        "        if error is None and not isinstance(session, Session):\n            session.report(failure)\n",
+        within="_leave",
+    )

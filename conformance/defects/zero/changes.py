@@ -1,0 +1,100 @@
+"""Defects of area zero: what changes between steps, and ranks that own nothing."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("ZERO-012")
+def given_storage_is_overlooked() -> None:
+    """With bucket views a parameter that is given other storage leaves its flat tensor, which is sent all the same."""
+    edit(" or transfers.stale()", "")
+
+
+@defect("ZERO-012")
+def thawing_does_not_move_into_views() -> None:
+    """Only a change of owners lays the bucket views out anew: what is thawed later stays by itself and is not sent."""
+    edit(
+        "any(map(is_not, present, self._made_for))",
+        "any(map(is_not, present[:2], self._made_for[:2])) or (not self._as_views and shard.sent is not "
+        "self._made_for[2])",
+    )
+
+
+@defect("ZERO-012")
+def storage_is_made_contiguous_for_sending() -> None:
+    """Without views a parameter that is sent alone is put into row order first, in storage of its own."""
+    edit(
+        "    small = [member for member in members",
+        "    for member in members:\n"
+        "        if not member.is_contiguous():\n"
+        "            member.data = member.data.contiguous()\n"
+        "    small = [member for member in members",
+    )
+
+
+@defect("ZERO-015")
+def target_keeps_an_earlier_consolidation() -> None:
+    """A consolidation to another rank leaves the state of the one before with its target."""
+    edit(
+        "    self.consolidated = None  # frees the last one before the next is gathered\n"
+        "    self.consolidated = checkpoint.gather_states(self.team, self.states(), to, self.device)\n",
+        "    gathered = checkpoint.gather_states(self.team, self.states(), to, self.device)\n"
+        "    self.consolidated = gathered or self.consolidated\n",
+    )
+
+
+@defect("ZERO-015")
+def step_lets_everybody_ask_for_the_state() -> None:
+    """A step leaves a rank without the global state with its own part of it."""
+    edit(
+        "    self.steps_since_consolidation += 1\n    return loss\n",
+        "    self.steps_since_consolidation += 1\n"
+        "    self.consolidated = self.consolidated or self.states()\n"
+        "    return loss\n",
+        within="Shard.step",
+    )
+
+
+@defect("ZERO-018")
+def loaded_tensors_are_stepped_in_place() -> None:
+    """The states of the own parameters are taken from the dictionary without a copy, and the next step changes them."""
+    edit('"state": copy.deepcopy(kept)', '"state": kept')
+
+
+@defect("ZERO-011")
+def idle_rank_shows_old_settings() -> None:
+    """A rank that owns nothing does not call its local optimizer, so its groups do not show what a step changes."""
+    edit(
+        "loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)",
+        "if self.owned_by(self.team.rank):\n"
+        "                loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure, **kwargs)\n"
+        "            else:\n"
+        "                loss = closure() if closure else None",
+    )
+
+
+@defect("ZERO-020")
+def joined_rank_without_a_shard_does_not_step() -> None:
+    """A rank that has run out of inputs and owns nothing has nothing to step, and does not count."""
+    edit(
+        "        self._shard.step(**self._arguments)\n",
+        "        if self._shard.owned_by(self._team.rank):\n            self._shard.step(**self._arguments)\n",
+        within="shadow_step",
+    )
+
+
+@defect("ZERO-020")
+def joined_rank_takes_only_the_learning_rate() -> None:
+    """Of the live ranks' settings a joined rank takes over the learning rate and keeps its own counts."""
+    edit(
+        "    take_settings(settings, self.exposed.param_groups)\n",
+        "    take_settings([{'lr': group['lr']} for group in settings], self.exposed.param_groups)\n",
+        within="Shard.take_settings",
+    )
+
+
+@defect("ZERO-022")
+def joined_rank_forgets_the_gradients_of_the_first_parameter() -> None:
+    """The gradients of an absent rank's shard are taken one place too late: its first parameter gets none."""
+    edit("id(parameter) in mine]", "id(parameter) in mine and parameter is not parameters[0]]", within="_pass_on")
