@@ -56,7 +56,8 @@ def all_live_ranks_must_synchronise() -> None:
     """A joined rank is told that a backward is synchronised only if every live rank does so."""
     edit(
         "return bool(pending.wait(self.iteration.watch()).item()) if is_joined_rank else None",
-        "return pending.wait(self.iteration.watch()).item() >= self.iteration.team.size - 1 if is_joined_rank else None",
+        "return pending.wait(self.iteration.watch()).item() >= self.iteration.team.size - 1"
+        " if is_joined_rank else None",
     )
 
 
