@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -81,6 +81,15 @@ def specs_of(managed: Sequence[Managed]) -> list[ParameterSpec]:
         )
         for index, item in enumerate(managed)
         for dtype in (gradient_dtype(item.parameter),)
+    ]
+
+
+def respecified(specs: Sequence[ParameterSpec], parameters: Sequence[nn.Parameter]) -> list[ParameterSpec]:
+    """The same as the parameters are now, should they have been moved or cast since."""
+    return [
+        replace(spec, dtype=dtype, element_bytes=dtype.itemsize, device=parameter.device)
+        for spec, parameter in zip(specs, parameters, strict=True)
+        for dtype in (gradient_dtype(parameter),)
     ]
 
 

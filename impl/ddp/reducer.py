@@ -40,7 +40,7 @@ from .graph import reachable_parameters
 from .iteration import Stage
 from .log import DDPLogger
 from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unannounced, describe_unfinished
-from .params import replaced
+from .params import replaced, respecified
 from .pending_backward import Forwards, PendingBackward, announce_backward, tied
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
 from .readiness import Arrivals, Readiness
@@ -114,6 +114,8 @@ class Reducer:
         self.planner = Planner(self.specs, caps, self.facts)
         self.reduction = Reduction(transport, self.facts, self.usage, self.queue, self.planner, log.times)
         self.arrivals = Arrivals(self, self.parameters, recast=recast)
+        self._lowered = recast
+        self._first_dtype = self.parameters[0].dtype
         self.readiness = Readiness(self.parameters, self.facts, self.usage, self.queue, self.arrivals)
         #: the forwards whose backward may come
         self.forwards = Forwards()
@@ -202,7 +204,13 @@ class Reducer:
         self._lay_out(self.planner.first())
 
     def watch_anew(self) -> None:
-        """The parameters were moved or cast, which may have given them new nodes: watch those."""
+        """The parameters were moved or cast, on all ranks alike: new buckets where they have another dtype or device,
+        and new nodes to watch. (What mixed precision lowers goes by the dtypes that the user chose.)"""
+        specs = self.specs if self._lowered else respecified(self.specs, self.parameters)
+        if specs != self.specs:
+            self.specs[:] = specs
+            self.start_over()
+            self.log.note_plan(self.plan, self.specs, rebuilt=False)
         self.readiness.watch_anew()
 
     def remove_hooks(self) -> None:
@@ -258,6 +266,9 @@ class Reducer:
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
         complaint, self._complaint = self._complaint, ""
+        if not self._lowered and self.parameters[0].dtype is not self._first_dtype:  # cast past the wrapper: ``ddp.module.double()``
+            self._first_dtype = self.parameters[0].dtype
+            self.watch_anew()
         if complaint:
             self.abandon()
             self.log.fail(RuntimeError, complaint)

@@ -332,3 +332,9 @@ def imaginary_parts_of_gradients_are_lost() -> None:
         torch._foreach_copy_(targets, [each.real if each.is_complex() else each for each in sources])
 
     swap(kernels, "copy_all", real_alone)
+
+
+@defect("DDP-034")
+def cast_parameters_keep_their_buckets() -> None:
+    """Buckets keep the dtype that the parameters had when the model was wrapped."""
+    edit("if specs != self.specs:", "if False:", within="watch_anew")
