@@ -266,8 +266,9 @@ class Reducer:
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
         complaint, self._complaint = self._complaint, ""
-        if not self._lowered and self.parameters[0].dtype is not self._first_dtype:  # cast past the wrapper: ``ddp.module.double()``
-            self._first_dtype = self.parameters[0].dtype
+        dtype = self.parameters[0].dtype
+        if dtype is not self._first_dtype and not self._lowered:  # cast past the wrapper: ``ddp.module.double()``
+            self._first_dtype = dtype
             self.watch_anew()
         if complaint:
             self.abandon()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from .at_once import small_ones_at_once
 from .groups import Group, copy_settings, settings_of, take_settings
 from .joining import Joining
 from .partition import ShardPlan
-from .shard import Shard, counters
+from .shard import Counters, Shard, counters, put_back
 
 
 class OverlapState(IntEnum):
@@ -57,7 +56,7 @@ class PartialSteps:
         # id of a parameter -> index of its group
         self._group_of = {id(p): g for g, group in enumerate(self._optim.param_groups) for p in group["params"]}
         # settings and counters at the beginning of the iteration; None between iterations
-        self._before: tuple[list[Group], dict[str, Any]] | None = None
+        self._before: tuple[list[Group], Counters] | None = None
         # whether some part of this iteration has been stepped
         self._stepped = False
 
@@ -115,7 +114,7 @@ class PartialSteps:
         assert self._before is not None
         settings, counters = self._before
         take_settings(settings, self._optim.param_groups)
-        vars(self._optim).update(counters)
+        put_back(counters, self._optim)
 
 
 class Overlap:

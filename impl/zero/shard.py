@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from ..comm.ranks import GroupRank, Team
 from . import checkpoint
 from .arguments import Group
 from .at_once import small_ones_at_once
-from .groups import copy_settings, take_settings
+from .groups import copy_settings, settings_of, take_settings
 from .partition import ShardPlan
 
 logger = logging.getLogger(__name__)
@@ -220,15 +221,32 @@ class Shard:
         if lost and (mine or held) and team is not self.team:  # within one group nothing is lost: those have none yet
             logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
         self.team, self.plan = team, plan
-        counted = counters(self.optim)
-        self.build_local()
-        vars(self.optim).update(counted)
+        counted, settings = counters(self.optim), settings_of(self.exposed.param_groups)
+        self.build_local()  # whose constructor begins with settings and counts of its own
+        take_settings(settings, self.optim.param_groups)
+        take_settings(settings, self.exposed.param_groups)
         self.load_local({parameters[index]: held[index] for index in owned if index in held})
+        put_back(counted, self.optim)
 
 
-def counters(optim: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer counts in attributes of its own."""
-    return {name: value for name, value in vars(optim).items() if type(value) in (int, float)}
+#: attributes by name, and entries of the state that belong to no parameter
+Counters = tuple[dict[str, Any], dict[Any, Any]]
+
+
+def counters(optim: torch.optim.Optimizer) -> Counters:
+    """What an optimizer counts beside its per-parameter state, as it is now."""
+    numbers = {name: value for name, value in vars(optim).items() if type(value) in (int, float)}
+    tensors = {name: value.clone() for name, value in vars(optim).items() if isinstance(value, torch.Tensor)}
+    shared = {key: value for key, value in optim.state.items() if not isinstance(key, torch.Tensor)}
+    return numbers | tensors, copy.deepcopy(shared)
+
+
+def put_back(counted: Counters, optim: torch.optim.Optimizer) -> None:
+    """Let the optimizer go on from these counts."""
+    attributes, shared = counted
+    clones = {name: value.clone() for name, value in attributes.items() if isinstance(value, torch.Tensor)}
+    vars(optim).update(attributes | clones)
+    optim.state.update(copy.deepcopy(shared))
 
 
 def _places_that_differ(now: Sequence[bool], before: Sequence[bool]) -> list[int]:

@@ -5,10 +5,29 @@ from __future__ import annotations
 from ..planting import defect, edit
 
 
+@defect("HOOK-018")
+def group_counts_are_lost_when_buckets_settle() -> None:
+    """When owners move, entries that the optimizer's constructor sets in its groups begin anew."""
+    edit("    take_settings(settings, self.optim.param_groups)\n", "", within="move_to")
+    edit("    take_settings(settings, self.exposed.param_groups)\n", "", within="move_to")
+
+
+@defect("HOOK-018")
+def tensors_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in a tensor of its own is counted once for each part of a step."""
+    edit("return numbers | tensors, copy.deepcopy(shared)", "return numbers, copy.deepcopy(shared)")
+
+
+@defect("HOOK-018")
+def shared_state_counts_the_parts_of_a_step() -> None:
+    """What an optimizer counts in state that belongs to no parameter is counted once for each part of a step."""
+    edit("return numbers | tensors, copy.deepcopy(shared)", "return numbers | tensors, {}")
+
+
 @defect("HOOK-018", "HOOK-046")
 def counts_are_lost_when_buckets_settle() -> None:
     """When owners move, the new local optimizer begins to count what it keeps in its attributes from 0."""
-    edit("    vars(self.optim).update(counted)\n", "")
+    edit("    put_back(counted, self.optim)\n", "")
 
 
 @defect("HOOK-047")

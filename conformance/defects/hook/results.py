@@ -63,7 +63,7 @@ def counters_are_whole_numbers_only() -> None:
 @defect("HOOK-018")
 def counters_count_the_parts_of_a_step() -> None:
     """What an optimizer counts in attributes of its own is counted once for each part of a step."""
-    edit("    vars(self._optim).update(counters)\n", "")
+    edit("    put_back(counters, self._optim)\n", "")
 
 
 @defect("HOOK-018", "HOOK-022")
