@@ -154,14 +154,17 @@ judge-power: $(READY)
 gpu: $(READY)
 	@$(RUN) -m reports gpu --minutes '$(MINUTES)' --out '$(GPU_OUT)' $(ARGS)
 
+# Two files of tests at a time, where pytest-xdist is installed: most of a test is waiting.
+SIDE_BY_SIDE = $$($(RUN) -c 'import xdist; print("-n 2 --dist loadfile")' 2>/dev/null)
+
 test: $(READY)
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 rehearsal: $(READY)
 	REHEARSAL=all $(RUN) -m pytest reports/tests/test_accelerator.py $(ARGS)
 
 test-quick: $(READY)
-	@$(RUN) -m pytest -m 'not slow' $(ARGS)
+	@$(RUN) -m pytest $(SIDE_BY_SIDE) -m 'not slow' $(ARGS)
 
 docs: $(READY)
 	$(RUN) -m sphinx -W --keep-going -q docs out/docs
