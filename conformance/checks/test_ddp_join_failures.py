@@ -180,3 +180,33 @@ def test_under_a_model_the_rank_that_runs_out_names_itself_and_the_others_do_not
             blames_itself = re.search(rf"(?<!global )\brank {rank}\b[^.]*\bexhausted\b", error.text, re.IGNORECASE)
             assert bool(blames_itself) == (schedule[rank] == min(schedule)), f"rank {rank} of {schedule}: {error}"
             assert "exhausted" in error.text.lower()
+
+
+def fail_in_a_communication_hook(ctx):
+    """Rank 0 runs out first, and its communication hook fails on the zeros that it shadows with."""
+    model, calls = ddp(ctx, models.scalar()), []
+
+    def hook(_state, bucket):
+        calls.append(bucket.index())
+        if ctx.rank == 0 and len(calls) > 1:
+            raise LookupError(SPILLED)
+        work = dist.all_reduce(bucket.buffer().div_(ctx.world), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    model.register_comm_hook(None, hook)
+
+    def train():
+        with model.join():
+            for iteration in range(1 + 3 * (ctx.rank > 0)):
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+
+    return caught(train)
+
+
+@check("JOIN-039", worlds=(2, 3), deadline_s=10, beyond=False)
+def test_a_rank_that_fails_in_a_main_hook_of_its_model_is_reported_to_its_peers(ranks):
+    for rank, error in enumerate(ranks(fail_in_a_communication_hook)):
+        assert error is not None, f"rank {rank} ended as if nothing had happened"
+        assert error.is_a(RuntimeError if rank else Exception), error
+        assert SPILLED in error.text, error
+        assert not rank or "rank 0" in error.text.lower(), error

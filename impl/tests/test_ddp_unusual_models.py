@@ -125,3 +125,26 @@ def test_two_ranks_describe_a_difference_and_each_rank_names_its_own():
         assert "group rank(s) [1, 2] differ" in text
         assert f"group rank 0 has [{own[rank]}" in text
         assert f"rank {rank if rank in (1, 2) else 1} has [{own[rank]}" in text
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+
+    def forward(self, x):
+        return self.a(x), self.b(x)
+
+
+def leave_a_gradient_outside_the_loss(rank, world, as_view):
+    model = DistributedDataParallel(TwoOutputs(), find_unused_parameters=True, gradient_as_bucket_view=as_view)
+    sum(model(torch.ones(1, 1))).sum().backward()
+    held = model.module.b.weight.grad.mul_(rank + 1).item()
+    model(torch.ones(1, 1))[0].sum().backward()
+    return held, model.module.b.weight.grad.item()
+
+
+@pytest.mark.parametrize("as_view", [False, True])
+def test_a_gradient_that_differs_between_ranks_is_left_alone_where_its_output_is_outside_the_loss(as_view):
+    for held, left in run_on_ranks(leave_a_gradient_outside_the_loss, 2, as_view):
+        assert left == held
