@@ -154,6 +154,7 @@ def test_a_stopped_process_hangs_without_stacks(cluster):
 
 
 def end_abruptly(ctx, how):
+    ctx.meet("started")  # a rank that still connects to one that is gone has another story to tell
     if ctx.rank == 1:
         print("famous last words", file=sys.stderr)
         if how == "exit":

@@ -15,7 +15,7 @@ import torch
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .shard import Shard
-from .transfer import Broadcasts, Gathering, Publication, Transfer, copy_all, flat_views, gathers, part_of, plan_of
+from .transfer import Broadcasts, Gathering, Publication, Transfer, copy_all, flat_views, gathers, plan_of
 
 #: Parameters of at least this many bytes travel in place; smaller ones share a staging buffer with their neighbours.
 #: Below it two copies cost less than a collective of one's own; above it they cost more, and memory too.
@@ -70,9 +70,9 @@ class Transfers:
         # with views: the parameters in flat tensors and the addresses at which we put them
         self._placed: list[torch.Tensor] = []
         self._addresses: list[int] = []
-        # by device: what each owner sends, and the flat tensor of which that are views
+        # by device: what each owner sends, and the flat tensors of which that are views, by owner
         self._shards: dict[torch.device, list[list[torch.Tensor]]] = {}
-        self._flats: dict[torch.device, torch.Tensor] = {}
+        self._flats: dict[torch.device, dict[int, torch.Tensor]] = {}
         # made at the first use, because to choose one is a collective
         self._publications: list[Publication] | None = None
         for parameter, owner, goes in zip(parameters, owners, sent, strict=True):
@@ -80,7 +80,8 @@ class Transfers:
                 self._shards.setdefault(parameter.device, [[] for _ in team.members])[owner].append(parameter)
         if as_views:
             for device, owned in self._shards.items():
-                self._flats[device] = self._flattened(owned)
+                parts = enumerate(owned)
+                self._flats[device] = {owner: self._flattened(members) for owner, members in parts if members}
 
     def publish(self, watch: Watch | None = None) -> None:
         """Send the owners' present values to everyone, and wait until all have arrived."""
@@ -114,27 +115,26 @@ class Transfers:
         owned = self._shards[device]
         plan = plan_of(owned)
         if gathers(self._team, plan, next(member for members in owned for member in members)):
-            return Gathering(self._team, plan, owned, f"zero: parameters on {device}", self._flats.get(device))
+            return Gathering(self._team, plan, owned, f"zero: parameters on {device}")
         transfers = [each for rank in self._team.members for each in self._transfers_of(GroupRank(rank), device)]
         return Broadcasts(transfers)
 
     def _transfers_of(self, owner: GroupRank, device: torch.device) -> list[Transfer]:
         label = f"zero: parameters of rank {owner} on {device}"
-        members, flat = self._shards[device][owner], self._flats.get(device)
+        members = self._shards[device][owner]
         if not members:
             return []
-        if flat is not None:
-            part = part_of(flat, plan_of(self._shards[device]).part(owner))
-            return [Transfer(self._team, owner, members, label, part)]
+        if self.as_views:
+            return [Transfer(self._team, owner, members, label, self._flats[device][owner])]
         small = [member for member in members if member.nbytes < IN_PLACE_BYTES]
         large = [member for member in members if member.nbytes >= IN_PLACE_BYTES]
         batches = ([small] if small else []) + [[member] for member in large]
         return [Transfer(self._team, owner, batch, label) for batch in batches]
 
-    def _flattened(self, owned: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
-        """Move the values into one new flat tensor, owner after owner, and make the parameters views of it."""
-        members = [member for part in owned for member in part]
-        flat = torch.zeros(plan_of(owned).length, dtype=members[0].dtype, device=members[0].device)
+    def _flattened(self, members: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Move one owner's values into a new flat tensor, and make the parameters views of it."""
+        numel = sum(member.numel() for member in members)
+        flat = torch.empty(numel, dtype=members[0].dtype, device=members[0].device)
         views = flat_views(flat, members)
         with torch.no_grad():
             copy_all(views, members)

@@ -20,7 +20,8 @@ def beside(record: Path) -> Path | None:
         "no:cacheprovider", "-o", "addopts=", "--benchmark-quiet", "--rootdir", str(tests.parent.parent),
     ]  # fmt: skip
     environment = {**os.environ, RECORD: str(record.resolve())}
-    environment.pop("PYTEST_ADDOPTS", None)
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):  # of a test that runs us
+        environment.pop(name, None)
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, cwd=tests.parent.parent

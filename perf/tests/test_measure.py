@@ -8,7 +8,7 @@ from perf.measure.runner import Limit, Runner
 from perf.plan.planning import Place, plan
 from perf.plan.sweep import _checked
 
-SWEEP = _checked("mine", {"cells": [{"workload": "embedding"}], "block": 2}, "mine")
+SWEEP = _checked("mine", {"cells": [{"workload": "light"}], "block": 2}, "mine")
 
 
 @pytest.fixture(scope="module")
