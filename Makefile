@@ -49,7 +49,7 @@ else
 RUN   := $(VENV)/bin/python
 READY := $(VENV)/ready
 endif
- board
+
 .DEFAULT_GOAL := help
 .PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore power board
 
