@@ -1,6 +1,7 @@
 """The documents: links lead somewhere, entrances are short, and nothing in them waits to be filled in."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,10 @@ def test_files_that_documents_name_exist():
         if not (ROOT / name).exists()
     }
     assert missing == set()
+
+
+def test_make_help_names_every_target():
+    said = subprocess.run(["make", "help", "SETUP=0", "PYTHON=python3"], cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert [name for name in targets.split() if name != "help" and f"make {name} " not in said.stdout] == []
