@@ -107,4 +107,7 @@ def outputs_that_hold_themselves_are_followed_for_ever() -> None:
 @defect("DDP-047")
 def training_mode_takes_part() -> None:
     """A forward without gradients takes part like others where the model is in training mode."""
-    edit("sync = recorded and iteration", "sync = (recorded or self.training) and iteration")
+    edit(
+        "self.iteration.wants_reductions and torch.is_grad_enabled()",
+        "self.iteration.wants_reductions and (torch.is_grad_enabled() or self.iteration.training)",
+    )

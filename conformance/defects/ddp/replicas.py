@@ -26,6 +26,7 @@ def buffers_not_broadcast_at_the_start() -> None:
 def casting_leaves_the_hooks_behind() -> None:
     """Moving or casting the model does not have its gradients watched anew."""
     edit("self.reducer.watch_anew()", "pass")
+    edit("        self.watch_anew()\n", "        pass\n", within="check_finished")
 
 
 @defect("DDP-027")
@@ -111,11 +112,12 @@ def strides_not_compared() -> None:
 def compares_without_initial_sync() -> None:
     """init_sync=False leaves the broadcast out, and the ranks compare their models all the same."""
     edit(
-        "    if init_sync:\n",
+        "    self.config = config\n",
         "    if not init_sync:\n"
-        "        params.verify_alike(Team.of(self.process_group), {}, managed, buffers, self._caps, self.device,\n"
+        "        params.verify_alike(self._iteration.team, {}, managed, {}, config.caps, config.placement.device,\n"
         "                            self._log_and_throw)\n"
-        "    if init_sync:\n",
+        "    self.config = config\n",
+        within="DistributedDataParallel.__init__",
     )
 
 
