@@ -54,9 +54,16 @@ def lacking(names: Iterable[str], reason: str, but: Iterable[str] = ()) -> dict[
     return {name: reason for name in names if name not in set(but)}
 
 
-def taken(options: Mapping[str, Any], *names: str, defaults: Mapping[str, Any] = OF_DDP) -> dict[str, Any]:
+def taken(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """The options that an adapter passes on; one that it cannot ends the check, unless it has DDP's default."""
     for name in sorted(set(options) - set(names)):
-        if name not in defaults or options[name] != defaults[name]:
+        if name not in OF_DDP or options[name] != OF_DDP[name]:
             raise Unsupported(f"no option {name}")
     return {name: options[name] for name in names if name in options}
+
+
+def without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The options but for these, which the implementation sets itself or lacks; one that is on ends the check."""
+    if asked := [name for name in names if options.get(name)]:
+        raise Unsupported(f"no option {asked[0]}")
+    return {name: value for name, value in options.items() if name not in names}

@@ -12,8 +12,8 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from torch import nn
 
-from .. import Subject, Unsupported
-from . import OF_DDP_ALONE, Wrapper, lacking
+from .. import Subject
+from . import OF_DDP_ALONE, Wrapper, lacking, without
 
 
 class _Given(LightningEnvironment):
@@ -35,8 +35,7 @@ class Setup(Wrapper):
     """A model that was set up, and ``no_backward_sync`` under DDP's name."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        if options.get("device_ids") or options.get("process_group"):
-            raise Unsupported("Fabric chooses devices and group")
+        options = without(options, "device_ids", "process_group")
         strategy = DDPStrategy(cluster_environment=_Given(), process_group_backend="gloo", **options)
         fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy=strategy)
         fabric.launch()

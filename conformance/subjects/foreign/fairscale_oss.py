@@ -8,8 +8,8 @@ import fairscale
 import torch
 from fairscale.optim import OSS
 
-from .. import Subject, Unsupported
-from . import lacking
+from .. import Subject
+from . import lacking, without
 
 
 class Sharded(OSS):
@@ -18,9 +18,7 @@ class Sharded(OSS):
     def __init__(
         self, params: Any, optimizer_class: type[torch.optim.Optimizer], process_group: Any = None, **defaults: Any
     ):
-        for name in ("parameters_as_bucket_view", "overlap_with_ddp"):
-            if defaults.pop(name, False):
-                raise Unsupported(f"OSS has no option {name}")
+        defaults = without(defaults, "parameters_as_bucket_view", "overlap_with_ddp")
         super().__init__(params, optimizer_class, process_group, **defaults)
 
     def consolidate_state_dict(self, to: int = 0) -> None:

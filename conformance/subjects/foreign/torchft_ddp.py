@@ -12,7 +12,8 @@ from torchft import Manager, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
 from torchft.ddp import DistributedDataParallel
 
-from .. import Subject, Unsupported
+from .. import Subject
+from . import without
 
 _LIMIT = timedelta(seconds=20)
 
@@ -37,9 +38,7 @@ class Replica(DistributedDataParallel):
     """Asks for a quorum before each forward that trains, as torchft's optimizer wrapper does at ``zero_grad``."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        for name in ("process_group", "find_unused_parameters", "device_mesh"):
-            if options.pop(name, None):
-                raise Unsupported(f"torchft's DDP sets {name} itself")
+        options = without(options, "process_group", "find_unused_parameters", "device_mesh")
         manager, kept = _manager(module)
         super().__init__(manager, module, **options)
         self._manager, self._kept = manager, kept
