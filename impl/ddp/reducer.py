@@ -503,7 +503,7 @@ class Reducer:
 
     def abandon(self) -> None:
         """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
-        if self.queue.forsake():  # buffers in flight are left to their collectives
+        if self.queue.abandon():  # buffers in flight are left to their collectives
             self._lay_out(self.plan)
         self.phase = Phase.IDLE
         self._armed = False

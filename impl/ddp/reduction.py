@@ -147,12 +147,12 @@ class Transport:
         said = [*used] if learned is None else [*used, learned]
         # on the device, even where the group could send it from the CPU: as a rule the host need not wait for it
         marks = streams.tensor_on(device, said, torch.int32)
-        told = collectives.all_reduce(self.iteration.team, marks, "used parameters")
+        pending = collectives.all_reduce(self.iteration.team, marks, "used parameters")
         self.use_counts = marks[: len(used)]
         if learned is None and all(used):
-            told.wait(self.iteration.watch())
+            pending.wait(self.iteration.watch())
             return Agreement(frozenset())  # nothing to learn, so nothing is read back from the device
-        counts = told.read(self.iteration.watch())
+        counts = pending.read(self.iteration.watch())
         unused = frozenset(index for index in range(len(used)) if not counts[index])
         return Agreement(unused, learned_by_all=learned is not None and counts[-1] == self.iteration.team.size)
 
@@ -266,7 +266,7 @@ class BucketQueue:
 
     # -- giving up
 
-    def forsake(self) -> bool:
+    def abandon(self) -> bool:
         """Forget what is under way; whether there was anything, and its buffers must be left to it."""
         left = bool(self.flights or self._shadow_flights)
         self.flights, self._shadow_flights = [], []
