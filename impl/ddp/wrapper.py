@@ -145,7 +145,6 @@ class DistributedDataParallel(Follower, nn.Module):
     _sync_final_model = KeptBy("_uneven", "sync_final_model")
     _check_reducer_finalized = KeptBy("reducer", "check_finished")
     _remove_autograd_hooks = KeptBy("reducer", "remove_hooks")
-    _set_sparse_metadata = KeptBy("reducer", "_set_sparse_metadata")
 
     def __init__(
         self,
@@ -420,6 +419,10 @@ class DistributedDataParallel(Follower, nn.Module):
         chosen = list(optim_params) if optim_params is not None else list(self.reducer.parameters)
         self._occupy_hook_slot(None, hooks.default_hooks.allreduce_hook, f"fused {optim.__name__}")
         self.reducer.optimizers.append(optim(chosen, *args, **kwargs))
+
+    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
+        """Hand the ids of sparse rows to the reducer, whichever it is by then (DDP-169)."""
+        self.reducer._set_sparse_metadata(global_unique_ids)
 
     def _register_accum_grad_hook(self) -> None:
         """Reduce parameter by parameter instead of by bucket (DDP-167)."""
