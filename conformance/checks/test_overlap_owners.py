@@ -131,6 +131,13 @@ def test_sharding_cuts_buckets_into_pieces_for_an_even_load(ranks):
             assert len(in_pieces(bucket)) == len(set(bucket)), "one rank has two pieces of a bucket"
 
 
+@check("HOOK-039", worlds=(2,), deadline_s=DEADLINE_S)
+def test_a_piece_stays_below_its_share_and_does_not_reach_it(ranks):
+    """Two ranks, so a share is two layers of four: no piece has two, and both ranks own one of each bucket."""
+    found = owners(ranks(owned, Overlap(shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(2)})))
+    assert [sorted(bucket) for bucket in found] == [[0, 1], [0, 1]]
+
+
 class Uneven(nn.Module):
     """Layers of several widths side by side, used in the order in which they are registered or backwards."""
 

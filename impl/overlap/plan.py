@@ -67,19 +67,19 @@ def whole_buckets(buckets: Sequence[Members], world: int) -> dict[int, int]:
 
 
 def sharded_buckets(buckets: Sequence[Members], numels: Sequence[int], world: int) -> dict[int, int]:
-    """Owner by parameter when each bucket is cut into contiguous pieces of at most 1/world of it (HOOK-039).
+    """Owner by parameter when buckets are cut into contiguous pieces below 1/world of all that they hold (HOOK-039).
 
-    So every rank steps a like part of each bucket, and every link carries one. Smallest bucket first; a piece goes to
-    the least loaded rank without a piece of that bucket, and once every rank has one, to the least loaded of all
-    (HOOK-040). A parameter larger than the limit is a piece by itself.
+    Smallest bucket first; a piece goes to the least loaded rank without a piece of that bucket, and once every rank has
+    one, to the least loaded of all (HOOK-040). A parameter that reaches the limit is a piece by itself.
     """
     owned = [tuple(index for index in bucket if index >= 0) for bucket in buckets]
     sizes = [sum(numels[index] for index in bucket) for bucket in owned]
+    limit = sum(sizes) / world
     loads = [0] * world
     owners: dict[int, int] = {}
     for place in sorted(range(len(owned)), key=lambda k: sizes[k]):
         free = set(range(world))
-        for piece in cut(owned[place], numels, sizes[place] / world):
+        for piece in cut(owned[place], numels, limit):
             owner = min(free or range(world), key=lambda rank: (loads[rank], rank))
             free.discard(owner)
             loads[owner] += sum(numels[index] for index in piece)
@@ -88,11 +88,11 @@ def sharded_buckets(buckets: Sequence[Members], numels: Sequence[int], world: in
 
 
 def cut(bucket: Iterable[int], numels: Sequence[int], limit: float) -> list[Members]:
-    """Contiguous pieces of a bucket, each as long as it can be without exceeding ``limit`` elements."""
+    """Contiguous pieces of a bucket, each as long as it can be below ``limit`` elements."""
     pieces: list[list[int]] = []
     room = 0.0
     for index in bucket:
-        if not pieces or numels[index] > room:
+        if not pieces or numels[index] >= room:
             pieces.append([])
             room = limit
         pieces[-1].append(index)

@@ -40,12 +40,12 @@ def test_sharding_gives_every_parameter_one_owner_and_keeps_the_load_even(case):
 
 
 @given(st.lists(st.integers(1, 50), max_size=20), st.integers(1, 100))
-def test_pieces_are_contiguous_and_within_the_limit(numels, limit):
+def test_pieces_are_contiguous_and_below_the_limit(numels, limit):
     pieces = cut(range(len(numels)), numels, limit)
     assert [index for piece in pieces for index in piece] == list(range(len(numels)))
-    assert all(len(piece) == 1 or sum(numels[i] for i in piece) <= limit for piece in pieces)
+    assert all(len(piece) == 1 or sum(numels[i] for i in piece) < limit for piece in pieces)
     for piece, following in itertools.pairwise(pieces):  # none could have been longer
-        assert sum(numels[i] for i in piece) + numels[following[0]] > limit
+        assert sum(numels[i] for i in piece) + numels[following[0]] >= limit
 
 
 def test_the_documented_example_three_equal_layers_and_one():
@@ -74,3 +74,14 @@ def test_pieces_come_in_rank_order_and_know_their_runs():
 def test_a_layout_that_contradicts_itself_cannot_be_made(buckets):
     with pytest.raises(AssertionError):
         BucketLayout(buckets, (0, 0))
+
+
+def test_a_parameter_that_reaches_the_limit_is_a_piece_by_itself():
+    assert cut(range(4), [8, 8, 16, 8], 16.0) == [(0,), (1,), (2,), (3,)]
+    assert cut(range(4), [8, 8, 16, 8], 17.0) == [(0, 1), (2,), (3,)]
+
+
+def test_buckets_share_one_limit_so_that_a_small_one_stays_whole():
+    owners = sharded_buckets([(0, 1), (2, 3, 4)], [2, 2, 8, 8, 8], 3)
+    assert owners[0] == owners[1]
+    assert {owners[2], owners[3], owners[4]} == {0, 1, 2}

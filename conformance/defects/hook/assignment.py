@@ -54,7 +54,19 @@ def owners_are_those_of_the_expected_buckets() -> None:
 @defect("HOOK-039", worlds=(3,))
 def pieces_are_as_large_as_the_whole() -> None:
     """The limit of a piece is the total of all buckets, without dividing it by the number of ranks."""
-    edit("sizes[place] / world", "sum(sizes)")
+    edit("sum(sizes) / world", "sum(sizes)", within="sharded_buckets")
+
+
+@defect("HOOK-039", worlds=(3,))
+def pieces_are_measured_by_their_bucket() -> None:
+    """The limit of a piece is a share of its own bucket instead of a share of all buckets."""
+    edit("numels, limit)", "numels, sizes[place] / world)", within="sharded_buckets")
+
+
+@defect("HOOK-039", worlds=(2,))
+def a_piece_may_reach_the_limit() -> None:
+    """A piece is cut only where it would exceed the limit, not where it would reach it."""
+    edit("numels[index] >= room", "numels[index] > room", within="cut")
 
 
 @defect("HOOK-037", "HOOK-018")
