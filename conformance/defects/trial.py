@@ -174,13 +174,35 @@ def trial(defect: Defect, library: Library, cluster: Cluster) -> TrialResult:
     start = time.monotonic()
     asked = Asked({defect.id: defect.spec}, {defect.id: ""}, "gloo", defect.worlds or WORLDS, defect.clauses)
     suite_run = Trial(asked, library.catalogue, cluster=cluster)
-    files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in defect.clauses)))
+    _run(suite_run, library, _Stops(suite_run, defect))
+    trouble = _trouble(suite_run, library, cluster)
+    answers = () if trouble else tuple(suite_run.answer(clause) for clause in defect.clauses)
+    return TrialResult(defect.id, answers, time.monotonic() - start, trouble)
+
+
+def _run(suite_run: Trial, library: Library, *plugins: object) -> None:
+    """Run the checks of the clauses that a trial asks for."""
+    files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in suite_run.asked.select)))
     if files:
-        status = pytest.main(_arguments(files, library.checks), plugins=[_Driver(suite_run), _Stops(suite_run, defect)])
+        status = pytest.main(_arguments(files, library.checks), plugins=[_Driver(suite_run), *plugins])
         if status == pytest.ExitCode.INTERRUPTED and not suite_run.suite_errors:
             raise KeyboardInterrupt
+
+
+def _trouble(suite_run: Trial, library: Library, cluster: Cluster) -> str:
+    """Why a trial says nothing of its defect: the suite failed, or a check fell over that does so without it, too."""
     if suite_run.suite_errors:
-        trouble = f"the suite itself failed: {suite_run.suite_errors[0]}"
-        return TrialResult(defect.id, (), time.monotonic() - start, trouble)
-    answers = tuple(suite_run.answer(clause) for clause in defect.clauses)
-    return TrialResult(defect.id, answers, time.monotonic() - start)
+        return f"the suite itself failed: {suite_run.suite_errors[0]}"
+    for result in suite_run.caught.values():
+        if result.outcome is Outcome.SUITE_ERROR and _falls_over_without(result, library, cluster):
+            return f"{_where(result.case)} falls over without the defect, too"
+    return ""
+
+
+def _falls_over_without(result: Result, library: Library, cluster: Cluster) -> bool:
+    """Whether a check that fell over on a planted defect does so on our implementation as it is."""
+    case = result.case
+    asked = Asked({"impl": "impl"}, {"impl": ""}, "gloo", (case.world,), (result.clause,), check=case.check)
+    sound = Trial(asked, library.catalogue, cluster=cluster)
+    _run(sound, library)
+    return any(one.case.scenario == case.scenario and one.outcome is not Outcome.PASSED for one in sound.results)

@@ -77,6 +77,20 @@ def lay(folder, **defects):
     return folder
 
 
+BROKEN_CHECK = """
+from conformance.api.checking import check
+
+
+def look(ctx):
+    return None.nothing
+
+
+@check("DDP-044", "DDP-049", worlds=(1,))
+def test_that_falls_over(ranks):
+    ranks(look)
+"""
+
+
 def trial(*words):
     """``python -m conformance defects``: exit status, standard output, standard error."""
     command = [sys.executable, "-m", "conformance", "defects", *map(str, words)]
@@ -105,6 +119,16 @@ def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_pat
     assert "0 functions of impl hold what the defect changes within no_sync" in out
     assert "ddp/b_clumsy: not caught by DDP-044, DDP-049" in out  # a NameError of the defect's own proves nothing
     assert out.splitlines()[-1] == "0 killed, 3 survived, 1 could not be tried"
+
+
+def test_a_check_that_falls_over_without_the_defect_too_is_no_kill(tmp_path):
+    folder, checks = lay(tmp_path, a_harmless=HARMLESS), tmp_path / "checks"
+    checks.mkdir()
+    (checks / "test_broken.py").write_text(BROKEN_CHECK)
+    status, out, err = trial("--defects", folder, "--checks", checks, "--select", "ddp/a_harmless", "--jobs", "1")
+    assert status == 1, out + err
+    assert "ddp/a_harmless: test_that_falls_over@1 falls over without the defect, too" in out
+    assert out.splitlines()[-1] == "0 killed, 0 survived, 1 could not be tried"
 
 
 @needs_proc
