@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def keeps(out, *words):
-    command = [sys.executable, "-m", "conformance", "run", "--subject", "impl", "--jobs", "2", "--out", str(out), *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
+    command = [sys.executable, "-m", "conformance", "run", "--subject", "impl", "--jobs", "2", "--out", str(out)]
+    done = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
