@@ -36,6 +36,9 @@ SEED        ?=
 GPU_OUT      = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/gpu)
 EXPLORE_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/explore)
 EXPLORE     ?= 2
+FAULTS_OUT   = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/faults)
+SOAK_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/soak)
+TENTH       ?=
 SEED        ?=
 NIGHTLY_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/nightly)
 
@@ -51,7 +54,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore power board
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore power board faults soak
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -72,6 +75,9 @@ help:
 	@echo "make defects       plant defects in our implementation and see whether the suite catches them   SELECT='ddp/*' JOBS=$(JOBS)"
 	@echo "make protocol      every order of steps and every failure of the join protocol, in one process   MINUTES=10 JOBS=$(JOBS)"
 	@echo "make explore       training programs drawn at random, compared with one process   SUBJECT=$(SUBJECT) MINUTES=10 SEED= JOBS=$(JOBS)"
+	@echo "make faults        every fault at every point in every role: a right result or an error that names it   SELECT='SIGKILL/*' JOBS=$(JOBS)"
+	@echo "                   TENTH=1 SEED=7 only a tenth of the cells; goes on where it stopped"
+	@echo "make soak          random programs on ranks that are stopped and slowed; does anything grow?   MINUTES=20 SEED= JOBS=$(JOBS)"
 	@echo "make power         how many random mutants of our implementation the quick tier kills   MUTANTS=$(MUTANTS) SEED= JOBS=$(JOBS)"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
@@ -133,6 +139,13 @@ power: $(READY)
 
 repros: $(READY)
 	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py $(ARGS)
+
+# Goes on by itself with an unfinished record of the same cells in OUT.
+faults: $(READY)
+	@$(RUN) -m conformance faults --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --select '$(or $(SELECT),*)' $(if $(TENTH),--tenth --seed '$(or $(SEED),0)') --jobs '$(JOBS)' --out '$(FAULTS_OUT)' $(ARGS)
+
+soak: $(READY)
+	@$(RUN) -m conformance soak --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),20)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(SOAK_OUT)' $(ARGS)
 
 # Goes on by itself with an unfinished exploration of the same SEED in OUT.
 explore: $(READY)

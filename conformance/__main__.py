@@ -21,7 +21,10 @@ STATUSES = """exit status:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
-    words = "run | clauses | show | page | compare | defects | explore | power | protocol | repro | hosts | board | gpu"
+    words = (
+        "run | clauses | show | page | compare | defects | explore | power | protocol | faults | soak | repro | "
+        "hosts | board | gpu"
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar=words)
     _run(commands.add_parser(
         "run", help="run the checks and judge", epilog=STATUSES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -44,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--out", default="out/board", metavar="FOLDER", help="of everything (default: %(default)s)")
     _protocol(commands.add_parser("protocol", help="explore the join protocol: every order of steps, every failure"))
     _explore(commands.add_parser("explore", help="training programs drawn at random, compared with one process"))
+    _faults(commands.add_parser("faults", help="every fault at every point in every role: what the ranks make of it"))
+    _soak(commands.add_parser("soak", help="thousands of iterations under slow ranks and pauses: does anything grow?"))
     _power(commands.add_parser("power", help="how many random mutants of our implementation the quick tier kills"))
     _gpu(commands.add_parser("gpu", help="what only an accelerator shows: streams, failures, memory; see `make gpu`"))
     return top
@@ -64,6 +69,26 @@ def _explore(explore: argparse.ArgumentParser) -> None:
     explore.add_argument("--jobs", default="2", metavar="N", help="programs at a time (default: %(default)s)")
     explore.add_argument("--program", default="", metavar="JSON", help="judge this one, or that of a .json file")
     explore.add_argument("--out", default="out/explore", metavar="FOLDER", help="of the records (default: %(default)s)")
+
+
+def _faults(faults: argparse.ArgumentParser) -> None:
+    faults.add_argument("--subject", default="impl", metavar="NAMES", help="as of run (default: %(default)s)")
+    faults.add_argument("--select", default="*", metavar="PATTERNS", help="of ids: 'SIGKILL/*,*/shadowing/*'")
+    faults.add_argument("--tenth", action="store_true", help="only a tenth of them, drawn by --seed")
+    faults.add_argument("--seed", default="0", metavar="N", help="of the tenth (default: %(default)s)")
+    faults.add_argument("--jobs", default="2", metavar="N", help="that compute at a time (default: %(default)s)")
+    faults.add_argument("--list", action="store_true", help="only list the cells")
+    faults.add_argument("--out", default="out/faults", metavar="FOLDER", help="of the records (default: %(default)s)")
+
+
+def _soak(soak: argparse.ArgumentParser) -> None:
+    soak.add_argument("--subject", default="impl", metavar="NAME", help="as of run (default: %(default)s)")
+    soak.add_argument("--minutes", default="20", metavar="N", help="of random programs (default: %(default)s)")
+    soak.add_argument("--seed", default="", metavar="N", help="where to begin (default: another one each time)")
+    soak.add_argument("--jobs", default="2", metavar="N", help="programs at a time (default: %(default)s)")
+    soak.add_argument("--iterations", default="2000", metavar="N", help="of one model (default: %(default)s)")
+    soak.add_argument("--constructions", default="500", metavar="N", help="of models (default: %(default)s)")
+    soak.add_argument("--out", default="out/soak", metavar="FOLDER", help="of the records (default: %(default)s)")
 
 
 def _run(run: argparse.ArgumentParser) -> None:
@@ -170,6 +195,10 @@ def _command(given: argparse.Namespace) -> int:
             from .commands.protocol import protocol as command
         case "explore":
             from .commands.explore import explore_command as command
+        case "faults":
+            from .commands.faults import faults as command
+        case "soak":
+            from .commands.soak import soak as command
         case "power":
             from .commands.power import power as command
         case "gpu":

@@ -24,7 +24,7 @@ from . import poison
 from .outcomes import Event
 
 # method of ProcessGroup -> (public name, which argument is described, what a lone integer argument means)
-_METHODS: dict[str, tuple[str, int, str]] = {
+METHODS: dict[str, tuple[str, int, str]] = {
     "allreduce": ("all_reduce", 0, ""),
     "allreduce_coalesced": ("all_reduce_coalesced", 0, ""),
     "broadcast": ("broadcast", 0, "source"),
@@ -80,7 +80,7 @@ class RecordingGroup(dist.ProcessGroup):
 def _recorded(method: str, op: str, subject: int, number_means: str) -> Callable[..., Any]:
     def call(self: RecordingGroup, *args: Any, **kwargs: Any) -> Any:
         kept = trace.current()
-        facts = _facts(op, subject, number_means, args, kwargs)
+        facts = facts_of(op, subject, number_means, args, kwargs)
         number = kept.start(self, facts) if kept is not None else -1
         work = poison.start(self.inner, method, _label(facts), max(facts[4:]), args, kwargs)
         if kept is None:
@@ -108,7 +108,7 @@ def _passed_on(method: str) -> Callable[..., Any]:
     return call
 
 
-for _method, _about in _METHODS.items():
+for _method, _about in METHODS.items():
     if hasattr(dist.ProcessGroup, _method):
         setattr(RecordingGroup, _method, _recorded(_method, *_about))
 for _method in _PASSED_ON:
@@ -116,7 +116,7 @@ for _method in _PASSED_ON:
         setattr(RecordingGroup, _method, _passed_on(_method))
 
 
-def _facts(op: str, subject: int, number_means: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> trace.Facts:
+def facts_of(op: str, subject: int, number_means: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> trace.Facts:
     """Describe a call. Callers pass an options object, or the same facts one by one."""
     values = [*args, *kwargs.values()]
     tensors = list(_tensors(values[subject])) if 0 <= subject < len(values) else []
@@ -165,15 +165,17 @@ def _same(op: Any, kind: Any) -> bool:
     return bool(op == kind)
 
 
-def _wrap(real: Any, rank: int, size: int, kind: Any, devices: list[str]) -> RecordingGroup:
+def _wrap(
+    real: Any, rank: int, size: int, kind: Any, devices: list[str], group: type[RecordingGroup]
+) -> RecordingGroup:
     """A recording group around a backend, or around a whole group where the creator made one."""
     if isinstance(real, dist.ProcessGroup):
-        return RecordingGroup(real, real, kind)
+        return group(real, real, kind)
     inner = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
     for device in devices:
         inner._register_backend(torch.device(device), kind, real)
     inner._set_default_backend(kind)
-    return RecordingGroup(inner, real, kind)
+    return group(inner, real, kind)
 
 
 class _Stand(type):
@@ -182,9 +184,11 @@ class _Stand(type):
     original: Any
     kind: Any
     devices: list[str]
+    group: type[RecordingGroup]
 
     def __call__(cls, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
-        return _wrap(cls.original(store, rank, size, *args, **kwargs), rank, size, cls.kind, cls.devices)
+        real = cls.original(store, rank, size, *args, **kwargs)
+        return _wrap(real, rank, size, cls.kind, cls.devices, cls.group)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, (cls.original, RecordingGroup))
@@ -194,13 +198,13 @@ class _Stand(type):
 
 
 @contextlib.contextmanager
-def recorded(name: str) -> Iterator[None]:
-    """While this lasts, groups that this process makes of the backend ``name`` are recorded."""
+def recorded(name: str, group: type[RecordingGroup] = RecordingGroup) -> Iterator[None]:
+    """While this lasts, groups that this process makes of the backend ``name`` are recorded, by a ``group`` each."""
     built_in = f"ProcessGroup{name.upper()}" if name != "gloo" else "ProcessGroupGloo"
     plugins: dict[str, Any] = dist.Backend._plugins
     if name.upper() in plugins:
         original = plugins[name.upper()]
-        plugins[name.upper()] = original._replace(creator_fn=_recording_creator(original, _devices(name)))
+        plugins[name.upper()] = original._replace(creator_fn=_recording_creator(original, _devices(name), group))
         try:
             yield
         finally:
@@ -208,7 +212,7 @@ def recorded(name: str) -> Iterator[None]:
     elif hasattr(distributed_c10d, built_in):
         original = getattr(distributed_c10d, built_in)
         kind = getattr(dist.ProcessGroup.BackendType, name.upper())
-        about = {"original": original, "kind": kind, "devices": _devices(name)}
+        about = {"original": original, "kind": kind, "devices": _devices(name), "group": group}
         setattr(distributed_c10d, built_in, _Stand(built_in, (), about))
         try:
             yield
@@ -223,10 +227,12 @@ def _devices(name: str) -> list[str]:
     return list(dist.Backend.backend_capability.get(name, ["cpu"]))
 
 
-def _recording_creator(registered: Any, devices: list[str]) -> Callable[..., RecordingGroup]:
+def _recording_creator(
+    registered: Any, devices: list[str], group: type[RecordingGroup]
+) -> Callable[..., RecordingGroup]:
     def create(*args: Any) -> RecordingGroup:
         real = registered.creator_fn(*args)
         rank, size = (args[0].group_rank, args[0].group_size) if registered.extended_api else args[1:3]
-        return _wrap(real, rank, size, dist.ProcessGroup.BackendType.CUSTOM, devices)
+        return _wrap(real, rank, size, dist.ProcessGroup.BackendType.CUSTOM, devices, group)
 
     return create

@@ -1,0 +1,96 @@
+"""``python -m conformance faults``: every fault at every point in every role; a table of what the ranks make of it."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ..bad_input import BadInput
+from ..ending import terminated_like_interrupted
+from ..engine.judgement import BROKEN, INTERRUPTED, OK
+from ..engine.request import numbers, words
+from ..faults import known, on_hosts
+from ..faults.cells import Cell, sample, selected
+from ..faults.running import RECORD, Row, Workers, recorded
+from ..faults.table import summary
+from ..subjects import resolve
+
+
+def faults(given: Namespace) -> int:
+    """Run the cells that are asked for under each subject; 1 if one is bad that is not listed, or listed and good."""
+    cells = _asked(given)
+    if given.list:
+        print(*(f"{cell.id}  world {cell.world}, rank {cell.rank}" for cell in cells), sep="\n")
+        return OK
+    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    listed, surprising = known.load(), 0
+    try:
+        with terminated_like_interrupted():
+            for subject in words(given.subject, "subject"):
+                resolve(subject)
+                surprising += _matrix(subject, cells, jobs, Path(given.out), listed)
+    except KeyboardInterrupt:
+        print("conformance: interrupted; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    return BROKEN if surprising else OK
+
+
+def _asked(given: Namespace) -> list[Cell]:
+    cells = selected(words(given.select, "pattern"))
+    if not cells:
+        raise BadInput(f"no cell meets {given.select!r}; their ids are fault/point/role/program, see --list")
+    if given.tenth:
+        seed = int(given.seed) if given.seed.isdecimal() else 0
+        return sample(cells, -(-len(cells) // 10), seed)
+    return cells
+
+
+def _matrix(subject: str, cells: list[Cell], jobs: int, out: Path, listed: list[known.Listed]) -> int:
+    rows: list[Row] = []
+    begun = time.monotonic()
+    path = out / subject.replace(":", "_") / RECORD
+    for row in recorded(path, subject, cells, lambda left: _rows(subject, left, jobs)):
+        rows.append(row)
+        if sys.stderr.isatty():
+            print(f"\r\033[K{subject}: {len(rows)} of {len(cells)} cells", end="", file=sys.stderr, flush=True)
+    text, surprising = summary(subject, rows, listed)
+    text += f"\n\n{time.monotonic() - begun:.0f} s; what each rank said: {path}"
+    print(f"\n{text}\n", flush=True)
+    path.with_name("summary.md").write_text(text + "\n", encoding="utf-8")
+    return surprising
+
+
+def _rows(subject: str, cells: Iterable[Cell], jobs: int) -> Iterator[Row]:
+    """The cells on hosts, which mostly wait, beside all others."""
+    cells = list(cells)
+    done: queue.SimpleQueue[Row | Exception | None] = queue.SimpleQueue()
+    away = on_hosts.rows(subject, [cell for cell in cells if cell.on_hosts])
+    with Workers(jobs, subject) as workers:
+        here = workers.rows([cell for cell in cells if not cell.on_hosts])
+        for rows in (away, here):
+            threading.Thread(target=_hand_over, args=(rows, done), daemon=True).start()
+        running = 2
+        while running:
+            with contextlib.suppress(queue.Empty):  # in slices, so that Ctrl-C gets through everywhere
+                row = done.get(timeout=0.5)
+                if isinstance(row, Exception):
+                    raise row
+                if row is None:
+                    running -= 1
+                else:
+                    yield row
+
+
+def _hand_over(rows: Iterator[Row], done: queue.SimpleQueue[Row | Exception | None]) -> None:
+    try:
+        for row in rows:
+            done.put(row)
+        done.put(None)
+    except Exception as error:
+        done.put(error)

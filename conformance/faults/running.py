@@ -1,0 +1,187 @@
+"""Runs many cells beside each other and keeps a record of them, so that an interrupted matrix goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..ranks import Cluster, Died, Run
+from .cells import Cell
+from .judging import Judged, judged
+from .training import run_cell
+
+RECORD = "faults.jsonl"
+_DEADLINE_S = 60.0  # each rank ends itself before that; this is for one that cannot
+_MOST_TIMES = 3.0
+_BESIDE = 3  # so many cells for each job, while the others only wait
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of one subject, judged."""
+
+    cell: Cell
+    verdict: Judged
+    seconds: float  # of the cell as a whole
+
+    def json(self) -> str:
+        told = {"cell": self.cell.id, "verdict": self.verdict.verdict, "told_s": round(self.verdict.told_s, 3)}
+        return json.dumps({**told, "seconds": round(self.seconds, 2), "why": self.verdict.why[:3000]})
+
+    @staticmethod
+    def read(row: dict[str, Any]) -> Row:
+        return Row(Cell.of(row["cell"]), Judged(row["verdict"], row["told_s"], row["why"]), row["seconds"])
+
+
+def run_one(cell: Cell, cluster: Cluster, subject: str) -> Row:
+    """Run one cell on fresh ranks."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fault-", ignore_cleanup_errors=True) as folder:
+        run = cluster.run(run_cell, (cell.id, folder), world=cell.world, subject=subject, init=False)
+        verdict = judged(cell, Path(folder), exits(run), subject)
+    return Row(cell, verdict, time.monotonic() - begun)
+
+
+def exits(run: Run) -> dict[int, int]:
+    """How the ranks' processes have ended; 0 for one that could not be made to."""
+    return {rank: one.exit_code for rank, one in enumerate(run.outcomes) if isinstance(one, Died)}
+
+
+class Slots:
+    """Lets as many cells compute as there are jobs, and some more begin while those only wait."""
+
+    def __init__(self, jobs: int) -> None:
+        self._free = jobs
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[Callable[[bool], None]]:
+        """A slot for the time of the block; what it yields is told when the cell begins and ends to wait only."""
+        idle = False
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0)
+            self._free -= 1
+
+        def rest(waits: bool) -> None:
+            nonlocal idle
+            with self._changed:
+                if waits != idle:
+                    idle = waits
+                    self._free += 1 if waits else -1
+                    self._changed.notify_all()
+
+        try:
+            yield rest
+        finally:
+            rest(True)
+
+
+class Workers:
+    """Threads that each run one cell at a time, on ranks of their own. Leaving the ``with`` ends every process."""
+
+    def __init__(self, jobs: int, subject: str) -> None:
+        self._subject = subject
+        self._slots = Slots(jobs)
+        self._rest = [_Rest() for _ in range(jobs * _BESIDE)]
+        self._clusters: list[Cluster] = []
+        for rest in self._rest:
+            first = self._clusters[0] if self._clusters else None
+            self._clusters.append(Cluster(
+                placing=False, preload=[f"{__package__}.training"], deadline_s=_DEADLINE_S, stall_s=_DEADLINE_S,
+                most_times=_MOST_TIMES, beside=first, when_idle=rest,
+            ))  # fmt: skip
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for cluster in reversed(self._clusters):
+            cluster.close()
+
+    def rows(self, cells: Sequence[Cell]) -> Iterator[Row]:
+        """The cells' rows, each as soon as it is there."""
+        waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Row | Exception] = queue.SimpleQueue()
+        for cell in cells:
+            waiting.put(cell)
+        for place in range(min(len(self._clusters), len(cells))):
+            threading.Thread(target=self._work, args=(place, waiting, done), daemon=True).start()
+        left = len(cells)
+        while left:
+            with contextlib.suppress(queue.Empty):  # in slices, so that Ctrl-C gets through everywhere
+                row = done.get(timeout=0.5)
+                if isinstance(row, Exception):
+                    raise row
+                yield row
+                left -= 1
+
+    def _work(self, place: int, waiting: Any, done: Any) -> None:
+        cluster = self._clusters[place]
+        while True:
+            try:
+                cell = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                with self._slots.taken() as rest:
+                    self._rest[place].told = rest
+                    done.put(run_one(cell, cluster, self._subject))
+            except Exception as error:
+                done.put(error)
+                return
+
+
+class _Rest:
+    """What a cluster tells about its ranks goes to the slot of the cell at hand."""
+
+    told: Callable[[bool], None] = staticmethod(lambda _: None)
+
+    def __call__(self, waits: bool) -> None:
+        self.told(waits)
+
+
+# -- the record
+
+
+def recorded(
+    path: Path, subject: str, cells: Sequence[Cell], rows: Callable[[list[Cell]], Iterable[Row]]
+) -> Iterator[Row]:
+    """The rows of all cells: those of an unfinished record of the same question, then the others, as they come."""
+    header = {"faults": 1, "subject": subject, "cells": [cell.id for cell in cells]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = _resumed(path, header)
+    yield from known
+    done = {row.cell for row in known}
+    with path.open("a", encoding="utf-8") as record:
+        for row in rows([cell for cell in cells if cell not in done]):
+            record.write(row.json() + "\n")
+            record.flush()
+            yield row
+        record.write(json.dumps({"end": True}) + "\n")
+
+
+def _resumed(path: Path, header: dict[str, Any]) -> list[Row]:
+    """What an unfinished record of the same question holds; otherwise nothing, and a new record is begun."""
+    lines = _lines(path)
+    if not lines or lines[0] != header or "end" in lines[-1]:
+        lines = [header]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")  # without a torn line
+    return [Row.read(line) for line in lines[1:]]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:  # the last line of a run that was killed
+            break
+    return lines
