@@ -36,7 +36,7 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
         work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
     else:
         work = team.group.allreduce([buffer], _reducing(op))
-    team.tally.started += 1
+    team.tally.start(label)
     return Pending(label, buffer, work, team, result_in_future=team.is_in_python)
 
 
@@ -48,7 +48,7 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
         work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
     else:
         work = team.group.broadcast([buffer], _sending(source))
-    team.tally.started += 1
+    team.tally.start(label)
     return Pending(label, buffer, work, team)
 
 
@@ -151,7 +151,7 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
     trace.note(label)
     work = _all_gather(whole, part, group=team.group, async_op=True)
-    team.tally.count()
+    team.tally.start(label)
     return Pending(label, whole, work, team)
 
 
@@ -170,7 +170,7 @@ def all_to_all(
     """
     trace.note(label)
     work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
-    team.tally.count()
+    team.tally.start(label)
     return Pending(label, received, work, team)
 
 

@@ -14,7 +14,7 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
     """Start summing ``buffer`` over the team; only ``owner`` gets the sum, elsewhere the content is lost."""
     trace.note(label)
     work = dist.reduce(buffer, group_dst=owner, group=team.group, async_op=True)
-    team.tally.count()
+    team.tally.start(label)
     return Pending(label, buffer, work, team)
 
 

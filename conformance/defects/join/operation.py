@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from impl.join.channel import ControlChannel
 from impl.join.context import Join
-from impl.join.failures import FailureNotes
+from impl.join.failure_guard import FailureGuard
 
 from ..planting import defect, edit, swap
 
@@ -80,6 +80,7 @@ def error_of_the_body_is_wrapped() -> None:
         "    if not isinstance(error, SharedError):\n"
         '        raise RuntimeError("the training loop has failed") from error\n'
         "    if self._notes is None",
+        within="FailureGuard.report",
     )
 
 
@@ -199,10 +200,11 @@ def live_ranks_wait_for_parameters_without_looking() -> None:
 @defect("JOIN-057")
 def lost_connections_are_told_as_causes() -> None:
     """A rank that has lost a connection is told to the others as the one that failed."""
-    def ask(self: FailureNotes, error: BaseException) -> None:
-        self.leave(error)
+    def explain(self: FailureGuard, error: BaseException) -> None:
+        assert self._notes is not None
+        self._notes.leave(error)
 
-    swap(FailureNotes, "ask", ask)
+    swap(FailureGuard, "_explain", explain)
 
 
 @defect("JOIN-025", "JOIN-027", "JOIN-034")
