@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
+
+
+@dataclass
+class Place:
+    """Where a process's program stands: in which iteration of which of its models."""
+
+    model: int
+    iteration: int = 0  # begun or shadowed by this rank
+
+    def __str__(self) -> str:
+        return f" in iteration {self.iteration} of model {self.model}"
 
 
 class Tally:
@@ -21,7 +33,7 @@ class Tally:
         #: of the collective that was started last
         self.label = ""
         #: in which iteration of which model, for people; the model that runs says it
-        self.where: object = ""
+        self.where: Place | None = None
 
     def count(self) -> None:
         """One more, of somebody else's."""
@@ -36,7 +48,7 @@ class Tally:
 
     def place_of(self, label: str) -> str:
         """The label with what is known of where it belongs."""
-        return f"{label}{self.where}"
+        return f"{label}{self.where or ''}"
 
 
 #: of the group on which this process has started a collective last; only ``start`` assigns it

@@ -13,6 +13,7 @@ import torch
 from ..comm.guard import guard_of
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
+from ..comm.tally import Place
 from ..join import Joinable
 from ..join.session import Session
 
@@ -49,17 +50,6 @@ class Row:
 
 
 _models = itertools.count()
-
-
-@dataclass
-class Place:
-    """Which of this process's models it is, and how many iterations this rank has begun or shadowed with it."""
-
-    model: int
-    iteration: int = 0
-
-    def __str__(self) -> str:
-        return f" in iteration {self.iteration} of model {self.model}"
 
 
 class Iteration:
