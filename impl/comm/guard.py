@@ -71,6 +71,14 @@ class Guard:
         self._lifeline.bear_witness()
         return self._lifeline.losses.causes(self._name_of, _CAUSE_WITHIN_S)
 
+    def lost(self) -> set[int]:
+        """The group ranks of this group that have stopped."""
+        return {place for place, rank in enumerate(self._name_of) if self._lifeline.losses.has(rank)}
+
+    def begin_anew(self) -> None:
+        """The survivors have formed another group."""
+        self._lifeline.losses.begin_anew()
+
     def told(self, losses: list[Loss]) -> str:
         """What has happened, for people."""
         detection = self._lifeline.detection_s

@@ -42,6 +42,7 @@ _BEATS_IN_DETECTION = 5
 _LOOKS_IN_A_BEAT = 4
 _LONGEST_LINE = 4096
 _CONNECT_S = 1.0
+_FIRST_CALL_S = 0.05
 _HELLO_S = 5.0
 
 
@@ -99,6 +100,7 @@ class Lifeline:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else lambda: None
         self._beat_s = detection_s / _BEATS_IN_DETECTION
+        self._call_every_s = _FIRST_CALL_S  # more and more seldom: peers as a rule come together
         self._last_pass = time.monotonic()
         self._next_beat = self._next_call = 0.0
         self._publish(store, address)
@@ -120,7 +122,7 @@ class Lifeline:
     def bear_witness(self) -> None:
         """This rank is about to fail because another has: whatever becomes of it is not the cause."""
         if self.losses.add_witness(self.rank):
-            self._tell({"witness": self.rank})
+            self._tell({"witness": self.rank, "epoch": self.losses.epoch})
 
     def leave(self, end: End, text: str) -> None:
         """This process takes part no longer: say so, and close. Twice is as good as once."""
@@ -163,7 +165,8 @@ class Lifeline:
 
     def _pass(self) -> None:
         """Hear what has come, and say what is due."""
-        for key, _ in self._selector.select(self._beat_s / _LOOKS_IN_A_BEAT):
+        nap_s = self._beat_s / _LOOKS_IN_A_BEAT
+        for key, _ in self._selector.select(nap_s if self._store is None else min(nap_s, self._call_every_s)):
             if key.fileobj is self._listener:
                 self._accept()
             else:
@@ -175,7 +178,8 @@ class Lifeline:
             self._next_beat = now + self._beat_s
             self._tell({"at": latest()})
         if now >= self._next_call:
-            self._next_call = now + self._beat_s
+            self._next_call = now + self._call_every_s
+            self._call_every_s = min(1.5 * self._call_every_s, self._beat_s)
             self._call()
         for peer in list(self._peers):
             peer.silent_s += ran_s
@@ -216,25 +220,35 @@ class Lifeline:
 
     def _publish(self, store: dist.Store, address: str) -> None:
         host, port, *_ = self._listener.getsockname()
-        store.set(f"lifeline/{self.rank}", json.dumps([host, port]))
+        mine = self._process
+        store.set(f"lifeline/{self.rank}", json.dumps([host, port, mine.host, mine.machine, mine.pid]))
 
     def _call(self) -> None:
-        """Call one more of the peers that are this rank's to call, if it has said where it is."""
+        """Look after the peers that are not met yet: call those that are this rank's to call."""
         if self._store is None:
             return
         try:
             self._token = self._token or _token(self._store)
-            for rank in sorted(self._to_call):
+            for rank in sorted(self.missing):
                 if self._store.check([f"lifeline/{rank}"]):
-                    self._call_one(rank, json.loads(self._store.get(f"lifeline/{rank}")))
+                    host, port, *process = json.loads(self._store.get(f"lifeline/{rank}"))
+                    self._look_after(rank, (str(host), int(port)), Process(*process))
         except RuntimeError:  # the store's host is gone; those that are met are met
             self._store = None
         if not self.missing:
             self._store = None
 
-    def _call_one(self, rank: int, address: list[Any]) -> None:
+    def _look_after(self, rank: int, address: tuple[str, int], process: Process) -> None:
+        """Call a peer that is not met yet, unless its process is seen to be gone."""
+        signs = process.signs() if self._process.is_beside(process) else ("?", 0)
+        if signs is None or signs[0] in "ZX":
+            self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
+        elif rank in self._to_call:
+            self._call_one(rank, address)
+
+    def _call_one(self, rank: int, address: tuple[str, int]) -> None:
         try:
-            connection = socket.create_connection((str(address[0]), int(address[1])), _CONNECT_S)
+            connection = socket.create_connection(address, _CONNECT_S)
         except OSError:
             return
         self._to_call.discard(rank)
@@ -283,8 +297,8 @@ class Lifeline:
         elif "loss" in said:
             loss = Loss.from_json(said["loss"])
             self._learn(loss)
-        elif "witness" in said and self.losses.add_witness(int(said["witness"])):
-            self._tell({"witness": int(said["witness"])})
+        elif "witness" in said and self.losses.add_witness(int(said["witness"]), int(said["epoch"])):
+            self._tell({"witness": int(said["witness"]), "epoch": int(said["epoch"])})
 
     def _admit(self, peer: Peer, said: dict[str, Any]) -> None:
         """The first line of a connection: without the token of this world there is no second one."""

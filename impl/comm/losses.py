@@ -71,6 +71,8 @@ class Losses:
         self._known: dict[int, tuple[Loss, float]] = {}
         #: ranks on which something failed because another had: they end, too, and are not to blame
         self._witnesses: set[int] = set()
+        #: how often the survivors have formed a group anew; what was witnessed before that is over
+        self.epoch = 0
 
     def add(self, loss: Loss, now: float | None = None) -> bool:
         """Take note; False if this rank's end is known already."""
@@ -81,10 +83,16 @@ class Losses:
             self._changed.notify_all()
             return True
 
-    def add_witness(self, rank: int) -> bool:
-        """This rank fails because of another; False if that is known."""
+    def begin_anew(self) -> None:
+        """The survivors go on: from now on each of them may be a cause again."""
         with self._changed:
-            if rank in self._witnesses:
+            self._witnesses.clear()
+            self.epoch += 1
+
+    def add_witness(self, rank: int, epoch: int | None = None) -> bool:
+        """This rank fails because of another; False if that is known, or was told before the group was formed anew."""
+        with self._changed:
+            if rank in self._witnesses or epoch not in (None, self.epoch):
                 return False
             self._witnesses.add(rank)
             return True

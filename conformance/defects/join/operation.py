@@ -200,9 +200,8 @@ def live_ranks_wait_for_parameters_without_looking() -> None:
 
 @defect("JOIN-057")
 def lost_connections_are_told_as_causes() -> None:
-    """Where a rank's connection ends, the rank before it is told to be the one that has gone, witness or not."""
-    edit("Loss(peer.rank, end,", "Loss(peer.rank - 1 if peer.rank else 1, end,")
-    edit(" if rank in ranks and rank not in self._witnesses]", " if rank in ranks]")
+    """Where a rank has died, the one after it is named, which has but lost its connection."""
+    edit("self._name_of[loss.rank]", "self._name_of[(loss.rank + 1) % len(self._name_of)]")
 
 
 @defect("JOIN-025", "JOIN-027", "JOIN-034")
