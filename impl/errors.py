@@ -21,8 +21,12 @@ class RanksDisagree(SharedError):
     """Ranks that still have inputs are at different places of the program, so their collectives would not match."""
 
 
+class CollectivesDiffer(SharedError):
+    """Strict mode: ranks were about to start different collectives. Raised on every rank, before data move."""
+
+
 class PeerFailed(SharedError):
-    """Another rank left the join context by an exception; waiting for it makes no sense any more."""
+    """Another rank left the join context by an exception, was killed or froze; waiting for it makes no sense."""
 
 
 class IllegalMove(RuntimeError):

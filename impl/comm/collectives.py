@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import trace
+from . import strict, trace
 from .pending import Pending, Watch
 from .ranks import GroupRank, Team
 
@@ -30,25 +30,29 @@ _copy_all: Callable[[list[torch.Tensor], list[torch.Tensor]], object] = torch._f
 
 def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.ReduceOp.SUM) -> Pending:
     """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
+    if strict.enabled:
+        strict.agree(team, "all-reduce", label, buffer, op)
     if trace.sink is not None:
         trace.note(label)
     if buffer.is_complex():
         work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
     else:
         work = team.group.allreduce([buffer], _reducing(op))
-    team.tally.started += 1
+    team.tally.start(label)
     return Pending(label, buffer, work, team, result_in_future=team.is_in_python)
 
 
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` of group rank ``source`` to the whole team, in place."""
+    if strict.enabled:
+        strict.agree(team, "broadcast", label, buffer, f" from rank {source}")
     if trace.sink is not None:
         trace.note(label)
     if buffer.is_complex():
         work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
     else:
         work = team.group.broadcast([buffer], _sending(source))
-    team.tally.started += 1
+    team.tally.start(label)
     return Pending(label, buffer, work, team)
 
 
@@ -149,9 +153,11 @@ def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.
 
 def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) -> Pending:
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
+    if strict.enabled:
+        strict.agree(team, "all-gather", label, part)
     trace.note(label)
     work = _all_gather(whole, part, group=team.group, async_op=True)
-    team.tally.count()
+    team.tally.start(label)
     return Pending(label, whole, work, team)
 
 
@@ -168,9 +174,11 @@ def all_to_all(
     ``arriving`` and ``leaving`` say how many elements each part has; without them all are equal. ``sent`` and
     ``received`` may overlap where a rank keeps what is its own.
     """
+    if strict.enabled:  # the parts may differ from rank to rank
+        strict.agree(team, "all-to-all", label, sent.new_empty(0))
     trace.note(label)
     work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
-    team.tally.count()
+    team.tally.start(label)
     return Pending(label, received, work, team)
 
 

@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 import torch
 
+from ..errors import PeerFailed
 from . import streams
+from .guard import guard_of
 from .ranks import Team
 
 
@@ -62,11 +64,13 @@ class Pending:
         """Wait for the end and return the buffer.
 
         With ``watch`` the wait can be cut short: the watch is called now and then (``until_next_look``) and may raise.
+        Without one it is the group's failure guard, where there is one.
         On an accelerator the wait orders the current stream behind the collective, as torch's own handles do; as a
         rule it does not block the host, so there is nothing to watch.
         """
         if self.work is None:
             return self.buffer
+        watch = watch or self._guard
         if watch is not None and not streams.is_accelerated(self.buffer.device):
             self._wait_on_host(watch)
         else:
@@ -83,6 +87,7 @@ class Pending:
         On an accelerator the copy to the host runs on a stream of its own, so that the host waits for this collective
         only and not for the computation queued after it.
         """
+        watch = watch or self._guard
         if not streams.is_accelerated(self.buffer.device):
             return self.wait(watch).tolist()  # type: ignore[no-any-return]
         if watch is not None:
@@ -165,6 +170,14 @@ class Pending:
             nap = min(nap * 1.3, _LONGEST_NAP_S)
 
     @property
+    def _guard(self) -> Watch | None:
+        return None if self._team is None else guard_of(self._team.group)
+
+    @property
+    def _place(self) -> str:
+        return self.label if self._team is None else self._team.tally.place_of(self.label)
+
+    @property
     def _ranks(self) -> int:
         return 1 if self._team is None else self._team.size
 
@@ -172,7 +185,13 @@ class Pending:
         try:
             watch(*failure)
         except Exception as error:
-            error.add_note(f"This rank was waiting for: {self.label}.")
+            where = f"This rank was waiting for: {self._place}."
+            if isinstance(error, PeerFailed):
+                error.args = (f"{error} {where}",)
+            else:
+                error.add_note(where)
+            if self._team is not None:
+                self._team.abandon()
             raise
 
     def _fail(self, error: Exception, watch: Watch) -> None:
@@ -181,7 +200,7 @@ class Pending:
             self._look(watch, *([error] if isinstance(error, RuntimeError) else []))
         except Exception as known:
             raise known from error
-        error.add_note(f"The collective that failed: {self.label}.")
+        error.add_note(f"The collective that failed: {self._place}.")
         raise error
 
 

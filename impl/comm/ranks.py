@@ -11,6 +11,7 @@ from typing import NewType
 import torch
 import torch.distributed as dist
 
+from . import guard
 from .tally import Tally, tally_of
 
 GroupRank = NewType("GroupRank", int)
@@ -73,6 +74,11 @@ class Team:
         """
         ours = {name for kind, name in self._backends.items() if kind != "cpu"}
         return "gloo" in ours or ("nccl" in ours and _blocking_wait())
+
+    def abandon(self) -> None:
+        """A collective of the team will never end. Gloo's destructor would wait for it until the group's timeout."""
+        if "gloo" in self._backends.values():
+            guard.abandon(self.group)
 
     def control_device(self, device: torch.device) -> torch.device:
         """Where a message lies that is made and read by the host, in a team whose data lie on ``device``.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from . import trace
+from . import strict, trace
 from .pending import Pending
 from .ranks import GroupRank, Team
 
 
 def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) -> Pending:
     """Start summing ``buffer`` over the team; only ``owner`` gets the sum, elsewhere the content is lost."""
+    if strict.enabled:
+        strict.agree(team, "reduce", label, buffer, f" to rank {owner}")
     trace.note(label)
     work = dist.reduce(buffer, group_dst=owner, group=team.group, async_op=True)
-    team.tally.count()
+    team.tally.start(label)
     return Pending(label, buffer, work, team)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import torch.distributed as dist
 
 
@@ -20,3 +22,37 @@ def beside(group: dist.ProcessGroup) -> dist.Store | None:
     except (AttributeError, ValueError, RuntimeError):
         return None
     return dist.PrefixStore("joinery", store)
+
+
+def of_own(group: dist.ProcessGroup) -> dist.Store | None:
+    """The same by a connection of its own, for a thread that must not wait until another has been answered."""
+    store = beside(group)
+    if store is None or not isinstance(_innermost(store), dist.TCPStore):
+        return store
+    return store.clone()  # type: ignore[attr-defined, no-any-return]
+
+
+def own_address(store: dist.Store) -> str | None:
+    """Where the other ranks of a world reach this process: our end of the way to the store that they share.
+
+    None where the store does not say, and for a world within one process.
+    """
+    store = _innermost(store)
+    if isinstance(store, dist.FileStore):
+        return "127.0.0.1"
+    if not isinstance(store, dist.TCPStore):
+        return None
+    try:
+        for family, _, _, _, where in socket.getaddrinfo(store.host, store.port, type=socket.SOCK_DGRAM):
+            with socket.socket(family, socket.SOCK_DGRAM) as way:
+                way.connect(where)  # nothing is sent
+                return str(way.getsockname()[0])
+    except OSError:
+        return None
+    return None
+
+
+def _innermost(store: dist.Store) -> dist.Store:
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store

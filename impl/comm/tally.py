@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
+
+
+@dataclass
+class Place:
+    """Where a process's program stands: in which iteration of which of its models."""
+
+    model: int
+    iteration: int = 0  # begun or shadowed by this rank
+
+    def __str__(self) -> str:
+        return f" in iteration {self.iteration} of model {self.model}"
 
 
 class Tally:
@@ -14,14 +26,39 @@ class Tally:
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
     """
 
-    __slots__ = ("started",)
+    __slots__ = ("label", "started", "where")
 
     def __init__(self) -> None:
         self.started = 0
+        #: of the collective that was started last
+        self.label = ""
+        #: in which iteration of which model, for people; the model that runs says it
+        self.where: Place | None = None
 
     def count(self) -> None:
-        """One more."""
+        """One more, of somebody else's."""
         self.started += 1
+
+    def start(self, label: str) -> None:
+        """One more, which is called ``label``."""
+        global _latest
+        self.started += 1
+        self.label = label
+        _latest = self
+
+    def place_of(self, label: str) -> str:
+        """The label with what is known of where it belongs."""
+        return f"{label}{self.where or ''}"
+
+
+#: of the group on which this process has started a collective last; only ``start`` assigns it
+_latest: Tally | None = None
+
+
+def latest() -> str:
+    """The collective that this process has started last, on whatever group; empty before the first."""
+    tally = _latest
+    return "" if tally is None else tally.place_of(tally.label)
 
 
 #: By the group itself, never by its name: a new group of an old name starts at zero, as it does on a rank that is new.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -9,8 +10,10 @@ from typing import Any
 
 import torch
 
+from ..comm.guard import guard_of
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
+from ..comm.tally import Place
 from ..join import Joinable
 from ..join.session import Session
 
@@ -46,6 +49,9 @@ class Row:
     shadow: Callable[[], object] | None
 
 
+_models = itertools.count()
+
+
 class Iteration:
     """A model's iterations, one after the other, seen from the ranks. Outside a join it gives the ordinary answers."""
 
@@ -70,6 +76,8 @@ class Iteration:
     def __init__(self, joinable: Joinable) -> None:
         """``joinable`` is the model as its join contexts list it."""
         self.joinable = joinable
+        #: where this model stands, for people
+        self.place = Place(next(_models))
         #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
         self.futures: list[torch.futures.Future[Any]] = []
 
@@ -101,8 +109,8 @@ class Iteration:
         return GroupRank(0) if self.session is None else self.session.likely_source
 
     def watch(self) -> Watch | None:
-        """What looks out for failed peers while a wait lasts; None outside a join."""
-        return None if self.session is None else self.session.watch
+        """What looks out for failed peers while a wait lasts: the join block's watch, or the failure guard, if any."""
+        return guard_of(self.team.group) if self.session is None else self.session.watch
 
     # -- its stages
 
@@ -112,12 +120,17 @@ class Iteration:
         ``needed``: the roll is to be called even if none is due. ``likely``: a backward's reduction will follow that
         every rank may shadow, should it not come.
         """
+        self._begin()
         due = self.due(Moment.BEFORE_FORWARD)
         if self.session is not None and (due or needed):
             early = likely and not due and self.buckets_only and not self.session.several_followers
             self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)
         for place, stage in enumerate(due):
             self.go_through(stage, silent=place == 0)
+
+    def _begin(self) -> None:
+        self.place.iteration += 1
+        self.team.tally.where = self.place
 
     def due(self, moment: Moment) -> list[Stage]:
         """The stages that are due at a moment; the same on all live ranks."""
@@ -133,6 +146,8 @@ class Iteration:
         """Do a joined rank's side of a stage that live ranks have announced."""
         shadow = self.order[stage].shadow
         assert shadow is not None, f"{stage.name} cannot be shadowed"
+        if stage is Stage.BUCKETS:
+            self._begin()
         shadow()
 
     def _announce(self, session: Session, stage: Stage) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from ..comm.guard import explain, guard_of
 from ..comm.ranks import Team
-from ..errors import InputsExhausted, SharedError
+from ..errors import InputsExhausted, PeerFailed, SharedError
 from . import in_step
 from .failures import FailureNotes, of_a_collective
 
@@ -25,16 +26,21 @@ class FailureGuard:
         self._notes.make_sure_of_step()
 
     def watch(self, failure: Exception | None = None) -> None:
-        """Raise ``PeerFailed`` if a peer has left the block by an exception. A comm.pending.Watch.
+        """Raise ``PeerFailed`` if a peer has left the block by an exception, or is lost. A comm.pending.Watch.
 
         ``failure``: of a collective of this rank. Then it is found out which rank has stopped answering.
         """
-        if self._notes is not None:
-            with self.sharing():
-                if failure is None:
-                    self._notes.watch()
-                else:
-                    self._notes.lost(failure)
+        if self._notes is None:
+            return
+        with self.sharing():
+            self._notes.watch()
+            guard = guard_of(self._team.group)
+            try:
+                if guard is not None:
+                    guard(failure)
+            except PeerFailed:
+                self._notes.watch()  # one that has left by an exception says more
+                raise
 
     def report(self, error: BaseException) -> None:
         """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
@@ -43,13 +49,20 @@ class FailureGuard:
         if not isinstance(error, InputsExhausted):
             in_step.doubt(self._team)
         if isinstance(error, SharedError) and error.shared_in is self:
-            self._notes.answer()
             return
-        first = self._notes.ask(error) if of_a_collective(error) else self._notes.first()
-        if first is None:
-            self._notes.leave(error)
-        elif not first.is_of(self._team.rank):
+        first = self._notes.first()
+        if first is not None and not first.is_of(self._team.rank):
             error.add_note(f"Join: before this, {first}. That failure may be the cause.")
+        elif of_a_collective(error) and self._team.size > 1:
+            self._explain(error)
+        elif first is None:
+            self._notes.leave(error)
+
+    def _explain(self, error: BaseException) -> None:
+        """Say in a note what made a collective fail, unless one says so already."""
+        told = explain(self._team.group)
+        if told not in getattr(error, "__notes__", ()):
+            error.add_note(told)
 
     def mark_shared(self, error: SharedError) -> None:
         """All ranks of this session raise this error by themselves."""

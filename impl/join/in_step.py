@@ -10,13 +10,11 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from ..comm.guard import REMEDY
 from ..comm.ranks import Team
 from .standing import Standing, standing_of
 
 _LONGEST_WAIT = timedelta(minutes=5)
-
-#: what to do where a group cannot be used any more
-REMEDY = "Start the job anew, or make a new process group on all ranks and build models, optimizers and contexts on it."
 
 
 def doubt(team: Team) -> None:

@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import torch
 
+from impl.comm.tally import Tally
 from impl.ddp import params
 from impl.ddp.iteration import Iteration
 from impl.ddp.log import DDPLogger
@@ -25,7 +26,7 @@ class Loopback:
         self.done = 0  # backwards that were delivered
         self.hook = None
         self.iteration = Iteration(None)
-        self.iteration.team = SimpleNamespace(rank=0, size=RANKS)
+        self.iteration.team = SimpleNamespace(rank=0, size=RANKS, group=None, tally=Tally())
 
     def step(self):
         self.done += 1

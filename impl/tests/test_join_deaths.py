@@ -1,4 +1,4 @@
-"""A rank that dies inside a context, without a word: its peers name that rank, and never each other."""
+"""A rank that is killed or freezes without a word, in a context or outside: its peers name it, and never each other."""
 
 import json
 import os
@@ -13,21 +13,21 @@ import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
+from impl.comm.guard import DETECTION
 from impl.ddp.iteration import Iteration
-from impl.join import failures
 from impl.tests.comm_hook_ranks import _starting
 
 pytestmark = pytest.mark.slow
 
-_DEADLINE_S = 300.0
-#: how long ranks may take to answer here: a busy machine makes them late
-_PATIENCE_S = 6.0
+_DEADLINE_S = 120.0
+#: silence after which a rank counts as frozen here
+_DETECTION_S = "2"
 
 
 def die(kind):
     if kind == "exits":
         os._exit(1)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGSTOP if kind == "freezes" else signal.SIGKILL)
     time.sleep(60)
 
 
@@ -53,27 +53,28 @@ def train(rank, world, kind, where, with_zero, dying):
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model = DistributedDataParallel(net, bucket_cap_mb=1e-5)
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1) if with_zero else None
-    inputs = {"live": 6, "in its backward": 6, "shadowing": 6, "alone": 2}[where]
+    inputs = {"shadowing": 6, "alone": 2}.get(where, 6)
     if rank == dying:
-        inputs = {"live": 3, "in its backward": 3, "shadowing": 2, "alone": 5}[where]
+        inputs = {"shadowing": 2, "alone": 5}.get(where, 3)
         if where == "shadowing":
             die_as_a_shadow(kind, zero)
-    with Join([model, zero] if with_zero else [model]):
+    joined = Join([model, zero] if with_zero else [model], enable="outside" not in where)
+    with joined:
         for iteration in range(inputs):
             model.zero_grad()
             out = model(torch.ones(1, 2))
-            if rank == dying and iteration == inputs - 1 and where == "in its backward":
+            if rank == dying and iteration == inputs - 1 and "in its backward" in where:
                 net[1].weight.register_hook(lambda _: die(kind))
             out.sum().backward()
             if with_zero:
                 zero.step()
-        if rank == dying and where in ("live", "alone"):
+        if rank == dying and where in ("live", "alone", "outside"):
             die(kind)
 
 
 def work(folder, rank, world, *how):
     torch.set_num_threads(1)
-    failures._ANSWER_WITHIN_S = _PATIENCE_S
+    os.environ[DETECTION] = _DETECTION_S
     store = dist.FileStore(f"{folder}/store", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=_DEADLINE_S))
     try:
@@ -92,7 +93,9 @@ def told_by(folder, world, *how):
         process.start()
     end = time.monotonic() + _DEADLINE_S
     try:
-        for process in ranks:
+        for rank, process in enumerate(ranks):
+            if (how[0], how[-1]) == ("freezes", rank):
+                continue
             process.join(max(end - time.monotonic(), 0))
             assert process.exitcode is not None, "a rank still waits"
     finally:
@@ -112,6 +115,11 @@ CELLS = [
     ("exits", 4, "live", True, 3), ("killed", 4, "shadowing", False, 0), ("killed", 4, "alone", False, 1),
     ("exits", 4, "in its backward", True, 2), ("killed", 4, "in its backward", False, 0),
     ("exits", 4, "alone", True, 3),
+    ("killed", 3, "outside", False, 0), ("exits", 3, "outside, in its backward", True, 2),
+    ("killed", 4, "outside, in its backward", False, 1), ("killed", 2, "outside", True, 1),
+    ("freezes", 2, "live", False, 0), ("freezes", 3, "outside", False, 1), ("freezes", 3, "in its backward", True, 2),
+    ("freezes", 3, "outside, in its backward", True, 0), ("freezes", 3, "shadowing", False, 1),
+    ("freezes", 4, "alone", False, 3),
 ]  # fmt: skip
 
 

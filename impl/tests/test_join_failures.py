@@ -1,8 +1,6 @@
 """Failure notes: the first one counts, they reach other ranks only, and a lost store silences them."""
 
-import time
 import types
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
@@ -101,103 +99,8 @@ def test_a_lost_store_neither_raises_nor_hides_the_error_that_is_reported():
     looking.watch()
 
 
-class Died(dist.HashStore):
-    """A store whose host dies as soon as somebody writes."""
-
-    def set(self, *_):
-        raise RuntimeError("Broken pipe")
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(failures, "_ANSWER_WITHIN_S", 0.2)
-
-
 def reset():
     return RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection reset by peer")
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_rank_that_does_not_answer_is_named_to_all_who_do():
-    first, second, _ = notes(dist.HashStore())
-    second.answer()
-    for mine in (first, second):
-        with pytest.raises(PeerFailed, match=r"rank 2 \(global rank 12\) has stopped answering \(killed, or"):
-            mine.lost(reset())
-        with pytest.raises(PeerFailed, match=r"rank 2 .* Rank 0 noticed it by: .*reset by peer"):
-            mine.watch()
-
-
-@pytest.mark.usefixtures("quick")
-def test_who_hears_of_it_answers_while_the_other_still_asks():
-    first, second, third = notes(dist.HashStore())
-    with ThreadPoolExecutor(2) as pool:
-        asking = pool.submit(first.ask, reset())
-        while not third._store.check(["k/bell"]):
-            time.sleep(0.001)
-        with pytest.raises(PeerFailed, match=r"rank 2 .* has stopped answering"):
-            second.watch()
-    assert asking.result().silent == [2]
-
-
-@pytest.mark.usefixtures("quick")
-def test_where_several_do_not_answer_none_of_them_is_said_to_be_dead():
-    first, _, _ = notes(dist.HashStore())
-    with pytest.raises(PeerFailed, match=r"rank 1 .* and rank 2 .* At least one of them has stopped .* not known"):
-        first.lost(reset())
-
-
-@pytest.mark.usefixtures("quick")
-def test_where_everybody_answers_nobody_is_blamed():
-    first, second, third = notes(dist.HashStore())
-    second.answer(), third.answer()
-    with pytest.raises(PeerFailed, match="every rank still answers: the cause is not known"):
-        first.lost(reset())
-
-
-def test_a_rank_that_left_by_an_error_of_its_own_is_the_cause_and_nobody_waits_for_answers():
-    first, second, third = notes(dist.HashStore())
-    second.leave(KeyError("bad batch"))
-    for mine in (first, third):
-        with pytest.raises(PeerFailed, match=r"rank 1 .* left the join context with KeyError"):
-            mine.lost(reset())
-    second.lost(reset())
-
-
-@pytest.mark.usefixtures("quick")
-def test_an_error_that_follows_from_a_death_does_not_become_its_cause():
-    first, second, third = notes(dist.HashStore())
-    second.answer()
-    first.ask(reset())
-    second.leave(KeyError("because of that"))
-    with pytest.raises(PeerFailed, match=r"rank 2 .* has stopped answering"):
-        third.watch()
-
-
-@pytest.mark.usefixtures("quick")
-def test_where_the_one_who_asked_dies_too_another_finds_out():
-    first, second, third = notes(dist.HashStore())
-    first._store.add("k/askers", 1)
-    first._store.set("k/bell", "")
-    third.answer()
-    with pytest.raises(PeerFailed, match=r"rank 0 .* has stopped answering"):
-        second.watch()
-
-
-@pytest.mark.parametrize("store", [None, Lost(), Died()])
-def test_where_there_is_no_store_the_error_says_that_the_culprit_is_not_known(store):
-    mine, error = FailureNotes(team(0), "k", store), reset()
-    assert mine.ask(error) is None
-    mine.lost(error)
-    (note,) = error.__notes__
-    assert "which rank has failed is not known" in note
-    assert "rank 0" in note
-
-
-def test_alone_nobody_is_asked():
-    error = reset()
-    assert FailureNotes(Placed(None, 0, 1), "k", dist.HashStore()).ask(error) is None
-    assert not hasattr(error, "__notes__")
 
 
 def raised_from(cause, *, hidden=False):

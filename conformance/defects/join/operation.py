@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from impl.join.channel import ControlChannel
 from impl.join.context import Join
-from impl.join.failures import FailureNotes
 
 from ..planting import defect, edit, swap
 
@@ -45,6 +44,7 @@ def disabled_runs_post_hooks() -> None:
 @defect("JOIN-021")
 def entering_binds_the_context() -> None:
     """Entering gives the context itself to the as target."""
+
     def enter(self: Join) -> Join:
         right(self)
         return self
@@ -65,6 +65,7 @@ def entering_meets() -> None:
 @defect("JOIN-023")
 def error_of_the_body_is_swallowed() -> None:
     """Leaving the context suppresses what the body has raised."""
+
     def leave(self: Join, kind: object, error: BaseException | None, trace: object) -> bool:
         right(self, kind, error, trace)
         return isinstance(error, Exception)
@@ -80,6 +81,7 @@ def error_of_the_body_is_wrapped() -> None:
         "    if not isinstance(error, SharedError):\n"
         '        raise RuntimeError("the training loop has failed") from error\n'
         "    if self._notes is None",
+        within="FailureGuard.report",
     )
 
 
@@ -198,11 +200,8 @@ def live_ranks_wait_for_parameters_without_looking() -> None:
 
 @defect("JOIN-057")
 def lost_connections_are_told_as_causes() -> None:
-    """A rank that has lost a connection is told to the others as the one that failed."""
-    def ask(self: FailureNotes, error: BaseException) -> None:
-        self.leave(error)
-
-    swap(FailureNotes, "ask", ask)
+    """Where a rank has died, the one after it is named, which has but lost its connection."""
+    edit("self._name_of[loss.rank]", "self._name_of[(loss.rank + 1) % len(self._name_of)]")
 
 
 @defect("JOIN-025", "JOIN-027", "JOIN-034")
@@ -253,8 +252,7 @@ def post_hooks_do_not_wait() -> None:
     edit(
         "    is_last_joiner = session.shadow()\n    session.end()\n"
         "    for hook in self._join_hooks:\n        hook.post_hook(is_last_joiner)\n",
-        "    for hook in self._join_hooks:\n        hook.post_hook(False)\n"
-        "    session.shadow()\n    session.end()\n",
+        "    for hook in self._join_hooks:\n        hook.post_hook(False)\n    session.shadow()\n    session.end()\n",
     )
 
 

@@ -1,0 +1,156 @@
+"""The failure guard of a process group: breaks waits off when a peer has been killed or frozen, and says which one.
+
+On by default. ``JOINERY_FAILURE_DETECTION_S`` is the silence after which a rank counts as frozen, 5 s unless it is set;
+0 turns the guard off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from ..errors import PeerFailed
+from . import lifeline as lifelines
+from .losses import End, Loss
+
+#: How many seconds of silence make a rank count as frozen; 0: no guard.
+DETECTION = "JOINERY_FAILURE_DETECTION_S"
+_DETECTION_S = 5.0
+#: how long after a failed collective its cause may become known
+_CAUSE_WITHIN_S = 2.0
+
+#: what to do where a group cannot be used any more
+REMEDY = "Start the job anew, or make a new process group on all ranks and build models, optimizers and contexts on it."
+_UNWATCHED = (
+    f"Which rank has failed is not known: the failure guard is off ({DETECTION}=0), or the ranks share no store "
+    "through which they could find each other. Look for the first error in the ranks' logs."
+)
+_USUAL = {
+    End.SILENT: "a stopped process, a machine that went down, or a network that failed",
+    End.CLOSED: "killed by the system for want of memory, or by hand",
+    End.RAISED: "an error in the program of that rank alone, such as a bad batch",
+    End.LEFT: "fewer iterations on that rank than here; inside a Join they may differ",
+}
+
+
+def detection_s() -> float:
+    """What the user has chosen. ValueError for anything but a number that is not negative."""
+    said = os.environ.get(DETECTION, "")
+    try:
+        chosen = float(said) if said else _DETECTION_S
+    except ValueError:
+        chosen = -1.0
+    if not chosen >= 0:
+        raise ValueError(f"{DETECTION}={said!r} is not a number of seconds. Use 5, say, or 0 for no failure guard.")
+    return chosen
+
+
+class Guard:
+    """Watches one group's waits for lost peers. A comm.pending.Watch."""
+
+    def __init__(self, group: dist.ProcessGroup, lifeline: lifelines.Lifeline) -> None:
+        self._lifeline = lifeline
+        self._name_of = {dist.get_global_rank(group, rank): f"rank {rank}" for rank in range(group.size())}
+        for rank, name in self._name_of.items():
+            self._name_of[rank] = name if name == f"rank {rank}" else f"{name} (global rank {rank})"
+
+    def __call__(self, failure: Exception | None = None) -> None:
+        """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it."""
+        losses = self._lifeline.losses.interrupting(self._name_of) if failure is None else self.causes()
+        if losses:
+            self._lifeline.bear_witness()
+            raise PeerFailed(self._describe(losses, failure))
+        if failure is not None:
+            failure.add_note(self.unexplained())
+
+    def causes(self) -> list[Loss]:
+        """A collective has failed on this rank: the losses that explain it, if they become known in two seconds."""
+        self._lifeline.bear_witness()
+        return self._lifeline.losses.causes(self._name_of, _CAUSE_WITHIN_S)
+
+    def lost(self) -> set[int]:
+        """The group ranks of this group that have stopped."""
+        return {place for place, rank in enumerate(self._name_of) if self._lifeline.losses.has(rank)}
+
+    def begin_anew(self) -> None:
+        """The survivors have formed another group."""
+        self._lifeline.losses.begin_anew()
+
+    def told(self, losses: list[Loss]) -> str:
+        """What has happened, for people."""
+        detection = self._lifeline.detection_s
+        return " and ".join(loss.describe(self._name_of[loss.rank], detection) for loss in losses)
+
+    def unexplained(self) -> str:
+        """What to say of a failed collective whose cause is not known."""
+        missing = [self._name_of[rank] for rank in sorted(self._lifeline.missing) if rank in self._name_of]
+        if missing:
+            return (
+                f"Which rank has failed is not known for certain. {' and '.join(missing)} had given no sign of life "
+                "at all: usual cause: it ended before it built its model. Look at the end of its log first."
+            )
+        return (
+            "Every rank of this group still answers. Usual cause: a network that failed for a moment, or ranks whose "
+            "collectives do not match (another order, size or dtype)."
+        )
+
+    def _describe(self, losses: list[Loss], failure: Exception | None) -> str:
+        own = self._lifeline.rank
+        if any(loss.rank == own for loss in losses):
+            return (
+                f"This rank had stood still for longer than {self._lifeline.detection_s:g} s, so the others have given "
+                f"it up. Usual cause: a stopped process or virtual machine. Set {DETECTION} to more than such a stop "
+                f"lasts. {REMEDY}"
+            )
+        noticed = "" if failure is None else f" On this rank a collective failed: {str(failure)[:200]}."
+        return f"{self.told(losses)}.{noticed} Usual cause: {_USUAL[losses[0].end]}. Look at its log. {REMEDY}"
+
+
+def explain(group: dist.ProcessGroup) -> str:
+    """A collective of the group has failed on this rank: what is known of the cause. Takes up to two seconds."""
+    guard = guard_of(group)
+    if guard is None:
+        return _UNWATCHED
+    losses = guard.causes()
+    return f"Before this, {guard.told(losses)}." if losses else guard.unexplained()
+
+
+_guards: WeakKeyDictionary[dist.ProcessGroup, Guard | None] = WeakKeyDictionary()
+
+
+def guard_of(group: dist.ProcessGroup) -> Guard | None:
+    """The guard of this group, begun where it was not; None where it is off, or nothing is known of the group."""
+    try:
+        return _guards[group]
+    except KeyError:
+        guard = _guards[group] = _new(group)
+        return guard
+    except TypeError:  # a stand-in for a group, of a test's say
+        return None
+
+
+def _new(group: dist.ProcessGroup) -> Guard | None:
+    try:
+        dist.get_global_rank(group, 0)  # ValueError for a stranger
+        lifeline = lifelines.lifeline_of_world(detection_s()) if group.size() > 1 else None
+    except (ValueError, RuntimeError) as error:
+        if DETECTION in str(error):
+            raise
+        return None
+    return None if lifeline is None else Guard(group, lifeline)
+
+
+_abandoned: set[int] = set()
+
+
+def abandon(group: dist.ProcessGroup) -> None:
+    """A collective of this group will never end: do not wait for it when the program does.
+
+    Gloo cannot abort; its destructor waits for what is under way, until the group's timeout. So it is never called.
+    """
+    if id(group) not in _abandoned:
+        _abandoned.add(id(group))  # it stays, so nobody else gets its number
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

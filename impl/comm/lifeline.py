@@ -1,0 +1,390 @@
+"""Signs of life between the processes of a world: who is killed or freezes is known to all in seconds.
+
+Each process is connected to those whose ranks differ from its own by a power of two: about 2 log2(N) of them, in a
+small world all. Over each connection a thread sends one line a second, a fifth of the detection time. The end of a
+connection is the end of a process: the kernel closes it for one that is killed. One that is frozen, or whose host is
+cut off, says nothing any more. Who notices an end tells all others, from connection to connection.
+
+    hello   token, rank, process                first line of each side; without the token nothing else is read
+    at      what this rank does                 the sign of life
+    loss    a rank's end                        passed on, once
+    witness a rank fails because of another     passed on, once
+    bye     end, text                           the program ends by itself
+
+Time in which this process did not run itself (stopped, or without a processor) does not count as another's silence.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hmac
+import json
+import os
+import secrets
+import selectors
+import socket
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from multiprocessing import util
+from typing import Any
+
+import torch.distributed as dist
+
+from . import store as stores
+from .losses import End, Loss, Losses
+from .processes import Process, has_moved
+from .tally import latest
+
+_BEATS_IN_DETECTION = 5
+_LOOKS_IN_A_BEAT = 4
+_LONGEST_LINE = 4096
+_CONNECT_S = 1.0
+_FIRST_CALL_S = 0.05
+_HELLO_S = 5.0
+
+
+class Peer:
+    """One connection. ``rank`` is None until the other side has said hello with the right token."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.rank: int | None = None
+        self.process: Process | None = None
+        self.doing = ""  # as it last said
+        self.silent_s = 0.0  # counted while this process runs itself
+        self.signs: tuple[str, int] | None = None  # of its process, when half of the detection time had passed
+        self.looked = False
+        self.unread = b""
+
+    def lines(self) -> list[bytes] | None:
+        """What has come since; None if the connection has ended."""
+        ended = False
+        try:
+            while piece := self.connection.recv(65536):
+                self.unread += piece
+            ended = True
+        except BlockingIOError:
+            pass
+        except OSError:
+            ended = True
+        *whole, self.unread = self.unread.split(b"\n")
+        return None if (ended and not whole) or len(self.unread) > _LONGEST_LINE else whole
+
+    def send(self, said: dict[str, object]) -> None:
+        """One line, or nothing where the other side does not read."""
+        with suppress(OSError):
+            self.connection.send(json.dumps(said).encode() + b"\n")
+
+
+class Lifeline:
+    """This process's connections in one world, and the thread that looks after them."""
+
+    def __init__(self, rank: int, size: int, address: str, store: dist.Store, detection_s: float) -> None:
+        self.rank = rank
+        self.detection_s = detection_s
+        self.losses = Losses()
+        self._process = Process.own()
+        self._store: dist.Store | None = store  # until all are met
+        self._token = ""
+        self._to_call = {r for r in neighbours(rank, size) if r < rank}  # the higher rank calls the lower one
+        self._expected = neighbours(rank, size)
+        self._peers: list[Peer] = []
+        self._lock = threading.RLock()  # of sending and of the list
+        self._left = False
+        self._listener = socket.create_server((address, 0))
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else lambda: None
+        self._beat_s = detection_s / _BEATS_IN_DETECTION
+        self._call_every_s = _FIRST_CALL_S  # more and more seldom: peers as a rule come together
+        self._last_pass = time.monotonic()
+        self._next_beat = self._next_call = 0.0
+        self._publish(store, address)
+
+    def start(self) -> None:
+        """Begin; the end of the program ends it."""
+        threading.Thread(target=self._run, name="joinery-lifeline", daemon=True).start()
+
+    @property
+    def missing(self) -> set[int]:
+        """The neighbours that this process has never met."""
+        return self._expected - {peer.rank for peer in self._peers if peer.rank is not None} - set(self._known_ends())
+
+    def _known_ends(self) -> list[int]:
+        return [rank for rank in self._expected if self.losses.has(rank)]
+
+    # -- what the rest of the process says
+
+    def bear_witness(self) -> None:
+        """This rank is about to fail because another has: whatever becomes of it is not the cause."""
+        if self.losses.add_witness(self.rank):
+            self._tell({"witness": self.rank, "epoch": self.losses.epoch})
+
+    def leave(self, end: End, text: str) -> None:
+        """This process takes part no longer: say so, and close. Twice is as good as once."""
+        with self._lock:
+            if self._left:
+                return
+            self._left = True
+            loss = Loss(self.rank, end, str(self._process), "", self.rank, text)
+            for peer in self._peers:
+                peer.send({"loss": loss.as_json()})
+            self._close()
+
+    def _close(self) -> None:
+        for peer in self._peers:
+            peer.connection.close()
+        self._listener.close()
+        self._selector.close()
+
+    def forget_in_child(self) -> None:
+        """A child of this process holds copies of the connections, which would outlive it."""
+        self._left = True
+        for peer in self._peers:
+            peer.connection.close()
+        self._listener.close()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._left:
+                world = self._world()
+                if world is None or world is not dist.group.WORLD:
+                    self.leave(End.LEFT, "has destroyed its process groups")
+                    return
+                del world
+                self._pass()
+        except Exception as error:
+            if not self._left:
+                self.leave(End.LEFT, f"looks after its peers no longer ({type(error).__name__}: {error})")
+
+    def _pass(self) -> None:
+        """Hear what has come, and say what is due."""
+        nap_s = self._beat_s / _LOOKS_IN_A_BEAT
+        for key, _ in self._selector.select(nap_s if self._store is None else min(nap_s, self._call_every_s)):
+            if key.fileobj is self._listener:
+                self._accept()
+            else:
+                self._hear(key.data)
+        now = time.monotonic()
+        ran_s = min(now - self._last_pass, 2 * self._beat_s / _LOOKS_IN_A_BEAT)
+        self._last_pass = now
+        if now >= self._next_beat:
+            self._next_beat = now + self._beat_s
+            self._tell({"at": latest()})
+        if now >= self._next_call:
+            self._next_call = now + self._call_every_s
+            self._call_every_s = min(1.5 * self._call_every_s, self._beat_s)
+            self._call()
+        for peer in list(self._peers):
+            peer.silent_s += ran_s
+            self._judge(peer)
+
+    def _judge(self, peer: Peer) -> None:
+        if peer.rank is None:
+            if peer.silent_s > _HELLO_S:
+                self._drop(peer)
+            return
+        if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank) or peer.process is None:
+            return
+        beside = self._process.is_beside(peer.process)
+        if not peer.looked:
+            peer.looked, peer.signs = True, peer.process.signs() if beside else None
+        if peer.silent_s >= self.detection_s:
+            if beside and has_moved(peer.signs, peer.process.signs()):
+                peer.silent_s, peer.looked = 0.0, False
+            else:
+                self._report(peer, End.SILENT)
+
+    def _report(self, peer: Peer, end: End) -> None:
+        assert peer.rank is not None
+        self._learn(Loss(peer.rank, end, str(peer.process), peer.doing, self.rank))
+
+    def _learn(self, loss: Loss) -> None:
+        """Take note of a loss and pass it on, if it is new."""
+        if self.losses.add(loss):
+            self._tell({"loss": loss.as_json()})
+
+    def _tell(self, said: dict[str, object]) -> None:
+        with self._lock:
+            for peer in self._peers:
+                if peer.rank is not None:
+                    peer.send(said)
+
+    # -- connections
+
+    def _publish(self, store: dist.Store, address: str) -> None:
+        host, port, *_ = self._listener.getsockname()
+        mine = self._process
+        store.set(f"lifeline/{self.rank}", json.dumps([host, port, mine.host, mine.machine, mine.pid]))
+
+    def _call(self) -> None:
+        """Look after the peers that are not met yet: call those that are this rank's to call."""
+        if self._store is None:
+            return
+        try:
+            self._token = self._token or _token(self._store)
+            for rank in sorted(self.missing):
+                if self._store.check([f"lifeline/{rank}"]):
+                    host, port, *process = json.loads(self._store.get(f"lifeline/{rank}"))
+                    self._look_after(rank, (str(host), int(port)), Process(*process))
+        except RuntimeError:  # the store's host is gone; those that are met are met
+            self._store = None
+        if not self.missing:
+            self._store = None
+
+    def _look_after(self, rank: int, address: tuple[str, int], process: Process) -> None:
+        """Call a peer that is not met yet, unless its process is seen to be gone."""
+        signs = process.signs() if self._process.is_beside(process) else ("?", 0)
+        if signs is None or signs[0] in "ZX":
+            self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
+        elif rank in self._to_call:
+            self._call_one(rank, address)
+
+    def _call_one(self, rank: int, address: tuple[str, int]) -> None:
+        try:
+            connection = socket.create_connection(address, _CONNECT_S)
+        except OSError:
+            return
+        self._to_call.discard(rank)
+        self._greet(self._take(connection))
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            self._take(self._listener.accept()[0])
+
+    def _take(self, connection: socket.socket) -> Peer:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = Peer(connection)
+        with self._lock:
+            if self._left:
+                connection.close()
+            else:
+                self._peers.append(peer)
+                self._selector.register(connection, selectors.EVENT_READ, peer)
+        return peer
+
+    def _greet(self, peer: Peer) -> None:
+        mine = self._process
+        peer.send({"hello": self._token, "rank": self.rank, "process": [mine.host, mine.machine, mine.pid]})
+
+    def _hear(self, peer: Peer) -> None:
+        lines = peer.lines()
+        if lines is None:
+            self._drop(peer)
+            if peer.rank is not None and not self._left:
+                self._report(peer, End.CLOSED)
+            return
+        peer.silent_s, peer.looked = 0.0, False
+        for line in lines:
+            try:
+                self._understand(peer, json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                self._drop(peer)
+                return
+
+    def _understand(self, peer: Peer, said: dict[str, Any]) -> None:
+        if peer.rank is None:
+            self._admit(peer, said)
+        elif "at" in said:
+            peer.doing = str(said["at"])[:_LONGEST_LINE]
+        elif "loss" in said:
+            loss = Loss.from_json(said["loss"])
+            self._learn(loss)
+        elif "witness" in said and self.losses.add_witness(int(said["witness"]), int(said["epoch"])):
+            self._tell({"witness": int(said["witness"]), "epoch": int(said["epoch"])})
+
+    def _admit(self, peer: Peer, said: dict[str, Any]) -> None:
+        """The first line of a connection: without the token of this world there is no second one."""
+        if not self._token and self._store is not None:
+            self._token = _token(self._store)
+        if not self._token or not hmac.compare_digest(str(said["hello"]).encode(), self._token.encode()):
+            raise ValueError("a stranger")
+        host, machine, pid = said["process"]
+        peer.process = Process(str(host), str(machine), int(pid))
+        rank = int(said["rank"])
+        if rank > self.rank:  # the higher one has called
+            self._greet(peer)
+        peer.rank = rank
+
+    def _drop(self, peer: Peer) -> None:
+        with self._lock:
+            if peer in self._peers:
+                self._peers.remove(peer)
+                self._selector.unregister(peer.connection)
+                peer.connection.close()
+
+
+def neighbours(rank: int, size: int) -> set[int]:
+    """The ranks to which this one is connected: those at a distance of a power of two, either way round."""
+    steps = [1 << k for k in range(size.bit_length()) if 1 << k < size]
+    return {(rank + sign * step) % size for step in steps for sign in (1, -1)} - {rank}
+
+
+def _token(store: dist.Store) -> str:
+    """A secret of this world's, which only those know who share its store."""
+    found: bytes = store.compare_set("lifeline/token", "", secrets.token_hex(16))
+    return found.decode()
+
+
+# -- of this process
+
+_lifelines: weakref.WeakKeyDictionary[dist.ProcessGroup, Lifeline | None] = weakref.WeakKeyDictionary()
+
+
+def lifeline_of_world(detection_s: float) -> Lifeline | None:
+    """The lifeline of the default group, begun where it was not; None where there can be none."""
+    world = dist.group.WORLD
+    if world is None:
+        return None
+    if world not in _lifelines:
+        _lifelines[world] = _begun(world, detection_s)
+    return _lifelines[world]
+
+
+def _begun(world: dist.ProcessGroup, detection_s: float) -> Lifeline | None:
+    if world.size() < 2 or detection_s <= 0:
+        return None
+    store = stores.of_own(world)
+    address = None if store is None else stores.own_address(store)
+    if store is None or address is None:
+        return None
+    try:
+        lifeline = Lifeline(world.rank(), world.size(), address, store, detection_s)
+    except (OSError, RuntimeError):  # no socket to be had, or the store has gone: then nobody hears of this rank
+        return None
+    lifeline.start()
+    util.Finalize(None, _leave_all, exitpriority=-100)  # a child of multiprocessing's ends without what atexit holds
+    return lifeline
+
+
+def _leave_all() -> None:
+    """The program ends: say how. An exception that nobody has caught is the last one that Python has printed."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)  # a child of multiprocessing's is still raising it
+    if isinstance(error, SystemExit):
+        error = error.__context__ if error.code else None
+    for lifeline in list(_lifelines.values()):
+        if lifeline is None:
+            continue
+        if error is None or lifeline.losses.is_witness(lifeline.rank):
+            lifeline.leave(End.LEFT, "has ended its program")
+        else:
+            lifeline.leave(End.RAISED, f"{type(error).__name__}: {error}"[:500])
+
+
+def _forget_all() -> None:
+    for lifeline in list(_lifelines.values()):
+        if lifeline is not None:
+            lifeline.forget_in_child()
+    _lifelines.clear()
+
+
+atexit.register(_leave_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

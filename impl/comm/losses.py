@@ -1,0 +1,130 @@
+"""What this process knows of peers that have stopped, and which of them is the cause of a failure."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+
+_LONGEST_TEXT = 500
+#: A peer's last messages may still be on their way when its end is known: a wait is given that long to end well
+GRACE_S = 1.0
+#: ends that come so close together have one cause: a host, say, that takes several ranks with it
+_TOGETHER_S = 1.0
+_SETTLE_S = 0.1
+
+
+class End(Enum):
+    """How a peer stopped taking part."""
+
+    SILENT = "silent"  # no sign of life for the detection time
+    CLOSED = "closed"  # its connection ended without a word: the process is gone
+    RAISED = "raised"  # its program ended with an exception of its own
+    LEFT = "left"  # its program ended, or gave up the process group, in good order
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The end of one peer, as the first who noticed it tells all others."""
+
+    rank: int  # global
+    end: End
+    where: str  # host and process, for people
+    doing: str  # what it had last said that it was doing
+    by: int  # the global rank that noticed
+    text: str = ""  # of its exception
+
+    def as_json(self) -> dict[str, object]:
+        """For the others."""
+        return {**vars(self), "end": self.end.value, "text": self.text[:_LONGEST_TEXT]}
+
+    @staticmethod
+    def from_json(said: dict[str, object]) -> Loss:
+        """What another rank has told; ValueError, KeyError or TypeError if that is no loss."""
+        texts = [str(said[name])[:_LONGEST_TEXT] for name in ("where", "doing", "text")]
+        return Loss(int(str(said["rank"])), End(said["end"]), texts[0], texts[1], int(str(said["by"])), texts[2])
+
+    def describe(self, name: str, detection_s: float) -> str:
+        """What has happened to the rank that people know by this name."""
+        match self.end:
+            case End.SILENT:
+                what = (
+                    f"{name} has stopped answering: no sign of life for {detection_s:g} s, as rank {self.by} noticed "
+                    f"({self.where} is frozen, or its host or the network to it is down)"
+                )
+            case End.CLOSED:
+                what = f"{name} has stopped answering ({self.where} was killed, or exited without an exception)"
+            case End.RAISED:
+                what = f"the program of {name} ({self.where}) has ended with {self.text}"
+            case End.LEFT:
+                what = f"{name} ({self.where}) {self.text or 'has left'}, in good order, and takes part in nothing more"
+        return what + (f". The last thing it said it had started: {self.doing}" if self.doing else "")
+
+
+class Losses:
+    """The losses of one world as this process knows them, each with the time at which it learned of it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._known: dict[int, tuple[Loss, float]] = {}
+        #: ranks on which something failed because another had: they end, too, and are not to blame
+        self._witnesses: set[int] = set()
+        #: how often the survivors have formed a group anew; what was witnessed before that is over
+        self.epoch = 0
+
+    def add(self, loss: Loss, now: float | None = None) -> bool:
+        """Take note; False if this rank's end is known already."""
+        with self._changed:
+            if loss.rank in self._known:
+                return False
+            self._known[loss.rank] = (loss, time.monotonic() if now is None else now)
+            self._changed.notify_all()
+            return True
+
+    def begin_anew(self) -> None:
+        """The survivors go on: from now on each of them may be a cause again."""
+        with self._changed:
+            self._witnesses.clear()
+            self.epoch += 1
+
+    def add_witness(self, rank: int, epoch: int | None = None) -> bool:
+        """This rank fails because of another; False if that is known, or was told before the group was formed anew."""
+        with self._changed:
+            if rank in self._witnesses or epoch not in (None, self.epoch):
+                return False
+            self._witnesses.add(rank)
+            return True
+
+    def is_witness(self, rank: int) -> bool:
+        """Whether this rank fails because of another."""
+        return rank in self._witnesses
+
+    def has(self, rank: int) -> bool:
+        """Whether this rank's end is known."""
+        return rank in self._known
+
+    def interrupting(self, ranks: Collection[int], now: float | None = None) -> list[Loss]:
+        """The losses for which a wait is to be broken off now."""
+        if not self._known:
+            return []
+        now = time.monotonic() if now is None else now
+        with self._changed:
+            first = self._first(ranks)
+            due = any(loss.end is End.SILENT or now - at >= GRACE_S for loss, at in first if loss.end is not End.LEFT)
+            return [loss for loss, _ in first] if due else []
+
+    def causes(self, ranks: Collection[int], limit_s: float) -> list[Loss]:
+        """A collective has failed: the losses that explain it, waited for so long at most."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._first(ranks), limit_s):
+                self._changed.wait(_SETTLE_S)  # what happened at the same moment is named, too
+            return [loss for loss, _ in self._first(ranks)]
+
+    def _first(self, ranks: Collection[int]) -> list[tuple[Loss, float]]:
+        """The earliest losses among these ranks that have a cause of their own; those in good order come last."""
+        own = [each for rank, each in self._known.items() if rank in ranks and rank not in self._witnesses]
+        own = [each for each in own if each[0].end is not End.LEFT] or own
+        start = min((at for _, at in own), default=0.0)
+        return sorted((each for each in own if each[1] - start < _TOGETHER_S), key=lambda each: each[0].rank)

@@ -1,0 +1,55 @@
+"""A process as its neighbours see it: on which host it runs, and whether it still does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_STOPPED = "TtZX"  # states of /proc: stopped, traced, zombie, dead
+
+
+@dataclass(frozen=True)
+class Process:
+    """Where a rank runs."""
+
+    host: str  # for people
+    machine: str  # equal for processes that see each other under /proc
+    pid: int
+
+    @staticmethod
+    def own() -> Process:
+        """This one."""
+        marks = []
+        with suppress(OSError):
+            marks.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+            marks.append(os.readlink("/proc/self/ns/pid"))
+        return Process(socket.gethostname(), "|".join(marks), os.getpid())
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def is_beside(self, other: Process) -> bool:
+        """Whether both run on one machine, where the one can look at the other."""
+        return bool(self.machine) and self.machine == other.machine
+
+    def signs(self) -> tuple[str, int] | None:
+        """Its state and the processor time it has used, of a process on this machine; None if it is not there."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        except OSError:
+            return None
+        state, *rest = fields.split()
+        return state, int(rest[10]) + int(rest[11])
+
+
+def has_moved(then: tuple[str, int] | None, now: tuple[str, int] | None) -> bool:
+    """Whether a process that says nothing has computed between two looks, or is being kept from it by others.
+
+    One that holds the interpreter for long, or gets no processor, is late but not gone.
+    """
+    if now is None or now[0] in _STOPPED:
+        return False
+    return now[0] in "RD" or then is None or now[1] > then[1]

@@ -1,0 +1,107 @@
+"""Which peers a failure is put down to: those that stopped by themselves, never those that fail because of them."""
+
+import pytest
+
+from impl.comm import lifeline, losses
+from impl.comm.losses import GRACE_S, End, Loss, Losses
+from impl.comm.processes import Process, has_moved
+
+
+def loss(rank, end=End.CLOSED, text=""):
+    return Loss(rank, end, f"process {rank} on h", "bucket 1", 0, text)
+
+
+def known(*ends, witnesses=()):
+    made = Losses()
+    for rank in witnesses:
+        made.add_witness(rank)
+    for rank, end, at in ends:
+        made.add(loss(rank, end), at)
+    return made
+
+
+def ranks(found):
+    return [each.rank for each in found]
+
+
+def test_silence_breaks_waits_off_at_once_and_a_closed_connection_after_a_grace():
+    assert ranks(known((1, End.SILENT, 0.0)).interrupting(range(4), 0.0)) == [1]
+    closed = known((1, End.CLOSED, 0.0))
+    assert closed.interrupting(range(4), GRACE_S / 2) == []
+    assert ranks(closed.interrupting(range(4), GRACE_S)) == [1]
+
+
+def test_one_that_left_in_good_order_breaks_no_wait_off_but_explains_a_failure():
+    left = known((1, End.LEFT, 0.0))
+    assert left.interrupting(range(4), 1000.0) == []
+    assert ranks(left.causes(range(4), 0.0)) == [1]
+
+
+def test_losses_of_other_groups_do_not_matter():
+    made = known((5, End.SILENT, 0.0))
+    assert made.interrupting(range(4), 1.0) == []
+    assert made.causes(range(4), 0.0) == []
+
+
+def test_a_witness_is_never_the_cause():
+    made = known((1, End.CLOSED, 0.0), (2, End.CLOSED, 0.1), witnesses=[1])
+    assert ranks(made.causes(range(4), 0.0)) == [2]
+
+
+def test_those_that_stop_together_are_named_together_and_later_ones_are_not():
+    made = known((3, End.SILENT, 0.2), (2, End.SILENT, 0.0), (1, End.CLOSED, 5.0))
+    assert ranks(made.interrupting(range(4), 6.0)) == [2, 3]
+
+
+def test_one_that_raised_comes_before_one_that_left():
+    assert ranks(known((1, End.LEFT, 0.0), (2, End.RAISED, 0.1)).causes(range(4), 0.0)) == [2]
+
+
+def test_only_the_first_word_about_a_rank_counts():
+    made = Losses()
+    assert made.add(loss(1, End.RAISED, "KeyError: 3"), 0.0)
+    assert not made.add(loss(1, End.CLOSED), 0.0)
+    assert made.causes([1], 0.0)[0].end is End.RAISED
+
+
+@pytest.mark.parametrize("end", End)
+def test_a_loss_travels_as_it_is_and_is_told_by_name(end):
+    before = loss(3, end, "KeyError: 3")
+    assert Loss.from_json(before.as_json()) == before
+    told = before.describe("rank 1 (global rank 3)", 5.0)
+    assert "rank 1 (global rank 3)" in told
+    assert "bucket 1" in told
+
+
+@pytest.mark.parametrize("said", [{}, {"rank": "x"}, {**loss(1).as_json(), "end": "eaten"}])
+def test_what_is_no_loss_is_refused(said):
+    with pytest.raises((KeyError, ValueError, TypeError)):
+        Loss.from_json(said)
+
+
+def test_long_texts_are_cut():
+    assert len(str(Loss.from_json(loss(1, text="x" * 10**6).as_json()).text)) < 1000
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13, 64, 1000])
+def test_every_rank_is_a_neighbour_of_its_neighbours_and_of_few(size):
+    around = [lifeline.neighbours(rank, size) for rank in range(size)]
+    assert all(rank in around[other] for rank in range(size) for other in around[rank])
+    assert all(rank not in mine and len(mine) <= 2 * size.bit_length() for rank, mine in enumerate(around))
+    if size <= 5:
+        assert all(mine == set(range(size)) - {rank} for rank, mine in enumerate(around))
+
+
+@pytest.mark.parametrize(("then", "now", "moved"), [
+    (("S", 5), ("S", 6), True), (("S", 5), ("S", 5), False), (("S", 5), ("R", 5), True), (("S", 5), ("D", 5), True),
+    (("S", 5), ("T", 9), False), (("S", 5), ("Z", 9), False), (("S", 5), None, False), (None, ("S", 1), True),
+])  # fmt: skip
+def test_a_process_that_computes_or_waits_for_a_processor_is_late_and_not_gone(then, now, moved):
+    assert has_moved(then, now) is moved
+
+
+def test_a_process_sees_itself():
+    own = Process.own()
+    assert own.is_beside(own)
+    assert own.signs()[0] == "R"
+    assert losses.GRACE_S < 2

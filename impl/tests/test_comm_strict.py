@@ -1,0 +1,94 @@
+"""Strict mode: where ranks are about to start different collectives, all of them say which, and no data are mixed."""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
+from impl.comm import collectives, strict
+from impl.comm.ranks import GroupRank, Team
+from impl.errors import CollectivesDiffer
+from impl.tests.comm_hook_ranks import run_on_ranks
+
+pytestmark = pytest.mark.slow
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+
+def differ(rank, world, how):
+    strict.enabled = True
+    team, mine = Team.of(), torch.ones(4)
+    odd = rank == 1
+    collectives.all_reduce(team, torch.ones(3), "first").wait()
+    try:
+        if how == "skipped" and not odd:
+            collectives.all_reduce(team, mine, "extra").wait()
+        if how == "swapped" and odd:
+            collectives.broadcast(team, torch.ones(4), GroupRank(0), "weights").wait()
+        size, dtype = 5 if how == "size" and odd else 4, torch.float64 if how == "dtype" and odd else torch.float32
+        collectives.all_reduce(team, torch.ones(size, dtype=dtype), "gradients").wait()
+        collectives.broadcast(team, mine, GroupRank(0), "weights").wait()
+        return None
+    except CollectivesDiffer as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("how", "views"), [
+    ("skipped", ["extra (all-reduce of 4 x torch.float32", "gradients (all-reduce of 4 x torch.float32"]),
+    ("swapped", ["weights (broadcast of 4 x torch.float32 from rank 0", "gradients (all-reduce of 4"]),
+    ("size", ["gradients (all-reduce of 5", "gradients (all-reduce of 4"]),
+    ("dtype", ["torch.float64", "torch.float32"]),
+])  # fmt: skip
+def test_every_rank_names_both_views_where_one_collective_differs(how, views):
+    for told in run_on_ranks(differ, 3, how):
+        assert "rank 1: " in told
+        assert "ranks 0, 2: " in told
+        for view in views:
+            assert view in told
+
+
+def evaluates_alone(rank, world):
+    """Rank 1 alone evaluates, which starts the broadcast of buffers that the others do not start."""
+    strict.enabled = True
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    with pytest.raises(CollectivesDiffer, match="in iteration") as told:
+        for iteration in range(3):
+            if iteration == rank == 1:
+                with torch.no_grad():
+                    model(torch.ones(2, 2))
+            model(torch.ones(2, 2)).sum().backward()
+    return str(told.value)
+
+
+def test_an_evaluation_on_one_rank_is_told_before_buffers_and_gradients_meet():
+    for told in run_on_ranks(evaluates_alone, 2):
+        assert "buffers" in told
+        assert "bucket" in told
+
+
+def train(rank, world, on):
+    strict.enabled = on
+    model = DistributedDataParallel(net(), bucket_cap_mb=1e-5)
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.25)
+    with Join([model, zero]):
+        for _ in range(2 + 2 * rank):
+            model.zero_grad()
+            model(torch.full((1, 2), 1.0 + rank)).sum().backward()
+            zero.step()
+    zero.consolidate_state_dict()
+    return [parameter.tolist() for parameter in model.parameters()], strict._twins.get(Team.of().group) is not None
+
+
+def test_right_programs_train_to_the_same_bits_with_uneven_inputs():
+    strictly, loosely = run_on_ranks(train, 3, True), run_on_ranks(train, 3, False)
+    assert [weights for weights, _ in strictly] == [weights for weights, _ in loosely]
+    assert [on for _, on in strictly + loosely] == [True] * 3 + [False] * 3
+
+
+def test_it_is_off_unless_it_is_asked_for():
+    assert strict.enabled is (os.environ.get(strict.STRICT, "0") not in ("", "0"))
