@@ -1,5 +1,6 @@
 """Outputs that pass through DDP's own graph node: changed in place, left out of the loss, or wrapped in an RRef."""
 
+import itertools
 from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -245,13 +246,14 @@ class Saving(nn.Module):
 
 def change_what_backward_needs(ctx, kinds):
     told = {}
-    for kind, (put, take) in (PLAIN if kinds == "plain" else OWN).items():
-        model = wrapped(ctx, Saving(put), find_unused_parameters=True)
+    ways = itertools.product((PLAIN if kinds == "plain" else OWN).items(), MODES.items())
+    for (kind, (put, take)), (mode, options) in ways:
+        model = wrapped(ctx, Saving(put), **options)
         held = model(mine(ctx))
         taken = take(held)
         error = caught(lambda taken=taken: taken.mul_(2).sum().backward())
         same_class = type(held) is type(put(taken))
-        told[kind] = error, same_class, model.module.a.weight.grad, model.module.b.weight.grad is None
+        told[kind, mode] = error, same_class, model.module.a.weight.grad, model.module.b.weight.grad is None
     return told
 
 
