@@ -249,7 +249,7 @@ def items_of_mappings_stay_behind_the_sink() -> None:
 @defect("DDP-112")
 def attributes_of_mappings_stay_behind_the_sink() -> None:
     """Of a model's output the items are clones, and the attributes that stand for them are not."""
-    edit('for name, attribute in vars(twin).items() if hasattr(twin, "__dict__") else ():', "for name, attribute in ():")
+    edit('vars(twin).items() if hasattr(twin, "__dict__") else ():', "():")
 
 
 @defect("DDP-112")
