@@ -439,3 +439,21 @@ def test_delayed_gradients_are_averaged_over_the_new_group_too(ranks):
     everybody, some = ({name: [mean] for name in ("0.weight", "1.weight")} for mean in means)
     for rank, told in enumerate(ranks(delay_in_another_group, members, everybody, some)[1:], start=1):
         assert told == [everybody, some], f"rank {rank}"
+
+
+# -- DDP-122: before the first forward
+
+
+def go_past_the_wrapper_first(ctx):
+    """The gradients that a backward past the wrapper leaves, before the wrapper's first forward."""
+    model = delaying(ctx, line_of(1.0, 1.0), ["1.weight"], "0.weight")
+    model.module(mine(ctx)).sum().backward()
+    seen = gradients(model)
+    ctx.meet("seen")
+    return seen
+
+
+@check("DDP-122", worlds=MANY, beyond=False)
+def test_a_backward_past_the_wrapper_before_its_first_forward_stays_local(ranks):
+    for rank, seen in enumerate(ranks(go_past_the_wrapper_first)):
+        assert seen == {"0.weight": [12.0 * (rank + 1)], "1.weight": [12.0 * (rank + 1)]}, f"rank {rank}"

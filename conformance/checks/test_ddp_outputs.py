@@ -1,6 +1,9 @@
 """Outputs that pass through DDP's own graph node: changed in place, left out of the loss, or wrapped in an RRef."""
 
-from collections import OrderedDict, defaultdict
+import itertools
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.distributed import rpc
@@ -168,6 +171,140 @@ def test_dictionaries_of_any_class_are_searched_and_come_back_as_they_were(ranks
     name = type(KINDS[scenario](0)).__name__
     expected = (name, ["value", "more"], 2 * mean_of_all(ranks.world), True)
     assert ranks(answer_in, scenario) == [[expected] * 2] * ranks.world
+
+
+# -- DDP-112: outputs that backward needs, in containers
+
+Named = namedtuple("Named", ["value", "words"])
+
+
+class Items(OrderedDict):
+    """Items that are attributes, too, and stay what they were when one is replaced: as those of a model's output."""
+
+    def __init__(self, **items):
+        super().__init__(items)
+        self.__dict__.update(items)
+
+
+class Listed(list):
+    """A list of a user's own class."""
+
+
+class Wanting(tuple):
+    """A tuple whose constructor cannot be called with its items alone."""
+
+    __slots__ = ()
+
+    def __new__(cls, items, more):
+        return super().__new__(cls, items)
+
+
+@dataclass
+class Record:
+    """A dataclass."""
+
+    value: Any
+    words: str = "words"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """One that takes no assignment."""
+
+    value: Any
+
+
+PLAIN = {
+    "bare": (lambda out: out, lambda held: held),
+    "in a list": (lambda out: [out, 1], lambda held: held[0]),
+    "in a tuple": (lambda out: ("words", out), lambda held: held[1]),
+    "in a named tuple": (lambda out: Named(out, "words"), lambda held: held.value),
+    "in a dictionary": (lambda out: {"value": out}, lambda held: held["value"]),
+    "in an ordered dictionary": (lambda out: OrderedDict(value=out), lambda held: held["value"]),
+    "in containers of containers": (lambda out: {"deep": [(out,), None]}, lambda held: held["deep"][0][0]),
+}
+OWN = {
+    "in a dataclass": (Record, lambda held: held.value),
+    "in a frozen dataclass": (lambda out: [Frozen(out)], lambda held: held[0].value),
+    "as an item of a model's output": (lambda out: Items(value=out), lambda held: held["value"]),
+    "as an attribute of a model's output": (lambda out: Items(value=out), lambda held: held.value),
+    "in a list of one's own class": (lambda out: Listed([out]), lambda held: held[0]),
+}
+
+
+class Saving(nn.Module):
+    """Its backward needs the value that it returns, which is 1."""
+
+    def __init__(self, put):
+        super().__init__()
+        self.a, self.b = models.scalar(0.0), models.scalar()
+        self.put = put
+
+    def forward(self, x):
+        return self.put(self.a(x).exp())
+
+
+def change_what_backward_needs(ctx, kinds):
+    told = {}
+    ways = itertools.product((PLAIN if kinds == "plain" else OWN).items(), MODES.items())
+    for (kind, (put, take)), (mode, options) in ways:
+        model = wrapped(ctx, Saving(put), **options)
+        held = model(mine(ctx))
+        taken = take(held)
+        error = caught(lambda taken=taken: taken.mul_(2).sum().backward())
+        same_class = type(held) is type(put(taken))
+        told[kind, mode] = error, same_class, model.module.a.weight.grad, model.module.b.weight.grad is None
+    return told
+
+
+def stays_legal(ranks, kinds):
+    for told in ranks(change_what_backward_needs, kinds):
+        for kind, (error, same_class, found, unused) in told.items():
+            assert error is None, f"{kind}: {error}"
+            assert same_class, f"{kind}: it came back in another class"
+            assert found.tolist() == [[2 * mean_of_all(ranks.world)]], kind
+            assert unused, kind
+
+
+@check("DDP-112", "DDP-102", worlds=(1, 2, 3), beyond=False)
+def test_an_output_that_backward_needs_may_be_changed_in_place(ranks):
+    stays_legal(ranks, "plain")
+
+
+@check("DDP-112", "DDP-102", worlds=(1, 2, 3), beyond=False)
+def test_an_output_that_backward_needs_may_be_changed_in_place_in_dataclasses_and_classes_of_ones_own(ranks):
+    stays_legal(ranks, "own")
+
+
+class Refusing(dict):
+    """A dictionary that cannot be copied."""
+
+    def __copy__(self):
+        raise TypeError("this one stays as it is")
+
+
+def answer_in_what_cannot_be_copied(ctx):
+    told = []
+    for put, take in (
+        (lambda out: Wanting((out,), 1), lambda held: held[0]),
+        (lambda out: Refusing(value=out), lambda held: held["value"]),
+        (lambda out: Listed([1, "words", None]), None),
+    ):
+        model = wrapped(ctx, Answering(put), find_unused_parameters=True)
+        held = model(mine(ctx))
+        if take is not None:
+            take(held).sum().backward()
+            told.append((type(held).__name__, gradient(model.module.a.weight), model.module.b.weight.grad is None))
+        else:
+            told.append((type(held).__name__, list(held), True))
+    return told
+
+
+@check("DDP-102", "DDP-036", worlds=(1, 2, 3), beyond=False)
+def test_an_output_in_a_container_that_cannot_be_made_anew_is_averaged_all_the_same(ranks):
+    mean = mean_of_all(ranks.world)
+    expected = [("Wanting", mean, True), ("Refusing", mean, True), ("Listed", [1, "words", None], True)]
+    assert ranks(answer_in_what_cannot_be_copied) == [expected] * ranks.world
 
 
 # -- DDP-115: RRefs

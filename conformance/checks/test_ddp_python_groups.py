@@ -80,6 +80,46 @@ def test_the_result_of_a_groups_own_work_is_taken_from_its_future(ranks, scenari
             assert seen == alone(range(ranks.world), count=COUNT), f"rank {rank}, {options}"
 
 
+class Turning(torch.nn.Module):
+    """Complex parameters; every gradient is the complex conjugate of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64)) for _ in range(2))
+
+    def forward(self, x):
+        return (self.a * x + self.b * x).sum().real
+
+
+class Complex(Elsewhere):
+    """Shows what was reduced as complex numbers where two real ones stand for each."""
+
+    def allreduce(self, tensors, options):
+        reduced = [tensor.clone() for tensor in tensors]
+        work = self._inner.allreduce(reduced, options)
+        shown = [torch.view_as_complex(each) if each.dim() and each.shape[-1] == 2 else each for each in reduced]
+        return self._work(work, shown if tensors[0].is_floating_point() else reduced)
+
+
+def train_complex(ctx):
+    seen = []
+    for kind in (Elsewhere, Complex):
+        model = wrapped(ctx, Turning(), process_group=kind(ctx.group, True))
+        for iteration in range(COUNT):
+            model.zero_grad()
+            model(torch.full((3,), complex(4 * ctx.rank, 8 + iteration))).backward()
+            seen.append([torch.view_as_real(p.grad).tolist() for p in model.parameters()])
+    return seen
+
+
+@check("DDP-052", "DDP-049", worlds=(1, 2, 4), beyond=False)
+def test_complex_results_are_taken_from_the_future_in_either_form(ranks):
+    mean = sum(4 * rank for rank in range(ranks.world)) / ranks.world
+    expected = [[[[mean, -8.0 - iteration]] * 3] * 2 for iteration in range(COUNT)]
+    for rank, seen in enumerate(ranks(train_complex)):
+        assert seen == expected * 2, f"rank {rank}"
+
+
 def train_with_the_built_in_hook(ctx):
     group = Elsewhere(ctx.group, demands_timeout=True)
     model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=group)

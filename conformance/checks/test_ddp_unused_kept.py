@@ -26,7 +26,7 @@ def scale_then_leave_out(ctx, as_view):
     return told
 
 
-@check("DDP-100", worlds=MANY, scenarios=VIEWS)
+@check("DDP-100", worlds=MANY, scenarios=VIEWS, each=True)
 def test_an_old_gradient_that_differs_between_ranks_is_left_as_it_is(ranks, scenario):
     told = ranks(scale_then_leave_out, scenario)
     assert told[0][0] != told[1][0], "the ranks must have different gradients to keep"

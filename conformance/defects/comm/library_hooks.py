@@ -264,3 +264,27 @@ def low_rank_over_the_whole_world() -> None:
 def factors_of_all_buckets_in_one_place() -> None:
     """PowerSGD remembers the factors of one bucket for all."""
     edit("found = memory.get(index)", "index = 0\n    found = memory.get(index)")
+
+
+@defect("COMM-029")
+def eight_bits_for_sparse_buckets() -> None:
+    """Hooks of eight bits quantise sparse gradients, which have no place for that."""
+    edit("if buffer.is_sparse or not buffer.numel():", "if not buffer.numel():")
+
+
+@defect("COMM-026")
+def the_unit_of_a_dependent_column_is_two() -> None:
+    """PowerSGD replaces a factor's column that holds nothing by one of length two."""
+    edit("unit[:, index] = 1", "unit[:, index] = 2")
+
+
+@defect("COMM-001")
+def only_flat_results_reach_the_views() -> None:
+    """A hook's result of another shape than the bucket's does not reach gradients that are views of it."""
+    edit("if result is not self.flat:", "if result is not self.flat and result.dim() == 1:", within="_deliver_views")
+
+
+@defect("COMM-016")
+def views_ignore_where_a_part_begins() -> None:
+    """A bucket whose buffer was replaced by a part of a larger tensor shows gradients from that tensor's beginning."""
+    edit("shift = buffer.storage_offset() - self._flat.storage_offset()", "shift = 0")

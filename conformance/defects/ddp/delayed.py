@@ -70,3 +70,9 @@ def trigger_never_comes() -> None:
 def one_kind_of_delayed_gradients() -> None:
     """Of delayed gradients of several kinds those of the first are reduced, the others stay local."""
     edit("for pending in self._start(self._flats):", "for pending in self._start(self._flats[:1]):")
+
+
+@defect("DDP-122")
+def delayed_before_any_forward() -> None:
+    """A backward past the wrapper, before its first forward, reduces the delayed gradients."""
+    edit("self._due = False\n    triggered", "self._due = True\n    triggered")

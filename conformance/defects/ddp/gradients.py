@@ -338,3 +338,57 @@ def imaginary_parts_of_gradients_are_lost() -> None:
 def cast_parameters_keep_their_buckets() -> None:
     """Buckets keep the dtype that the parameters had when the model was wrapped."""
     edit("if specs != self.specs:", "if False:", within="watch_anew")
+
+
+@defect("DDP-049")
+def neighbours_of_other_columns_are_joined() -> None:
+    """Small neighbours whose shapes differ behind the first dimension are joined, and those of like shape are not."""
+    edit("one.shape[1:] == following.shape[1:]", "one.shape[1:] != following.shape[1:]")
+
+
+@defect("DDP-049")
+def what_came_before_the_first_output_is_overlooked() -> None:
+    """A gradient that accumulates before its backward reaches an output counts as missing."""
+    edit("    for index in self.readiness.overlooked():\n        self.arrived(index)\n", "")
+
+
+@defect("DDP-062")
+def a_backward_past_the_outputs_is_not_remembered() -> None:
+    """The end of a backward that goes through no output is not looked at."""
+    edit("    self.unannounced_backward = backward\n", "")
+
+
+@defect("DDP-062")
+def no_complaint_of_a_part_past_the_outputs() -> None:
+    """A backward through no output that reaches some parameters only leaves them as they are, without a word."""
+    edit("self._complaint = describe_unannounced(self.specs, missing, self.team.rank)", "pass")
+
+
+@defect("DDP-062")
+def a_complaint_outlives_the_backward_that_puts_it_right() -> None:
+    """A penalty before the loss is complained of at the next forward, though the loss's backward has come."""
+    edit('    pending.spent = True\n        self._complaint = ""\n', "    pending.spent = True\n")
+
+
+@defect("DDP-057")
+def sparse_halves_are_summed() -> None:
+    """Sparse gradients of two bytes an element are summed and not divided."""
+    edit("gradient = gradient / self.iteration.divisor()", "pass")
+
+
+@defect("DDP-049")
+def frozen_at_the_cast_it_is_watched_no_more() -> None:
+    """A parameter that is frozen while its model is cast is not watched afterwards."""
+    edit("self._hook(parameter, lambda *_: append(parameter))", "pass")
+
+
+@defect("DDP-068")
+def settled_though_layers_arrive_twice() -> None:
+    """A static graph whose layers arrive twice in a backward is watched as if each arrived once."""
+    edit("not self.facts.skips_unused and self.usage.each_arrives_once:", "not self.facts.skips_unused:")
+
+
+@defect("DDP-052")
+def complex_results_are_taken_for_pairs() -> None:
+    """A group's own future that holds complex numbers is read as if it held two real ones for each."""
+    edit("if target.is_complex() and not found.is_complex():", "if target.is_complex():")

@@ -75,3 +75,9 @@ def waits_for_what_others_own() -> None:
         "        value.to_here()\n"
         "    return rpc.is_available() and isinstance(value, rpc.RRef) and value.is_owner()",
     )
+
+
+@defect("DDP-005")
+def tensors_are_sent_from_the_first_rank_always() -> None:
+    """The broadcast of torch's name sends from group rank 0, whoever is asked for."""
+    edit("GroupRank(authoritative_rank)", "GroupRank(0)")

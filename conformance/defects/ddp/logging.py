@@ -91,3 +91,15 @@ def names_are_counted_with_every_alias() -> None:
 def log_keeps_the_first_plan() -> None:
     """The log tells the buckets as they were rebuilt for the first time, whatever becomes of them."""
     edit("if not rebuilt:", 'if not rebuilt or "rebuilt_bucket_sizes" in self._data:', within="note_plan")
+
+
+@defect("DDP-144")
+def the_environment_is_asked_the_wrong_way_round() -> None:
+    """For a variable of the environment the log tells the variable's name."""
+    edit('os.environ.get(variable, "N/A")', 'os.environ.get("N/A", variable)')
+
+
+@defect("DDP-144")
+def use_is_compared_with_the_last_iteration_only() -> None:
+    """The log takes a graph for static when two iterations in a row left the same parameters out."""
+    edit("self.always_the_same &= self._former in", "self.always_the_same = self._former in")

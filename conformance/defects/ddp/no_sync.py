@@ -65,3 +65,21 @@ def use_before_the_last_backward_forgotten() -> None:
     """A parameter that was used only inside no_sync counts as unused in the closing reduction."""
     swap(Usage, "here", lambda self, index: index not in self.unused)
     swap(Usage, "left_out", lambda self: self.unused)
+
+
+@defect("DDP-047")
+def an_evaluation_rebuilds_the_buckets() -> None:
+    """The first forward after the order of arrival is known agrees on the buckets, also one without gradients."""
+    edit("self.iteration.wants_reductions and torch.is_grad_enabled()", "self.iteration.wants_reductions")
+
+
+@defect("DDP-072")
+def no_sync_rebuilds_the_buckets() -> None:
+    """The first forward after the order of arrival is known agrees on the buckets, also one under no_sync."""
+    edit("self.facts.rebuild_due and self.iteration.wants_reductions and", "self.facts.rebuild_due and")
+
+
+@defect("DDP-074")
+def what_the_reducer_is_told_stays_local() -> None:
+    """A backward that the reducer was told of by prepare_for_backward is local."""
+    edit("pending = PendingBackward(sync=True)", "pending = PendingBackward(sync=False)")

@@ -83,3 +83,15 @@ def a_group_in_the_state_is_replaced() -> None:
         "        self.reducer.transport.hook[0].process_group = new_process_group\n"
         "    self.reducer.move_to(Team.of(new_process_group))",
     )
+
+
+@defect("DDP-164")
+def use_is_remembered_in_another_group() -> None:
+    """In another group a static graph is taken to use what it used in the former one."""
+    edit("    self.usage.forget()\n", "")
+
+
+@defect("DDP-164")
+def arrivals_are_noted_on_in_another_group() -> None:
+    """In another group the arrivals of a static graph are not counted, so that its use is never learned anew."""
+    edit("    self.readiness.forget()\n", "")

@@ -238,3 +238,21 @@ def only_the_first_output_is_cloned() -> None:
         "tuple(output.clone() for output in outputs) if clone else outputs",
         "(outputs[0].clone(), *outputs[1:]) if clone else outputs",
     )
+
+
+@defect("DDP-112")
+def items_of_mappings_stay_behind_the_sink() -> None:
+    """A mapping of a class of its own comes back with the tensors that the module made, not with their clones."""
+    edit("for key, item in items.items():\n        twin[key]", "for key, item in original.items():\n        twin[key]")
+
+
+@defect("DDP-112")
+def attributes_of_mappings_stay_behind_the_sink() -> None:
+    """Of a model's output the items are clones, and the attributes that stand for them are not."""
+    edit('vars(twin).items() if hasattr(twin, "__dict__") else ():', "():")
+
+
+@defect("DDP-112")
+def no_clones_while_a_static_graph_is_learned() -> None:
+    """In the first iteration of a static graph outputs do not pass the sink."""
+    edit("if self.facts.searched or self.facts.holds_back:", "if self.facts.searched:")

@@ -155,3 +155,21 @@ def states_do_not_move_with_their_owners() -> None:
 def unused_parameters_of_a_static_graph_are_stepped() -> None:
     """What a static graph never uses is stepped with the zeros that were reduced for it."""
     edit("never = ddp.reducer.never_used", "never = frozenset()")
+
+
+@defect("HOOK-018")
+def parameters_without_an_optimizer_are_not_reduced() -> None:
+    """Where gradients are reduced to their owners, those of parameters that the optimizer lacks stay local."""
+    edit("if strangers else part.pieces", "if False else part.pieces")
+
+
+@defect("HOOK-018")
+def sums_of_owners_are_not_divided() -> None:
+    """Gradients that were reduced to their owners are sums."""
+    edit("elif not self._early:", "elif False:")
+
+
+@defect("HOOK-018")
+def each_rank_clips_by_its_own_norm() -> None:
+    """In an overlapped step each rank clips by the norm of the gradients that it owns."""
+    edit('all_reduce(shard.team, norms, "overlap: norms of the gradients").wait(watch)', "pass")

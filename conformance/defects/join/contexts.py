@@ -56,3 +56,15 @@ def hook_beside_a_model_fails_in_silence() -> None:
         "        if error is None and not isinstance(session, Session):\n            session.report(failure)\n",
         within="_leave",
     )
+
+
+@defect("JOIN-038")
+def the_context_around_does_not_come_back() -> None:
+    """Where a context inside another is left, its own flags stay on the joinables."""
+    edit("        below._write()\n", "        pass\n")
+
+
+@defect("JOIN-024")
+def a_peer_that_failed_before_is_not_named() -> None:
+    """A rank that cannot go on behind a failed batch takes itself for the first that failed."""
+    edit("self.watch()  # a peer that has failed before is the cause", "pass")

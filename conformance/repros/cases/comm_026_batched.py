@@ -1,6 +1,7 @@
 """batched_powerSGD_hook ends in an assertion as soon as compression starts."""
 
 # shows: COMM-026 * by bucket*
+# shows: COMM-026 test_what_is_compressed_is_a_projection_*
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook

@@ -1,0 +1,236 @@
+"""Hooks of the library and buckets that are unlike others: sparse, empty, half as wide, of zeros, of one gradient."""
+
+import functools
+import itertools
+
+import torch
+from torch import nn
+
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import hooked, step
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.training import ddp, private
+from conformance.ranks import caught
+
+PATIENCE_S = 12.0
+
+
+class Kinds(nn.Module):
+    """A sparse table, a layer, and a parameter without elements in front, whose bucket may be empty."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.nothing = nn.Parameter(torch.zeros(0, 3, dtype=dtype))
+        self.table = nn.Embedding(8, 2, sparse=True, dtype=dtype)
+        self.layer = nn.Linear(2, 2, dtype=dtype)
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)
+
+    def forward(self, rows):
+        return 12 * (self.layer(self.table(rows)).sum() + self.nothing.sum())
+
+
+def looked_up(rank):
+    return torch.tensor([rank % 8, 2, 2])
+
+
+def dense(model):
+    return {name: p.grad.to_dense().flatten().tolist() for name, p in model.named_parameters()}
+
+
+def averages(world, dtype=torch.float32):
+    alone = Kinds(dtype)
+    for rank in range(world):
+        alone(looked_up(rank)).backward()
+    return {name: [value / world for value in values] for name, values in dense(alone).items()}
+
+
+def train_kinds(ctx, dtype, make):
+    told = {}
+    for name, (state, hook) in make(ctx).items():
+        model = ddp(ctx, Kinds(dtype), bucket_cap_mb=1e-6)
+        if hook is not None:
+            model.register_comm_hook(state, hook)
+        for _ in range(2):
+            model.zero_grad(set_to_none=True)
+            model(looked_up(ctx.rank)).backward()
+        told[name] = dense(model.module), model.module.table.weight.grad.is_sparse
+    return told
+
+
+def eight_bits(ctx):
+    hooks = ctx.subject.quantization_hooks
+    narrow = functools.partial(hooks.quantization_perchannel_hook, bucket_size=3)
+    return {
+        "one scale": (ctx.group, hooks.quantization_pertensor_hook),
+        "narrow channels": (ctx.group, lambda state, bucket: narrow(state, bucket)),
+    }
+
+
+def in_half(ctx):
+    hooks = ctx.subject.default_hooks
+    return {"none": (None, None), "all-reduce": (ctx.group, hooks.allreduce_hook)}
+
+
+def assert_near(runs, right, steps):
+    for told in runs:
+        for hook, (found, sparse) in told.items():
+            assert sparse, hook
+            for name, values in right.items():
+                furthest = max(map(abs, values), default=0.0) * steps
+                errors = [abs(a - b) for a, b in zip(found[name], values, strict=True)]
+                assert max(errors, default=0.0) <= furthest, f"{hook}, {name}: {found[name]} instead of {values}"
+
+
+@check("COMM-029", worlds=(1, *MANY), deadline_s=PATIENCE_S, beyond=False)
+def test_hooks_of_eight_bits_take_sparse_and_empty_buckets(ranks):
+    assert_near(ranks(train_kinds, torch.float32, eight_bits), averages(ranks.world), 2 / 255)
+
+
+@check("DDP-057", "COMM-019", worlds=(1, 2, 4), deadline_s=PATIENCE_S, beyond=False)
+def test_sparse_gradients_of_half_the_width_are_averaged_with_and_without_a_hook(ranks):
+    right = averages(ranks.world)
+    assert_near(ranks(train_kinds, torch.bfloat16, in_half), right, 0.0)
+
+
+# -- COMM-026: what is compressed when there is little to compress
+
+
+class Masked(nn.Module):
+    """One weight, whose gradient is what is fed."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(6, 5, dtype=dtype))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+WAYS = ((torch.float32, {}), (torch.float32, {"matrix_approximation_rank": 2}), (torch.bfloat16, {}))
+
+
+def degenerate(iteration, dtype=torch.float32):
+    """Gradients: three to begin with, then nothing, then a matrix that the factor kept from that has no part in."""
+    whole = torch.arange(1.0, 31.0).view(6, 5)
+    if iteration >= 4:
+        whole[:, 0] = 0
+    return (torch.zeros(6, 5) if iteration == 3 else whole).to(dtype)
+
+
+def compress_in_every_way(ctx):
+    return [compress(ctx, dtype, options) for dtype, options in WAYS]
+
+
+def compress(ctx, dtype, options):
+    library = ctx.subject.powerSGD_hook
+    told = []
+    for hook in (library.powerSGD_hook, library.batched_powerSGD_hook):
+        given = {"start_powerSGD_iter": 2, "min_compression_rate": 0.5, "use_error_feedback": False, **options}
+        model = hooked(ctx, library.PowerSGDState(ctx.group, **given), hook, Masked(dtype))
+        told.append([step(model, degenerate(number, dtype) * (1 + ctx.rank))["weight"] for number in range(6)])
+    return told
+
+
+@check("COMM-026", worlds=(1, 2, 3), deadline_s=PATIENCE_S, beyond=False)
+def test_what_is_compressed_is_a_projection_also_where_a_factor_is_zero(ranks):
+    runs = ranks(compress_in_every_way)
+    assert all(told == runs[0] for told in runs), "the ranks have different gradients"
+    for way, told in zip(WAYS, runs[0], strict=True):
+        for seen in told:
+            for iteration, found in enumerate(seen):
+                mean = degenerate(iteration).flatten() * (ranks.world + 1) / 2
+                assert_projected(torch.tensor(found), mean, iteration, f"iteration {iteration}, {way}: {found}")
+
+
+def assert_projected(left, mean, iteration, what):
+    """``left`` is what an orthonormal projection leaves of ``mean``: to the iteration 2 all, and never nothing."""
+    whole = mean.norm()
+    assert left.isfinite().all(), what
+    if iteration < 2:
+        assert (left - mean).norm() <= 1e-2 * whole, what
+    assert left.norm() <= 1.02 * whole, f"{what} is longer than the gradient"
+    assert abs(torch.dot(left, mean - left)) <= 3e-2 * whole**2, f"{what}: what is lost is not upright on the rest"
+    assert iteration in (3, 4) or left.norm() > 0.5 * whole, f"{what} has lost too much"
+
+
+@check("COMM-025", "COMM-026", worlds=(1,))
+def test_the_state_of_low_rank_compression_has_the_documented_defaults(ranks):
+    assert ranks(defaults) == [
+        {
+            "matrix_approximation_rank": 1, "start_powerSGD_iter": 1000, "min_compression_rate": 2,
+            "use_error_feedback": True, "warm_start": True, "orthogonalization_epsilon": 0,
+            "compression_stats_logging_frequency": 10000, "batch_tensors_with_same_shape": False, "iter": 0,
+        }
+    ]  # fmt: skip
+
+
+def defaults(ctx):
+    state = ctx.subject.powerSGD_hook.PowerSGDState(ctx.group)
+    return {name: getattr(state, name) for name in (
+        "matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback", "warm_start",
+        "orthogonalization_epsilon", "compression_stats_logging_frequency", "batch_tensors_with_same_shape", "iter",
+    )}  # fmt: skip
+
+
+# -- COMM-004, COMM-005: annotations that are text, as a module of annotations not yet evaluated has them
+
+
+def another_bucket(state, bucket: "dist.GradBuckets") -> "Future[Tensor]":  # noqa: F821
+    return bucket
+
+
+def another_result(state, bucket: "GradBucket") -> "Future[list[Tensor]]":  # noqa: F821
+    return bucket
+
+
+def annotate_as_text(ctx):
+    told = [
+        caught(ddp(ctx, models.scalar()).register_comm_hook, None, hook)
+        for hook in (another_bucket, another_result)
+    ]
+    builtin = caught(private(ddp(ctx, models.scalar()), "_register_builtin_comm_hook"), "ALLREDUCE")
+    return told, builtin
+
+
+@check("COMM-004", "COMM-005", worlds=(1,))
+def test_annotations_that_are_text_and_name_something_else_are_refused_and_so_is_a_built_in_hook_by_name(ranks):
+    ((refused, builtin),) = ranks(annotate_as_text)
+    assert_refused(refused, ValueError)
+    assert_refused([builtin], TypeError)
+
+
+# -- COMM-001: whatever tensor a hook answers with, in whatever mode of the buckets
+
+
+MODES = ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}, {"bucket_cap_mb": 25})
+
+
+def answer_anew(ctx):
+    """A hook whose future holds new tensors: of the bucket's shape, or of another one of as many elements."""
+    seen = []
+    for options, shape in itertools.product(MODES, ((-1,), (1, -1))):
+
+        def hook(_state, bucket, shape=shape):
+            future = torch.futures.Future()
+            future.set_result((bucket.buffer() * 2).view(shape))
+            return future
+
+        model = hooked(ctx, None, hook, **options)
+        for iteration in range(3):
+            model.zero_grad(set_to_none=iteration < 2)
+            model(models.divisible(ctx.rank, iteration)).sum().backward()
+            seen.append([p.grad.flatten().tolist() for p in model.parameters()])
+    return seen
+
+
+@check("COMM-001", worlds=(1, 2, 3), beyond=False)
+def test_a_hook_may_answer_with_tensors_of_its_own_in_every_mode_of_the_buckets(ranks):
+    model = models.Sum()
+    for rank, seen in enumerate(ranks(answer_anew)):
+        for place, found in enumerate(seen):
+            model.zero_grad()
+            model(models.divisible(rank, place % 3)).sum().backward()
+            right = [parameter.grad.mul(2).flatten().tolist() for parameter in model.parameters()]
+            assert found == right, f"rank {rank}, {MODES[place // 6]}, iteration {place % 3}"

@@ -1,0 +1,198 @@
+"""Backwards that reach the parameters by other ways than through the outputs of one forward."""
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import TINY_MIB, assert_refused, mean_of_all, mine, wrapped
+from conformance.fixtures.training import gradient, gradients, numbers, private
+from conformance.ranks import caught
+
+WAYS = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": TINY_MIB})
+
+
+class Slope(nn.Module):
+    """Two layers one behind the other; the slope of what it returns depends on both weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False)
+        with torch.no_grad():
+            for place, parameter in enumerate(self.parameters()):
+                parameter.copy_(torch.arange(1.0, 1.0 + parameter.numel()).view_as(parameter) - place)
+
+    def forward(self, x):
+        return self.b(self.a(x).square())
+
+
+def inputs(ctx_rank, iteration):
+    return torch.tensor([[1.0 + ctx_rank, 2.0 - iteration]])
+
+
+def slope_of(model, x):
+    """A loss of the gradient of the inputs alone; no output takes part in it."""
+    x = x.clone().requires_grad_()
+    (found,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return 12 * found.sum()
+
+
+# -- DDP-049: a loss that is made of gradients alone
+
+
+def train_slopes(ctx):
+    seen = []
+    for options in WAYS:
+        model = wrapped(ctx, Slope(), **options)
+        for iteration in range(4):
+            model.zero_grad(set_to_none=True)
+            slope_of(model, inputs(ctx.rank, iteration).to(ctx.device)).backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-049", "DDP-065", worlds=(1, *MANY), beyond=False)
+def test_a_loss_that_is_made_of_gradients_alone_is_averaged(ranks):
+    expected = []
+    for iteration in range(4):
+        found = []
+        for rank in range(ranks.world):
+            alone = Slope()
+            slope_of(alone, inputs(rank, iteration)).backward()
+            found.append(dict(alone.named_parameters()))
+        means = {name: sum(each[name].grad for each in found) / ranks.world for name in found[0]}
+        expected.append(numbers(means.items()))
+    for rank, seen in enumerate(ranks(train_slopes)):
+        assert seen == expected * len(WAYS), f"rank {rank}"
+
+
+def reach_one_layer(ctx):
+    """After a forward the weights of one layer are differentiated and no output; what the next forward says."""
+    told = []
+    for options in WAYS:
+        model = wrapped(ctx, Slope(), **options)
+        model(inputs(ctx.rank, 0).to(ctx.device))
+        model.module.a.weight.sum().backward()
+        told.append(caught(model, inputs(ctx.rank, 1).to(ctx.device)))
+    return told
+
+
+@check("DDP-062", "DDP-049", worlds=(1, 2, 3), beyond=False)
+def test_where_a_backward_past_the_outputs_leaves_parameters_out_the_next_forward_says_so(ranks):
+    for errors in zip(*ranks(reach_one_layer), strict=True):
+        assert_refused(errors, RuntimeError)
+
+
+# -- DDP-062: several backwards between a forward and its own
+
+
+def reach_in_steps(ctx):
+    """Between a forward and its backward each weight is reached by a backward of its own; with and without sinks."""
+    seen = []
+    for options in WAYS:
+        model = wrapped(ctx, models.Branches(), **options)
+        for iteration in range(3):
+            model.zero_grad(set_to_none=True)
+            output = model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device), with_b=True)
+            for name in ("a", "b", "a"):
+                weight = getattr(model.module, name).weight
+                weight.grad = None if name == "b" else weight.grad
+                (12 * weight.sum()).backward()
+            output.sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-062", "DDP-049", worlds=(1, *MANY), beyond=False)
+def test_backwards_that_reach_the_weights_one_by_one_before_the_forwards_own_are_averaged_with_it(ranks):
+    expected = []
+    for iteration in range(3):
+        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
+        expected.append({"a.weight": [mean + 24.0], "b.weight": [mean + 12.0]})
+    for rank, seen in enumerate(ranks(reach_in_steps)):
+        assert seen == expected * len(WAYS), f"rank {rank}"
+
+
+# -- DDP-074: the reducer of torch's name, as trainers and pipelines call it
+
+
+def prepare(ctx):
+    """Forwards under no_sync, of whose backwards the reducer is told at last that one is to be synchronised."""
+    seen = []
+    for options in ({}, {"find_unused_parameters": True}):
+        model = wrapped(ctx, models.Branches(), **options)
+        reducer = private(model, "reducer")
+        for iteration in range(3):
+            model.zero_grad(set_to_none=True)
+            with model.no_sync():
+                outputs = [model(models.divisible_scalar(ctx.rank, one), with_b=not options) for one in (0, iteration)]
+                outputs[0].sum().backward()
+                reducer.prepare_for_backward([outputs[1]] if options else [])
+                outputs[1].sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-074", "DDP-073", worlds=(1, *MANY), beyond=False)
+def test_a_backward_that_the_reducer_was_told_of_is_synchronised_whatever_its_forward_was_told(ranks):
+    expected = []
+    for with_b in (True, False):
+        for iteration in range(3):
+            data = [models.divisible_scalar(rank, one).item() for rank in range(ranks.world) for one in (0, iteration)]
+            mean = [sum(data) / ranks.world]
+            expected.append({"a.weight": mean, "b.weight": mean if with_b else None})
+    for rank, seen in enumerate(ranks(prepare)):
+        assert seen == expected, f"rank {rank}"
+
+
+# -- DDP-058: frozen and thawed between iterations
+
+
+def freeze_and_thaw(ctx):
+    """Under a search one weight is frozen for a while, in the second iteration or in a later one."""
+    seen = []
+    for first in (1, 3):
+        for options in ({}, {"gradient_as_bucket_view": True}):
+            model = wrapped(ctx, models.Branches(), find_unused_parameters=True, **options)
+            for iteration in range(6):
+                model.module.b.weight.requires_grad_(iteration not in (first, first + 1))
+                model.zero_grad(set_to_none=True)
+                model(mine(ctx, iteration + 1), with_b=True).sum().backward()
+                left = model.module.b.weight.grad
+                seen.append((first, iteration, gradient(model.module.a.weight), None if left is None else left.item()))
+    return seen
+
+
+@check("DDP-099", "DDP-058", worlds=(1, 2, 3), beyond=False)
+def test_a_weight_that_is_frozen_for_some_iterations_is_left_out_of_these_alone(ranks):
+    expected = []
+    for first in (1, 1, 3, 3):
+        for iteration in range(6):
+            mean = mean_of_all(ranks.world, iteration + 1)
+            expected.append((first, iteration, mean, None if iteration in (first, first + 1) else mean))
+    for rank, seen in enumerate(ranks(freeze_and_thaw)):
+        assert seen == expected, f"rank {rank}"
+
+
+# -- DDP-067: the whole model checkpointed
+
+
+def checkpoint_all(ctx):
+    """The model's forward runs again inside its backward: that is no iteration, and keeps no buffer from being sent."""
+    seen = []
+    for options in WAYS:
+        model = wrapped(ctx, models.Counting(1.0 + ctx.rank), **options)
+        for iteration in range(4):
+            model.zero_grad(set_to_none=True)
+            x = mine(ctx, iteration + 1).requires_grad_()
+            checkpoint(model, x, use_reentrant=False).sum().backward()
+            seen.append(gradient(model.module.a.weight))
+    return seen
+
+
+@check("DDP-067", worlds=(1, *MANY), beyond=False)
+def test_a_model_that_is_checkpointed_as_a_whole_trains_like_any_other(ranks):
+    means = [mean_of_all(ranks.world, iteration + 1) for iteration in range(4)]
+    for rank, seen in enumerate(ranks(checkpoint_all)):
+        assert seen == means * len(WAYS), f"rank {rank}"

@@ -1,0 +1,117 @@
+"""Methods of torch's names that trainers, savers and subclasses call: what they do and return."""
+
+import os
+
+import torch
+
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.observing import mine, trained, wrapped
+from conformance.fixtures.training import private
+from conformance.ranks import caught
+
+
+def send_buffers(ctx):
+    """The managed buffers from the last rank, then two tensors of the user's, in chunks of a few bytes."""
+    model = wrapped(ctx, models.Counting(1.0))
+    model.module.count.fill_(5.0 + ctx.rank)
+    private(model, "_default_broadcast_coalesced")(authoritative_rank=ctx.world - 1)
+    own = [torch.full((3,), 1.0 + ctx.rank), torch.full((2, 2), 7 + ctx.rank)]
+    model._default_broadcast_coalesced(bufs=own, bucket_size=8)
+    return model.module.count.item(), [each.tolist() for each in own]
+
+
+@check("DDP-005", "DDP-087", worlds=(1, *MANY), beyond=False)
+def test_buffers_and_other_tensors_are_sent_from_the_rank_that_is_asked_for(ranks):
+    expected = (4.0 + ranks.world, [[1.0] * 3, [[7, 7], [7, 7]]])
+    assert ranks(send_buffers) == [expected] * ranks.world
+
+
+def ask_for_buffers(ctx):
+    told = []
+    for options in ({}, {"forward_sync_buffers": False}):
+        model = wrapped(ctx, models.Counting(1.0), **options)
+        before, after = private(model, "_check_sync_bufs_pre_fwd"), private(model, "_check_sync_bufs_post_fwd")
+        told.append((bool(before()), bool(after())))
+        with model.no_sync():
+            model(mine(ctx))
+        told.append((bool(before()), bool(after())))
+        model._register_buffer_comm_hook(None, lambda state, buffers: None)
+        model.require_forward_param_sync = True
+        told.append((bool(before()), bool(after())))
+    return told
+
+
+@check("DDP-081", "DDP-094", worlds=(1, 2, 3))
+def test_whether_buffers_are_synchronised_next_and_on_which_side_of_forward_can_be_asked(ranks):
+    on, off = [(True, False), (False, False), (False, True)], [(False, False)] * 3
+    assert ranks(ask_for_buffers) == [on + off] * ranks.world
+
+
+def ask_for_use(ctx):
+    """Rank 0 uses one part, all others another one; how many ranks used each parameter, as last agreed."""
+    model = wrapped(ctx, models.Parts("abc"), find_unused_parameters=True)
+    model.module.use = "ac" if ctx.rank == 0 else "bc"
+    trained(model, models.divisible(ctx.rank, 0).to(ctx.device))
+    parameters, sparse = private(model, "_build_params_for_reducer")()
+    used = private(private(model, "reducer"), "_get_local_used_map")().tolist()
+    same = [one is other for one, other in zip(parameters, model.parameters(), strict=True)]
+    return used, same, list(sparse)
+
+
+@check("DDP-099", "DDP-055", worlds=(1, *MANY), beyond=False)
+def test_how_many_ranks_used_each_parameter_can_be_asked(ranks):
+    used = [1, 1, ranks.world - 1, ranks.world - 1, ranks.world, ranks.world]
+    assert ranks(ask_for_use) == [(used, [True] * 6, [False] * 6)] * ranks.world
+
+
+def see_whether_use_changes(ctx):
+    model = wrapped(ctx, models.Branches(), find_unused_parameters=True)
+    told = []
+    for with_b in (False, False, True, True):
+        model.zero_grad()
+        model(mine(ctx), with_b=with_b).sum().backward()
+        told.append(bool(private(private(model, "reducer"), "_ddp_graph_static")()))
+    log = private(model, "_get_ddp_logging_data")()
+    return told, log["unused_parameter_size"], bool(log["can_set_static_graph"])
+
+
+@check("DDP-144", "DDP-111", worlds=(1, 2, 3))
+def test_whether_every_iteration_used_the_same_parameters_can_be_asked(ranks):
+    assert ranks(see_whether_use_changes) == [([True, True, False, False], 0, False)] * ranks.world
+
+
+def read_the_environment(ctx):
+    given = {
+        "master_addr": ("MASTER_ADDR", "tea.example"), "cuda_visible_devices": ("CUDA_VISIBLE_DEVICES", "3"),
+        "torch_distributed_debug": ("TORCH_DISTRIBUTED_DEBUG", "OFF"),
+        "gloo_socket_ifname": ("GLOO_SOCKET_IFNAME", "lo"),
+    }  # fmt: skip
+    told = []
+    for there in (True, False):
+        for variable, value in given.values():
+            os.environ.pop(variable, None)
+            if there:
+                os.environ[variable] = value
+        log = private(wrapped(ctx, models.scalar()), "_get_ddp_logging_data")()
+        told.append([log[name] == (value if there else "N/A") for name, (_, value) in given.items()])
+    return told, log.get("master_port") == os.environ.get("MASTER_PORT", "N/A")
+
+
+@check("DDP-144", worlds=(1, 2), backends=("gloo",))
+def test_the_log_tells_the_variables_of_the_environment_as_they_were_when_the_model_was_wrapped(ranks):
+    assert ranks(read_the_environment) == [([[True] * 4, [True] * 4], True)] * ranks.world
+
+
+def ask_for_what_is_not_there(ctx):
+    model = wrapped(ctx, models.Branches())
+    return caught(lambda: model.no_such_thing), caught(lambda: model.module.no_such_thing)
+
+
+@check("DDP-041", worlds=(1,))
+def test_an_attribute_that_neither_the_wrapper_nor_the_module_has_is_missing(ranks):
+    for errors in ranks(ask_for_what_is_not_there):
+        for error in errors:
+            assert error is not None
+            assert error.is_a(AttributeError), error
+            assert "no_such_thing" in error.text, error

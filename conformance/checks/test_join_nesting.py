@@ -1,0 +1,193 @@
+"""Contexts inside contexts, what a notification's handle tells, models in post hooks, and iterations that break off."""
+
+import torch
+
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
+from conformance.fixtures.joinables import recorder
+from conformance.fixtures.training import ddp, gradient, private
+from conformance.ranks import caught
+
+SPILLED = "spilled the tea"
+
+# -- JOIN-038: contexts inside each other
+
+
+def flags(*joinables):
+    return [tuple(each._join_config) for each in joinables]
+
+
+def nest(ctx):
+    """Three contexts over one joinable or two of them, left in the order of nesting; the flags on the way."""
+    a, b = recorder(ctx), recorder(ctx, "b")
+    told = []
+    with ctx.subject.Join([a, b]):
+        a.step(), b.step()
+        told.append(flags(a, b))
+        with ctx.subject.Join([b], throw_on_early_termination=True):
+            b.step()
+            told.append(flags(a, b))
+            with ctx.subject.Join([b], enable=False):
+                b.step()
+                told.append(flags(a, b))
+            b.step()
+            told.append(flags(a, b))
+        a.step(), b.step()
+        told.append(flags(a, b))
+    return [*told, flags(a, b)], a.log, b.log
+
+
+@check("JOIN-038", worlds=(1, 2, 3), deadline_s=8)
+def test_after_a_context_inside_another_the_outer_ones_flags_are_back(ranks):
+    outer = [(True, False, True), (True, False, False)]
+    inner, off = [(True, False, True), (True, True, True)], [(True, False, True), (False, False, True)]
+    none = [(False, False, False)] * 2
+    for told, a, b in ranks(nest):
+        assert told == [outer, inner, off, inner, outer, none], f"after leaving: {told}"
+        assert a == ["a step"] * 2 + ["a post True"], f"after leaving: {a}"
+        assert b == ["b step"] * 3 + ["b step", "b post True", "b step", "b post True"], f"after leaving: {b}"
+
+
+# -- JOIN-048, JOIN-031: the handle
+
+
+def ask_the_handle(ctx, beside):
+    """Everything that a handle can be asked, in a context of a plain joinable and in one that also holds a model."""
+    a = recorder(ctx)
+    told = []
+    with ctx.subject.Join([a, ddp(ctx, models.scalar())] if beside else [a]):
+        for _ in range(2):
+            handle = a.notify()
+            handle.wait()
+            told.append((handle.is_completed(), handle.is_success(), [number.item() for number in handle.result()]))
+    return told
+
+
+@check("JOIN-048", "JOIN-031", worlds=(1, 2, 3))
+def test_a_handle_that_was_waited_for_says_that_it_is_complete_and_what_it_found(ranks):
+    for beside in (False, True):
+        for told in ranks(ask_the_handle, beside):
+            assert told == [(True, True, [float(ranks.world)])] * 2, f"{beside=}"
+
+
+# -- JOIN-055: a model in a post hook
+
+
+def train_in_a_post_hook(ctx, schedule):
+    """Every rank trains and evaluates the model of the context once more in a post hook of a joinable behind it."""
+    model = ddp(ctx, models.Counting(1.0))
+    seen = []
+
+    def again(*_):
+        model.zero_grad()
+        model(models.divisible_scalar(ctx.rank, 9)).sum().backward()
+        seen.append(gradient(model.module.a.weight))
+        with torch.no_grad():
+            seen.append(model(torch.ones(1, 1)).item())
+
+    with ctx.subject.Join([model, recorder(ctx, post=again)]):
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+    return seen
+
+
+@check("JOIN-055", "DDPJ-035", worlds=(1, *MANY), deadline_s=8, beyond=False)
+def test_in_a_post_hook_all_ranks_may_train_a_model_of_the_context_again(ranks):
+    mean = sum(models.divisible_scalar(rank, 9).item() for rank in range(ranks.world)) / ranks.world
+    assert ranks(train_in_a_post_hook, [2] * ranks.world) == [[mean, 1.0]] * ranks.world
+
+
+# -- JOIN-024: iterations that an exception breaks off, caught inside the block
+
+
+class Failing(torch.nn.Module):
+    """A scalar layer whose forward, or whose backward, fails when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fails = models.scalar(), ""
+
+    def forward(self, x):
+        if self.fails == "forward":
+            raise KeyError(SPILLED)
+        x = self.a(x)
+        if self.fails == "backward":
+            x.register_hook(self.fail)  # behind the output, so that the backward has begun for the wrapper, too
+        return 1 * x
+
+    def fail(self, _gradient):
+        raise KeyError(SPILLED)
+
+
+def break_off(ctx, where):
+    """Rank 0 catches an error of its second iteration inside the block and goes on; its peers have none, or fail too.
+
+    Every rank says what it ended with.
+    """
+    model = ddp(ctx, Failing())
+
+    def iterate():
+        model.zero_grad()
+        model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+
+    def epoch():
+        with model.join():
+            iterate()
+            if ctx.rank == 0:
+                model.module.fails = "forward" if where == "everywhere" else where
+                assert caught(iterate).is_a(KeyError)
+                model.module.fails = ""
+                if where == "everywhere":
+                    ctx.store.wait(["left"])
+            elif where == "everywhere":
+                model.module.fails = "forward"
+            iterate()
+            iterate()
+
+    error = caught(epoch)
+    if ctx.rank == ctx.world - 1:
+        ctx.store.set("left", "1")
+    ctx.meet("ended")  # a process that ended before would be taken for one that died
+    return error
+
+
+def says(errors, *words):
+    for rank, error in enumerate(errors):
+        assert error is not None, f"rank {rank} ended as if nothing had happened"
+        assert all(word in error.text.lower() for word in words), f"rank {rank}: {error}"
+
+
+@check("JOIN-024", worlds=(2, 3), deadline_s=6, beyond=False)
+def test_a_rank_whose_backward_was_broken_off_cannot_go_on_and_its_peers_are_told(ranks):
+    first, *peers = ranks(break_off, "backward")
+    says([first], "rank 0", "backward")
+    says(peers, "rank 0")
+
+
+@check("JOIN-024", worlds=(2,), deadline_s=6, beyond=False)
+def test_a_rank_that_cannot_go_on_names_the_peer_that_failed_before_it(ranks):
+    first, second = ranks(break_off, "everywhere")
+    says([first], "rank 1", SPILLED)
+    assert second is not None
+    assert second.is_a(KeyError), second
+
+
+# -- DDPJ-016: the final model, asked for by its name
+
+
+def settle_by_hand(ctx, candidates):
+    model = ddp(ctx, models.Counting(1.0))
+    with torch.no_grad():
+        model.module.a.weight.fill_(10.0 + ctx.rank)
+        model.module.count.fill_(20.0 + ctx.rank)
+    private(model, "_sync_final_model")(ctx.rank in candidates)
+    return model.module.a.weight.item(), model.module.count.item()
+
+
+@check("DDPJ-016", "DDPJ-017", "DDPJ-019", worlds=(1, *MANY), beyond=False)
+def test_outside_a_context_too_the_highest_candidate_gives_all_ranks_its_model(ranks):
+    last = ranks.world - 1
+    for candidates in ([0], [0, last], [last]):
+        source = max(candidates)
+        assert ranks(settle_by_hand, candidates) == [(10.0 + source, 20.0 + source)] * ranks.world

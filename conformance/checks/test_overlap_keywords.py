@@ -1,0 +1,177 @@
+"""The overlapped step with clipped gradients, with owners' reductions of every kind, and between several hosts."""
+
+import itertools
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from conformance.api import oracle
+from conformance.api.checking import check
+from conformance.fixtures import models, overlapping, sharding
+from conformance.fixtures.overlapping import Overlap, iteration, pair_of
+from conformance.fixtures.training import ddp, numbers
+from conformance.subjects import Unsupported
+
+DEADLINE_S = 12.0
+COUNT = 4
+MAX_NORM = 3.0
+
+# -- HOOK-018: clipping by a common norm
+
+
+def train_each_clipped(ctx, ways):
+    group = overlapping.group_of(ctx)
+    told = []
+    for how in ways:
+        pair = pair_of(ctx, how, group)
+        told.append([(seen.parameters, seen.gradients) for seen in (iteration(pair, n) for n in range(COUNT))])
+    return told
+
+
+def clipped_alone(how, world, settings):
+    alone = overlapping.Alone(how, world)
+    expected = []
+    for number in range(COUNT):
+        batches = [overlapping.batch(rank, number) for rank in range(world)]
+        average = oracle.averaged_gradients(alone.model, batches, world, overlapping.loss)
+        for name, parameter in alone.model.named_parameters():
+            parameter.grad = average[name]
+        nn.utils.clip_grad_norm_(alone.model.parameters(), **settings)
+        held = numbers((name, parameter.grad) for name, parameter in alone.model.named_parameters())
+        alone.optimizer.step()
+        expected.append((numbers(alone.model.named_parameters()), held))
+    return expected
+
+
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_gradients_that_are_clipped_together_are_stepped_as_by_one_process(ranks):
+    norms = ({"max_norm": MAX_NORM}, {"max_norm": MAX_NORM, "norm_type": float("inf")}, {"max_norm": 1e9})
+    ways = [
+        Overlap(shard=place % 2 == 0, model=models.SumBackwards, keywords={**settings, "reduce_scatter": scatter})
+        for scatter in (False, True) for place, settings in enumerate(norms)
+    ]  # fmt: skip
+    told = ranks(train_each_clipped, ways)
+    for place, how in enumerate(ways):
+        settings = {name: value for name, value in how.keywords.items() if name != "reduce_scatter"}
+        expected = clipped_alone(how, ranks.world, settings)
+        for rank, runs in enumerate(told):
+            for number, (found, right) in enumerate(zip(runs[place], expected, strict=True)):
+                for name, values in right[0].items():
+                    assert found[0][name] == pytest.approx(values, rel=1e-5, abs=1e-5), (rank, number, name, how)
+                if not how.keywords["reduce_scatter"]:
+                    for name, values in right[1].items():
+                        assert found[1][name] == pytest.approx(values, rel=1e-5, abs=1e-5), (rank, number, name, how)
+
+
+# -- HOOK-018: reductions to owners, of other kinds
+
+
+class Small(nn.Module):
+    """Two layers of one dtype; no gradient depends on a weight."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, dtype=dtype), nn.Linear(4, 4, bias=False, dtype=dtype)
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 1.0)
+
+    def forward(self, x):
+        return self.a(x.to(self.a.weight.dtype)) + self.b(x.to(self.a.weight.dtype))
+
+
+def reduce_some(ctx, dtype, interleaved):
+    """An optimizer over a part of the model; what all parameters are and what gradients those have that it lacks."""
+    group = overlapping.group_of(ctx)
+    model = ddp(ctx, Small(dtype).to(ctx.device), process_group=group)
+    own = list(model.module.a.parameters())
+    zero = overlapping.optimizer_of(ctx, own, "momentum", group)
+    factory = overlapping.factory_of(ctx, interleaved)
+    try:
+        hook = factory(ctx.subject.default_hooks.allreduce_hook, model, zero, reduce_scatter=True)
+    except TypeError as error:
+        raise Unsupported("the overlap hooks have no argument reduce_scatter") from error
+    model.register_comm_hook(group, hook)
+    seen = []
+    for number in range(4):
+        model.zero_grad(set_to_none=True)
+        (12 * model(overlapping.batch(ctx.rank, number)).float().sum()).backward()
+        held = [each.detach().flatten().tolist() for each in own]
+        seen.append((held, model.module.b.weight.grad.flatten().tolist(), model.module.b.weight.flatten().tolist()))
+    return seen
+
+
+def some_alone(dtype, world):
+    alone = Small(dtype)
+    kind, settings = overlapping.OPTIMIZERS["momentum"]
+    optimizer = kind(alone.a.parameters(), **settings)
+    for number in range(4):
+        alone.zero_grad()
+        for rank in range(world):
+            (12 * alone(overlapping.batch(rank, number)).float().sum() / world).backward()
+        optimizer.step()
+        held = [each.detach().flatten().tolist() for each in alone.a.parameters()]
+        yield held, alone.b.weight.grad.flatten().tolist(), alone.b.weight.flatten().tolist()
+
+
+SOME = list(itertools.product((torch.float32, torch.bfloat16), (False, True)))
+
+
+def reduce_some_in_every_way(ctx):
+    return [reduce_some(ctx, dtype, interleaved) for dtype, interleaved in SOME]
+
+
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_gradients_are_reduced_to_their_owners_in_half_precision_and_beside_others_that_have_none(ranks):
+    for rank, told in enumerate(ranks(reduce_some_in_every_way)):
+        for (dtype, interleaved), seen in zip(SOME, told, strict=True):
+            for number, (found, right) in enumerate(zip(seen, some_alone(dtype, ranks.world), strict=True)):
+                assert found == right, f"rank {rank}, iteration {number}, {dtype}, {interleaved=}"
+
+
+# -- ZERO-008, HOOK-019: between several hosts, where owners may send in another way
+
+
+def far_apart(ctx):
+    """Tell an implementation that asks that every rank has a host of its own."""
+    os.environ["JOINERY_HOSTID"] = f"host {ctx.rank}"
+
+
+def train_far_apart(ctx, ways):
+    far_apart(ctx)
+    group = overlapping.group_of(ctx)
+    return [overlapping.iterations(pair_of(ctx, how, group), COUNT) for how in ways]
+
+
+@check("HOOK-018", "HOOK-019", worlds=(3, 4), deadline_s=DEADLINE_S, beyond=False)
+def test_between_hosts_the_overlapped_step_is_that_of_one_process(ranks):
+    ways = [Overlap(interleaved, not interleaved, model=models.SumBackwards) for interleaved in (False, True)]
+    told = ranks(train_far_apart, ways)
+    for place, how in enumerate(ways):
+        overlapping.assert_as_alone([runs[place] for runs in told], how)
+
+
+def step_far_apart(ctx, kinds):
+    far_apart(ctx)
+    told = []
+    for dtype, views, count in kinds:
+        parameters = [nn.Parameter(p.detach().to(dtype)) for p in sharding.some_parameters(ctx, count)]
+        zero = sharding.sharded(ctx, parameters, parameters_as_bucket_view=views)
+        right = sharding.Reference(parameters)
+        for number in range(3):
+            for ours, theirs in zip(parameters, right.parameters, strict=True):
+                ours.grad = models.integers(*ours.shape, seed=50 * number).to(dtype)
+                theirs.grad = ours.grad.clone()
+            zero.step(), right.optimizer.step()
+            told.append(right.gap(parameters))
+    return told
+
+
+KINDS = list(itertools.product((torch.float32, torch.complex64), (False, True), (1, 6)))
+
+
+@check("ZERO-008", "ZERO-012", worlds=(2, 3, 4), deadline_s=DEADLINE_S, beyond=False)
+def test_between_hosts_every_rank_holds_what_the_ordinary_optimizer_leaves(ranks):
+    assert ranks(step_far_apart, KINDS) == [[None] * 3 * len(KINDS)] * ranks.world
+
