@@ -101,4 +101,4 @@ def _read(path: Path) -> list[Finding]:
     try:
         return [Finding(**one) for one in loads(path.read_bytes())]
     except (OSError, ValueError, TypeError) as error:
-        raise BadInput(f"{path} is there and holds no findings ({error}); give another --out, or move it away") from error
+        raise BadInput(f"{path} is there and holds no findings ({error}); give another --out") from error

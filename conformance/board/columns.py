@@ -69,9 +69,11 @@ def _read(table: dict[str, Any], where: str) -> Column:
     if missing := [name for name in ("name", "subject", "about") if not table.get(name)]:
         raise BadInput(f"{where}: {missing[0]} is missing")
     for name, value in table.items():
-        kind = {"requires": list, "dependencies": bool}.get(name, str)
-        if type(value) is not kind or (kind is list and not all(isinstance(one, str) for one in value)):
-            wanted = {list: "a list of texts", bool: "true or false", str: "a text"}[kind]
+        kind, wanted = {"requires": (list, "a list of texts"), "dependencies": (bool, "true or false")}.get(
+            name, (str, "a text")
+        )
+        parts = value if isinstance(value, list) else []
+        if type(value) is not kind or not all(isinstance(one, str) for one in parts):
             raise BadInput(f"{where}: {name} must be {wanted}, not {value!r}")
     if not _NAME.fullmatch(table["name"]):
         raise BadInput(f"{where}: the name {table['name']!r} is no folder's: lower-case letters, digits and dashes")

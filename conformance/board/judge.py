@@ -13,6 +13,7 @@ from pathlib import Path
 from reports.records import RecordError
 from reports.records.lines import loads
 
+from ..child import end_with_parent
 from ..pages.record_book import RECORD, Source, read_source
 from ..subjects import module_of
 from .columns import Column
@@ -64,7 +65,10 @@ def _run(column: Column, python: Path, folder: Path, jobs: int) -> int:
     with open(folder / "log.txt", "w") as log:
         paths = [str(_HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment).returncode
+        done = subprocess.run(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, preexec_fn=end_with_parent
+        )  # fmt: skip
+        return done.returncode
 
 
 def _fingerprint(column: Column, python: Path) -> dict[str, object]:

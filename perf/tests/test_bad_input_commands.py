@@ -56,12 +56,14 @@ def laid(tmp_path_factory):
     lines = whole.splitlines()
     texts = {
         "empty": "", "prose": "hello\n", "list": "[1]\n", "foreign": '{"a": 1}\n{"b": 2}\n', "deep": "[" * 100_000,
-        "long": '{"line": "header", "schema": ' + "9" * 6000 + "}\n", "later": whole.replace('"schema": 1', '"schema": 2'),
+        "long": '{"line": "header", "schema": ' + "9" * 6000 + "}\n",
+        "later": whole.replace('"schema": 1', '"schema": 2'),
         "altered": "\n".join([*lines[:2], *lines[3:]]) + "\n", "nan": whole.replace('"copy": 1', '"copy": NaN'),
         "typed": whole.replace('"world": 2', '"world": "two"'), "axes": whole.replace('"workload": "tiny", ', ""),
         "ranks": whole.replace('"world": 2', '"world": 3'), "machine": whole.replace('"processor"', '"professor"'),
         "asked": whole.replace('"asked": {', '"asked": 3, "theirs": {'),
-        "blocks": whole.replace('"block": [0', '"block": [0, 0'), "times": whole.replace('"wall_ns": [[', '"wall_ns": [["a", '),
+        "blocks": whole.replace('"block": [0', '"block": [0, 0'),
+        "times": whole.replace('"wall_ns": [[', '"wall_ns": [["a", '),
     }  # fmt: skip
     for name, text in texts.items():
         (place / f"{name}.jsonl").write_text(text)
@@ -94,7 +96,8 @@ RECORDS = [
     ("long", "is no JSON"), ("bytes", "cannot be read"), ("altered", "the file was altered"),
     ("nan", "is no number of JSON"), ("later", "use the version of the program that wrote it"),
     ("typed", "its world is 'two', which is no int"), ("axes", "its axes are no cell's"),
-    ("ranks", "of 3 ranks each"), ("blocks", "as there are blocks"), ("times", "its wall_ns is no list"),
+    ("ranks", "of 3 ranks each"), ("blocks", "as there are blocks"),
+    ("times", "wall_ns holds something else than samples"),
     ("machine", "has no 'processor'; was it written by another version of perf?"),
     ("asked", "does not say what was asked"), ("axeless", "its axes are no cell's"),
     ("suite", "is a record of conformance, not of perf"),
@@ -111,7 +114,8 @@ def test_what_is_no_record_of_perf_is_refused_and_named(place, capsys, command, 
 
 
 @pytest.mark.parametrize(("name", "says"), [(f"{name}.jsonl", says) for name, says in RECORDS] + [
-    ("odd.trace.json", "is no trace that `perf trace` wrote"), ("deep.trace.json", "is no trace that `perf trace` wrote"),
+    ("odd.trace.json", "is no trace that `perf trace` wrote"),
+    ("deep.trace.json", "is no trace that `perf trace` wrote"),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_passed_over_and_named(place, capsys, name, says):
     (place / "out").mkdir(exist_ok=True)
