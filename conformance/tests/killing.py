@@ -28,7 +28,7 @@ from . import fakes
 
 KINDS = ("conformance", "perf", "nightly", "board")
 _MARK = "JOINERY_KILL_MARK"
-_GONE_S = 20.0  # for the ranks of a killed run to be gone: their parents' deaths are told on a busy machine, too
+_GONE_S = 120.0  # for all to be gone: a fork server that is still importing torch sees its driver's end only then
 _LIMIT_S = 900.0  # for a run of seconds, on a loaded machine
 _EVERY = 8  # so often a run goes to its end
 
