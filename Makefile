@@ -32,6 +32,7 @@ SERIES      ?= 1000
 PAGE_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/dashboard)
 MINUTES     ?= 25
 MUTANTS     ?= 200
+KILLS       ?= 200
 SEED        ?=
 GPU_OUT      = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/gpu)
 EXPLORE_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/explore)
@@ -54,7 +55,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore power board faults soak
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore power board faults soak kill-test
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(JOBS)"
@@ -79,6 +80,7 @@ help:
 	@echo "                   TENTH=1 SEED=7 only a tenth of the cells; goes on where it stopped"
 	@echo "make soak          random programs on ranks that are stopped and slowed; does anything grow?   MINUTES=20 SEED= JOBS=$(JOBS)"
 	@echo "make power         how many random mutants of our implementation the quick tier kills   MUTANTS=$(MUTANTS) SEED= JOBS=$(JOBS)"
+	@echo "make kill-test     kill small runs of every kind at random moments, and look at what they leave   KILLS=$(KILLS) SEED=1"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
 	@echo "make rehearsal     every command of make gpu once on the CPU: some minutes"
@@ -166,6 +168,10 @@ judge-power: $(READY)
 
 gpu: $(READY)
 	@$(RUN) -m reports gpu --minutes '$(MINUTES)' --out '$(GPU_OUT)' $(ARGS)
+
+# Small runs of the suite, perf, the nightly and the board, killed at random moments: what was recorded must stay.
+kill-test: $(READY)
+	$(RUN) -m conformance.tests.killing --kills '$(KILLS)' --seed '$(or $(SEED),1)' $(ARGS)
 
 # Two files of tests at a time, where pytest-xdist is installed: most of a test is waiting.
 SIDE_BY_SIDE = $$($(RUN) -c 'import xdist; print("-n 2 --dist loadfile")' 2>/dev/null)

@@ -132,7 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from .simulate.power import power
 
                 _above_zero("series", given.series)
-                return power(given.series, given.seed, Path(given.out) if given.out else None)
+                out = Path(given.out) if given.out else None
+                if out is not None and opened(out.parent) and out.is_dir():
+                    raise HistoryError(f"{out} is a folder; name a file with --out")
+                return power(given.series, given.seed, out)
     except HistoryError as error:
         print(f"reports: {error}", file=sys.stderr)
         return 2
@@ -152,10 +155,11 @@ def _run_nightly(given: argparse.Namespace) -> int:
         raise HistoryError("there is nothing to do: both --conformance and --perf are empty")
     _above_zero("world", given.world)
     budget_s, clauses_s, out = seconds(given.budget), seconds(given.clauses_within), Path(given.out)
+    name = named(name)
     history = opened(Path(given.history))
     return nightly(
         Asked(
-            history, opened(out), named(name), budget_s, clauses_s, given.subject, given.world, conformance, perf
+            history, opened(out), name, budget_s, clauses_s, given.subject, given.world, conformance, perf
         )
     )  # fmt: skip
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from reports.records.lines import loads
+
 from ..bad_input import BadInput
 from ..ranks import RunFailed
 
@@ -93,7 +95,10 @@ def book_at(path: Path) -> Iterator[Book]:
 
 
 def _read(path: Path) -> list[Finding]:
-    try:
-        return [Finding(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):
+    """What is there; somebody else's file is not written over."""
+    if not path.exists():
         return []
+    try:
+        return [Finding(**one) for one in loads(path.read_bytes())]
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"{path} is there and holds no findings ({error}); give another --out") from error

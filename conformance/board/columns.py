@@ -43,7 +43,7 @@ def load(path: Path = HERE / "columns.toml") -> tuple[Column, ...]:
     """Every column, in the order of the page."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))["column"]
-    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+    except (OSError, KeyError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"{path} cannot be read as a list of columns: {error}") from error
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise BadInput(f"{path}: columns are written as [[column]] tables")
@@ -68,6 +68,13 @@ def _read(table: dict[str, Any], where: str) -> Column:
         raise BadInput(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(known)}")
     if missing := [name for name in ("name", "subject", "about") if not table.get(name)]:
         raise BadInput(f"{where}: {missing[0]} is missing")
+    for name, value in table.items():
+        kind, wanted = {"requires": (list, "a list of texts"), "dependencies": (bool, "true or false")}.get(
+            name, (str, "a text")
+        )
+        parts = value if isinstance(value, list) else []
+        if type(value) is not kind or not all(isinstance(one, str) for one in parts):
+            raise BadInput(f"{where}: {name} must be {wanted}, not {value!r}")
     if not _NAME.fullmatch(table["name"]):
         raise BadInput(f"{where}: the name {table['name']!r} is no folder's: lower-case letters, digits and dashes")
     return Column(**{**table, "requires": tuple(table.get("requires", ()))})

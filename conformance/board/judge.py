@@ -11,7 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from reports.records import RecordError
+from reports.records.lines import loads
 
+from ..child import end_with_parent
 from ..pages.record_book import RECORD, Source, read_source
 from ..subjects import module_of
 from .columns import Column
@@ -37,7 +39,7 @@ def _judge(column: Column, folder: Path, jobs: int) -> str:
     except NotInstalled as error:
         return f"could not be installed: {error}"
     noted, now = folder / "judged.json", _fingerprint(column, python)
-    if noted.is_file() and json.loads(noted.read_text()) == now:
+    if noted.is_file() and _said(noted) == now:
         return ""
     noted.unlink(missing_ok=True)
     status = _run(column, python, folder, jobs)
@@ -45,6 +47,14 @@ def _judge(column: Column, folder: Path, jobs: int) -> str:
         return f"could not be judged: the suite ended with status {status}; see {folder / 'log.txt'}"
     noted.write_text(json.dumps(now))
     return ""
+
+
+def _said(noted: Path) -> object:
+    """What a file says; nothing, if it was cut off: then the column is judged again."""
+    try:
+        return loads(noted.read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def _run(column: Column, python: Path, folder: Path, jobs: int) -> int:
@@ -55,7 +65,10 @@ def _run(column: Column, python: Path, folder: Path, jobs: int) -> int:
     with open(folder / "log.txt", "w") as log:
         paths = [str(_HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment).returncode
+        done = subprocess.run(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, preexec_fn=end_with_parent
+        )  # fmt: skip
+        return done.returncode
 
 
 def _fingerprint(column: Column, python: Path) -> dict[str, object]:

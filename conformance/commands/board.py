@@ -15,8 +15,8 @@ from ..engine import request as ask
 
 def board(given: Namespace) -> int:
     """Print the table and where the page is; 1 if a column has no answer of today."""
-    columns, out = choose(given.columns), Path(given.out)
-    (jobs,) = ask.numbers(given.jobs, "number of jobs")[:1]
+    columns, jobs = choose(given.columns), ask.number(given.jobs, "number of jobs")
+    out = ask.writable(Path(given.out))
     judged = []
     for column in columns:
         source, trouble = judge(column, out / column.name, jobs)

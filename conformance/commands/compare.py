@@ -8,6 +8,7 @@ from pathlib import Path
 from reports.records import RecordError
 
 from ..bad_input import BadInput
+from ..engine import request as ask
 from ..pages import differences
 from ..pages.compare import compare as compared
 from ..pages.record_book import Source, read_source
@@ -19,12 +20,11 @@ PAGE, SUMMARY = "compare.html", "compare.md"
 def compare(given: Namespace) -> int:
     """Print the comparison, write it into ``--out`` if asked; 1 if something is newly broken."""
     found = compared(_read(given.first), _read(given.second))
+    out = ask.writable(Path(given.out)) if given.out is not None else None
     for line in differences.lines(found):
         print(line)
-    if given.out is not None:
-        out = Path(given.out)
+    if out is not None:
         try:
-            out.mkdir(parents=True, exist_ok=True)
             put(out / SUMMARY, differences.markdown(found))
             put(out / PAGE, differences.page(found))
         except OSError as error:

@@ -17,7 +17,7 @@ from ..defects.trial_result import Answer, TrialResult
 from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
-from ..engine.request import numbers, words
+from ..engine.request import number, words
 
 
 def defects(given: Namespace) -> int:
@@ -32,7 +32,7 @@ def defects(given: Namespace) -> int:
         raise BadInput(f"there are no defects in {folder}; one is a function with @defect in AREA/MODULE.py")
     ensure_known(known, load(), checks)
     wanted = catalogue.select(words(given.select, "pattern"), known)
-    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    jobs = number(given.jobs, "number of jobs")
     if given.list:
         return _list(wanted)
     if given.try_only:

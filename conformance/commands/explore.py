@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..bad_input import BadInput
+from ..engine import request as ask
 from ..engine.judgement import BROKEN, OK
-from ..engine.request import numbers
 from ..explore import axes
 from ..explore.judging import failure_of
 from ..explore.program import Program
@@ -18,25 +18,20 @@ from ..explore.script import script, write
 from ..explore.session import Asked, Cause, Explored, allowed_features, explore
 from ..explore.summary import summary
 from ..ranks import Cluster
-from ..subjects import resolve
 
 
 def explore_command(given: Namespace) -> int:
     """Explore each subject; 1 if a program failed, of torch if one failed for no listed reason."""
-    subjects = [name.strip() for name in given.subject.split(",") if name.strip()]
-    for name in subjects:
-        resolve(name)
+    subjects = [spec for spec, _ in ask.subjects(given.subject).values()]
     if given.program:
         return _one(given.program, subjects)
-    try:
-        minutes = float(given.minutes)
-    except ValueError:
-        raise BadInput(f"--minutes {given.minutes}: give a number of minutes") from None
-    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    minutes, jobs = ask.minutes(given.minutes), ask.number(given.jobs, "number of jobs")
+    if given.seed and not given.seed.isdecimal():
+        raise BadInput(f"seed {given.seed!r} is not a whole number; give for example 7")
     seed = int(given.seed) if given.seed else int(time.time()) % 1_000_000
-    unknown = 0
+    unknown, out = 0, ask.writable(Path(given.out))
     for name in subjects:
-        folder = Path(given.out) / name.replace(":", "_")
+        folder = out / name.replace(":", "_")
         asked = Asked(name, seed, 60 * minutes / len(subjects), jobs, folder)
         print(f"{name}: seed {seed}, {asked.seconds:.0f} s", flush=True)
         explored = explore(asked, _say(asked))
@@ -69,7 +64,7 @@ def _one(text: str, subjects: list[str]) -> int:
     try:
         program = Program.read(Path(text).read_text(encoding="utf-8") if text.endswith(".json") else text)
     except (ValueError, OSError) as error:
-        raise BadInput(f"--program: {error}") from error
+        raise BadInput(f"--program {text}: {error}; a failure's record and `make explore` print programs") from error
     failed = False
     with Cluster(placing=False) as cluster:
         for name in subjects:

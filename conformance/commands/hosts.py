@@ -23,13 +23,14 @@ def hosts(given: Namespace) -> int:
         _count(given.hosts, "hosts"), rate(given.rate), delay(given.delay) if given.delay else 0.0,
         _count(given.racks, "racks"), rate(given.uplink) if given.uplink else 0,
     )  # fmt: skip
+    ranks = _count(given.ranks, "ranks")
     why = unavailable()
     if why:
         raise BadInput(f"not run: {why}")
     print(f"conformance: {network}", file=sys.stderr)
     try:
         with terminated_like_interrupted(), Hosts(network) as running:
-            return running.torchrun(script, _count(given.ranks, "ranks"))
+            return running.torchrun(script, ranks)
     except HostsFailed as error:
         raise BadInput(f"the hosts could not be had: {error}") from error
     except KeyboardInterrupt:

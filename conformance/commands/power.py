@@ -18,7 +18,7 @@ from ..defects import catalogue, last_hunt
 from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
-from ..engine.request import numbers
+from ..engine.request import number, writable
 from ..power import exploring, measure, triage
 from ..power.drawing import Mutant, Pool
 from ..power.rate import KILLED, NOT_REACHED, STILLBORN, SURVIVED, TROUBLE, Rate, rates
@@ -33,20 +33,23 @@ Row = dict[str, Any]
 
 def power(given: Namespace) -> int:
     """Draw, try, print and record; returns the exit status."""
-    (number,) = numbers(given.mutants, "number of mutants")[:1]
-    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    wanted = number(given.mutants, "number of mutants")
+    jobs = number(given.jobs, "number of jobs")
     seed, minutes = _seed(given.seed), _minutes(given.explore)
     entries = triage.load()
-    pool, out = Pool.of_impl(), Path(given.out).resolve()
+    most = number(given.cases, "number of cases") if given.cases else None
+    pool = Pool.of_impl()
     if given.list:
-        return _list(pool, seed, number)
+        return _list(pool, seed, wanted)
     drawn = iter([_named(pool, given.mutant)]) if given.mutant else pool.draw(seed)
+    out = writable(Path(given.out))
+    if given.history:
+        writable(Path(given.history), "--history")
     store = Store(out, pool.sources)
     ended = measure.Ended(out / f"mutants-{store.digest}.jsonl")
     if given.mutant:
         ended.pop(given.mutant, None)  # to be tried again
-        number = 1
-    (most,) = numbers(given.cases, "number of cases")[:1] if given.cases else (None,)
+        wanted = 1
     driver = Driver(jobs, ["conformance.power.worker", str(inventory.CHECKS)], measure.LIMIT_S)
     rows: list[Row] = []
     try:
@@ -56,7 +59,7 @@ def power(given: Namespace) -> int:
                 print(f"left out: {one.case} ended {one.outcome} on the sound implementation with marks")
             if given.unreached:
                 return _unreached(reached, pool)
-            for row in measure.trials(driver, drawn, number, reached, ended, most):
+            for row in measure.trials(driver, drawn, wanted, reached, ended, most):
                 rows.append(row)
                 print(_told(row, entries), flush=True)
         if minutes:
@@ -90,8 +93,8 @@ def _named(pool: Pool, identity: str) -> Mutant:
     return found
 
 
-def _list(pool: Pool, seed: int, number: int) -> int:
-    for mutant, _ in zip(pool.draw(seed), range(number), strict=False):
+def _list(pool: Pool, seed: int, most: int) -> int:
+    for mutant, _ in zip(pool.draw(seed), range(most), strict=False):
         print(f"{mutant.id}  (line {mutant.edit.line})\n{mutant.diff}\n")
     return OK
 

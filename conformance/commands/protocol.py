@@ -12,38 +12,30 @@ from ..bad_input import BadInput
 from ..defects import catalogue
 from ..ending import terminated_like_interrupted
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
-from ..engine.request import numbers, words
+from ..engine.request import minutes, number, numbers, words
 from ..protocol import driver
 from ..protocol.configurations import WORLDS, Configuration, everything, telling
 from ..protocol.search import Found
 from ..protocol.table import Table
+from ..subjects import SubjectError, resolve
 
 _SECONDS_FOR_A_DEFECT = 60.0  # of the processor
 
 
 def protocol(given: Namespace) -> int:
     """Explore, or hunt planted defects; returns the exit status."""
-    minutes = _minutes(given.minutes)
-    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
+    limit_s = 60 * minutes(given.minutes)
+    jobs = number(given.jobs, "number of jobs")
     configurations = _asked(given)
+    _ensure_usable(given.subject)
     try:
         with terminated_like_interrupted():
             if given.defect:
                 return _hunt(words(given.defect, "pattern"), configurations, jobs)
-            return _explore(given.subject, configurations, jobs, minutes * 60)
+            return _explore(given.subject, configurations, jobs, limit_s)
     except KeyboardInterrupt:
         print("conformance: interrupted", file=sys.stderr)
         return INTERRUPTED
-
-
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not minutes > 0:
-        raise BadInput(f"minutes {text!r} is not a number above 0")
-    return minutes
 
 
 def _asked(given: Namespace) -> list[Configuration]:
@@ -63,6 +55,14 @@ def _asked(given: Namespace) -> list[Configuration]:
     if not found:
         raise BadInput(f"nothing of what is explored has inputs {given.inputs}; give for example 1,2 or 0,1,3")
     return found
+
+
+def _ensure_usable(subject: str) -> None:
+    """Each process loads it for itself, where nobody would see why it cannot be had."""
+    try:
+        resolve(subject)
+    except SubjectError as error:
+        raise BadInput(str(error)) from error
 
 
 def _count(text: str) -> int:

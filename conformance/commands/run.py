@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ def run(given: Namespace, agent_group: AgentGroup | None = None) -> int:
     catalogue = load()
     cited = list(inventory.by_clause(inventory.declared(checks)))
     asked = _asked(given, catalogue, checks, cited)
-    out = _writable(Path(given.out))
+    out = ask.writable(Path(given.out))
     header = {**_header(asked, catalogue), **({"launcher": agent_group.about()} if agent_group else {})}
     with _streams() as (stdout, stderr), resume.alone_in(out):
         resume.set_aside(out / RECORD)
@@ -76,7 +75,7 @@ def _checks(given: str | None) -> Path:
 def _asked(given: Namespace, catalogue: Catalogue, checks: Path, cited: list[str]) -> ask.Asked:
     """Everything that was asked for, looked at from the cheapest to the dearest."""
     select = ask.patterns(given.select, [*catalogue.by_id, *cited])
-    (jobs,) = ask.numbers(given.jobs, "number of jobs")[:1]
+    jobs = ask.number(given.jobs, "number of jobs")
     deadline_s = ask.seconds(given.deadline) if given.deadline is not None else None
     tier = ask.tier(given.tier)
     schedule, worlds = ask.schedule_and_worlds(given.schedule, given.worlds, given.backend, tier)
@@ -113,18 +112,6 @@ def _header(asked: ask.Asked, catalogue: Catalogue) -> dict[str, Any]:
     about_suite = about(catalogue, asked.deviations, asked.checks)
     fingerprint = resume.source(asked.subjects, asked.checks)
     return {**header, "subjects": subjects, "asked": question, "source": fingerprint, **about_suite}
-
-
-def _writable(out: Path) -> Path:
-    """Make the folder of the records and see that files can be made in it."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise BadInput(f"cannot write into {out}: {why}; choose another folder with --out") from error
-    return out.resolve()
 
 
 def _pytest(suite_run: SuiteRun, checks: Path, out: Path, header: Mapping[str, Any]) -> int:

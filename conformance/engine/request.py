@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,37 @@ def numbers(text: str, what: str = "world") -> tuple[int, ...]:
             raise BadInput(f"{what} {part!r} is not a whole number above 0; give for example 1,2,3,4")
         found.append(int(part))
     return tuple(dict.fromkeys(found))
+
+
+def writable(folder: Path, option: str = "--out") -> Path:
+    """The folder, made if there is none, after seeing that files can be made in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BadInput(f"cannot write into {folder}: {why}; choose another folder with {option}") from error
+    return folder.resolve()
+
+
+def number(text: str, what: str) -> int:
+    """One whole number above 0."""
+    found = text.strip()
+    if not found.isdecimal() or int(found) < 1:
+        raise BadInput(f"{what} {text!r} is not a whole number above 0; give for example 2")
+    return int(found)
+
+
+def minutes(text: str, what: str = "minutes") -> float:
+    """A number of minutes above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise BadInput(f"{what} {text!r} is not a number above 0; give for example 10")
+    return found
 
 
 def seconds(text: str) -> float:
@@ -138,7 +170,7 @@ def _obstacle(backend: str, world: int) -> str:
         ensure_runnable(backend, world)
     except NotRunnable as error:
         return str(error)
-    except Exception as error:  # a module that somebody else wrote may raise anything
+    except (Exception, SystemExit) as error:  # a module that somebody else wrote may raise anything, or end the process
         return f"backend {backend!r} cannot be loaded: {type(error).__name__}: {error}"
     return ""
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from reports.records.lines import loads
+
 from . import axes
 from .axes import Feature
 
@@ -76,8 +78,10 @@ class Program:
     @staticmethod
     def read(text: str) -> Program:
         """The program that a line of JSON says; ValueError if it is none, or not legal."""
-        given = json.loads(text)
-        numbers = {name: _number(given.pop(name)) for name in _NUMBERS if name in given}
+        given = loads(text)
+        if not isinstance(given, dict):
+            raise ValueError(f"a program is an object of choices, such as {Program().json()}, not {text.strip()[:40]}")
+        numbers = {name: _number(name, given.pop(name)) for name in _NUMBERS if name in given}
         unknown = {axis: value for axis, value in given.items() if value not in axes.AXES.get(axis, ())}
         if unknown:
             raise ValueError(f"there are no such choices: {unknown}")
@@ -90,7 +94,14 @@ class Program:
 _NUMBERS = ("layers", "takes", "counts", "iterations", "at", "order")
 
 
-def _number(value: Any) -> Any:
+def _number(name: str, value: Any) -> Any:
+    """A value of the kind that a program has there as a rule: a whole number, or several."""
+    usual = getattr(Program(), name)
+    several = value if isinstance(value, list) else [value]
+    fits = isinstance(value, list) == isinstance(usual, tuple) and all(type(one) is int for one in several)
+    if not fits or not several:
+        wanted = "a list of whole numbers" if isinstance(usual, tuple) else "a whole number"
+        raise ValueError(f"{name} is {value!r}; give {wanted}, such as {json.dumps(usual)}")
     return tuple(value) if isinstance(value, list) else value
 
 

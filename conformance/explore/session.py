@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import queue
 import time
 from collections import Counter
@@ -12,6 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from reports.records.lines import append, whole_lines
 
 from ..ranks import Cluster
 from . import axes, drawing
@@ -95,13 +97,12 @@ def explore(asked: Asked, say: Callable[[Explored, list[Cause]], None]) -> Explo
     path = asked.out / RECORD
     explored = _resumed(path, asked)
     start = time.monotonic() - explored.seconds
-    with path.open("a", encoding="utf-8") as record, Workers(asked.jobs) as workers:
+    with Workers(asked.jobs) as workers:
         for row in _rows(workers, asked, explored, start):
             row["at"] = round(time.monotonic() - start, 1)
-            record.write(json.dumps(row) + "\n")
-            record.flush()
+            append(path, row)
             say(explored, explored.add(row))
-        record.write(json.dumps({"end": True, "programs": explored.programs}) + "\n")
+        append(path, {"end": True, "programs": explored.programs})
     return explored
 
 
@@ -122,27 +123,19 @@ def _rows(workers: Workers, asked: Asked, explored: Explored, start: float) -> I
 
 
 def _resumed(path: Path, asked: Asked) -> Explored:
-    """What an unfinished record of the same question holds; otherwise nothing, and a new record is begun."""
+    """What an unfinished record of the same question holds; else nothing, and a new one begins. No old one goes."""
     header = {"explore": 1, "subject": asked.subject, "seed": asked.seed}
     explored = Explored()
-    rows = _read(path)
+    rows = whole_lines(path)
     if rows and rows[0] == header and "end" not in rows[-1]:
         for row in rows[1:]:
             explored.add(row)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")  # without a torn line
         return explored
-    path.write_text(json.dumps(header) + "\n", encoding="utf-8")
+    if path.exists():
+        names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
+        path.rename(next(name for name in names if not name.exists()))
+    append(path, header)
     return explored
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:  # the last line of a run that was killed
-            break
-    return rows
 
 
 class Workers:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reports.records.lines import append, whole_lines
+
 from ..workers import Driver
 from .drawing import Mutant, Pool
 from .rate import KILLED, NOT_REACHED, STILLBORN, SURVIVED, TROUBLE
@@ -96,16 +98,9 @@ class Ended(dict[str, Row]):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                row = json.loads(line)
-            except ValueError:  # cut off: its run was killed
-                continue
-            self[row["mutant"]] = row
+        self.update((row["mutant"], row) for row in whole_lines(path) if {"mutant", "end"} <= row.keys())
 
     def add(self, row: Row) -> Row:
         self[row["mutant"]] = row
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        append(self._path, row)
         return row

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import bisect
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from reports.records.lines import append, whole_lines
 
 from ..results import Outcome
 from . import marks
@@ -130,18 +131,16 @@ class Store:
     def load(self) -> dict[str, Mapped]:
         """What is known by case. A line that was cut off is left out."""
         found: dict[str, Mapped] = {}
-        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else ():
+        for row in whole_lines(self._path):
             try:
-                one = Mapped.of_row(json.loads(line))
-            except (ValueError, KeyError):
+                one = Mapped.of_row(row)
+            except (ValueError, KeyError, TypeError):
                 continue
             found[one.case] = one
         return found
 
     def add(self, one: Mapped) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(one.row()) + "\n")
+        append(self._path, one.row())
 
 
 def digest(sources: Mapping[str, str], root: Path = ROOT) -> str:

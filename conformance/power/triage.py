@@ -39,6 +39,8 @@ def load(path: Path = FILE) -> dict[str, Judged]:
     for kind, entries in tables.items():
         if kind not in CLASSES:
             raise BadInput(f"{path}: there is no class {kind!r}; there are {', '.join(CLASSES)}")
+        if not isinstance(entries, dict):
+            raise BadInput(f"{path}: {kind} is {entries!r}; give a table, [{kind!r}], of identities with their reasons")
         for identity, reason in entries.items():
             if identity in found:
                 raise BadInput(f"{path}: {identity!r} is of two classes, {found[identity].kind} and {kind}")

@@ -95,7 +95,7 @@ def resolve(spec: str) -> Subject:
         with warnings.catch_warnings():  # torch's own modules warn about each other when they are imported
             warnings.simplefilter("ignore", DeprecationWarning)
             found = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # its module is somebody else's code and may raise anything
+    except (Exception, SystemExit) as error:  # its module is somebody else's code: it may raise, or end the process
         kind = "" if isinstance(error, SubjectError) else f"{type(error).__name__}: "
         raise SubjectError(f"subject {spec!r} cannot be loaded: {kind}{error}") from error
     if not isinstance(found, Subject):

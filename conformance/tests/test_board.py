@@ -39,6 +39,11 @@ def test_every_column_has_a_short_adapter_and_exact_releases(column):
         ('[[column]]\nname = "../a"\nsubject = "impl"\nabout = "x"', "no folder's"),
         ('[[column]]\nname = "a"\nsubject = "impl"\nabout = "x"\nhue = 3', "unknown key 'hue'"),
         ('[[column]]\nname = "a"\nsubject = "impl"\nabout = "x"\n' * 2, "two columns have one name"),
+        ('[[column]]\nname = 3\nsubject = "impl"\nabout = "x"', "name must be a text, not 3"),
+        ('[[column]]\nname = "a"\nsubject = ["impl"]\nabout = "x"', "subject must be a text"),
+        ('[[column]]\nname = "a"\nsubject = "impl"\nabout = "x"\nrequires = "x"', "requires must be a list of texts"),
+        ('[[column]]\nname = "a"\nsubject = "impl"\nabout = "x"\nrequires = [3]', "requires must be a list of texts"),
+        ('[[column]]\nname = "a"\nsubject = "impl"\nabout = "x"\ndependencies = 1', "must be true or false, not 1"),
     ],
 )
 def test_a_list_that_cannot_be_used_is_refused_by_name(tmp_path, text, words):

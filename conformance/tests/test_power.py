@@ -332,6 +332,8 @@ def test_an_entry_of_its_own_goes_before_a_pattern():
     ('[gap]\n"a*" = "b"', "judged by itself"),
     ('[gap]\n"a" = "b"\n[equivalent]\n"a" = "b"', "of two classes"),
     ("[gap", "cannot be read"),
+    ('gap = "a"', "give a table"),
+    ('[gap]\n"a" = 3', "gives no reason"),
 ])  # fmt: skip
 def test_a_triage_that_says_too_little_is_refused(tmp_path, text, said):
     path = tmp_path / "triage.toml"

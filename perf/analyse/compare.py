@@ -16,6 +16,7 @@ from typing import Any
 
 from reports.records import RecordError, RecordFile, read
 
+from ..measure.reading import usable
 from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from . import noise
@@ -221,11 +222,10 @@ def found_in(folder: Path) -> tuple[list[RecordFile], list[str]]:
     for path in sorted(folder.rglob("*.jsonl")):
         try:
             record = read(path)
+            if record.header["of"] == "perf":
+                records.append(usable(record))
         except RecordError as error:
             troubles.append(str(error))
-            continue
-        if record.header["of"] == "perf":
-            records.append(record)
     return sorted(records, key=lambda record: str(record.header["time"])), troubles
 
 

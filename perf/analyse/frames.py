@@ -80,8 +80,9 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _long(row: Row) -> pd.DataFrame:
     """A cell's times, by phase, sample and rank."""
     clocks = {"all": {clock: row[clock] for clock in _CLOCKS}, "warmup": {"wall_ns": row["warmup_ns"]}}
+    phases = row.get("phases", {})
     clocks |= {
-        phase: {f"{kind}_ns": row["phases"].get(f"{phase}_{kind}", []) for kind in ("wall", "cpu")} for phase in PHASES
+        phase: {f"{kind}_ns": phases.get(f"{phase}_{kind}", []) for kind in ("wall", "cpu")} for phase in PHASES
     }
     long = pd.concat(
         {phase: pd.DataFrame({clock: _stacked(times) for clock, times in each.items()}) for phase, each in

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from argparse import Namespace
@@ -12,9 +11,11 @@ from typing import Any
 
 from conformance.bad_input import BadInput
 from reports.records import RecordError, RecordFile, read
+from reports.records.lines import loads
 
 from ..charts import draw_all, draw_timeline
 from ..charts.reporting import report
+from ..measure.reading import read_perf
 from ..measure.records import writable
 from ..measure.trace import iterations_of
 
@@ -67,22 +68,15 @@ def _read(places: Sequence[str]) -> tuple[list[RecordFile], list[tuple[str, dict
             if path.name.endswith(".trace.json"):
                 traces.append((_name(path), _trace(path)))
             else:
-                records.append(_record(path))
+                records.append(read_perf(path))
         except RecordError as error:
             troubles.append(str(error))
     return sorted(records, key=lambda record: str(record.header["time"])), traces, troubles
 
 
-def _record(path: Path) -> RecordFile:
-    record = read(path, partial=True)
-    if record.header["of"] != "perf":
-        raise RecordError(f"{path}: is a record of {record.header['of']}, not of perf")
-    return record
-
-
 def _trace(path: Path) -> dict[str, Any]:
     try:
-        trace: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        trace: dict[str, Any] = loads(path.read_text(encoding="utf-8"))
         iterations_of(trace)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RecordError(f"{path}: is no trace that `perf trace` wrote: {type(error).__name__}: {error}") from error

@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.bad_input import BadInput
-from reports.records import RecordError, RecordFile, read
+from reports.records import RecordFile
 
 from ..analyse import compare
 from ..analyse.table import wide_console
+from ..measure.reading import asked_for
 from ..plan.axes import nearest
 
 SLOWER, UNDECIDED = 1, 2
@@ -62,12 +63,7 @@ def _of(place: str) -> list[RecordFile]:
     """One record, or all records under a folder; damaged ones are named, passed over and counted."""
     path = Path(place)
     if not path.is_dir():
-        try:
-            record = read(path, partial=True)
-        except RecordError as error:
-            raise BadInput(str(error)) from error
-        if record.header["of"] != "perf":
-            raise BadInput(f"{path}: is a record of {record.header['of']}, not of perf")
+        record = asked_for(path)
         if not record.complete:
             print(f"perf: {path}: not brought to its end; what it has is compared", file=sys.stderr)
         return [record]

@@ -29,7 +29,7 @@ def exported(given: Namespace) -> int:
     try:
         _write(frame, given.form, given.out)
     except OSError as error:
-        raise BadInput(f"cannot write {given.out}: {error.strerror}; give another file with --out") from error
+        raise BadInput(f"cannot write {given.out}: {error.strerror or error}; give another file with --out") from error
     return 0
 
 

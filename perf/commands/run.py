@@ -109,7 +109,7 @@ def _over_hosts(given: Namespace, wanted: sweep.Sweep, here: launched.Spot | Non
     if not given.hosts:
         if given.net or given.delay:
             raise BadInput("NET and DELAY are the network between hosts: say how many by HOSTS, or --hosts")
-        return wanted, ask.numbers(given.world or str(here.world if here else 2), "WORLD")[0]
+        return wanted, ask.number(given.world or str(here.world if here else 2), "WORLD")
     if here is not None:
         raise BadInput("this process was started by a launcher, and hosts start one of their own: use one of the two")
     if given.world:
@@ -119,7 +119,7 @@ def _over_hosts(given: Namespace, wanted: sweep.Sweep, here: launched.Spot | Non
     why = unavailable()
     if why:
         raise BadInput(f"not run: no hosts here: {why}")
-    (hosts,) = ask.numbers(given.hosts, "HOSTS")[:1]
+    hosts = ask.number(given.hosts, "HOSTS")
     text = " ".join(f"{given.net or _USUAL_NET} {given.delay}".lower().split())
     Network.of(hosts, text)
     return wanted.over(text), hosts
@@ -152,6 +152,7 @@ def _show_plan(asked: Asked) -> None:
 
 def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+    judged = _judged_before(asked)
     try:
         records.writable(asked.out)
     except OSError as error:
@@ -160,8 +161,9 @@ def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
     said = surroundings.complaints(asked.planned)
     for sentence in said:
         stderr.print(f"perf: {sentence}", markup=False)
-    with terminated_like_interrupted():
-        judged = _judged(asked, stderr)
+    if judged is None:
+        with terminated_like_interrupted():
+            judged = _judged_now(asked, stderr)
     about = records.question(asked.planned, asked.specs, asked.versions, asked.world, asked.backend)
     command = [sys.executable, "-m", "perf", *sys.argv[1:]]
     first = {**records.header(about, said, command), "again": _again(asked, given)}
@@ -193,13 +195,17 @@ def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
     return status
 
 
-def _judged(asked: Asked, stderr: Console) -> reliance.Judged:
-    """What is known of the guarantees that the cells rely on; found out now unless a record says it."""
+def _judged_before(asked: Asked) -> reliance.Judged | None:
+    """What a record says of the guarantees that the cells rely on; None if that has to be found out."""
     if asked.judged == reliance.NO:
         return reliance.Judged()
-    if asked.judged:
-        backends = dict.fromkeys(group.backend for group in asked.planned.groups)
-        return reliance.judged_before(Path(asked.judged), *backends)
+    if not asked.judged:
+        return None
+    backends = dict.fromkeys(group.backend for group in asked.planned.groups)
+    return reliance.judged_before(Path(asked.judged), *backends)
+
+
+def _judged_now(asked: Asked, stderr: Console) -> reliance.Judged:
     clauses = reliance.relied_on_by(asked.planned.all_cells())
     stderr.print(f"perf: first the suite judges the {counted(len(clauses), 'clause')} that these cells rely on")
     return reliance.judged_now(asked.planned.all_cells(), asked.specs)

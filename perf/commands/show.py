@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
-from conformance.bad_input import BadInput
-from reports.records import RecordError, read
 from reports.records.identity import spoken
 
 from ..analyse.figures import figures_table
 from ..analyse.table import in_order, main_table, wide_console
+from ..measure.reading import asked_for
 
 
 def shown(given: Namespace) -> int:
-    path = Path(given.record)
-    try:
-        record = read(path, partial=True)
-    except RecordError as error:
-        raise BadInput(str(error)) from error
-    if record.header["of"] != "perf":
-        raise BadInput(f"{path}: is a record of {record.header['of']}, not of perf")
+    record = asked_for(given.record)
     console = wide_console()
     header = record.header
     state = "" if record.complete else " · not brought to its end"

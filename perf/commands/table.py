@@ -13,6 +13,7 @@ from reports.records import RecordError, RecordFile, read
 from ..analyse.table import wide_console
 from ..analyse.targets.evidence import gathered
 from ..analyse.targets.printing import as_markdown, as_text, judged
+from ..measure.reading import asked_for
 
 
 def tabled(given: Namespace) -> int:
@@ -34,12 +35,7 @@ def tabled(given: Namespace) -> int:
 
 def of_perf(places: Sequence[str]) -> list[RecordFile]:
     """Records of perf, the oldest first; one that is still being written counts as far as it goes."""
-    found = []
-    for place in places:
-        record = _read(place)
-        if record.header["of"] != "perf":
-            raise BadInput(f"{place}: is a record of {record.header['of']}, not of perf")
-        found.append(record)
+    found = [asked_for(place) for place in places]
     return sorted(found, key=lambda record: str(record.header["time"]))
 
 
@@ -51,14 +47,11 @@ def write_text(place: str, text: str) -> None:
 
 
 def _of_suite(place: str) -> RecordFile:
-    record = _read(place)
+    try:
+        record = read(place, partial=True)
+    except RecordError as error:
+        raise BadInput(str(error)) from error
     if record.header["of"] != "conformance" or not record.complete:
         raise BadInput(f"{place}: is no whole record of the suite; `make conformance` leaves one in its OUT")
     return record
 
-
-def _read(place: str) -> RecordFile:
-    try:
-        return read(place, partial=True)
-    except RecordError as error:
-        raise BadInput(str(error)) from error

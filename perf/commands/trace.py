@@ -13,12 +13,13 @@ from typing import Any
 from conformance.bad_input import BadInput
 from conformance.engine import request as ask
 from conformance.ranks import Cluster, ForkServerFailed, NotRunnable, RunFailed
-from reports.records import RecordError, RecordFile, read
+from reports.records import RecordFile
 
 from ..charts import draw_timeline
 from ..charts.reporting import report
 from ..measure import records, void
 from ..measure.clusters import PRELOAD
+from ..measure.reading import asked_for
 from ..measure.rows import OK
 from ..measure.trace import Iteration, as_trace, iterations_of, overlap, traced, typical
 from ..plan.axes import checked, known_trouble
@@ -132,12 +133,7 @@ def telling(rows: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> tup
 
 
 def _recorded(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
-    try:
-        record: RecordFile = read(Path(given.record), partial=True)
-    except RecordError as error:
-        raise BadInput(str(error)) from error
-    if record.header["of"] != "perf":
-        raise BadInput(f"{given.record}: is a record of {record.header['of']}, not of perf")
+    record = asked_for(given.record)
     cells, specs = telling(record.rows, record.header)
     if not cells:
         raise BadInput(f"{given.record} has no sound step on several ranks to trace; name a --workload instead")
@@ -146,7 +142,7 @@ def _recorded(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
 
 def _asked(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
     """The cells of the command line: every hook for every subject."""
-    (world,) = ask.numbers(given.world, "WORLD")[:1]
+    world = ask.number(given.world, "WORLD")
     place = place_of(given.backend, world)
     specs = {name: spec for name, (spec, _) in ask.subjects(given.subject).items()}
     axes = {"workload": given.workload, "optimizer": given.optimizer, "cap_mib": _number(given.cap)}

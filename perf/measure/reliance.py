@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.bad_input import BadInput
+from conformance.child import end_with_parent
 from reports.records import RecordError, RecordFile, read
 
 from ..plan.axes import ALONE, OVERLAPPED
@@ -154,7 +155,8 @@ def _from(record: RecordFile, source: str, backends: Sequence[str] = ()) -> Judg
 def _suite(command: list[str]) -> str:
     """Run the suite, and take it along if this process is stopped meanwhile; returns what it said of troubles."""
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        preexec_fn=end_with_parent,
     )
     try:
         _, said = process.communicate(timeout=_LIMIT_S)

@@ -45,7 +45,8 @@ def chosen(only: Sequence[str]) -> tuple[Part, ...]:
 
 def gpu(asked: Asked) -> int:
     """Do it all; returns the exit status."""
-    facts, parts = looked_up(), chosen(asked.only)
+    parts = chosen(asked.only)
+    facts = looked_up()
     if asked.rehearsed:
         facts = standing_in(facts)
     if not facts.gpus:

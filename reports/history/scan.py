@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records import RecordError, RecordFile, read
+from ..records.lines import loads
 from .layout import BEFORE, DRAFT, MANIFEST, NOTES, PARTS, POWER, VERDICT, is_night, night_time, part_of
 
 KINDS = ("damaged", "duplicate", "future", "foreign")
@@ -132,7 +132,7 @@ def _manifest(path: Path, leave_out: Any) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         leave_out(path, "damaged", f"no JSON: {error}")
         return {}
@@ -172,7 +172,7 @@ def _notes(folder: Path, now: datetime, leave_out: Any) -> Iterator[Note]:
         if path.name.startswith(DRAFT):
             continue
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = loads(path.read_text(encoding="utf-8"))
             note = Note(*(str(values[name]) for name in ("machine", "key", "since", "time", "who", "text")))
             moment = datetime.fromisoformat(note.time)
             late = moment > now + _CLOCKS_MAY_DIFFER

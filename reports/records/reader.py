@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .lines import loads
 from .schema import RecordError, check_footer, check_header, check_row
 
 Line = tuple[str, dict[str, Any]]  # what a line is (header, row, footer) and what it says
@@ -59,8 +59,8 @@ def _lines(path: Path, partial: bool) -> list[Line]:
     lines: list[Line] = []
     for number, text in enumerate(texts, 1):
         try:
-            line = json.loads(text)
-        except json.JSONDecodeError as error:
+            line = loads(text)
+        except ValueError as error:
             if number == len(texts) and lines:  # cut off in the middle: the writer was killed
                 if partial:
                     break

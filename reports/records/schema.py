@@ -82,6 +82,9 @@ _ROWS: dict[str, Fields] = {
 }
 
 
+_SAMPLES = ("wall_ns", "cpu_ns", "device_ns", "warmup_ns")  # of perf
+
+
 class RecordError(ValueError):
     """A record file or a line of it that is not what it should be; the text says where, why and what to do."""
 
@@ -104,6 +107,13 @@ def check_header(header: Mapping[str, Any], where: str) -> None:
 def check_row(kind: str, row: Mapping[str, Any], where: str) -> None:
     """Rows of an unregistered kind are not looked into."""
     _check(row, _ROWS.get(kind, {}), where)
+    for name in _SAMPLES if kind == "perf" else ():
+        if not all(isinstance(one, list) and one and all(map(_is_number, one)) for one in row[name]):
+            raise RecordError(f"{where}: {name} holds something else than samples, each a list of every rank's number")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_footer(footer: Mapping[str, Any], where: str) -> None:

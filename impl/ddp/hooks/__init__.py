@@ -72,4 +72,7 @@ def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: Any, state: A
 
     None stands for the group of the model; the PowerSGD types wrap the group in a state of their own.
     """
+    if type(comm_hook_type).__name__ != "DDPCommHookType":  # torch's members are as good as ours
+        known = ", ".join(member.name for member in DDPCommHookType)
+        raise TypeError(f"comm_hook_type must be a DDPCommHookType ({known}), not {comm_hook_type!r}.")
     comm_hook_type.value(model=model, state=state)
