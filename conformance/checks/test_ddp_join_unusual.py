@@ -347,8 +347,8 @@ def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_o
 
 @check("JOIN-024", worlds=(2, 3), beyond=False)
 def test_a_loss_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on_every_rank(ranks):
-    everybody, one_joins = (3,) * ranks.world, (1, *[4] * (ranks.world - 1))
-    for schedule, at in [(everybody, 1), (everybody, 2)] + [(one_joins, 1)] * (ranks.world > 2):
+    everybody, one_joins = (3,) * ranks.world, (2, *[4] * (ranks.world - 1))
+    for schedule, at in [(everybody, 1), (everybody, 2)] + [(one_joins, 2)] * (ranks.world > 2):
         run = ranks.run(skip_a_batch_that_fails, schedule, at, "between")
         for rank, outcome in enumerate(run.outcomes):
             assert type(outcome).__name__ == "Raised", f"rank {rank}, schedule {schedule}, batch {at}: {run.summary()}"
