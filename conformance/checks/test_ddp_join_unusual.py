@@ -308,7 +308,7 @@ def test_a_rank_that_fails_under_ddp_is_named_to_its_peers(ranks):
 
 
 def skip_a_batch_that_fails(ctx, schedule, at, where):
-    """The highest rank's batch ``at`` fails in its forward or backward, and the error is caught inside the block."""
+    """The highest rank's batch ``at`` fails, in its forward, its loss or its backward; caught inside the block."""
     model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
 
     def fail(*_):
@@ -322,6 +322,8 @@ def skip_a_batch_that_fails(ctx, schedule, at, where):
                     with model.module.layers[1].register_forward_pre_hook(fail):
                         model(models.divisible(ctx.rank, iteration))
                 loss = model(models.divisible(ctx.rank, iteration)).sum()
+                if bad and where == "between":
+                    fail()
                 if bad and where == "backward":
                     with model.module.layers[0].weight.register_hook(fail):
                         loss.backward()
@@ -341,6 +343,44 @@ def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_o
             assert outcome.error.is_a(RuntimeError), run.summary()
             assert f"rank {ranks.world - 1} " in outcome.error.text
             assert scenario in outcome.error.text
+
+
+@check("JOIN-024", worlds=(2, 3), beyond=False)
+def test_a_loss_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on_every_rank(ranks):
+    everybody, one_joins = (3,) * ranks.world, (2, *[4] * (ranks.world - 1))
+    for schedule, at in [(everybody, 1), (everybody, 2)] + [(one_joins, 2)] * (ranks.world > 2):
+        run = ranks.run(skip_a_batch_that_fails, schedule, at, "between")
+        for rank, outcome in enumerate(run.outcomes):
+            assert type(outcome).__name__ == "Raised", f"rank {rank}, schedule {schedule}, batch {at}: {run.summary()}"
+            assert outcome.error.is_a(RuntimeError), run.summary()
+            assert f"rank {ranks.world - 1} " in outcome.error.text
+            assert "between" in outcome.error.text
+
+
+def leave_losses_out(ctx, schedule, left_out):
+    """All ranks leave out the same backwards; ``left_out``: of which iterations. Twice the forward in iteration 2."""
+    model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+    told = []
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            loss = model(models.divisible(ctx.rank, iteration)).sum()
+            if iteration == 2:
+                loss = model(models.divisible(ctx.rank, iteration)).sum()
+            if iteration not in left_out:
+                loss.backward()
+                told.append([parameter.grad.tolist() for parameter in model.parameters()])
+    return told
+
+
+@check("JOIN-024", worlds=(2, 3), beyond=False)
+def test_ranks_that_all_leave_out_the_same_backwards_go_on(ranks):
+    schedule = (3, *[5] * (ranks.world - 1))
+    every = ranks(leave_losses_out, schedule, ())
+    for left_out in ((1,), (0, 1)):
+        for rank, told in enumerate(ranks(leave_losses_out, schedule, left_out)):
+            kept = [means for iteration, means in enumerate(every[rank]) if iteration not in left_out]
+            assert told == kept, f"rank {rank}, without {left_out}"
 
 
 def die_on_one(ctx, schedule, dying):

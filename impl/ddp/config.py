@@ -207,6 +207,15 @@ class DDPConfig:
         """Whether gradients are views of buckets: not in mixed precision, where buckets have another dtype."""
         return self.gradient_as_bucket_view and self.mixed_precision is None
 
+    def deciding_collectives(self) -> dict[str, object]:
+        """What must be the same on all ranks, since it decides which collectives are made, or of how many bytes."""
+        return {
+            "find_unused_parameters": self.find_unused_parameters,
+            "skip_all_reduce_unused_params": self.skip_all_reduce_unused_params,
+            "mixed_precision": self.mixed_precision,
+            "buffers synchronised in forward": self.sync_buffers,
+        }
+
     def torchs_names(self) -> dict[str, Any]:
         """The attributes under which torch's DDP shows its options."""
         shown = (

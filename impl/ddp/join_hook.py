@@ -48,6 +48,7 @@ class UnevenInputs:
         self._per_parameter.refuse_uneven_inputs(entered=True)
         self.iteration.failed_forward = None
         self._reducer.give_up_what_raised()
+        self._reducer.awaits_backward = False
 
     @property
     def unbroken(self) -> bool:
@@ -62,6 +63,11 @@ class UnevenInputs:
         if reducer.raised:
             return BrokenOff("backward ended with an exception", shadowed=reducer.reducing_with_others)
         return None
+
+    @property
+    def left_open(self) -> bool:
+        """Whether the last forward in the present join block was to be reduced, and no backward of it has begun."""
+        return self._reducer.awaits_backward
 
     def note_failed_forward(self, error: BaseException) -> None:
         """The wrapped forward has raised: inside a join its peers may go on to the reduction that follows."""
@@ -143,6 +149,10 @@ class _DDPJoinHook(FollowingHook):
     def broken_off(self) -> BrokenOff | None:
         """What of this model's last iteration here an exception has ended."""
         return self.uneven.broken_off()
+
+    def left_open(self) -> bool:
+        """Whether this model's last iteration here has not come to its backward."""
+        return self.uneven.left_open
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All ranks take over the model of the highest rank among the last joiners (DDPJ-016 … DDPJ-020)."""

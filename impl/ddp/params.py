@@ -180,7 +180,8 @@ def _difference(
         )
     return (
         f"DDP expects the same model in all processes, but {what}. Usual cause: the model was built from settings that "
-        "depend on the rank, or layers were registered in another order. Build the same model on every rank."
+        "depend on the rank, or layers were registered in another order. Build the same model with the same settings "
+        "on every rank."
     )
 
 

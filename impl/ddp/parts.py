@@ -20,14 +20,18 @@ from .reduction import Transport
 
 
 def synchronise_start(
-    team: Team, module: nn.Module, config: DDPConfig, managed: Sequence[params.Managed], chunk_bytes: int, fail: Fail
+    team: Team,
+    module: nn.Module,
+    config: DDPConfig,
+    managed: Sequence[params.Managed],
+    chunk_bytes: int,
+    fail: Fail,
+    *,
+    static_graph: bool,
 ) -> DDPConfig:
     """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
     buffers = managed_buffers(module, config.ignored) if config.sync_buffers_at_start else {}
-    settings: dict[str, object] = {
-        "find_unused_parameters": config.find_unused_parameters,
-        "buffers synchronised in forward": config.sync_buffers,
-    }
+    settings = {"static_graph": static_graph, **config.deciding_collectives()}
     caps = params.verify_alike(team, settings, managed, buffers, config.caps, config.placement.device, fail)
     state = [item.parameter for item in managed] + list(buffers.values())
     broadcast_coalesced(team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", chunk_bytes)

@@ -127,6 +127,8 @@ class Reducer:
         #: once, and two of them that both find bucket 3 full would both start it; each call may call others from inside
         self.turn = threading.RLock()
         self.phase = Phase.IDLE
+        #: whether the last forward was one of a synchronised iteration, and no backward has begun since then
+        self.awaits_backward = False
         self.sparse_metadata: dict[str, torch.Tensor] = {}
         #: whether the engine will call ``_backward_ended`` for a backward now running
         self._armed = False
@@ -244,6 +246,7 @@ class Reducer:
         if pending.sync and "torch._dynamo" in sys.modules and kernels.backwards_are_compiled():
             self.log.fail(RuntimeError, COMPILED_BACKWARD)
         self.forwards.admit(pending)
+        self.awaits_backward = pending.sync
         if self.arrivals.counted:
             return
         if pending.sync and not (pending.announced and pending.context is None):
@@ -313,6 +316,7 @@ class Reducer:
 
     def _open(self, pending: PendingBackward) -> None:
         self.phase = Phase.FILLING
+        self.awaits_backward = False
         self.times.backward_start = time.time_ns()
         self._remote = None if pending.context is None else RemoteBackward(pending.context)
         self.readiness.begin(pending.unused)

@@ -201,7 +201,8 @@ class DistributedDataParallel(Follower, nn.Module):
         )
         if init_sync:
             config = parts.synchronise_start(
-                self._iteration.team, module, config, managed, BROADCAST_CHUNK_BYTES, self._log_and_throw
+                self._iteration.team, module, config, managed, BROADCAST_CHUNK_BYTES, self._log_and_throw,
+                static_graph=static_graph,
             )
         self.config = config
         self._build_parts()

@@ -34,8 +34,8 @@ class Join:
 
     If the block is left by an exception, no hook runs and no collective starts on that rank (JOIN-023). The other
     ranks raise ``RuntimeError`` naming it, at their next wait inside the context. A rank that blocks in a collective
-    of the user's own meets the process group's timeout instead. The same happens where the forward or backward of a
-    synchronised iteration fails on one rank and the error is caught inside the block: its peers go on with that
+    of the user's own meets the process group's timeout instead. The same happens where the forward, loss or backward
+    of a synchronised iteration fails on one rank and the error is caught inside the block: its peers go on with that
     iteration, so this rank's next one raises. Leave bad batches out before their forward, on all ranks alike.
 
     On accelerators, ``init_process_group("cpu:gloo,cuda:nccl")`` (what torch takes where neither a backend nor a device

@@ -64,6 +64,10 @@ class FollowingHook(JoinHook):
         """On a live rank, between iterations: what an exception has broken off since the block began, if anything."""
         return None
 
+    def left_open(self) -> bool:
+        """On a live rank: whether its last iteration here was to be reduced, and has not come to its backward."""
+        return False
+
 
 class _JoinConfig(NamedTuple):
     """What a join context has told a joinable."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -38,6 +38,7 @@ from .base_session import BaseSession
 from .channel import ControlChannel
 from .handle import Handle
 from .hooks import FollowingHook, Joinable, JoinHook
+from .left_open import LeftOpen
 from .lifecycle import Phase
 from .membership import Membership
 from .message import Act, Layout, Reading
@@ -68,6 +69,10 @@ class Session(BaseSession):
         self._callers = set(self._leaders)  # the followers that call the roll; begin adds one that comes before them
         self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included
         self._absence = False  # whether somebody was known to be absent when the current iteration began
+        self._iterations: Counter[int] = Counter()  # how many each joinable has begun here, on live ranks
+        #: asked where a backward is left out; None before the block, and once all ranks have left one out alike
+        self._left_open: LeftOpen | None = None
+        self.watch = self._watch
 
     # what followers call on live ranks
 
@@ -85,6 +90,7 @@ class Session(BaseSession):
             return
         self.refuse_to_go_on()
         place = self._place_of(joinable)
+        self._refuse_if_only_here_left_open([place])
         following = None if act is None else Act(place, act)
         if not self._begun:
             self._callers.add(place)
@@ -152,6 +158,7 @@ class Session(BaseSession):
     def enter(self) -> None:
         """The block begins. RuntimeError if the group or one of the followers is unfit for it."""
         super().enter()
+        self._left_open = LeftOpen.of(self.team)
         try:
             for hook in self._hooks:
                 if isinstance(hook, FollowingHook):
@@ -183,6 +190,7 @@ class Session(BaseSession):
     def shadow(self) -> bool:
         """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""
         self.refuse_to_go_on()
+        self._refuse_if_only_here_left_open(range(len(self._hooks)))
         iterations: Counter[int] = Counter()
         reading = self._run_out()
         while reading.active:
@@ -229,11 +237,50 @@ class Session(BaseSession):
             self.report(error)
             raise error
 
+    # iterations that are left between forward and backward
+
+    def _refuse_if_only_here_left_open(self, places: Iterable[int]) -> None:
+        """RuntimeError if this rank has left out a backward that others reduce. Waits for the others where it has."""
+        for place in places:
+            hook, left_open = self._hooks[place], self._left_open
+            if not isinstance(hook, FollowingHook) or not hook.left_open() or left_open is None:
+                continue
+            if self._phase is not Phase.LIVE or self._channel.unreported is not None:
+                continue  # unreported: the announcement that the others have made for it will not fit this rank's
+            self._read_message()
+            active = self._membership.active
+            if active == 1:
+                continue
+            if not left_open.agree(place, self._iterations[place], active, self.watch):
+                raise self._only_some_left_open(place, int(self.team.rank))
+            self._left_open = None
+
+    def _watch(self, failure: Exception | None = None) -> None:
+        """The failure guard's, and RuntimeError where this rank waits in a reduction that another has left out."""
+        self._guard.watch(failure)
+        if failure is not None or self._left_open is None:
+            return
+        for place, iteration in self._iterations.items():
+            hook = self._hooks[place]
+            if isinstance(hook, FollowingHook) and not hook.left_open():
+                who = self._left_open.who(place, iteration)
+                if who is not None:
+                    raise self._only_some_left_open(place, who)
+
+    def _only_some_left_open(self, place: int, who: int) -> RuntimeError:
+        return RuntimeError(
+            f"Join: rank {who} has left its last iteration of {self._layout.names[place]} in between its forward and "
+            "its backward, while other ranks reduce the gradients of that iteration: what that rank sent next would be "
+            "mixed with them. Usual cause: try/except around an iteration, and an error in the loss of one batch. Let "
+            "the error leave the block, or let all ranks decide alike, before the forward, which batches are skipped."
+        )
+
     # the order of messages
 
     def _begin_iteration(self, place: int, act: Act | None, likely: Act | None) -> None:
         """Call the roll, or leave it to the first announcement if joined ranks have nothing to do before that."""
         channel = self._channel
+        self._iterations[place] += 1
         self._make_good()
         self._read_message()
         silent = self.alone and time.monotonic() - channel.last_post_s < _SIGN_OF_LIFE_EVERY_S

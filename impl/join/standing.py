@@ -32,6 +32,11 @@ class Standing:
     def next_session(self) -> str:
         """A key for the session that begins now, equal on all ranks: they enter the contexts of a group together."""
         self._sessions += 1
+        return self.session
+
+    @property
+    def session(self) -> str:
+        """The key of the session that has begun last."""
         return f"{self.token}/{self._sessions}"
 
 

@@ -29,8 +29,8 @@ def draw(made: Board) -> Any:
     first, last = shown[0][1]["subject"], shown[0][2]["subject"]
     caption = made.caption(
         f"Median of the rounds' ratios, time of {first} over {last}, measured interleaved in the same processes, with "
-        "its 95 % interval by order statistics (none: too few rounds; filled: not 1, corrected for the number of lines "
-        "by Benjamini and Hochberg). Grey: how far from 1 the same "
+        "its 95 % interval by order statistics (none: too few rounds; circle: below 1, square: not; filled: surely not "
+        "1, corrected for the number of lines by Benjamini and Hochberg). Grey: how far from 1 the same "
         f"cell comes out against itself here. {counted(_usual_world(shown), 'rank')} where nothing else is said."
         + (f" {more} more pair{'s are' if more > 1 else ' is'} in the record." if more else ""),
         [row for _, *both in shown for row in both],

@@ -161,17 +161,16 @@ def _blamed(group: Group, folder: Path, outcomes: Sequence[Any]) -> tuple[list[C
             doing = (folder / f"rank{rank}").read_text(encoding="utf-8")
         except OSError:
             continue
-        # who raised or died began it; the others may only be waiting for that one
-        weight = len(outcomes) + 1 if isinstance(outcome, Raised | Died) else 1
-        votes[doing] += weight
+        # who died began it, or who raised; the others may only have lost that one, or be waiting for it
+        votes[doing] += (len(outcomes) + 1) ** (2 if isinstance(outcome, Died) else isinstance(outcome, Raised))
     doing = votes.most_common(1)[0][0] if votes else "starting"
     culprit = [cell for cell in group if doing.startswith(f"{cell.series}:")]
     return culprit or list(group.cells), doing.removeprefix(f"{culprit[0].series}: ") if culprit else doing
 
 
 def _told(outcomes: Sequence[Any], doing: str) -> tuple[str, str]:
-    """What a disturbed run came to: status and reason."""
-    for rank, outcome in enumerate(outcomes):
+    """What a disturbed run came to: status and reason. A death comes first: those that lose a peer by it raise."""
+    for rank, outcome in sorted(enumerate(outcomes), key=lambda each: not isinstance(each[1], Died)):
         if isinstance(outcome, Raised):
             return FAILED, f"{doing}: rank {rank} raised {outcome.error}".split("\n")[0][:500]
         if isinstance(outcome, Died):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import time
 from collections import deque
@@ -57,6 +59,15 @@ class Failing(_Counting):
         return loss
 
 
+class Crashing(_Counting):
+    """The last rank's process ends in the third forward as by a fault of memory."""
+
+    def disturbed(self, loss: Any) -> Any:
+        if self._forwards == 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return loss
+
+
 class Unsynced(_DDP):
     """Every rank starts from its own weights. Where these are equal by luck, all comes out right."""
 
@@ -96,4 +107,5 @@ def _subject(name: str, ddp: type[Any]) -> Subject:
 
 
 lossy, stuck, failing = _subject("lossy", Lossy), _subject("stuck", Stuck), _subject("failing", Failing)
+crashing = _subject("crashing", Crashing)
 slow, unsynced, stale = _subject("slow", Slow), _subject("unsynced", Unsynced), _subject("stale", Stale)

@@ -120,6 +120,15 @@ def test_an_interval_of_correlated_rounds_is_wider(rounds, correlation, at_most)
     assert share <= at_most  # 11 and 19 % as if they were independent
 
 
+@pytest.mark.parametrize(
+    ("rounds", "of_0_3", "of_0_5"),
+    [(6, 0.084, 0.147), (7, 0.055, 0.114), (8, 0.033, 0.079), (9, 0.096, 0.186), (10, 0.057, 0.129), (11, 0.038, 0.09)],
+)
+def test_what_an_interval_of_few_correlated_rounds_misses_is_what_the_documents_say(rounds, of_0_3, of_0_5):
+    assert missed(rounds, 0.3)[0] == pytest.approx(of_0_3, abs=0.005)  # 2,000 draws of one seed
+    assert missed(rounds, 0.5)[0] == pytest.approx(of_0_5, abs=0.005)
+
+
 def test_the_correlation_of_rounds_is_found_and_that_of_few_is_not_guessed():
     for correlation in (0.0, 0.3, 0.6):
         seen = [signs.sample(numpy.exp(one)).correlation for one in takes_after(30, correlation)[:500]]

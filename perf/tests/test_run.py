@@ -76,6 +76,23 @@ def test_wrong_hanging_and_failing_subjects_are_recorded_and_the_others_are_meas
     assert "1 cell is void: the result" in capsys.readouterr().out
 
 
+def test_a_subject_that_ends_its_process_loses_its_own_cells_only(tmp_path, capsys):
+    status, rows = measured(tmp_path, "perf.tests.planted:crashing,torch", "tiny", "mlp")
+    assert status == 1
+    torchs, crashed = ([row for row in rows if row["subject"] == name] for name in ("torch", "crashing"))
+    for some in (torchs, crashed):
+        assert {row["axes"]["workload"] for row in some} == {"tiny", "mlp"}
+    for row in crashed:
+        assert row["status"] == "failed"
+        assert "rank 1 died by signal 11" in row["reason"], "who died is told, not who lost the connection"
+        assert row["wall_ns"] == []
+    for row in torchs:
+        assert row["status"] == "ok"
+        assert row["verified"]["gap"] <= 1
+        assert len(row["wall_ns"]) == 3 * 2, "the rounds of the others are measured anew, and whole"
+    assert "4 failed, 2 ok" in capsys.readouterr().err
+
+
 def test_uneven_runs_sharded_optimizers_and_overlapped_steps_are_verified(tmp_path):
     sweep = tmp_path / "mine.toml"
     sweep.write_text(textwrap.dedent("""

@@ -110,6 +110,25 @@ def failed_forward_is_forgotten() -> None:
 
 
 @defect("JOIN-024")
+def backward_left_out_is_told_to_nobody() -> None:
+    """A rank goes on behind a forward whose backward it has left out, though the others reduce it."""
+    edit("not hook.left_open() or left_open is None", "True")
+
+
+@defect("JOIN-024")
+def backward_left_out_on_one_rank_is_taken_for_everybodys() -> None:
+    """A rank that has left out a backward waits for nobody."""
+    edit("while said < active and", "while said < 1 and")
+    edit("return said >= active", "return True")
+
+
+@defect("JOIN-024")
+def backward_left_out_is_not_looked_for() -> None:
+    """Who waits in a reduction does not look whether another rank has left it out."""
+    edit("if who is not None:", "if False:", within="_watch")
+
+
+@defect("JOIN-024")
 def failed_last_batch_is_forgotten() -> None:
     """A rank leaves the block as if its last batch had not failed."""
     edit("self.refuse_to_go_on()", "pass", within="shadow")
@@ -155,7 +174,7 @@ def future_of_a_handle_holds_no_list() -> None:
 @defect("JOIN-024")
 def futures_are_waited_for_without_looking() -> None:
     """A rank that waits for a reduction of an overlapped step does not look out for failed peers."""
-    edit("            watch()\n", "            pass\n")
+    edit("            watch()\n", "            pass\n", within="wait_for_future")
 
 
 @defect("JOIN-031")

@@ -1,0 +1,63 @@
+"""Whether an iteration that one rank leaves after its forward is left so by all ranks: asked through the group's store.
+
+All ranks may leave out a backward. Where only some do, the others wait in a reduction, and whatever a rank sent next
+would meet that. No collective can tell these cases apart beforehand, so a rank that has left a backward out says so in
+the store and waits until all have; one that waits in the reduction looks there, as it does for failures, and raises.
+Once all have left one out alike, the program is one that does so, and nothing is asked any more.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch.distributed as dist
+
+from ..comm import store as stores
+from ..comm.pending import Watch
+from ..comm.ranks import Team
+from .standing import standing_of
+
+_FIRST_NAP_S = 0.0005
+_LONGEST_NAP_S = 0.05
+
+
+class LeftOpen:
+    """What the ranks of one session have said."""
+
+    def __init__(self, team: Team, key: str, store: dist.Store) -> None:
+        self._rank = int(team.rank)
+        self._key = key
+        self._store = store
+
+    @staticmethod
+    def of(team: Team) -> LeftOpen | None:
+        """That of the session that has begun; None without a store: then nothing is asked, and the backend fails."""
+        store = stores.beside(team.group) if team.size > 1 else None
+        return None if store is None else LeftOpen(team, f"{standing_of(team).session}/left open", store)
+
+    def agree(self, place: int, iteration: int, active: int, watch: Watch) -> bool:
+        """Say that this rank leaves out the backward of joinable ``place``; return whether all ``active`` ranks do.
+
+        Waits for them as long as the store's timeout is. What the watch raises, where a peer has left, ends the wait.
+        """
+        store, key = self._store, f"{self._key}/{place}/{iteration}"
+        nap, end = _FIRST_NAP_S, time.monotonic() + store.timeout.total_seconds()  # type: ignore[attr-defined]
+        try:
+            store.set(f"{key}/who", str(self._rank))
+            said = store.add(key, 1)
+            while said < active and time.monotonic() < end:
+                watch()
+                time.sleep(nap)
+                nap = min(2 * nap, _LONGEST_NAP_S)
+                said = store.add(key, 0)
+        except dist.DistError:  # the store's host is gone: collectives will fail by themselves
+            return True
+        return said >= active
+
+    def who(self, place: int, iteration: int) -> int | None:
+        """The rank that has said last that it leaves out this backward; None if nobody has."""
+        key = f"{self._key}/{place}/{iteration}/who"
+        try:
+            return int(self._store.get(key)) if self._store.check([key]) else None
+        except RuntimeError:  # the store's host is gone
+            return None
