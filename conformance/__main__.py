@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("--no-example", action="store_true", help="do not run the clause's example, where it has one")
     repro = commands.add_parser("repro", help="write a script that shows a listed break, and a text to file upstream")
     repro.add_argument("clause", metavar="CLAUSE", help="one with a listed deviation of torch, e.g. ZERO-022")
-    repro.add_argument("--subject", default="torch", metavar="NAME", help="whose break (default and only: torch)")
+    repro.add_argument("--subject", default="torch", metavar="NAME", help="whose: torch, or a column of the board")
     repro.add_argument("--out", default="out/repros", metavar="FOLDER", help="for both files (default: %(default)s)")
     _pages(commands)
     _hosts(commands.add_parser("hosts", help="run a script on hosts of this machine, over a network of a chosen rate"))

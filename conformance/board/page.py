@@ -17,6 +17,7 @@ from ..pages.write import put, write_book
 from . import classes
 from .columns import Column
 
+SHOWN = ("kept", "broken", "by design", "unsupported", "not judged")
 COUNTED = ("kept", "broken", "by design", "unsupported", "suite error", "not run")
 
 
@@ -59,6 +60,7 @@ def publish(judged: Sequence[Judged], out: Path) -> list[Path]:
             write_book(Book([each.source]), out / each.column.name)
     table = [_row(each, catalogue) for each in judged]
     put(out / "board.json", json.dumps({"columns": table}, indent=1) + "\n")
+    put(out / "board.md", "\n".join(_markdown(table)) + "\n")
     put(out / "index.html", fill("board.html.j2", columns=table, counted=COUNTED[:4], areas=catalogue.areas))
     sources = [each.source for each in judged if each.source]
     matrix = write_book(Book(sources), out / "matrix") if sources else []
@@ -77,6 +79,18 @@ def _row(judged: Judged, catalogue: Catalogue) -> dict[str, Any]:
         "trouble": judged.trouble, "counts": _counts(Counter(answers.values())),
         "areas": {letter: _counts(counter) for letter, counter in areas.items()}, "clauses": answers,
     }  # fmt: skip
+
+
+def _markdown(table: Sequence[dict[str, Any]]) -> list[str]:
+    """The columns' counts as a table for a document."""
+    lines = ["| implementation | version | " + " | ".join(SHOWN) + " | |", "|---|---|" + "---:|" * len(SHOWN) + "---|"]
+    for row in table:
+        counts = row["counts"]
+        silent = counts["suite error"] + counts["not run"]
+        shown = [*(counts[word] for word in COUNTED[:4]), silent]
+        name = f"[{row['name']}]({row['home']})" if row["home"] else row["name"]
+        lines.append(f"| {name} | {row['version']} | {' | '.join(map(str, shown))} | {row['about']} |")
+    return lines
 
 
 def _counts(counter: Counter[str]) -> dict[str, int]:

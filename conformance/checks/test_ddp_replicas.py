@@ -33,7 +33,7 @@ class Mixed(nn.Module):
 
 def values(module):
     named = [*module.named_parameters(), *module.named_buffers()]
-    return {name: sorted(set(tensor.flatten().tolist())) for name, tensor in named}
+    return {name: sorted(set(whole(tensor).flatten().tolist())) for name, tensor in named}
 
 
 def wrap_differently_seeded(ctx, members):

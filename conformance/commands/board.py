@@ -11,6 +11,7 @@ from ..board import classes
 from ..board.columns import Column, choose
 from ..board.judge import judge
 from ..board.page import COUNTED, Judged, publish
+from ..ending import terminated_like_interrupted
 from ..engine import request as ask
 from ..pages.record_book import Source
 
@@ -22,7 +23,8 @@ def board(given: Namespace) -> int:
     limit_s = 60 * ask.seconds(given.minutes)
     judged = []
     for column in columns:
-        source, trouble = judge(column, out / column.name, jobs, limit_s)
+        with terminated_like_interrupted():
+            source, trouble = judge(column, out / column.name, jobs, limit_s)
         judged.append(_known(column, source, trouble))
         if trouble:
             print(f"board: {column.name} {trouble}", file=sys.stderr)

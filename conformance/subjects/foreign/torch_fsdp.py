@@ -24,9 +24,9 @@ class Sharded(nn.Module):
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         super().__init__()
-        options = taken(options, "process_group", "device_mesh", "find_unused_parameters")
+        options = taken(options, "process_group", "device_mesh")
         group = options.get("process_group") or dist.group.WORLD
-        self.module = module
+        self.module, self._synchronised = module, True
         self.APPLY(self, mesh=options.get("device_mesh") or DeviceMesh.from_group(group, "cpu"))
 
     def forward(self, *given: Any, **named: Any) -> Any:
@@ -35,11 +35,13 @@ class Sharded(nn.Module):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients stay local inside."""
+        before, self._synchronised = self._synchronised, False
         self.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            self.set_requires_gradient_sync(True)
+            self._synchronised = before
+            self.set_requires_gradient_sync(before)
 
 
 class Replicated(Sharded):
