@@ -132,7 +132,7 @@ power: $(READY)
 	$(RUN) -m conformance power --mutants '$(MUTANTS)' --seed '$(SEED)' --jobs '$(JOBS)' $(if $(wildcard $(HISTORY)),--history '$(HISTORY)') $(ARGS)
 
 repros: $(READY)
-	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py $(ARGS)
+	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py conformance/tests/test_foreign_repros.py -rs $(ARGS)
 
 # Goes on by itself with an unfinished exploration of the same SEED in OUT.
 explore: $(READY)

@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     board = commands.add_parser("board", help="judge implementations from elsewhere, too, and write one page on all")
     board.add_argument("--columns", default="*", metavar="NAMES", help="e.g. torch,megatron (default: all)")
     board.add_argument("--jobs", default="2", metavar="N", help="checks at once (default: %(default)s)")
+    board.add_argument("--show", action="store_true", help="judge nothing: write the page of the answers there are")
     board.add_argument("--minutes", default="30", metavar="N", help="for each column at most (default: %(default)s)")
     board.add_argument("--out", default="out/board", metavar="FOLDER", help="of everything (default: %(default)s)")
     _protocol(commands.add_parser("protocol", help="explore the join protocol: every order of steps, every failure"))

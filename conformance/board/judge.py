@@ -26,10 +26,16 @@ _DECIDES = ("api", "checks", "clauses", "engine", "fixtures", "ranks", "subjects
 def judge(column: Column, folder: Path, jobs: int, limit_s: float = LIMIT_S) -> tuple[Source | None, str]:
     """The column's record, and a sentence on what is wrong with it, if anything. An old answer outlives a failure."""
     said = _judge(column, folder, jobs, limit_s)
+    source, fault = last(folder)
+    return source, said or fault
+
+
+def last(folder: Path) -> tuple[Source | None, str]:
+    """The answer that there is, whatever has changed since, and a sentence if there is none."""
     try:
-        return read_source(folder / RECORD), said
+        return read_source(folder / RECORD), ""
     except RecordError as error:
-        return None, said or str(error)
+        return None, str(error)
 
 
 def _judge(column: Column, folder: Path, jobs: int, limit_s: float) -> str:

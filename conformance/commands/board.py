@@ -9,7 +9,7 @@ from pathlib import Path
 from ..bad_input import BadInput
 from ..board import classes
 from ..board.columns import Column, choose
-from ..board.judge import judge
+from ..board.judge import judge, last
 from ..board.page import COUNTED, Judged, publish
 from ..ending import terminated_like_interrupted
 from ..engine import request as ask
@@ -24,7 +24,8 @@ def board(given: Namespace) -> int:
     judged = []
     for column in columns:
         with terminated_like_interrupted():
-            source, trouble = judge(column, out / column.name, jobs, limit_s)
+            folder = out / column.name
+            source, trouble = last(folder) if given.show else judge(column, folder, jobs, limit_s)
         judged.append(_known(column, source, trouble))
         if trouble:
             print(f"board: {column.name} {trouble}", file=sys.stderr)
