@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from conformance.board import classes
 from conformance.board.columns import choose
 from conformance.clauses import load
 from conformance.repros import FOREIGN, cases, search
@@ -27,15 +26,13 @@ def test_there_are_ten_scripts_at_least_and_of_several_libraries():
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_script_is_short_imports_nothing_of_ours_and_shows_a_listed_fault(name):
+def test_a_script_is_short_imports_nothing_of_ours_and_names_a_column_and_a_clause(name):
     text, case = text_of(name), EVERY[name]
     assert len(text.splitlines()) <= MOST_LINES
     modules = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     assert not any(module is None or module.startswith(("impl", "conformance")) for module in modules)
-    (column,) = choose(case.column)
-    faults = [each for each in classes.of(column) if each.reason.startswith(classes.FAULT)]
+    assert choose(case.column)
     assert load().get(case.shows[0][0])
-    assert any(case.stands_for(each) for each in faults), "no listed fault of its column"
 
 
 @pytest.mark.slow
