@@ -32,6 +32,8 @@ def judge(column: Column, folder: Path, jobs: int, limit_s: float = LIMIT_S) -> 
 
 def last(folder: Path) -> tuple[Source | None, str]:
     """The answer that there is, whatever has changed since, and a sentence if there is none."""
+    if not (folder / RECORD).is_file():
+        return None, "has not been judged here yet"
     try:
         return read_source(folder / RECORD), ""
     except RecordError as error:
