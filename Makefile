@@ -140,7 +140,7 @@ power: $(READY)
 	$(RUN) -m conformance power --mutants '$(MUTANTS)' --seed '$(SEED)' --jobs '$(JOBS)' $(if $(wildcard $(HISTORY)),--history '$(HISTORY)') $(ARGS)
 
 repros: $(READY)
-	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py $(ARGS)
+	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py conformance/tests/test_foreign_repros.py -rs $(ARGS)
 
 # Goes on by itself with an unfinished record of the same cells in OUT.
 faults: $(READY)

@@ -2,8 +2,8 @@
 
 A ``[[column]]`` has a ``name`` (of its folder, too), a ``subject`` as ``run`` takes it, and an ``about`` of one line.
 Where they are needed: a ``home`` page, ``requires`` (what pip installs, with exact releases), ``dependencies = false``
-(install nothing that these ask for), and ``select`` (the clauses that it is about). What a column documents that it
-does not promise stands in ``designs/<name>.toml``, a file of deviations whose every entry has a link.
+(install nothing that these ask for), ``select`` (the clauses that it is about), and ``like = "torch"`` where classes of
+torch's do the work, whose listed deviations are its too. What its breaks are stands in ``classed/``: see classes.py.
 """
 
 from __future__ import annotations
@@ -31,12 +31,7 @@ class Column:
     requires: tuple[str, ...] = ()
     dependencies: bool = True
     select: str = "*"
-
-    @property
-    def designs(self) -> Path | None:
-        """What it does not promise, if it says so anywhere."""
-        path = HERE / "designs" / f"{self.name}.toml"
-        return path if path.is_file() else None
+    like: str = ""
 
 
 def load(path: Path = HERE / "columns.toml") -> tuple[Column, ...]:

@@ -11,12 +11,13 @@ from typing import Any
 
 from ..clauses import Catalogue, load
 from ..engine.judgement import Standing
-from ..pages.record_book import RECORD, Book, Source
+from ..pages.record_book import Book, Source
 from ..pages.render import fill
-from ..pages.write import put, write
+from ..pages.write import put, write_book
+from . import classes
 from .columns import Column
 
-BY_DESIGN = "by design: "  # how the reason of a deviation begins that the implementation documents
+SHOWN = ("kept", "broken", "by design", "unsupported", "not judged")
 COUNTED = ("kept", "broken", "by design", "unsupported", "suite error", "not run")
 
 
@@ -42,23 +43,27 @@ class Judged:
             return {}
         book = Book([self.source])
         (only,) = book.columns
-        return {clause: self._word(book, clause, how) for clause, how in book.standings(only).items()}
+        return {clause: _word(book, clause, how) for clause, how in book.standings(only).items()}
 
-    def _word(self, book: Book, clause: str, how: Standing) -> str:
-        if how is Standing.LISTED:
-            reasons = {each.result.deviation for each in book.of(clause, book.columns[0]) if each.result.listed}
-            return "by design" if all(reason.startswith(BY_DESIGN) for reason in reasons) else "broken"
-        return "broken" if how is Standing.UNLISTED else str(how)
+
+def _word(book: Book, clause: str, how: Standing) -> str:
+    if how in (Standing.LISTED, Standing.UNLISTED):
+        return classes.word(each.result for each in book.of(clause, book.columns[0]))
+    return str(how)
 
 
 def publish(judged: Sequence[Judged], out: Path) -> list[Path]:
-    """Write the page, the feed, and the matrix of all clauses; each column's own page stands in its folder."""
+    """Write the page, the feed, the matrix of all clauses, and each column's own page in its folder."""
     catalogue = load()
+    for each in judged:
+        if each.source:
+            write_book(Book([each.source]), out / each.column.name)
     table = [_row(each, catalogue) for each in judged]
     put(out / "board.json", json.dumps({"columns": table}, indent=1) + "\n")
+    put(out / "board.md", "\n".join(_markdown(table)) + "\n")
     put(out / "index.html", fill("board.html.j2", columns=table, counted=COUNTED[:4], areas=catalogue.areas))
-    records = [out / each.column.name / RECORD for each in judged if each.source]
-    matrix, _ = write(records, out / "matrix") if records else ([], ())
+    sources = [each.source for each in judged if each.source]
+    matrix = write_book(Book(sources), out / "matrix") if sources else []
     return [out / "index.html", out / "board.json", *matrix[:1]]
 
 
@@ -74,6 +79,18 @@ def _row(judged: Judged, catalogue: Catalogue) -> dict[str, Any]:
         "trouble": judged.trouble, "counts": _counts(Counter(answers.values())),
         "areas": {letter: _counts(counter) for letter, counter in areas.items()}, "clauses": answers,
     }  # fmt: skip
+
+
+def _markdown(table: Sequence[dict[str, Any]]) -> list[str]:
+    """The columns' counts as a table for a document."""
+    lines = ["| implementation | version | " + " | ".join(SHOWN) + " | |", "|---|---|" + "---:|" * len(SHOWN) + "---|"]
+    for row in table:
+        counts = row["counts"]
+        silent = counts["suite error"] + counts["not run"]
+        shown = [*(counts[word] for word in COUNTED[:4]), silent]
+        name = f"[{row['name']}]({row['home']})" if row["home"] else row["name"]
+        lines.append(f"| {name} | {row['version']} | {' | '.join(map(str, shown))} | {row['about']} |")
+    return lines
 
 
 def _counts(counter: Counter[str]) -> dict[str, int]:

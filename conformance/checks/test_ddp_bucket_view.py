@@ -6,7 +6,7 @@ from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, assert_refused, takes, wrapped
-from conformance.fixtures.training import gradients, numbers
+from conformance.fixtures.training import gradients, numbers, whole
 from conformance.ranks import caught
 
 MODES = {"views": {"gradient_as_bucket_view": True}, "copies": {}}
@@ -188,7 +188,7 @@ def train_generic(ctx):
         for _ in range(3):
             model.zero_grad()
             model(torch.randn(7, 4, generator=generator).to(ctx.device)).sum().backward()
-        told.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).cpu())
+        told.append(torch.cat([whole(parameter.grad).flatten() for parameter in model.parameters()]).cpu())
     return told
 
 

@@ -12,7 +12,7 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done
 from conformance.fixtures.observing import assert_refused, mean_of_all, mine, trained, wrapped
-from conformance.fixtures.training import private
+from conformance.fixtures.training import private, whole
 from conformance.ranks import caught
 
 
@@ -233,7 +233,7 @@ def complete_between(ctx):
                 future.set_result(None) if not future.done() else None
             out.register_hook(lambda _gradient, futures=futures: futures[1].done() or futures[1].set_result(None))
             out.sum().backward()
-            told.append((waited, [future.done() for future in futures], model.module.a.weight.grad.item()))
+            told.append((waited, [future.done() for future in futures], whole(model.module.a.weight.grad).item()))
     return told
 
 

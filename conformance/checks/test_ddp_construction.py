@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, NotRun, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import TINY_MIB, assert_refused, mean_of_all, mine, trained, wrapped
+from conformance.fixtures.observing import TINY_MIB, assert_refused, mean_of_all, mine, takes, trained, wrapped
 from conformance.fixtures.training import ddp, numbers, parameters, private
 from conformance.ranks import caught
 
@@ -85,7 +85,15 @@ def test_a_mesh_has_one_dimension_and_its_group_is_the_one_averaged_over(ranks):
 # -- defaults: DDP-002, DDP-004, DDP-005
 
 
+NONE = (
+    "device_ids", "output_device", "process_group", "bucket_cap_mb", "delay_all_reduce_named_params",
+    "param_to_hook_all_reduce", "mixed_precision", "device_mesh",
+)  # fmt: skip
+OFF = ("find_unused_parameters", "check_reduction", "gradient_as_bucket_view", "static_graph")
+
+
 def read_defaults(ctx):
+    takes(ctx, *NONE, *OFF, "dim", "broadcast_buffers")
     arguments = inspect.signature(ctx.subject.DistributedDataParallel).parameters
     model = wrapped(ctx, models.Counting(1.0))
     log = private(model, "_get_ddp_logging_data")()
@@ -97,13 +105,8 @@ def read_defaults(ctx):
 @check("DDP-002", worlds=(1,))
 def test_the_constructor_defaults_are_the_documented_ones(ranks):
     defaults, held, switches = ranks(read_defaults)[0]
-    none = (
-        "device_ids", "output_device", "process_group", "bucket_cap_mb", "delay_all_reduce_named_params",
-        "param_to_hook_all_reduce", "mixed_precision", "device_mesh",
-    )  # fmt: skip
-    off = ("find_unused_parameters", "check_reduction", "gradient_as_bucket_view", "static_graph")
-    assert {name: defaults[name] for name in none} == dict.fromkeys(none)
-    assert {name: defaults[name] for name in off} == dict.fromkeys(off, False)
+    assert {name: defaults[name] for name in NONE} == dict.fromkeys(NONE)
+    assert {name: defaults[name] for name in OFF} == dict.fromkeys(OFF, False)
     assert defaults["dim"] == 0
     assert defaults["broadcast_buffers"] in (True, None)  # None: not given, which newer releases tell apart
     assert held == {"dim": 0, "device_ids": None, "output_device": None, "static_graph": False}

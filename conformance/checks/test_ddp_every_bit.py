@@ -6,7 +6,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mean_of_all, mine, started, trained, wrapped
-from conformance.fixtures.training import private
+from conformance.fixtures.training import private, whole
 
 # -- DDP-025, DDP-087: numbers that a detour through another dtype would change
 
@@ -45,7 +45,7 @@ class Wide(nn.Module):
 
 def values(module):
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    return {name: tensor.tolist() for name, tensor in tensors if name != "a.weight"}
+    return {name: whole(tensor).tolist() for name, tensor in tensors if name != "a.weight"}
 
 
 def take_over(ctx):
@@ -91,7 +91,7 @@ def average_complex_numbers(ctx):
         for times in (1, 2):
             model.zero_grad()
             model(mine(ctx, times)).sum().backward()
-            told.append([(str(each.grad.dtype), each.grad.tolist()) for each in model.module.each])
+            told.append([(str(each.grad.dtype), whole(each.grad).tolist()) for each in model.module.each])
     return told
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from conformance.api.checking import WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mean_of_all, mine, trained, wrapped
+from conformance.fixtures.training import whole
 from conformance.ranks import caught
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -86,13 +87,13 @@ def call_by_keywords(ctx, options):
     for times in (1, 2, 3):
         model.zero_grad()
         model(extra="named", x=mine(ctx, times), factor=2).sum().backward()
-        told.append(model.module.a.weight.grad.item())
+        told.append(whole(model.module.a.weight.grad).item())
     arrived = {(more, factor, *keywords.items()) for _, more, factor, keywords in model.module.called}
     model = wrapped(ctx, Unasked(), **options)
     for _ in range(3):
         model.zero_grad()
         model().sum().backward()
-        told.append(model.module.a.weight.grad.item())
+        told.append(whole(model.module.a.weight.grad).item())
     return told, arrived
 
 
@@ -185,7 +186,7 @@ def mix_outputs(ctx):
     out = model(mine(ctx))
     kept = out["constant"] is constant and out["other"] is marker and model.module.returned["constant"] is constant
     out["out"].sum().backward()
-    return kept, model.module.a.weight.grad.flatten().tolist()
+    return kept, whole(model.module.a.weight.grad).flatten().tolist()
 
 
 @check("DDP-037", worlds=(1, 2))

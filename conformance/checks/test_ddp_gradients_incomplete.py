@@ -7,7 +7,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import EVERY_WAY, ddp, gradient, private
+from conformance.fixtures.training import EVERY_WAY, ddp, gradient, private, whole
 from conformance.ranks import caught
 
 
@@ -53,7 +53,7 @@ def leave_out(ctx, without, layers=4):
     model = ddp(ctx, Partial(layers))
     x = 12 * models.place(ctx.rank, 0)
     model(x, without).backward()
-    held = [None if layer.weight.grad is None else layer.weight.grad.item() for layer in model.module.layers]
+    held = [None if layer.weight.grad is None else whole(layer.weight.grad).item() for layer in model.module.layers]
     error = caught(model, x)
     ctx.meet("told")
     return error, held
@@ -162,7 +162,7 @@ def remove_hooks(ctx, options):
     loss = model(models.divisible(ctx.rank, 1)).sum()
     forward = len(ctx.trace())
     loss.backward()
-    held = model.module.layers[1].weight.grad.tolist()
+    held = whole(model.module.layers[1].weight.grad).tolist()
     return held, start, len(ctx.trace()) - forward
 
 

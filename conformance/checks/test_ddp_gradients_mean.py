@@ -8,7 +8,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import EVERY_WAY, Job, assert_as_alone, ddp, gradients, numbers, train_each
+from conformance.fixtures.training import EVERY_WAY, Job, assert_as_alone, ddp, gradients, numbers, train_each, whole
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -109,7 +109,7 @@ def average_types(ctx):
         for _ in range(3):
             model.zero_grad()
             model(models.three(ctx.rank, 0)).sum().backward()
-        told.append([(str(p.grad.dtype), p.grad.tolist()) for p in model.module.each])
+        told.append([(str(p.grad.dtype), whole(p.grad).tolist()) for p in model.module.each])
     return told
 
 
@@ -129,7 +129,8 @@ def average_shared(ctx):
         for _ in range(3):
             model.zero_grad()
             model(12 * models.place(ctx.rank, 0)).sum().backward()
-            told.append((layer.weight.grad.item(), other.weight.grad.item(), len(list(model.parameters()))))
+            held = [whole(each.weight.grad).item() for each in (layer, other)]
+            told.append((*held, len(list(model.parameters()))))
     return told
 
 
@@ -148,7 +149,7 @@ def look_up(ctx):
             model(torch.tensor([ctx.rank, 5])).backward()
             held = [model.module.table.weight.grad, model.module.bag.weight.grad]
             told.append([(grad.is_sparse, grad.to_dense().tolist()) for grad in held])
-            plain.add(model.module.a.weight.grad.item())
+            plain.add(whole(model.module.a.weight.grad).item())
     return told, plain
 
 
@@ -170,7 +171,7 @@ def train_frozen(ctx, options):
     for _ in range(3):
         model.zero_grad()
         model(torch.full((1, 2), 12.0 * (ctx.rank + 1))).sum().backward()
-    return module[0].bias.grad is None, before == module[0].bias.tolist(), module[0].weight.grad.tolist()
+    return module[0].bias.grad is None, before == module[0].bias.tolist(), whole(module[0].weight.grad).tolist()
 
 
 def train_frozen_in_every_way(ctx):
@@ -194,7 +195,7 @@ def accumulate_averages(ctx):
         seen, held = [], []
         for iteration in range(3):
             model(FINE * models.divisible_scalar(ctx.rank, iteration)).sum().backward()
-            seen.append(model.module.weight.grad.item())
+            seen.append(whole(model.module.weight.grad).item())
             held.append(model.module.weight.grad)
         told.append((seen, held[1] is held[2]))
     return told

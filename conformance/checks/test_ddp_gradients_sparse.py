@@ -6,7 +6,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, private
+from conformance.fixtures.training import ddp, private, whole
 
 
 class Tied(nn.Module):
@@ -24,7 +24,7 @@ class Tied(nn.Module):
 
 
 def weight_of(model):
-    found = model.module.table.weight.grad
+    found = whole(model.module.table.weight.grad)
     return (found.to_dense() if found.is_sparse else found).flatten().tolist()
 
 
@@ -72,7 +72,7 @@ def train_in_pairs_then_together(ctx):
             private(model, "_update_process_group")(ctx.group)
         model.zero_grad(set_to_none=True)
         model(rows_of(ctx.rank, iteration).to(ctx.device)).sum().backward()
-        told.append(model.module.table.weight.grad.to_dense().flatten().tolist())
+        told.append(whole(model.module.table.weight.grad).to_dense().flatten().tolist())
     return told
 
 

@@ -13,7 +13,7 @@ from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, mean_of_all, mine, trained, wrapped
 from conformance.fixtures.rpc import remote_calls
-from conformance.fixtures.training import gradients, parameters, private
+from conformance.fixtures.training import gradients, parameters, private, whole
 
 # -- DDP-166: parameters are not repaired
 
@@ -274,7 +274,7 @@ def synchronise_late(ctx, waits):
     model(mine(ctx)).sum().backward()
     if ctx.device.type != "cpu":
         torch.get_device_module(ctx.device).synchronize()
-    return model.module.seen, model.module.count.item(), model.module.a.weight.grad.item()
+    return model.module.seen, model.module.count.item(), whole(model.module.a.weight.grad).item()
 
 
 @check("DDP-171", worlds=MANY, beyond=False)

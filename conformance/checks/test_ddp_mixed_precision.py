@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from conformance.api.checking import WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mean_of_all, mine, mixed, or_lacks_accelerator, trained
-from conformance.fixtures.training import gradients, parameters, private
+from conformance.fixtures.training import gradients, parameters, private, whole
 from conformance.ranks import caught
 
 LOW, FULL = torch.bfloat16, torch.float32
@@ -329,7 +329,7 @@ def be_choosy(ctx):
         more["complex"] = torch.full((2,), 1 + 2j, device=ctx.device)
         ddp(rows, more=more).backward()
         assert model.own.weight.data_ptr() == places[0], "an ignored parameter was moved"
-        return model.seen, places, model.table.weight.grad[:, 0].tolist(), model.own.weight.grad.item()
+        return model.seen, places, model.table.weight.grad[:, 0].tolist(), whole(model.own.weight.grad).item()
 
     return or_lacks_accelerator(ctx, run)
 

@@ -20,7 +20,7 @@ from conformance.fixtures.observing import (
     trained,
     wrapped,
 )
-from conformance.fixtures.training import gradients, numbers
+from conformance.fixtures.training import gradients, numbers, whole
 from conformance.ranks import caught
 
 LOW, HALF, FULL = torch.bfloat16, torch.float16, torch.float32
@@ -34,7 +34,7 @@ def reduce_low(ctx, config, x):
         value = x[0] if ctx.rank == 0 else x[1]
         events = started(ctx, lambda: model(torch.full((1, 1), value, device=ctx.device)).sum().backward())
         sent = {event.dtype for event in events if event.op in ("all_reduce", "reduce_scatter")}
-        return sent, model.module.weight.grad.dtype, model.module.weight.grad.item()
+        return sent, model.module.weight.grad.dtype, whole(model.module.weight.grad).item()
 
     return or_lacks_accelerator(ctx, run)
 

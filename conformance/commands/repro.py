@@ -8,9 +8,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..bad_input import BadInput
+from ..board import classes
+from ..board.columns import choose
 from ..clauses import Clause, load
 from ..deviations import Deviation, built_in
-from ..repros import Case, cases
+from ..repros import FOREIGN, Case, cases
 from ..repros.issue import text
 from ..repros.script import title
 from ..repros.search import ScriptFailed, smallest
@@ -19,9 +21,10 @@ from ..repros.search import ScriptFailed, smallest
 def repro(given: Namespace) -> int:
     """Write a script and a text for each listed break of the clause; 1 if one does not show with this torch."""
     clause, deviations = _asked(given.clause, given.subject)
-    found = [case for case in cases() if case.is_about(clause.id)]
+    every = cases() if given.subject == "torch" else cases(FOREIGN)
+    found = [case for case in every if case.is_about(clause.id) and case.column == given.subject]
     if not found:
-        raise BadInput(f"{clause.id} has a listed deviation, but no case in conformance/repros/cases shows it yet")
+        raise BadInput(f"{clause.id} has a listed deviation, but no case in conformance/repros shows it yet")
     folder = Path(given.out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,12 +41,19 @@ def _asked(wanted: str, subject: str) -> tuple[Clause, list[Deviation]]:
     clause = load().get(wanted.upper())
     if clause is None:
         raise BadInput(f"there is no clause {wanted!r}; `python -m conformance clauses` lists all")
-    if subject != "torch":
-        raise BadInput(f"--subject {subject}: a script that needs nothing but torch can only show torch's own breaks")
-    deviations = [each for each in built_in(subject) if fnmatchcase(clause.id, each.clause)]
+    if subject == "impl":
+        raise BadInput(f"--subject {subject}: scripts show what others break: torch, or a column of the board")
+    listed = built_in(subject) if subject == "torch" else _faults(subject)
+    deviations = [each for each in listed if fnmatchcase(clause.id, each.clause)]
     if not deviations:
-        raise BadInput(f"{clause.id} has no listed deviation of torch; all are in conformance/deviations/torch.toml")
+        raise BadInput(f"{clause.id} has no listed deviation of {subject}; torch's are in conformance/deviations")
     return clause, deviations
+
+
+def _faults(column: str) -> list[Deviation]:
+    """What a column of the board breaks by a fault of its own."""
+    (found,) = choose(column)
+    return [each for each in classes.of(found) if each.reason.startswith(classes.FAULT)]
 
 
 def _write(case: Case, clause: Clause, deviations: list[Deviation], folder: Path) -> bool:

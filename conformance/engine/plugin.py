@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -238,8 +238,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
         ending = timed(lambda: pyfuncitem.obj(**arguments))
     pyfuncitem.stash[ENDING] = (ending, used, tried.suspects if isinstance(tried, Schedules) else [])
     if ending.error is not None:
-        raise ending.error
+        _raise(ending.error, pyfuncitem.config.pluginmanager.get_plugin(DRIVER) is not None)
     return True
+
+
+def _raise(error: BaseException, reported_elsewhere: bool) -> NoReturn:
+    """Fail the test; without a traceback of pytest's where the suite's own report has it all.
+
+    Python 3.11 cannot parse source on two threads at a time (python/cpython#106905), as pytest does for a traceback.
+    """
+    if reported_elsewhere and isinstance(error, Exception):
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    raise error
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from .verdict import Verdict
 
 REQUIRED, POSSIBLE = "required", "possible"  # --resume: there must be something to go on with, or there may be
 _HERE = Path(__file__).parents[1]
-_NOT_THE_SUITE = ("tests", "pages", "repros", "defects", "power")  # folders in which a change cannot change a result
+_NOT_THE_SUITE = ("tests", "pages", "repros", "defects", "power", "board")  # a change there cannot change a result
 
 
 @dataclass(frozen=True)

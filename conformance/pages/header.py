@@ -14,7 +14,7 @@ def about(catalogue: Catalogue, deviations: Mapping[str, Sequence[Deviation]], c
     return {
         "areas": {area.letter: area.title for area in catalogue.areas},
         "catalogue": {clause.id: _short(clause) for clause in catalogue},
-        "deviations": {name: [_entry(each) for each in listed] for name, listed in deviations.items()},
+        "deviations": {name: [entry(each) for each in listed] for name, listed in deviations.items()},
         "checks": checks,
     }
 
@@ -24,5 +24,6 @@ def _short(clause: Clause) -> dict[str, Any]:
     return {**fields, "untestable": clause.reason} if not clause.testable else fields
 
 
-def _entry(deviation: Deviation) -> dict[str, str]:
+def entry(deviation: Deviation) -> dict[str, str]:
+    """A listed deviation, as the page of a record shows it."""
     return {"clause": deviation.clause, "reason": deviation.reason, "link": deviation.link, "place": deviation.place}

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..clauses import load
 from . import badge, view
 from .markdown import summary
-from .record_book import open_book
+from .record_book import Book, open_book
 from .render import page
 from .rows import rows
 
@@ -18,7 +18,13 @@ PAGE, SUMMARY = "index.html", "summary.md"
 
 def write(records: Sequence[Path], out: Path) -> tuple[list[Path], tuple[str, ...]]:
     """Make the pages of these records in ``out``; what was written, and a sentence for each record left out."""
-    book, catalogue = open_book(records), load()
+    book = open_book(records)
+    return write_book(book, out), book.damaged
+
+
+def write_book(book: Book, out: Path) -> list[Path]:
+    """Make the pages of records that were read."""
+    catalogue = load()
     table = rows(book, catalogue)
     stand = view.cards(book, table)
     made = {PAGE: page(book, table, catalogue), SUMMARY: summary(book, table)}
@@ -26,7 +32,7 @@ def write(records: Sequence[Path], out: Path) -> tuple[list[Path], tuple[str, ..
     out.mkdir(parents=True, exist_ok=True)
     for name, content in made.items():
         put(out / name, content)
-    return [out / name for name in made], book.damaged
+    return [out / name for name in made]
 
 
 def put(path: Path, content: str) -> None:

@@ -1,4 +1,7 @@
-"""Reproductions: a standalone script and a text to file upstream, for every listed deviation of torch."""
+"""Reproductions: a standalone script and a text to file upstream, for every listed deviation of torch.
+
+``foreign/`` holds cases of other libraries: beside ``# shows: CLAUSE *`` each names its ``# column:`` of the board.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from pathlib import Path
 from ..deviations import Deviation
 
 CASES = Path(__file__).parent / "cases"
+FOREIGN = Path(__file__).parent / "foreign"
+_COLUMN = re.compile(r"^# column: (\S+)$", re.MULTILINE)
 _SHOWS = re.compile(r"^# shows: (\S+) (.+)$", re.MULTILINE)
 
 
@@ -20,6 +25,7 @@ class Case:
 
     path: Path
     shows: tuple[tuple[str, str], ...]  # a clause, and a pattern over the deviation's "check scenario"
+    column: str = "torch"  # of the board: whose break this is
 
     @property
     def name(self) -> str:
@@ -34,11 +40,12 @@ class Case:
         return any(clause == shown for shown, _ in self.shows)
 
 
-def cases() -> Iterator[Case]:
-    """All cases, by name."""
-    for path in sorted(CASES.glob("*_*.py")):
+def cases(folder: Path = CASES) -> Iterator[Case]:
+    """All cases of a folder, by name."""
+    for path in sorted(folder.glob("*_*.py")):
         if path.stem != "__init__":
-            yield Case(path, tuple(_SHOWS.findall(path.read_text(encoding="utf-8"))))
+            text = path.read_text(encoding="utf-8")
+            yield Case(path, tuple(_SHOWS.findall(text)), *_COLUMN.findall(text))
 
 
-__all__ = ["CASES", "Case", "cases"]
+__all__ = ["CASES", "FOREIGN", "Case", "cases"]

@@ -36,7 +36,8 @@ def _documented(clause: Clause, output: str) -> Iterator[str]:
 
 def _happens(deviations: Sequence[Deviation], output: str) -> Iterator[str]:
     for reason in dict.fromkeys(deviation.reason for deviation in deviations):
-        yield f"{reason[:1].upper()}{reason[1:]}."
+        said = reason.removeprefix("fault: ")
+        yield f"{said[:1].upper()}{said[1:]}."
     yield from ["", "The script below prints:", "", "```", output.rstrip(), "```"]
 
 

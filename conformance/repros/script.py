@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def _imports(nodes: _Nodes, code: str) -> str:
                 continue  # our own: what all cases share is in the script itself
             if (name.asname or name.name.partition(".")[0]) in used:
                 (parts[node.module or ""] if isinstance(node, ast.ImportFrom) else whole).add(ast.unparse(name))
-    if not {"torch.nn.parallel", "torch.distributed.optim"} & parts.keys():
+    if not {"torch.nn.parallel", "torch.distributed.optim"} & parts.keys() and all(map(_is_usual, parts)):
         whole.discard("torch._dynamo")
     groups = []
     for ours in (False, True):
@@ -82,6 +83,10 @@ def _imports(nodes: _Nodes, code: str) -> str:
         lines += [f"from {module} import {', '.join(sorted(parts[module]))}" for module in modules]
         groups.append("\n".join(lines))
     return "\n\n".join(groups)
+
+
+def _is_usual(module: str) -> bool:
+    return _is_torch(module) or module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _is_torch(module: str) -> bool:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType
 from torch import nn
 
-from .. import Subject
+from .. import Subject, Unsupported
 from ..torch import subject as torch_subject
 from . import taken
 
@@ -33,8 +33,10 @@ def prepared(module: nn.Module, **options: Any) -> Any:
 
 
 @contextmanager
-def joined(joinables: Sequence[Any], enable: bool = True) -> Iterator[None]:
-    """``Join`` as accelerate offers it."""
+def joined(joinables: Sequence[Any], enable: bool = True, **options: Any) -> Iterator[None]:
+    """``Join`` as accelerate offers it, which passes on no option of a joinable's."""
+    if options:
+        raise Unsupported(f"no option {min(options)}")
     accelerator = Accelerator(cpu=True)
     with accelerator.join_uneven_inputs(list(joinables), even_batches=not enable):
         yield

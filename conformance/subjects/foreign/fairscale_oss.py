@@ -16,9 +16,10 @@ class Sharded(OSS):
     """OSS under the names of ZeroRedundancyOptimizer's arguments."""
 
     def __init__(
-        self, params: Any, optimizer_class: type[torch.optim.Optimizer], process_group: Any = None, **defaults: Any
-    ):
-        defaults = without(defaults, "parameters_as_bucket_view", "overlap_with_ddp")
+        self, params: Any, optimizer_class: type[torch.optim.Optimizer], process_group: Any = None,
+        parameters_as_bucket_view: bool = False, overlap_with_ddp: bool = False, **defaults: Any,
+    ):  # fmt: skip
+        without(locals(), "parameters_as_bucket_view", "overlap_with_ddp")
         super().__init__(params, optimizer_class, process_group, **defaults)
 
     def consolidate_state_dict(self, to: int = 0) -> None:

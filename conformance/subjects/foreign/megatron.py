@@ -13,10 +13,11 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import TransformerConfig
 from torch import nn
 
-from .. import Subject, Unsupported
+from .. import Subject
 from . import OF_DDP_ALONE, Wrapper, lacking, taken
 
 torch.cuda.current_device = lambda: torch.device("cpu")  # where its buffers are made
+_LAYERS = {"num_layers": 1, "hidden_size": 1, "num_attention_heads": 1}
 
 
 class Megatron(Wrapper):
@@ -26,38 +27,40 @@ class Megatron(Wrapper):
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         options = taken(options, "process_group", "bucket_cap_mb")
-        group = options.get("process_group") or dist.group.WORLD
+        group, cap = options.get("process_group") or dist.group.WORLD, options.get("bucket_cap_mb")
         alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
-        groups = ProcessGroupCollection(
-            dp=group, dp_cp=group, tp=alone, pp=alone, ep=alone, expt_dp=alone, intra_dp_cp=group
+        data, other = ("dp", "dp_cp", "intra_dp_cp"), ("tp", "pp", "ep", "expt_dp")
+        groups = ProcessGroupCollection(**dict.fromkeys(data, group), **dict.fromkeys(other, alone))
+        config = DistributedDataParallelConfig(
+            overlap_grad_reduce=self.OVERLAP, bucket_size=int(cap * 2**20 / 4) if cap else None
         )
-        cap = options.get("bucket_cap_mb")
-        size = int(cap * 2**20 / 4) if cap else None
-        config = DistributedDataParallelConfig(overlap_grad_reduce=self.OVERLAP, bucket_size=size)
-        shape = TransformerConfig(num_layers=1, hidden_size=1, num_attention_heads=1)
-        super().__init__(module, DistributedDataParallel(shape, config, module, pg_collection=groups))
-        self.wrapped.broadcast_params()
+        ddp = DistributedDataParallel(TransformerConfig(**_LAYERS), config, module, pg_collection=groups)
+        super().__init__(module, ddp)
+        ddp.broadcast_params()
+        for parameter in filter(lambda each: each.requires_grad, module.parameters()):
+            parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Gradients stay local inside."""
         return self.wrapped.no_sync()
 
     def forward(self, *given: Any, **named: Any) -> Any:
+        self._to_finish = False
         if all(parameter.grad is None for parameter in self.module.parameters()):
             self.wrapped.zero_grad_buffer()
-        output = super().forward(*given, **named)
-        if not isinstance(output, torch.Tensor):
-            raise Unsupported("the adapter looks for the end of backward at an output that is one tensor")
-        if output.requires_grad:
-            output.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(self._finish))
-        return output
+        return super().forward(*given, **named)
+
+    def _arrived(self, _: nn.Parameter) -> None:
+        if not self._to_finish:
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        self._to_finish = True
 
     def _finish(self) -> None:
+        self._to_finish = False
         if all(group.is_last_microbatch for group in self.wrapped.bucket_groups):
             self.wrapped.finish_grad_sync()
-        for parameter in self.module.parameters():
-            if parameter.requires_grad:
-                parameter.grad = parameter.main_grad
+        for parameter in filter(lambda each: each.requires_grad, self.module.parameters()):
+            parameter.grad = parameter.main_grad
 
 
 class MegatronOverlapped(Megatron):
@@ -67,7 +70,6 @@ class MegatronOverlapped(Megatron):
 
 
 _LACKS = lacking(OF_DDP_ALONE, "Megatron's wrapper has no such attribute")
-subject = Subject("Megatron", megatron.core.__version__, {"DistributedDataParallel": Megatron}, _LACKS)
-overlapped = Subject(
-    "Megatron overlapped", megatron.core.__version__, {"DistributedDataParallel": MegatronOverlapped}, _LACKS
-)
+_VERSION = megatron.core.__version__
+subject = Subject("Megatron", _VERSION, {"DistributedDataParallel": Megatron}, _LACKS)
+overlapped = Subject("Megatron overlapped", _VERSION, {"DistributedDataParallel": MegatronOverlapped}, _LACKS)

@@ -22,6 +22,7 @@ class Replicated(nn.Module):
     def __init__(self, module: nn.Module, *given: Any, **named: Any) -> None:
         super().__init__()
         self.module = replicate(module, *given, **named)
+        self._synchronised = True
         self.process_group = named.get("process_group") or dist.group.WORLD
 
     def forward(self, *given: Any, **named: Any) -> Any:
@@ -30,11 +31,13 @@ class Replicated(nn.Module):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients stay local inside."""
+        before, self._synchronised = self._synchronised, False
         self.module.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            self.module.set_requires_gradient_sync(True)
+            self._synchronised = before
+            self.module.set_requires_gradient_sync(before)
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
         """As DDP's."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torchft import Manager, ProcessGroupGloo
@@ -35,17 +36,26 @@ def _manager(module: nn.Module) -> tuple[Manager, Any]:
 
 
 class Replica(DistributedDataParallel):
-    """Asks for a quorum before each forward that trains, as torchft's optimizer wrapper does at ``zero_grad``."""
+    """Asks for a quorum before a step's first forward and commits after it, as torchft's optimizer wrapper does."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         options = without(options, "process_group", "find_unused_parameters", "device_mesh")
         manager, kept = _manager(module)
         super().__init__(manager, module, **options)
-        self._manager, self._kept = manager, kept
+        self._manager, self._kept, self._step = manager, kept, "new"
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(self._gradient_came)
+
+    def _gradient_came(self, _: torch.Tensor) -> None:
+        self._step = "reduced"
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        if self.training:
+        if torch.is_grad_enabled() and self._step != "begun":
+            if self._step == "reduced":
+                self._manager.should_commit()
             self._manager.start_quorum()
+            self._step = "begun"
         return super().forward(*given, **named)
 
 

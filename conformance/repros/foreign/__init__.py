@@ -1,0 +1,1 @@
+"""One case for each fault of somebody else's library; ``conformance.repros.script`` makes a standalone script of it."""

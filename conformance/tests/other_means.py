@@ -1,0 +1,86 @@
+"""A subject that is right by other means than torch's: other words and errors, no buckets, gradients in ``main_grad``.
+
+It reduces once, at the end of a backward, by gathering what every rank has and adding it up itself. Whatever the suite
+says against it, beside what it declares to lack, is a false alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance.subjects import Subject
+from conformance.subjects.foreign import OF_DDP_ALONE, lacking, taken
+
+#: Options of how, not of what: this reduces everything once, whatever they say.
+_WITHOUT_EFFECT = ("find_unused_parameters", "bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
+
+
+class Refused(RuntimeError, ValueError, TypeError):
+    """Of every kind that a clause may name."""
+
+
+class EndOfBackward(nn.Module):
+    """Averages ``main_grad`` of all parameters, used or not, when the engine has come to its end."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__()
+        options = taken(options, "process_group", *_WITHOUT_EFFECT)
+        self.module, self.require_backward_grad_sync, self._due = module, True, False
+        self._group = options.get("process_group") or dist.group.WORLD
+        self._trained = [each for each in module.parameters() if each.requires_grad]
+        if not self._trained:
+            raise Refused("nothing to train here")
+        for tensor in [*module.parameters(), *module.buffers()]:
+            self._from_first(tensor)
+        for parameter in self._trained:
+            parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if self.require_backward_grad_sync:
+            for buffer in self.module.buffers():
+                self._from_first(buffer)
+        return self.module(*given, **named)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients stay local inside."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def _from_first(self, tensor: torch.Tensor) -> None:
+        """A copy of the tensor travels; the tensor itself is only written."""
+        sent = [tensor.detach().clone().contiguous()]
+        dist.broadcast(sent[0], dist.get_global_rank(self._group, 0), self._group)
+        with torch.no_grad():
+            tensor.data.copy_(sent[0])
+
+    def _arrived(self, _: torch.Tensor) -> None:
+        if self.require_backward_grad_sync and not self._due:
+            self._due = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._reduce)
+
+    def _reduce(self) -> None:
+        self._due = False
+        for parameter in self._trained:
+            mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            everyone = [torch.empty_like(mine) for _ in range(self._group.size())]
+            dist.all_gather(everyone, mine.contiguous(), self._group)
+            parameter.main_grad = torch.stack(everyone).sum(0) / len(everyone)
+            parameter.grad = parameter.main_grad
+
+
+subject = Subject(
+    "right by other means",
+    "1",
+    {"DistributedDataParallel": EndOfBackward},
+    lacking(OF_DDP_ALONE, "it has no such attribute", ("require_backward_grad_sync",)),
+)
