@@ -38,7 +38,6 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
         work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
     else:
         work = team.group.allreduce([buffer], _reducing(op))
-    team.tally.start(label)
     return Pending(label, buffer, work, team, result_in_future=team.is_in_python)
 
 
@@ -52,7 +51,6 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
         work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
     else:
         work = team.group.broadcast([buffer], _sending(source))
-    team.tally.start(label)
     return Pending(label, buffer, work, team)
 
 
@@ -157,7 +155,6 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
         strict.agree(team, "all-gather", label, part)
     trace.note(label)
     work = _all_gather(whole, part, group=team.group, async_op=True)
-    team.tally.start(label)
     return Pending(label, whole, work, team)
 
 
@@ -178,7 +175,6 @@ def all_to_all(
         strict.agree(team, "all-to-all", label, sent.new_empty(0))
     trace.note(label)
     work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
-    team.tally.start(label)
     return Pending(label, received, work, team)
 
 

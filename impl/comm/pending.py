@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import time
 from collections.abc import Callable
@@ -13,8 +14,8 @@ import torch
 
 from ..errors import PeerFailed
 from . import streams
-from .guard import guard_of
 from .ranks import Team
+from .tally import Tally
 
 
 class Watch(Protocol):
@@ -51,9 +52,23 @@ class Pending:
     __slots__ = ("_result_in_future", "_team", "buffer", "label", "work")
 
     def __init__(
-        self, label: str, buffer: torch.Tensor, work: Any, team: Team | None = None, *, result_in_future: bool = False
+        self,
+        label: str,
+        buffer: torch.Tensor,
+        work: Any,
+        team: Team | None = None,
+        *,
+        result_in_future: bool = False,
+        counts: bool = True,
     ) -> None:
-        """``result_in_future``: the backend may leave the result in its future only (see ``take``)."""
+        """``result_in_future``: the backend may leave the result in its future only (see ``take``).
+
+        ``counts``: whether the team's tally counts it (not so for a message between two ranks).
+        """
+        if team is not None and counts:
+            tally = Tally.latest = team.tally
+            tally.started += 1
+            tally.label = label
         self._result_in_future = result_in_future
         self._team = team
         self.label = label
@@ -171,7 +186,7 @@ class Pending:
 
     @property
     def _guard(self) -> Watch | None:
-        return None if self._team is None else guard_of(self._team.group)
+        return None if self._team is None else self._team.guard
 
     @property
     def _place(self) -> str:
@@ -222,3 +237,19 @@ def _demands_a_limit(kind: type) -> bool:
     except ValueError:  # a built-in of torch's, whose signature Python cannot read
         return False
     return False
+
+
+_LAST_NAPS, _LAST_NAP_S = 5, 0.01
+
+
+@atexit.register
+def _let_go() -> None:
+    """Let the backend's threads let go of the last collectives' tensors before the interpreter is taken down.
+
+    To drop a tensor that Python knows, a thread of Gloo's has to have the interpreter. One that still waits for it at
+    the end is ended by force, and the program with it: "terminate called without an active exception", signal 6, after
+    all has gone well. Napping hands the interpreter over; more than once, should the machine be busy.
+    """
+    if Tally.latest is not None:
+        for _ in range(_LAST_NAPS):
+            time.sleep(_LAST_NAP_S)

@@ -11,7 +11,8 @@ from typing import NewType
 import torch
 import torch.distributed as dist
 
-from . import guard
+from .guard import Guard, guard_of
+from .guard import abandon as abandon_group
 from .tally import Tally, tally_of
 
 GroupRank = NewType("GroupRank", int)
@@ -78,7 +79,7 @@ class Team:
     def abandon(self) -> None:
         """A collective of the team will never end. Gloo's destructor would wait for it until the group's timeout."""
         if "gloo" in self._backends.values():
-            guard.abandon(self.group)
+            abandon_group(self.group)
 
     def control_device(self, device: torch.device) -> torch.device:
         """Where a message lies that is made and read by the host, in a team whose data lie on ``device``.
@@ -97,6 +98,11 @@ class Team:
     def tally(self) -> Tally:
         """How many collectives this rank has started on the group."""
         return tally_of(self.group)
+
+    @cached_property
+    def guard(self) -> Guard | None:
+        """What breaks waits off when a member is killed or frozen; None where it is off, or there can be none."""
+        return guard_of(self.group)
 
     @property
     def members(self) -> range:

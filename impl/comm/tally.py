@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -28,6 +29,9 @@ class Tally:
 
     __slots__ = ("label", "started", "where")
 
+    #: of the group on which this process has started a collective last
+    latest: ClassVar[Tally | None] = None
+
     def __init__(self) -> None:
         self.started = 0
         #: of the collective that was started last
@@ -39,25 +43,14 @@ class Tally:
         """One more, of somebody else's."""
         self.started += 1
 
-    def start(self, label: str) -> None:
-        """One more, which is called ``label``."""
-        global _latest
-        self.started += 1
-        self.label = label
-        _latest = self
-
     def place_of(self, label: str) -> str:
         """The label with what is known of where it belongs."""
         return f"{label}{self.where or ''}"
 
 
-#: of the group on which this process has started a collective last; only ``start`` assigns it
-_latest: Tally | None = None
-
-
 def latest() -> str:
     """The collective that this process has started last, on whatever group; empty before the first."""
-    tally = _latest
+    tally = Tally.latest
     return "" if tally is None else tally.place_of(tally.label)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ..comm.guard import guard_of
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from ..comm.tally import Place
@@ -110,7 +109,7 @@ class Iteration:
 
     def watch(self) -> Watch | None:
         """What looks out for failed peers while a wait lasts: the join block's watch, or the failure guard, if any."""
-        return guard_of(self.team.group) if self.session is None else self.session.watch
+        return self.team.guard if self.session is None else self.session.watch
 
     # -- its stages
 
