@@ -52,6 +52,7 @@ class Peer:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.rank: int | None = None
+        self.called: int | None = None  # the rank that was called, on the side that called
         self.process: Process | None = None
         self.doing = ""  # as it last said
         self.silent_s = 0.0  # counted while this process runs itself
@@ -91,6 +92,7 @@ class Lifeline:
         self._token = ""
         self._to_call = {r for r in neighbours(rank, size) if r < rank}  # the higher rank calls the lower one
         self._expected = neighbours(rank, size)
+        self._stopped_s: dict[int, float] = {}  # by rank that is not met yet
         self._peers: list[Peer] = []
         self._lock = threading.RLock()  # of sending and of the list
         self._left = False
@@ -100,6 +102,7 @@ class Lifeline:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else lambda: None
         self._beat_s = detection_s / _BEATS_IN_DETECTION
+        self._waited_s = 0.0  # between the last two calls
         self._call_every_s = _FIRST_CALL_S  # more and more seldom: peers as a rule come together
         self._last_pass = time.monotonic()
         self._next_beat = self._next_call = 0.0
@@ -179,8 +182,8 @@ class Lifeline:
             self._tell({"at": latest()})
         if now >= self._next_call:
             self._next_call = now + self._call_every_s
-            self._call_every_s = min(1.5 * self._call_every_s, self._beat_s)
             self._call()
+            self._waited_s, self._call_every_s = self._call_every_s, min(1.5 * self._call_every_s, self._beat_s)
         for peer in list(self._peers):
             peer.silent_s += ran_s
             self._judge(peer)
@@ -189,6 +192,8 @@ class Lifeline:
         if peer.rank is None:
             if peer.silent_s > _HELLO_S:
                 self._drop(peer)
+                if peer.called is not None:
+                    self._to_call.add(peer.called)
             return
         if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank) or peer.process is None:
             return
@@ -243,8 +248,16 @@ class Lifeline:
         signs = process.signs() if self._process.is_beside(process) else ("?", 0)
         if signs is None or signs[0] in "ZX":
             self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
+        elif self._stopped_for(rank, signs) >= self.detection_s:
+            self._learn(Loss(rank, End.SILENT, str(process), "", self.rank))
         elif rank in self._to_call:
             self._call_one(rank, address)
+
+    def _stopped_for(self, rank: int, signs: tuple[str, int]) -> float:
+        """How long a process that was never heard has been seen stopped; one that cannot be reached is not."""
+        stopped = signs[0] in "Tt"
+        self._stopped_s[rank] = self._stopped_s.get(rank, 0.0) + self._waited_s if stopped else 0.0
+        return self._stopped_s[rank]
 
     def _call_one(self, rank: int, address: tuple[str, int]) -> None:
         try:
@@ -252,7 +265,9 @@ class Lifeline:
         except OSError:
             return
         self._to_call.discard(rank)
-        self._greet(self._take(connection))
+        peer = self._take(connection)
+        peer.called = rank
+        self._greet(peer)
 
     def _accept(self) -> None:
         with suppress(OSError):
