@@ -171,6 +171,11 @@ RULES: tuple[Rule, ...] = (
         "what the second, local backward used counts as used in the next iteration",
         {"forwards": "two backwards", "use": "by iteration | by both"},
     ),
+    _never(
+        "DDP-069",
+        "a layer checkpointed in two forwards of one backward is checkpointed twice",
+        {"checkpoint": "reentrant", "forwards": "two"},
+    ),
     _needs(
         "DDP-069",
         "a weight inside and outside of a reentrant checkpoint arrives twice",

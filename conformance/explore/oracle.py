@@ -149,13 +149,13 @@ class Oracle:
 
     def _between(self) -> None:
         for replica in self.replicas:
-            if self.program["frozen"] == "between blocks":
-                replica.model.module.freezing.requires_grad_(False)  # type: ignore[union-attr, operator]
             if self.program.has("copied"):
                 for parameter in replica.model.parameters.values():
                     parameter.grad = None  # a pickled parameter has none
                 replica.optimizer, _ = self._optimizer(replica.model, False)
-            elif self.program.has("param groups"):
+            if self.program["frozen"] == "between blocks":
+                replica.model.module.freezing.requires_grad_(False)  # type: ignore[union-attr, operator]
+            if self.program.has("param groups") and not self.program.has("copied"):
                 replica.optimizer.add_param_group({"params": replica.later, "lr": 2 * sources.LR})
 
     # -- one iteration
