@@ -150,7 +150,7 @@ OTHERS = [
     ("show ../x", "there is no clause '../x'"),
     ("repro NOPE-001", "there is no clause 'NOPE-001'"),
     ("repro JOIN-001", "has no listed deviation of torch"),
-    ("repro ZERO-022 --subject impl", "can only show torch's own breaks"),
+    ("repro ZERO-022 --subject impl", "scripts show what others break"),
     ("repro ZERO-022 --out in_the_way", "cannot write in_the_way"),
     ("page whole.jsonl --out in_the_way", "choose another folder with --out"),
     ("page folder --out out", "cannot be read"),

@@ -51,7 +51,7 @@ def agree(team: Team, kind: str, label: str, buffer: torch.Tensor, more: object 
     what = f"{team.tally.place_of(label)} ({kind} of {buffer.numel()} x {buffer.dtype}{more})"
     alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}|{twin.agreed}"
     number = int.from_bytes(hashlib.blake2b(alike.encode(), digest_size=7).digest(), "big")
-    ends = torch.tensor([number, -number], dtype=torch.int64)
+    ends = torch.tensor([number, -number], dtype=torch.int64, device="cpu")
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
     waiting_for = f"the other ranks' agreement on {what}"
@@ -105,9 +105,9 @@ def _named(ranks: list[int]) -> str:
 def _views(twin: _Twin, what: str) -> list[str]:
     """What each rank is about to start, in rank order."""
     text = what.encode()[:_LONGEST_VIEW]
-    row = torch.zeros(_LONGEST_VIEW, dtype=torch.uint8)
+    row = torch.zeros(_LONGEST_VIEW, dtype=torch.uint8, device="cpu")
     row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    rows = torch.zeros(twin.team.size * _LONGEST_VIEW, dtype=torch.uint8)
+    rows = torch.zeros(twin.team.size * _LONGEST_VIEW, dtype=torch.uint8, device="cpu")
     rows[twin.team.rank * _LONGEST_VIEW : (twin.team.rank + 1) * _LONGEST_VIEW] = row
     work = twin.team.group.allreduce([rows])  # zeros but for one's own row: a gathering
     Pending("the other ranks' views", rows, work, twin.team).wait()

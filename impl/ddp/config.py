@@ -208,7 +208,7 @@ class DDPConfig:
         return self.gradient_as_bucket_view and self.mixed_precision is None
 
     def deciding_collectives(self) -> dict[str, object]:
-        """What must be the same on all ranks, since it decides which collectives are made, or of how many bytes."""
+        """What all ranks have to agree on, since it decides which collectives are made, or of how many bytes."""
         return {
             "find_unused_parameters": self.find_unused_parameters,
             "skip_all_reduce_unused_params": self.skip_all_reduce_unused_params,

@@ -26,7 +26,7 @@ class Loopback:
         self.done = 0  # backwards that were delivered
         self.hook = None
         self.iteration = Iteration(None)
-        self.iteration.team = SimpleNamespace(rank=0, size=RANKS, group=None, tally=Tally())
+        self.iteration.team = SimpleNamespace(rank=0, size=RANKS, group=None, tally=Tally(), guard=None)
 
     def step(self):
         self.done += 1
