@@ -66,6 +66,8 @@ class Network:
         self._key: tuple[int, Hashable] = (-1, None)  # of the store, at a version
         #: how many collectives can still complete, once a rank has died
         self.reach: float = math.inf
+        #: which one it is
+        self.dead: int | None = None
         self.simulation: Simulation  # set by whoever makes it
 
     # what the simulation asks
@@ -82,7 +84,7 @@ class Network:
 
     def lost(self, rank: int, sent: int) -> None:
         """This rank has died; of what it started, only the first ``sent`` got out."""
-        self.reach = sent
+        self.reach, self.dead = sent, rank
 
     def may_have_sent(self, rank: int) -> range:
         """From what somebody has seen the end of, to what the rank has started."""

@@ -7,12 +7,15 @@ Private names of torch stand in this file only.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch.distributed import distributed_c10d
+
+from impl.comm import lifeline as lifelines
+from impl.comm.losses import End, Loss
 
 from . import scheduling
 from .messages import Network, SimulatedGroup, SimulatedStore
@@ -56,6 +59,33 @@ class _Worlds:
         return _of_rank[scheduling.current().number] if scheduling.is_rank() else self.__dict__["real"]
 
 
+class _Losses:
+    """The losses that a simulated rank knows of: who has died, at once."""
+
+    def __init__(self, network: Network, rank: int) -> None:
+        self._network, self._rank = network, rank
+
+    def causes(self, ranks: Collection[int], limit_s: float = 0.0) -> list[Loss]:
+        dead = self._network.dead
+        return [] if dead is None or dead not in ranks else [Loss(dead, End.CLOSED, "simulated", "", self._rank)]
+
+    interrupting = causes
+
+
+class SimulatedLifeline:
+    """What a rank's failure guard asks, without connections and signs of life."""
+
+    detection_s = 5.0
+    missing: frozenset[int] = frozenset()
+
+    def __init__(self, network: Network, rank: int) -> None:
+        self.rank = rank
+        self.losses = _Losses(network, rank)
+
+    def bear_witness(self) -> None:
+        """Nobody is blamed here but who has died."""
+
+
 def settle(network: Network) -> None:
     """Give every rank of a new run a default group over the network."""
     _of_rank.clear()
@@ -73,6 +103,7 @@ def settle(network: Network) -> None:
 def simulated() -> Iterator[None]:
     """While the block is open, threads that are ranks live on simulated groups and simulated time."""
     real, monotonic, sleep = distributed_c10d._world, time.monotonic, time.sleep
+    real_lifeline = lifelines.lifeline_of_world
 
     def ranks_monotonic() -> float:
         return scheduling.current().clock_s if scheduling.is_rank() else monotonic()
@@ -83,12 +114,20 @@ def simulated() -> Iterator[None]:
         else:
             sleep(seconds)
 
+    def ranks_lifeline(detection_s: float) -> Any:
+        if not scheduling.is_rank():
+            return real_lifeline(detection_s)
+        rank = scheduling.current().number
+        return SimulatedLifeline(_of_rank[rank].default_pg._network, rank)
+
     distributed_c10d._world = _Worlds(real)  # type: ignore[assignment]
+    lifelines.lifeline_of_world = ranks_lifeline
     time.monotonic, time.sleep = ranks_monotonic, ranks_sleep  # type: ignore[assignment]
     try:
         yield
     finally:
         distributed_c10d._world = real
+        lifelines.lifeline_of_world = real_lifeline
         time.monotonic, time.sleep = monotonic, sleep
         _of_rank.clear()
 

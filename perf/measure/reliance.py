@@ -27,8 +27,12 @@ NO = "no"  # for --judged: measure without asking
 _LIMIT_S = 900.0  # of judging, however busy the machine is
 _ENDING_S = 30.0  # for the suite to take its ranks along when it is stopped
 _BUFFERED = frozenset({"convnet", "normed"})
-#: Checks of what no workload does: its parameters stay where they are, and as they are laid out.
-_NO_WORKLOAD_DOES = ("test_parameters_that_are_laid_out_anew_", "test_parameters_that_were_given_other_storage_")
+#: Checks of what no workload does: its parameters stay where they are, and as they are laid out, and backwards go
+#: through the outputs.
+_NO_WORKLOAD_DOES = (
+    "test_parameters_that_are_laid_out_anew_", "test_parameters_that_were_given_other_storage_",
+    "test_backwards_that_reach_the_weights_one_by_one_",
+)  # fmt: skip
 _KEPT = ("passed", "unsupported", "not run", "suite error")  # the other outcomes break a clause
 
 
