@@ -46,7 +46,7 @@ _STORE = re.compile(r"\bstore\b", re.IGNORECASE)
 
 def names_culprit(cell: Cell, text: str, reader: int) -> str:
     """Empty if the text names who failed; else what it does instead."""
-    blamed = _numbers(_BLAMED, text)
+    blamed = _numbers(_BLAMED, _bare(text))  # brackets tell of processes and hosts
     failing = set(cell.failing)
     if cell.on_hosts and reader in failing:  # seen from here, it is the other side of the link that has gone
         failing = set(range(cell.world)) - failing
@@ -71,7 +71,7 @@ def _numbers(pattern: re.Pattern[str], text: str) -> set[int]:
 
 
 def _bare(ranks: str) -> str:
-    """Ranks without what stands in brackets behind them, as global ranks do."""
+    """A text without what stands in brackets, as global ranks and processes do."""
     return re.sub(r"\([^)]*\)", "", ranks)
 
 
