@@ -150,8 +150,11 @@ def start_without_waiting(ctx):
     if ctx.rank == 0:
         dist.all_reduce(torch.ones(1), async_op=True)
         ctx.meet("started")
-        return [event.done for event in ctx.trace()]
+        done = [event.done for event in ctx.trace()]
+        ctx.meet("looked")
+        return done
     ctx.meet("started")
+    ctx.meet("looked")
     dist.all_reduce(torch.ones(1))
     return [event.done for event in ctx.trace()]
 

@@ -21,7 +21,13 @@ FUTURE = "from __future__ import annotations"
 
 @pytest.fixture(scope="module")
 def ask():
-    """Asks one worker, which loads torch once."""
+    """Asks one worker, which loads torch once. Without the failure guard, whose thread runs when it likes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JOINERY_FAILURE_DETECTION_S", "0")
+        yield from asking()
+
+
+def asking():
     with Driver(1, ["conformance.power.worker", str(inventory.CHECKS)], 300.0) as driver:
 
         def one(**question):
