@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.distributed import distributed_c10d
 
-from impl.comm import lifeline as lifelines
+from impl.comm import heartbeats
 from impl.comm.losses import End, Loss
 
 from . import scheduling
@@ -72,7 +72,7 @@ class _Losses:
     interrupting = causes
 
 
-class SimulatedLifeline:
+class SimulatedHeartbeats:
     """What a rank's failure guard asks, without connections and signs of life."""
 
     detection_s = 5.0
@@ -82,7 +82,7 @@ class SimulatedLifeline:
         self.rank = rank
         self.losses = _Losses(network, rank)
 
-    def bear_witness(self) -> None:
+    def mark_affected(self) -> None:
         """Nobody is blamed here but who has died."""
 
 
@@ -103,7 +103,7 @@ def settle(network: Network) -> None:
 def simulated() -> Iterator[None]:
     """While the block is open, threads that are ranks live on simulated groups and simulated time."""
     real, monotonic, sleep = distributed_c10d._world, time.monotonic, time.sleep
-    real_lifeline = lifelines.lifeline_of_world
+    real_heartbeats = heartbeats.heartbeats_of_world
 
     def ranks_monotonic() -> float:
         return scheduling.current().clock_s if scheduling.is_rank() else monotonic()
@@ -114,20 +114,20 @@ def simulated() -> Iterator[None]:
         else:
             sleep(seconds)
 
-    def ranks_lifeline(detection_s: float) -> Any:
+    def ranks_heartbeats(detection_s: float) -> Any:
         if not scheduling.is_rank():
-            return real_lifeline(detection_s)
+            return real_heartbeats(detection_s)
         rank = scheduling.current().number
-        return SimulatedLifeline(_of_rank[rank].default_pg._network, rank)
+        return SimulatedHeartbeats(_of_rank[rank].default_pg._network, rank)
 
     distributed_c10d._world = _Worlds(real)  # type: ignore[assignment]
-    lifelines.lifeline_of_world = ranks_lifeline
+    heartbeats.heartbeats_of_world = ranks_heartbeats
     time.monotonic, time.sleep = ranks_monotonic, ranks_sleep  # type: ignore[assignment]
     try:
         yield
     finally:
         distributed_c10d._world = real
-        lifelines.lifeline_of_world = real_lifeline
+        heartbeats.heartbeats_of_world = real_heartbeats
         time.monotonic, time.sleep = monotonic, sleep
         _of_rank.clear()
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from ..errors import PeerFailed
-from . import lifeline as lifelines
+from . import heartbeats
 from .losses import End, Loss
 
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
@@ -51,42 +51,42 @@ def detection_s() -> float:
 class Guard:
     """Watches one group's waits for lost peers. A comm.pending.Watch."""
 
-    def __init__(self, group: dist.ProcessGroup, lifeline: lifelines.Lifeline) -> None:
-        self._lifeline = lifeline
+    def __init__(self, group: dist.ProcessGroup, beats: heartbeats.Heartbeats) -> None:
+        self._beats = beats
         self._name_of = {dist.get_global_rank(group, rank): f"rank {rank}" for rank in range(group.size())}
         for rank, name in self._name_of.items():
             self._name_of[rank] = name if name == f"rank {rank}" else f"{name} (global rank {rank})"
 
     def __call__(self, failure: Exception | None = None) -> None:
         """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it."""
-        losses = self._lifeline.losses.interrupting(self._name_of) if failure is None else self.causes()
+        losses = self._beats.losses.interrupting(self._name_of) if failure is None else self.causes()
         if losses:
-            self._lifeline.bear_witness()
+            self._beats.mark_affected()
             raise PeerFailed(self._describe(losses, failure))
         if failure is not None:
             failure.add_note(self.unexplained())
 
     def causes(self) -> list[Loss]:
         """A collective has failed on this rank: the losses that explain it, if they become known in two seconds."""
-        self._lifeline.bear_witness()
-        return self._lifeline.losses.causes(self._name_of, _CAUSE_WITHIN_S)
+        self._beats.mark_affected()
+        return self._beats.losses.causes(self._name_of, _CAUSE_WITHIN_S)
 
     def lost(self) -> set[int]:
         """The group ranks of this group that have stopped."""
-        return {place for place, rank in enumerate(self._name_of) if self._lifeline.losses.has(rank)}
+        return {place for place, rank in enumerate(self._name_of) if self._beats.losses.has(rank)}
 
     def begin_anew(self) -> None:
         """The survivors have formed another group."""
-        self._lifeline.losses.begin_anew()
+        self._beats.losses.begin_anew()
 
     def told(self, losses: list[Loss]) -> str:
         """What has happened, for people."""
-        detection = self._lifeline.detection_s
+        detection = self._beats.detection_s
         return " and ".join(loss.describe(self._name_of[loss.rank], detection) for loss in losses)
 
     def unexplained(self) -> str:
         """What to say of a failed collective whose cause is not known."""
-        missing = [self._name_of[rank] for rank in sorted(self._lifeline.missing) if rank in self._name_of]
+        missing = [self._name_of[rank] for rank in sorted(self._beats.missing) if rank in self._name_of]
         if missing:
             return (
                 f"Which rank has failed is not known for certain. {' and '.join(missing)} had given no sign of life "
@@ -98,10 +98,10 @@ class Guard:
         )
 
     def _describe(self, losses: list[Loss], failure: Exception | None) -> str:
-        own = self._lifeline.rank
+        own = self._beats.rank
         if any(loss.rank == own for loss in losses):
             return (
-                f"This rank had stood still for longer than {self._lifeline.detection_s:g} s, so the others have given "
+                f"This rank had stood still for longer than {self._beats.detection_s:g} s, so the others have given "
                 f"it up. Usual cause: a stopped process or virtual machine. Set {DETECTION} to more than such a stop "
                 f"lasts. {REMEDY}"
             )
@@ -135,12 +135,10 @@ def guard_of(group: dist.ProcessGroup) -> Guard | None:
 def _new(group: dist.ProcessGroup) -> Guard | None:
     try:
         dist.get_global_rank(group, 0)  # ValueError for a stranger
-        lifeline = lifelines.lifeline_of_world(detection_s()) if group.size() > 1 else None
-    except (ValueError, RuntimeError) as error:
-        if DETECTION in str(error):
-            raise
+    except (ValueError, RuntimeError):
         return None
-    return None if lifeline is None else Guard(group, lifeline)
+    beats = heartbeats.heartbeats_of_world(detection_s()) if group.size() > 1 else None
+    return None if beats is None else Guard(group, beats)
 
 
 _abandoned: set[int] = set()

@@ -70,8 +70,8 @@ class Losses:
         self._changed = threading.Condition()
         self._known: dict[int, tuple[Loss, float]] = {}
         #: ranks on which something failed because another had: they end, too, and are not to blame
-        self._witnesses: set[int] = set()
-        #: how often the survivors have formed a group anew; what was witnessed before that is over
+        self._affected: set[int] = set()
+        #: how often the survivors have formed a group anew; what failed before that is over
         self.epoch = 0
 
     def add(self, loss: Loss, now: float | None = None) -> bool:
@@ -86,20 +86,20 @@ class Losses:
     def begin_anew(self) -> None:
         """The survivors go on: from now on each of them may be a cause again."""
         with self._changed:
-            self._witnesses.clear()
+            self._affected.clear()
             self.epoch += 1
 
-    def add_witness(self, rank: int, epoch: int | None = None) -> bool:
+    def add_affected(self, rank: int, epoch: int | None = None) -> bool:
         """This rank fails because of another; False if that is known, or was told before the group was formed anew."""
         with self._changed:
-            if rank in self._witnesses or epoch not in (None, self.epoch):
+            if rank in self._affected or epoch not in (None, self.epoch):
                 return False
-            self._witnesses.add(rank)
+            self._affected.add(rank)
             return True
 
-    def is_witness(self, rank: int) -> bool:
+    def is_affected(self, rank: int) -> bool:
         """Whether this rank fails because of another."""
-        return rank in self._witnesses
+        return rank in self._affected
 
     def has(self, rank: int) -> bool:
         """Whether this rank's end is known."""
@@ -124,7 +124,7 @@ class Losses:
 
     def _first(self, ranks: Collection[int]) -> list[tuple[Loss, float]]:
         """The earliest losses among these ranks that have a cause of their own; those in good order come last."""
-        own = [each for rank, each in self._known.items() if rank in ranks and rank not in self._witnesses]
+        own = [each for rank, each in self._known.items() if rank in ranks and rank not in self._affected]
         own = [each for each in own if each[0].end is not End.LEFT] or own
         start = min((at for _, at in own), default=0.0)
         return sorted((each for each in own if each[1] - start < _TOGETHER_S), key=lambda each: each[0].rank)

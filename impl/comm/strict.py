@@ -32,7 +32,7 @@ enabled = os.environ.get(STRICT, "0").lower() not in ("", "0", "off", "false", "
 
 
 @dataclass
-class _Twin:
+class _Agreement:
     """The group over which the ranks of another one agree, and how many collectives they have agreed on."""
 
     team: Team
@@ -40,25 +40,26 @@ class _Twin:
 
 
 #: by the group that is watched over; a group is its own entry's key only while it lives
-_twins: WeakKeyDictionary[dist.ProcessGroup, _Twin | None] = WeakKeyDictionary()
+_agreements: WeakKeyDictionary[dist.ProcessGroup, _Agreement | None] = WeakKeyDictionary()
 
 
 def agree(team: Team, kind: str, label: str, buffer: torch.Tensor, more: object = "") -> None:
     """Go on if all ranks are about to start this collective; else ``CollectivesDiffer`` on every one of them."""
-    twin = _twin_of(team)
-    if twin is None:
+    agreement = _agreement_of(team)
+    if agreement is None:
         return
     what = f"{team.tally.place_of(label)} ({kind} of {buffer.numel()} x {buffer.dtype}{more})"
-    alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}|{twin.agreed}"
+    alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}|{agreement.agreed}"
     number = int.from_bytes(hashlib.blake2b(alike.encode(), digest_size=7).digest(), "big")
     ends = torch.tensor([number, -number], dtype=torch.int64, device="cpu")
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
     waiting_for = f"the other ranks' agreement on {what}"
-    highest, lowest = Pending(waiting_for, ends, twin.team.group.allreduce([ends], options), twin.team).wait().tolist()
-    twin.agreed += 1
+    work = agreement.team.group.allreduce([ends], options)
+    highest, lowest = Pending(waiting_for, ends, work, agreement.team).wait().tolist()
+    agreement.agreed += 1
     if highest != -lowest:
-        raise CollectivesDiffer(_complaint(team, twin, what))
+        raise CollectivesDiffer(_complaint(team, agreement, what))
 
 
 def _without_role(label: str) -> str:
@@ -66,34 +67,34 @@ def _without_role(label: str) -> str:
     return "Join: message" if label.startswith("Join: ") else _DEVICE.sub("", label)
 
 
-def _twin_of(team: Team) -> _Twin | None:
+def _agreement_of(team: Team) -> _Agreement | None:
     if team.size == 1:
         return None
-    if team.group not in _twins:
-        _twins[team.group] = _new_twin(team)
-    return _twins[team.group]
+    if team.group not in _agreements:
+        _agreements[team.group] = _new_agreement(team)
+    return _agreements[team.group]
 
 
-def _new_twin(team: Team) -> _Twin | None:
+def _new_agreement(team: Team) -> _Agreement | None:
     """Made by all members with their first collective; None for a group that torch.distributed was never told of."""
     try:
         members = dist.get_process_group_ranks(team.group)
     except (ValueError, KeyError, RuntimeError):
         return None
     group = dist.new_group(members, backend="gloo", use_local_synchronization=True, group_desc="joinery: strict mode")
-    return _Twin(Team.of(group))
+    return _Agreement(Team.of(group))
 
 
-def _complaint(team: Team, twin: _Twin, what: str) -> str:
-    views = _views(twin, what)
+def _complaint(team: Team, agreement: _Agreement, what: str) -> str:
+    views = _views(agreement, what)
     by_view: dict[str, list[int]] = {}
     for rank, view in enumerate(views):
         by_view.setdefault(view, []).append(rank)
     said = "; ".join(f"{_named(ranks)}: {view}" for view, ranks in by_view.items())
     return (
         f"The ranks are about to start different collectives (rank {team.rank} of {team.size}, collective "
-        f"{twin.agreed} since strict mode began on this group). {said}. No data were mixed. Usual cause: a branch that "
-        "not all ranks take (an evaluation, a skipped step), options or hooks that differ between ranks, or "
+        f"{agreement.agreed} since strict mode began on this group). {said}. No data were mixed. Usual cause: a branch "
+        "that not all ranks take (an evaluation, a skipped step), options or hooks that differ between ranks, or "
         f"another order of models. {REMEDY}"
     )
 
@@ -102,15 +103,14 @@ def _named(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def _views(twin: _Twin, what: str) -> list[str]:
+def _views(agreement: _Agreement, what: str) -> list[str]:
     """What each rank is about to start, in rank order."""
     text = what.encode()[:_LONGEST_VIEW]
     row = torch.zeros(_LONGEST_VIEW, dtype=torch.uint8, device="cpu")
     row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    rows = torch.zeros(twin.team.size * _LONGEST_VIEW, dtype=torch.uint8, device="cpu")
-    rows[twin.team.rank * _LONGEST_VIEW : (twin.team.rank + 1) * _LONGEST_VIEW] = row
-    work = twin.team.group.allreduce([rows])  # zeros but for one's own row: a gathering
-    Pending("the other ranks' views", rows, work, twin.team).wait()
-    return [
-        bytes(part.tolist()).rstrip(b"\0").decode(errors="replace") for part in rows.view(twin.team.size, _LONGEST_VIEW)
-    ]
+    team = agreement.team
+    rows = torch.zeros(team.size, _LONGEST_VIEW, dtype=torch.uint8, device="cpu")
+    rows[team.rank] = row
+    work = team.group.allreduce([rows])  # zeros but for one's own row: a gathering
+    Pending("the other ranks' views", rows, work, team).wait()
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]

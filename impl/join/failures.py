@@ -59,7 +59,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def of_a_collective(error: BaseException | None) -> bool:
-    """Whether an error looks like a collective's that failed, or follows from one: such a rank is but a witness."""
+    """Whether an error looks like a collective's that failed, or follows from one: such a rank is only affected."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from impl.comm import lifeline, losses
+from impl.comm import heartbeats, losses
 from impl.comm.losses import GRACE_S, End, Loss, Losses
 from impl.comm.processes import Process, has_moved
 
@@ -11,10 +11,10 @@ def loss(rank, end=End.CLOSED, text=""):
     return Loss(rank, end, f"process {rank} on h", "bucket 1", 0, text)
 
 
-def known(*ends, witnesses=()):
+def known(*ends, affected=()):
     made = Losses()
-    for rank in witnesses:
-        made.add_witness(rank)
+    for rank in affected:
+        made.add_affected(rank)
     for rank, end, at in ends:
         made.add(loss(rank, end), at)
     return made
@@ -43,8 +43,8 @@ def test_losses_of_other_groups_do_not_matter():
     assert made.causes(range(4), 0.0) == []
 
 
-def test_a_witness_is_never_the_cause():
-    made = known((1, End.CLOSED, 0.0), (2, End.CLOSED, 0.1), witnesses=[1])
+def test_a_rank_that_is_only_affected_is_never_the_cause():
+    made = known((1, End.CLOSED, 0.0), (2, End.CLOSED, 0.1), affected=[1])
     assert ranks(made.causes(range(4), 0.0)) == [2]
 
 
@@ -85,7 +85,7 @@ def test_long_texts_are_cut():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13, 64, 1000])
 def test_every_rank_is_a_neighbour_of_its_neighbours_and_of_few(size):
-    around = [lifeline.neighbours(rank, size) for rank in range(size)]
+    around = [heartbeats.neighbours(rank, size) for rank in range(size)]
     assert all(rank in around[other] for rank in range(size) for other in around[rank])
     assert all(rank not in mine and len(mine) <= 2 * size.bit_length() for rank, mine in enumerate(around))
     if size <= 5:

@@ -81,7 +81,7 @@ def train(rank, world, on):
             model(torch.full((1, 2), 1.0 + rank)).sum().backward()
             zero.step()
     zero.consolidate_state_dict()
-    return [parameter.tolist() for parameter in model.parameters()], strict._twins.get(Team.of().group) is not None
+    return [parameter.tolist() for parameter in model.parameters()], strict._agreements.get(Team.of().group) is not None
 
 
 def test_right_programs_train_to_the_same_bits_with_uneven_inputs():

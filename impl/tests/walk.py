@@ -25,6 +25,7 @@ import torch.multiprocessing as multiprocessing
 from torch import nn
 
 from impl import DistributedDataParallel, Join
+from impl.comm import pending
 
 _HOME = str(Path(__file__).parents[1])
 _SETTLED_AFTER = 3  # iterations: buckets are rebuilt and arrivals noted by then
@@ -75,6 +76,7 @@ def walked(action: Callable[[], Any]) -> Walk:
 
 
 def _rank(rank: int, folder: str, joined: bool) -> None:
+    pending.until_next_look = lambda *_: 60.0  # a wait for a slow peer asks after it: not a part of every iteration
     store = dist.FileStore(f"{folder}/store-{joined}", 2)
     dist.init_process_group("gloo", rank=rank, world_size=2, store=store)
     torch.manual_seed(0)

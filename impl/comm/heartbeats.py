@@ -5,11 +5,10 @@ small world all. Over each connection a thread sends one line a second, a fifth 
 connection is the end of a process: the kernel closes it for one that is killed. One that is frozen, or whose host is
 cut off, says nothing any more. Who notices an end tells all others, from connection to connection.
 
-    hello   token, rank, process                first line of each side; without the token nothing else is read
-    at      what this rank does                 the sign of life
-    loss    a rank's end                        passed on, once
-    witness a rank fails because of another     passed on, once
-    bye     end, text                           the program ends by itself
+    hello     token, rank, process              first line of each side; without the token nothing else is read
+    at        what this rank does               the sign of life
+    loss      a rank's end, its own included    passed on, once
+    affected  a rank that fails because of another one has; passed on, once
 
 Time in which this process did not run itself (stopped, or without a processor) does not count as another's silence.
 """
@@ -80,7 +79,7 @@ class Peer:
             self.connection.send(json.dumps(said).encode() + b"\n")
 
 
-class Lifeline:
+class Heartbeats:
     """This process's connections in one world, and the thread that looks after them."""
 
     def __init__(self, rank: int, size: int, address: str, store: dist.Store, detection_s: float) -> None:
@@ -110,7 +109,7 @@ class Lifeline:
 
     def start(self) -> None:
         """Begin; the end of the program ends it."""
-        threading.Thread(target=self._run, name="joinery-lifeline", daemon=True).start()
+        threading.Thread(target=self._run, name="joinery-heartbeats", daemon=True).start()
 
     @property
     def missing(self) -> set[int]:
@@ -122,10 +121,10 @@ class Lifeline:
 
     # -- what the rest of the process says
 
-    def bear_witness(self) -> None:
+    def mark_affected(self) -> None:
         """This rank is about to fail because another has: whatever becomes of it is not the cause."""
-        if self.losses.add_witness(self.rank):
-            self._tell({"witness": self.rank, "epoch": self.losses.epoch})
+        if self.losses.add_affected(self.rank):
+            self._tell({"affected": self.rank, "epoch": self.losses.epoch})
 
     def leave(self, end: End, text: str) -> None:
         """This process takes part no longer: say so, and close. Twice is as good as once."""
@@ -226,7 +225,7 @@ class Lifeline:
     def _publish(self, store: dist.Store, address: str) -> None:
         host, port, *_ = self._listener.getsockname()
         mine = self._process
-        store.set(f"lifeline/{self.rank}", json.dumps([host, port, mine.host, mine.machine, mine.pid]))
+        store.set(f"heartbeats/{self.rank}", json.dumps([host, port, mine.host, mine.machine, mine.pid]))
 
     def _call(self) -> None:
         """Look after the peers that are not met yet: call those that are this rank's to call."""
@@ -235,8 +234,8 @@ class Lifeline:
         try:
             self._token = self._token or _token(self._store)
             for rank in sorted(self.missing):
-                if self._store.check([f"lifeline/{rank}"]):
-                    host, port, *process = json.loads(self._store.get(f"lifeline/{rank}"))
+                if self._store.check([f"heartbeats/{rank}"]):
+                    host, port, *process = json.loads(self._store.get(f"heartbeats/{rank}"))
                     self._look_after(rank, (str(host), int(port)), Process(*process))
         except RuntimeError:  # the store's host is gone; those that are met are met
             self._store = None
@@ -312,8 +311,8 @@ class Lifeline:
         elif "loss" in said:
             loss = Loss.from_json(said["loss"])
             self._learn(loss)
-        elif "witness" in said and self.losses.add_witness(int(said["witness"]), int(said["epoch"])):
-            self._tell({"witness": int(said["witness"]), "epoch": int(said["epoch"])})
+        elif "affected" in said and self.losses.add_affected(int(said["affected"]), int(said["epoch"])):
+            self._tell({"affected": int(said["affected"]), "epoch": int(said["epoch"])})
 
     def _admit(self, peer: Peer, said: dict[str, Any]) -> None:
         """The first line of a connection: without the token of this world there is no second one."""
@@ -344,39 +343,39 @@ def neighbours(rank: int, size: int) -> set[int]:
 
 def _token(store: dist.Store) -> str:
     """A secret of this world's, which only those know who share its store."""
-    found: bytes = store.compare_set("lifeline/token", "", secrets.token_hex(16))
+    found: bytes = store.compare_set("heartbeats/token", "", secrets.token_hex(16))
     return found.decode()
 
 
 # -- of this process
 
-_lifelines: weakref.WeakKeyDictionary[dist.ProcessGroup, Lifeline | None] = weakref.WeakKeyDictionary()
+_by_world: weakref.WeakKeyDictionary[dist.ProcessGroup, Heartbeats | None] = weakref.WeakKeyDictionary()
 
 
-def lifeline_of_world(detection_s: float) -> Lifeline | None:
-    """The lifeline of the default group, begun where it was not; None where there can be none."""
+def heartbeats_of_world(detection_s: float) -> Heartbeats | None:
+    """The beats of the default group, begun where it was not; None where there can be none."""
     world = dist.group.WORLD
     if world is None:
         return None
-    if world not in _lifelines:
-        _lifelines[world] = _begun(world, detection_s)
-    return _lifelines[world]
+    if world not in _by_world:
+        _by_world[world] = _begun(world, detection_s)
+    return _by_world[world]
 
 
-def _begun(world: dist.ProcessGroup, detection_s: float) -> Lifeline | None:
+def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
     if world.size() < 2 or detection_s <= 0:
         return None
-    store = stores.of_own(world)
-    address = None if store is None else stores.own_address(store)
-    if store is None or address is None:
-        return None
     try:
-        lifeline = Lifeline(world.rank(), world.size(), address, store, detection_s)
+        store = stores.of_own(world)
+        address = None if store is None else stores.own_address(store)
+        if store is None or address is None:
+            return None
+        beats = Heartbeats(world.rank(), world.size(), address, store, detection_s)
     except (OSError, RuntimeError):  # no socket to be had, or the store has gone: then nobody hears of this rank
         return None
-    lifeline.start()
+    beats.start()
     util.Finalize(None, _leave_all, exitpriority=-100)  # a child of multiprocessing's ends without what atexit holds
-    return lifeline
+    return beats
 
 
 def _leave_all() -> None:
@@ -384,20 +383,20 @@ def _leave_all() -> None:
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)  # a child of multiprocessing's is still raising it
     if isinstance(error, SystemExit):
         error = error.__context__ if error.code else None
-    for lifeline in list(_lifelines.values()):
-        if lifeline is None:
+    for beats in list(_by_world.values()):
+        if beats is None:
             continue
-        if error is None or lifeline.losses.is_witness(lifeline.rank):
-            lifeline.leave(End.LEFT, "has ended its program")
+        if error is None or beats.losses.is_affected(beats.rank):
+            beats.leave(End.LEFT, "has ended its program")
         else:
-            lifeline.leave(End.RAISED, f"{type(error).__name__}: {error}"[:500])
+            beats.leave(End.RAISED, f"{type(error).__name__}: {error}"[:500])
 
 
 def _forget_all() -> None:
-    for lifeline in list(_lifelines.values()):
-        if lifeline is not None:
-            lifeline.forget_in_child()
-    _lifelines.clear()
+    for beats in list(_by_world.values()):
+        if beats is not None:
+            beats.forget_in_child()
+    _by_world.clear()
 
 
 atexit.register(_leave_all)
