@@ -108,6 +108,7 @@ class Ranks:
     notes: list[str] = field(default_factory=list)
     last_run: Run | None = None  # for the witness of a failed assertion
     always_trace: bool = False  # record every collective even if the check does not ask for it
+    reuse: bool = False  # run on ranks that have passed other checks, which is quicker: only a pass counts then
 
     def __repr__(self) -> str:
         return f"{self.world} ranks of {self.subject_spec} on {self.backend}"
@@ -130,7 +131,7 @@ class Ranks:
         group_timeout_s: float | None = None,
         explain: bool = False,
     ) -> Run:
-        """Run ``function(ctx, *args)`` on fresh ranks; every outcome is allowed and returned.
+        """Run ``function(ctx, *args)`` on ranks of its own; every outcome is allowed and returned.
 
         ``trace`` records every collective; ``init=False`` starts the ranks without a process group; ``stall_s``
         is for ranks that do nothing for longer than the cluster's stall (3 s) on purpose; ``group_timeout_s`` is the
@@ -142,7 +143,7 @@ class Ranks:
         self.last_run = run = self.cluster.run(
             function, args, world=world or self.world, subject=self.subject_spec, init=init,
             trace=trace or self.always_trace, deadline_s=deadline_s or self.deadline_s, env=env,
-            stall_s=stall_s, group_timeout_s=group_timeout_s, explain=explain,
+            stall_s=stall_s, group_timeout_s=group_timeout_s, explain=explain and not self.reuse, reuse=self.reuse,
         )
         if any(isinstance(end, Raised) and (end.no_answer or end.fell_over) for end in run.outcomes):
             raise RunFailed(run)

@@ -10,6 +10,7 @@ import pytest
 
 from ..api.checking import Check, Ranks
 from ..results import Case
+from .parallel import timed
 from .run import SuiteRun
 from .schedule_search import Schedules
 from .tiers import Offer
@@ -93,9 +94,15 @@ class Detached:
         self.schedules: Schedules | None = None  # likewise, for a check that takes them
 
     def __call__(self) -> None:
+        again = self.always_trace or bool(self.below)
+        reuse = not again and self.suite_run.may_reuse(case_of(self.item), check_of(self.item))
+        if not reuse or timed(lambda: self._call(reuse=True)).error is not None:
+            self._call(reuse=False)
+
+    def _call(self, reuse: bool) -> None:
         place: Place = parameter(self.item, "ranks")
-        self.ranks = self.suite_run.ranks(self.item.function.check, place.subject, place.world)
-        self.ranks.always_trace = self.always_trace
+        self.ranks = self.suite_run.ranks(check_of(self.item), place.subject, place.world)
+        self.ranks.always_trace, self.ranks.reuse = self.always_trace, reuse
         arguments: dict[str, Any] = {"ranks": self.ranks}
         if "scenario" in self.item.fixturenames:
             arguments["scenario"] = parameter(self.item, "scenario").value

@@ -21,12 +21,12 @@ from .judgement import Judgement
 from .parallel import Turns
 from .request import Asked
 from .resume import Earlier, Ended
-from .tiers import Offer, choose, in_part
+from .tiers import QUICK, Offer, choose, in_part
 from .verdict import Verdict
 
 LOOKS_AGAIN = 8
 DEADLINE_S = 30.0  # for one run of ranks, where nobody says another
-WAITING = 4  # so many checks besides, whose ranks only wait
+WAITING = 8  # so many checks besides, whose ranks only wait
 WRITTEN_FOR = 4  # ranks: the most for which checks choose their deadlines
 
 
@@ -117,6 +117,15 @@ class SuiteRun:
         limit_s = check.deadline_s or self.asked.deadline_s or DEADLINE_S
         slower = max(1.0, world / WRITTEN_FOR) ** 2  # more ranks share the same cores, and wait for each other
         return Ranks(self._cluster(), self.asked.subjects[subject], self.asked.backend, world, limit_s * slower)
+
+    def may_reuse(self, case: Case, check: Check) -> bool:
+        """Whether ranks that other checks have passed on may serve this one first.
+
+        In the quick tier, for quickness. What does not pass on them is run on fresh ranks, and only that counts. It
+        would only cost time where a listed deviation makes a break likely.
+        """
+        likely = any(each.concerns(name, case) for each in self._listed(case.subject) for name in check.clauses)
+        return self.asked.tier == QUICK and not self.asked.poison and not likely
 
     def _cluster(self) -> Cluster:
         if not hasattr(self._mine, "cluster"):

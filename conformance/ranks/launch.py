@@ -25,6 +25,8 @@ from .rank_pool import RankPool
 from .stall import MOST_TIMES
 
 ECHO = "CONFORMANCE_ECHO"  # an environment variable: set it to see what the ranks print
+_IDLE_POOLS = 2  # of a cluster: so many that wait for another run, each of one world size and one subject
+_MOST_RUNS = 25  # of a pool
 _GROUP_OUTLASTS_S = 60.0  # by so much the group's own timeout exceeds the latest deadline: a hang is seen as one
 
 
@@ -33,8 +35,9 @@ class Cluster:
 
     ``deadline_s`` bounds every run, less the time in which its ranks wanted a processor and got none, but at most
     ``most_times`` as long (1: to the second); a run in which nothing has happened for ``stall_s`` counts as hung
-    before that (see ``stall.py``). With ``persistent``, ranks stay alive from run to run: quicker, but what a run
-    patches or imports stays with them; they are replaced after any run in which not every rank finished. ``preload``
+    before that (see ``stall.py``). With ``persistent``, ranks stay alive from run to run of a subject: quicker, but
+    what a run patches or imports stays with them; they are replaced after 25 runs, and after any in which not every
+    rank finished. ``preload``
     names modules to load once before any rank is made; they must start no thread and touch no accelerator. A cluster
     serves one thread; ``beside`` another, it shares what that one has loaded, which ``first`` (a ``module:function``
     and a text) may change before any rank is made. ``when_idle`` is told whether the ranks of the run at hand only
@@ -71,7 +74,7 @@ class Cluster:
         self._preload = tuple(preload)
         self._numbers = itertools.count()
         self._runnable: set[int] = set()  # world sizes known to be
-        self._pools: dict[int, RankPool] = {}  # idle, by world size (persistent only)
+        self._idle: dict[tuple[int, str], RankPool] = {}  # by world size and subject; the last used comes last
         self._started: ForkServerClient | None = None  # from the first run on
         self._starting = threading.Lock()  # clusters beside this one may start it
 
@@ -93,12 +96,15 @@ class Cluster:
         env: dict[str, str] | None = None,
         group_timeout_s: float | None = None,
         explain: bool = False,
+        reuse: bool | None = None,
     ) -> Run:
         """Run ``function(ctx, *args)`` on ``world`` ranks and return what became of each.
 
         ``NotRunnable`` says why if so many ranks cannot have this backend here. ``env`` is set on the ranks before
         torch.distributed starts. ``group_timeout_s`` is the process group's own; by default longer than the deadline.
         With ``explain``, a run without a trace that goes wrong is run once more with one, for the witness alone.
+        ``reuse`` says for this run whether its ranks may have served another, and may serve one more; by default they
+        do in a cluster that is ``persistent``.
         """
         self._ensure_runnable(world)
         limit_s = deadline_s or self.deadline_s
@@ -117,7 +123,8 @@ class Cluster:
             poison=self._poison,
             **self._meeting(),
         )
-        run = self._carry_out(order, limit_s, stall_s or self.stall_s)
+        keep = str(subject) if (self.persistent if reuse is None else reuse) else None
+        run = self._carry_out(order, limit_s, stall_s or self.stall_s, keep)
         if not explain or trace or not puzzling(run):
             return run
         again = replace(order, number=next(self._numbers), trace=True)
@@ -126,7 +133,7 @@ class Cluster:
     def close(self) -> None:
         """End every process that was started for this cluster. Another run would start them anew."""
         atexit.unregister(self.close)
-        self._pools.clear()
+        self._idle.clear()
         ours, self._started = self._started, None
         if ours is not None:
             ours.close()
@@ -161,9 +168,10 @@ class Cluster:
             ensure_runnable(self.backend, world)
             self._runnable.add(world)
 
-    def _carry_out(self, order: Order, limit_s: float, stall_s: float) -> Run:
+    def _carry_out(self, order: Order, limit_s: float, stall_s: float, keep: str | None = None) -> Run:
+        """``keep``: for whose runs the ranks may be used again, if they may."""
         start = time.monotonic()
-        with self._pool(order.world) as pool, _folder_in(pool, order.number) as folder:
+        with self._pool(order.world, keep) as pool, _folder_in(pool, order.number) as folder:
             write_whole(folder.order, pickle.dumps(order))
             pool.start(folder)
             watch(pool, folder, limit_s, stall_s, self.most_times, self._when_idle)
@@ -171,14 +179,14 @@ class Cluster:
             if os.environ.get(ECHO):
                 pool.echo()
             well = all(isinstance(outcome, Finished) for outcome in outcomes)
-            if self.persistent and well and pool.put_away():
-                self._pools[order.world] = pool
+            if keep is not None and well and pool.runs < _MOST_RUNS and pool.put_away():
+                self._idle[order.world, keep] = pool
         return judge(outcomes, order.trace, time.monotonic() - start)
 
     @contextlib.contextmanager
-    def _pool(self, world: int) -> Iterator[RankPool]:
-        """A pool for one run. Whatever happens, it then is idle in ``_pools`` or gone."""
-        pool = self._pools.pop(world, None)
+    def _pool(self, world: int, keep: str | None) -> Iterator[RankPool]:
+        """A pool for one run. Whatever happens, it then is idle or gone."""
+        pool = self._idle.pop((world, keep), None) if keep is not None else None
         if pool is not None and not pool.all_alive():
             pool.dismiss()
             pool = None
@@ -186,8 +194,10 @@ class Cluster:
         try:
             yield pool
         finally:
-            if self._pools.get(world) is not pool:
+            if pool not in self._idle.values():
                 pool.dismiss()
+            while len(self._idle) > _IDLE_POOLS:
+                self._idle.pop(next(iter(self._idle))).dismiss()
 
 
 def _environment() -> dict[str, str]:

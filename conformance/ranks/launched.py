@@ -62,7 +62,7 @@ class SpreadCluster(Cluster):
             raise NotRunnable(f"{world} ranks were asked for, and the launcher gave {have}")
         super()._ensure_runnable(world)
 
-    def _carry_out(self, order: Order, limit_s: float, stall_s: float) -> Run:
+    def _carry_out(self, order: Order, limit_s: float, stall_s: float, keep: str | None = None) -> Run:
         start = time.monotonic()
         outcomes = self._agent_group.carry_out(order, limit_s, stall_s)
         return judge(outcomes, order.trace, time.monotonic() - start)

@@ -33,6 +33,7 @@ class RankPool:
         self.folder = Folder(Path(tempfile.mkdtemp(prefix="pool-", dir=fork_server.folder)))
         self.pids, self._sockets = fork_server.fork(world, self.folder.path)
         self.world = world
+        self.runs = 0  # so far
         self.ended: dict[int, int] = {}  # exit status by rank
         self._said: list[set[bytes]] = [set() for _ in range(world)]
         self._closed: set[int] = set()  # ranks whose end of the socket is closed: they are about to end
@@ -44,6 +45,7 @@ class RankPool:
 
     def start(self, run: Folder) -> None:
         """Have every rank do the order that lies in ``run``."""
+        self.runs += 1
         self._said = [set() for _ in range(self.world)]
         for rank in range(self.world):
             self._tell(rank, f"do {run.path}")

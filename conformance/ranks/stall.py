@@ -6,7 +6,10 @@ runnable but gets no processor is not silent, nor is one that waits for a disk.
 
 from __future__ import annotations
 
+import math
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -116,7 +119,7 @@ def available() -> bool:
 def look(groups: Collection[int], at_s: float) -> Look:
     """Look at all processes of the given process groups, grandchildren included."""
     ticks, busy, starved_s = 0, False, {}
-    for pid, state, group, used in _processes():
+    for pid, state, group, used in _PROCESSES.read():
         if group in groups:
             ticks += used
             busy = busy or state in "RD" or _any_thread_busy(pid)
@@ -124,8 +127,27 @@ def look(groups: Collection[int], at_s: float) -> Look:
     return Look(at_s, ticks / _TICKS_PER_S, busy, starved_s)
 
 
+class _Processes:
+    """The table of all processes: read once for all runs that look at about the same time, for it takes 5 ms."""
+
+    def __init__(self) -> None:
+        self._reading = threading.Lock()
+        self._read_at_s = -math.inf
+        self._table: list[tuple[str, str, int, int]] = []
+
+    def read(self) -> list[tuple[str, str, int, int]]:
+        """Process id, state, process group and processor ticks of every process that can be seen."""
+        with self._reading:
+            if time.monotonic() - self._read_at_s > LOOK_EVERY_S / 3:
+                self._table = list(_processes())
+                self._read_at_s = time.monotonic()
+            return self._table
+
+
+_PROCESSES = _Processes()
+
+
 def _processes() -> Iterable[tuple[str, str, int, int]]:
-    """Process id, state, process group and processor ticks of every process that can be seen."""
     for pid in os.listdir("/proc"):
         if pid.isdigit():
             fields = _stat(f"/proc/{pid}/stat")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import io
 import os
 import pickle
@@ -46,6 +47,8 @@ def serve(rank: int, folder: str, fd: int) -> None:
             write_whole(run.outcome(rank), _pickled(outcome))
             control_socket.say(REPORTED)
             control_socket.next()  # put away: every rank has an outcome, nobody needs this one's sockets any more
+            del outcome
+            gc.collect()  # models in cycles: before their groups go, and not within the next run
             if dist.is_initialized():
                 dist.destroy_process_group()
         control_socket.say(FREE)

@@ -31,9 +31,11 @@ def draw(made: Board) -> Any:
     )  # fmt: skip
     height_in = 2.9 if len(panels) < 4 else 2.4
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=height_in, legend_lines=1, sharey=True)
+    highest = 1.0
     for axis, (workload, worlds) in zip(axes, panels.items(), strict=True):
-        _panel(axis, worlds, made.subjects)
+        highest = max(highest, _panel(axis, worlds, made.subjects))
         axis.set_title(workload)
+    axes[0].set_ylim(0, 1.15 * highest)  # of the points: a wide interval may end outside, and leaves the lines legible
     axes[0].set_ylabel("efficiency: time on 1 rank / time")
     style.legend(figure, axes)
     return figure
@@ -56,8 +58,9 @@ def _sound(by_subject: dict[str, Row]) -> bool:
     return any(row["status"] == OK for row in by_subject.values())
 
 
-def _panel(axis: Any, worlds: Worlds, subjects: list[str]) -> None:
-    sizes = sorted(worlds)
+def _panel(axis: Any, worlds: Worlds, subjects: list[str]) -> float:
+    """Draw one workload; returns the highest point."""
+    sizes, highest = sorted(worlds), 1.0
     for subject in [*subjects, "none"]:
         alone = worlds[1].get(subject)
         mine = [(size, worlds[size][subject]) for size in sizes if subject in worlds[size]]
@@ -71,6 +74,7 @@ def _panel(axis: Any, worlds: Worlds, subjects: list[str]) -> None:
             look |= {"linestyle": "-" if subject == "impl" else "--", "label": subject}
         places, shares = zip(*sound, strict=True)
         style.line(axis, places, shares, **look)
+        highest = max(highest, *(share.point for share in shares))
         for size, row in mine:
             if row["status"] != OK:
                 style.void(axis, sizes.index(size), f"{subject}: {row['status']}")
@@ -78,7 +82,7 @@ def _panel(axis: Any, worlds: Worlds, subjects: list[str]) -> None:
     axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axis.set_xlim(-0.3, len(sizes) - 0.7)
     axis.set_xlabel("ranks")
-    axis.set_ylim(0, max(1.15, axis.get_ylim()[1]))
+    return highest
 
 
 def _efficiency(alone: Row, row: Row) -> Interval:
