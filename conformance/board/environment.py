@@ -15,7 +15,7 @@ from pathlib import Path
 from .columns import Column
 
 INSTALL_S = 900.0
-_SUITE = ("numpy", "pytest", "rich", "jinja2")  # what judging imports beside torch
+_SUITE = ("numpy", "pytest", "rich", "jinja2", "hypothesis")  # what judging imports beside torch
 
 
 class NotInstalled(Exception):

@@ -17,7 +17,7 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # as where there
 
 
 class Sharded(DeepSpeedZeroOptimizer):
-    """ZeRO-1 behind ZeroRedundancyOptimizer's constructor; steps with the gradients that there are: DDP averaged them."""
+    """ZeRO-1 behind ZeroRedundancyOptimizer's constructor; steps with the gradients that DDP averaged."""
 
     def __init__(
         self, params: Any, optimizer_class: type[torch.optim.Optimizer], process_group: Any = None,

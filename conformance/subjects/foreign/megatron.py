@@ -32,16 +32,16 @@ class Megatron(Wrapper):
         groups = ProcessGroupCollection(**dict.fromkeys(data, group), **dict.fromkeys(other, alone))
         config = DistributedDataParallelConfig(overlap_grad_reduce=self.OVERLAP, bucket_size=cap and int(cap * 2**18))
         model = TransformerConfig(num_layers=1, hidden_size=1, num_attention_heads=1)
-        ddp = DistributedDataParallel(model, config, module, pg_collection=groups)
-        super().__init__(module, ddp)
-        ddp.broadcast_params()
-        self.no_sync = ddp.no_sync
+        super().__init__(module, DistributedDataParallel(model, config, module, pg_collection=groups))
+        self.wrapped.broadcast_params()
+        self.no_sync = self.wrapped.no_sync
         self._trained = [each for each in module.parameters() if each.requires_grad]
         for parameter in self._trained:
-            parameter.register_post_accumulate_grad_hook(self._come)
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # which adds to .grad
+            node.register_prehook(lambda _, parameter=parameter: self._come(parameter))
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        self._to_finish = False
+        self._to_finish = self._arrived = False
         if not any(each.grad is not None and each.grad.any() for each in self._trained):
             last = [group.is_last_microbatch for group in self.wrapped.bucket_groups]
             self.wrapped.zero_grad_buffer()  # which a step does before it begins no_sync
@@ -53,23 +53,22 @@ class Megatron(Wrapper):
                 leaf.register_hook(self._come)  # before any backward within this one
         return output
 
-    def _come(self, _: torch.Tensor) -> None:
+    def _come(self, came: torch.Tensor) -> None:
+        if isinstance(came, nn.Parameter):
+            came.grad, self._arrived = None, True  # what was there is in main_grad
         if not self._to_finish:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._to_finish = True
 
     def _finish(self) -> None:
-        self._to_finish = False
-        if all(group.is_last_microbatch for group in self.wrapped.bucket_groups):
+        arrived, self._arrived, self._to_finish = self._arrived, False, False
+        if arrived and all(group.is_last_microbatch for group in self.wrapped.bucket_groups):
             self.wrapped.finish_grad_sync()
-        for parameter in self._trained:
+        for parameter in self._trained if arrived else ():
             parameter.grad = parameter.main_grad
 
 
-class Overlapped(Megatron):
-    """The same, reducing while backward runs."""
-
-    OVERLAP = True
+Overlapped = type("Overlapped", (Megatron,), {"OVERLAP": True, "__doc__": "The same, reducing while backward runs."})
 
 
 _LACKS = lacking(OF_DDP_ALONE, "Megatron's wrapper has no such attribute")
