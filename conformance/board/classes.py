@@ -1,17 +1,19 @@
 """What the known breaks of a column are: ``classed/<column>.toml``, put on its record when the page is made.
 
-The file holds deviations (their form: conformance/deviations/__init__.py) whose clause may be several patterns,
-separated by commas, and whose reason begins with what the break is:
+The file holds deviations (their form: conformance/deviations/__init__.py) whose clause and check may be several
+patterns, separated by commas, and whose reason begins with what the break is:
 
     by design:    the implementation documents that it does not promise this; the link leads there
     not offered:  a service of torch's around the guarantee that it does not have and nowhere claims to have
     fault:        it claims this, or loses numbers without a word; the link, if any, leads to the report
 
-So a break that is classed, or classed anew, needs no new run.
+So a break that is classed, or classed anew, needs no new run. A witness that fits what any check may say names its
+checks, too (``says_little``).
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -24,13 +26,27 @@ from .columns import HERE, Column
 
 BY_DESIGN, NOT_OFFERED, FAULT = "by design: ", "not offered: ", "fault: "
 FOLDER = HERE / "classed"
+#: What a check may say of any difference: a pattern that fits one of these tells no break from another.
+_ANYTHING = (
+    "assert [[1.0, 2.0]] == [[2.0, 1.0]]", "assert [[(1.0, True)]] == [[(2.0, True)]]",
+    "assert {'a': [1.0]} == {'a': [2.0]}", "assert [{'a': [1.0]}] == [{'a': [2.0]}]",
+    "assert [[{'a': 1}]] == [[{'a': 2}]]", "assert (1, 2) == (2, 1)", "assert [(1, 2)] == [(2, 1)]",
+    "assert [None] == [2]", "assert None is not None", "assert False", "None", "rank 0", "rank 0, iteration 0",
+    "rank 0, iteration 0, schedule (3, 3)", "rank 0 was not refused", "ranks 0, 1 raised RuntimeError",
+    "rank 0 hung; rank 1 finished",
+)  # fmt: skip
 
 
 def of(column: Column) -> tuple[Deviation, ...]:
     """What is known of a column's breaks: its own file first, then torch's list for a column that is torch's within."""
     path = FOLDER / f"{column.name}.toml"
     own = load(path).deviations if path.is_file() else ()
-    each = [replace(one, clause=clause.strip()) for one in own for clause in one.clause.split(",")]
+    each = [
+        replace(one, clause=clause.strip(), check=check.strip())
+        for one in own
+        for clause in one.clause.split(",")
+        for check in one.check.split(",")
+    ]
     return (*each, *(built_in(column.like) if column.like else ()))
 
 
@@ -54,6 +70,11 @@ def word(results: Iterable[Result]) -> str:
 def unclassed(source: Source) -> list[str]:
     """The clauses with a break that nobody has looked at."""
     return list(dict.fromkeys(each.clause for each in source.results if each.unlisted))
+
+
+def says_little(one: Deviation) -> bool:
+    """Whether the witness of an entry that names no check would fit what any check may say."""
+    return one.check == "*" and any(re.search(one.witness, text) for text in _ANYTHING)
 
 
 def _class(result: Result) -> str:

@@ -2,8 +2,9 @@
 
 A ``[[column]]`` has a ``name`` (of its folder, too), a ``subject`` as ``run`` takes it, and an ``about`` of one line.
 Where they are needed: a ``home`` page, ``requires`` (what pip installs, with exact releases), ``dependencies = false``
-(install nothing that these ask for), ``select`` (the clauses that it is about), and ``like = "torch"`` where classes of
-torch's do the work, whose listed deviations are its too. What its breaks are stands in ``classed/``: see classes.py.
+(install nothing that these ask for), ``select`` (the clauses that it is about), ``torch`` (another release of torch
+than the one at hand; columns of one release share an environment), and ``like = "torch"`` where classes of torch's do
+the work, whose listed deviations are its too. What its breaks are stands in ``classed/``: see classes.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from ..bad_input import BadInput
 
 HERE = Path(__file__).parent
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_NAME = re.compile(r"[a-z][a-z0-9.-]*")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Column:
     requires: tuple[str, ...] = ()
     dependencies: bool = True
     select: str = "*"
+    torch: str = ""
     like: str = ""
 
 
@@ -71,5 +73,5 @@ def _read(table: dict[str, Any], where: str) -> Column:
         if type(value) is not kind or not all(isinstance(one, str) for one in parts):
             raise BadInput(f"{where}: {name} must be {wanted}, not {value!r}")
     if not _NAME.fullmatch(table["name"]):
-        raise BadInput(f"{where}: the name {table['name']!r} is no folder's: lower-case letters, digits and dashes")
+        raise BadInput(f"{where}: the name {table['name']!r} is no folder's: lower-case letters, digits, dots, dashes")
     return Column(**{**table, "requires": tuple(table.get("requires", ()))})

@@ -1,4 +1,7 @@
-"""An environment for one column: a virtual one that sees this one's packages and has the column's own besides."""
+"""An environment for one column: a virtual one that sees this one's packages and has the column's own besides.
+
+A column that names a release of torch has one that sees nothing of this one's: that torch, and what the suite needs.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +15,51 @@ from pathlib import Path
 from .columns import Column
 
 INSTALL_S = 900.0
+_SUITE = ("numpy", "pytest", "rich", "jinja2", "hypothesis")  # what judging imports beside torch
 
 
 class NotInstalled(Exception):
     """A column that cannot be installed here; the text is pip's last word."""
 
 
+def folder_of(column: Column, out: Path) -> Path:
+    """Where the column's environment is: one for each release of torch, else one for each column."""
+    return out / f"with-torch-{column.torch}" if column.torch else out / column.name / "environment"
+
+
 def ensure(column: Column, folder: Path) -> Path:
     """The interpreter of this column; made anew when what it requires has changed."""
-    if not column.requires:
+    if not column.requires and not column.torch:
         return Path(sys.executable)
     python, ready = folder / "bin" / "python", folder / "ready"
-    wanted = "\n".join([sysconfig.get_path("purelib"), str(column.dependencies), *column.requires])
+    seen = "" if column.torch else sysconfig.get_path("purelib")
+    wanted = "\n".join([column.torch, seen, str(column.dependencies), *column.requires])
     if ready.is_file() and ready.read_text() == wanted:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder)
     own = next(folder.glob("lib/python*/site-packages"))
-    (own / "judged-with.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (own / "judged-with.pth").write_text(f"{seen}\n")
     _install(column, python)
     ready.write_text(wanted)
     return python
 
 
 def _install(column: Column, python: Path) -> None:
-    """With pip, keeping every release that is there: no other torch can come in."""
+    """With pip, keeping every release that is there: no other torch can come in, but the one that is asked for."""
     kept = subprocess.run([sys.executable, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
+    free = ("torch==", "setuptools==") if column.torch else ()  # each torch has its own limit on setuptools
     constraints = python.parent.parent / "kept.txt"
-    constraints.write_text("".join(f"{line}\n" for line in kept.splitlines() if "==" in line))
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ]
-    command += ["--constraint", str(constraints), *([] if column.dependencies else ["--no-deps"]), *column.requires]
+    lines = [line for line in kept.splitlines() if "==" in line and not line.startswith(free)]
+    constraints.write_text("".join(f"{line}\n" for line in lines))
+    wanted = [f"torch=={column.torch}", *_SUITE] if column.torch else []
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    command += ["--disable-pip-version-check", "--constraint", str(constraints)]
+    command += [] if column.dependencies else ["--no-deps"]
+    _run([*command, *wanted, *column.requires])
+
+
+def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
     except subprocess.TimeoutExpired:

@@ -17,7 +17,7 @@ from ..child import end_with_parent
 from ..pages.record_book import RECORD, Source, read_source
 from ..subjects import module_of
 from .columns import Column
-from .environment import NotInstalled, ensure
+from .environment import NotInstalled, ensure, folder_of
 
 LIMIT_S = 1800.0  # for one column
 END_S = 60.0  # for its record, once it was told to end
@@ -45,7 +45,7 @@ def last(folder: Path) -> tuple[Source | None, str]:
 def _judge(column: Column, folder: Path, jobs: int, limit_s: float) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        python = ensure(column, folder / "environment")
+        python = ensure(column, folder_of(column, folder.parent))
     except NotInstalled as error:
         return f"could not be installed: {error}"
     noted, now = folder / "judged.json", _fingerprint(column, python)

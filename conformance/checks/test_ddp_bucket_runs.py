@@ -5,6 +5,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures.observing import wrapped
+from conformance.fixtures.training import whole
 
 LONG = 9  # more neighbours than an implementation may care to copy one by one
 
@@ -58,7 +59,7 @@ def train_one(ctx, model):
         if iteration == KEPT:
             model.module.each[3].grad = None  # one of a run, and all others are there
         model(torch.full((1,), 12.0 * (ctx.rank + 1 + iteration))).backward()
-        seen.append([parameter.grad.flatten().tolist() for parameter in model.module.each])
+        seen.append([whole(parameter.grad).flatten().tolist() for parameter in model.module.each])
     return seen
 
 

@@ -44,7 +44,7 @@ def put_gradients_by(ctx):
         model.module.use = "a" if ctx.rank else "ab"
         model(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
         kept.append([parameter.grad for parameter in model.parameters()])
-        told.append([gradient.tolist() for gradient in kept[-1]])
+        told.append([whole(gradient).tolist() for gradient in kept[-1]])
     return told, [[gradient.tolist() for gradient in gradients] for gradients in kept]
 
 

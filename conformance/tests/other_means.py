@@ -17,8 +17,8 @@ from torch import nn
 from conformance.subjects import Subject
 from conformance.subjects.foreign import OF_DDP_ALONE, lacking, taken
 
-#: Options of how, not of what: this reduces everything once, whatever they say.
-_WITHOUT_EFFECT = ("find_unused_parameters", "bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
+#: Options of how, not of what: this reduces everything once, and leaves out what no rank used, whatever they say.
+_WITHOUT_EFFECT = ("find_unused_parameters", "bucket_cap_mb")
 
 
 class Refused(RuntimeError, ValueError, TypeError):
@@ -26,14 +26,16 @@ class Refused(RuntimeError, ValueError, TypeError):
 
 
 class EndOfBackward(nn.Module):
-    """Averages ``main_grad`` of all parameters, used or not, when the engine has come to its end."""
+    """Averages the gradients that any rank has, when the engine has come to its end."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         super().__init__()
         options = taken(options, "process_group", *_WITHOUT_EFFECT)
-        self.module, self.require_backward_grad_sync, self._due = module, True, False
+        self.module, self.require_backward_grad_sync = module, True
+        self._reduces, self._due = True, False  # whether the last forward that was for training allows it
         self._group = options.get("process_group") or dist.group.WORLD
         self._trained = [each for each in module.parameters() if each.requires_grad]
+        self._came: set[nn.Parameter] = set()  # in this backward
         if not self._trained:
             raise Refused("nothing to train here")
         for tensor in [*module.parameters(), *module.buffers()]:
@@ -42,9 +44,11 @@ class EndOfBackward(nn.Module):
             parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        if self.require_backward_grad_sync:
+        if self.require_backward_grad_sync and self._reduces:
             for buffer in self.module.buffers():
                 self._from_first(buffer)
+        if torch.is_grad_enabled():
+            self._reduces = self.require_backward_grad_sync
         return self.module(*given, **named)
 
     @contextmanager
@@ -63,19 +67,30 @@ class EndOfBackward(nn.Module):
         with torch.no_grad():
             tensor.data.copy_(sent[0])
 
-    def _arrived(self, _: torch.Tensor) -> None:
-        if self.require_backward_grad_sync and not self._due:
+    def _arrived(self, parameter: nn.Parameter) -> None:
+        self._came.add(parameter)
+        if self._reduces and not self._due:
             self._due = True
             torch.autograd.Variable._execution_engine.queue_callback(self._reduce)
 
     def _reduce(self) -> None:
         self._due = False
-        for parameter in self._trained:
-            mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            everyone = [torch.empty_like(mine) for _ in range(self._group.size())]
-            dist.all_gather(everyone, mine.contiguous(), self._group)
-            parameter.main_grad = torch.stack(everyone).sum(0) / len(everyone)
-            parameter.grad = parameter.main_grad
+        came = [1 + each.grad.is_sparse if each in self._came else 0 for each in self._trained]
+        kinds = torch.tensor(came, dtype=torch.uint8)  # of gradients that any rank has: 1 dense, 2 sparse
+        dist.all_reduce(kinds, dist.ReduceOp.MAX, self._group)
+        self._came.clear()
+        for parameter, kind in zip(self._trained, kinds.tolist(), strict=True):
+            if kind:
+                parameter.main_grad = self._average(parameter, parameter.grad, kind == 2)
+                parameter.grad = parameter.main_grad
+
+    def _average(self, parameter: nn.Parameter, mine: torch.Tensor | None, sparse: bool) -> torch.Tensor:
+        """The mean in a new tensor, laid out as the parameter is; divided first, then added."""
+        mine = torch.zeros_like(parameter) if mine is None else mine.to_dense() if mine.is_sparse else mine
+        everyone = [torch.empty_like(mine).contiguous() for _ in range(self._group.size())]
+        dist.all_gather(everyone, mine.contiguous() / len(everyone), self._group)
+        mean = torch.empty_like(parameter, dtype=mine.dtype).copy_(torch.stack(everyone).sum(0))
+        return mean.to_sparse(1) if sparse else mean
 
 
 subject = Subject(

@@ -28,11 +28,13 @@ def test_every_column_has_a_short_adapter_and_exact_releases(column):
         adapter = ADAPTERS / f"{module_of(column.subject).rpartition('.')[2]}.py"
         assert len([line for line in adapter.read_text().splitlines() if line.strip()]) <= 60
     assert all("==" in release for release in column.requires)
+    assert not (column.torch and column.requires)  # such an environment is shared by all columns of one release
     known = [each for each in classes.of(column) if each.place.startswith(f"{column.name}.toml")]
     for each in known:
         assert each.reason.startswith((classes.BY_DESIGN, classes.NOT_OFFERED, classes.FAULT)), each
         assert each.witness, f"{each}: without a pattern of the witness any other break would pass for this one"
         assert each.link or not each.reason.startswith(classes.BY_DESIGN), each
+        assert not classes.says_little(each), f"{each}: name the checks, or any of their breaks would pass for this one"
         assert any(fnmatchcase(clause.id, each.clause) for clause in CATALOGUE), each
 
 
@@ -121,6 +123,24 @@ def test_a_column_that_cannot_be_installed_keeps_its_last_answer_and_says_so(tmp
     source, trouble = judge.judge(Column("a", "impl", "about", requires=("a==1",)), folder, 1)
     assert source is not None
     assert trouble == "could not be installed: ERROR: no such release"
+
+
+def test_columns_of_one_release_of_torch_share_an_environment_that_sees_nothing_of_this_one(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(environment, "_run", asked.append)
+    folders = {environment.folder_of(Column(name, "torch", "about", torch="2.15.0"), tmp_path) for name in ("a", "b")}
+    (folder,) = folders
+    column = Column("a", "torch", "about", torch="2.15.0")
+    python = environment.ensure(column, folder)
+    assert environment.ensure(column, folder) == python
+    (command,) = asked
+    assert "torch==2.15.0" in command
+    kept = (folder / "kept.txt").read_text()
+    assert "pytest==" in kept
+    assert not kept.startswith("torch==")
+    assert "\ntorch==" not in kept
+    (seen,) = folder.rglob("judged-with.pth")
+    assert not seen.read_text().strip()
 
 
 def test_a_run_that_fails_is_not_taken_for_an_answer(tmp_path, monkeypatch):

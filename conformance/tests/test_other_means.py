@@ -3,22 +3,34 @@
 import pytest
 
 from conformance.__main__ import main
+from conformance.clauses import load
 from conformance.pages.record_book import read_source
 from conformance.results import Outcome
 
 pytestmark = pytest.mark.slow
 
-#: Clauses that a wrapper of any make can keep: equal starts, averages, no_sync, buffers.
-ASKED = "DDP-025,DDP-035,DDP-039,DDP-050,DDP-056,DDP-072,DDP-073,DDP-075,DDP-076,DDP-080,DDP-087"
+#: What the subject does not do, and the suite rightly says so. Of every other clause of DDP it may say nothing.
+NOT_DONE = {
+    "it refuses no model and compares none across ranks": (
+        "DDP-010", "DDP-011", "DDP-017", "DDP-027", "DDP-028", "DDP-029", "DDP-030", "DDP-031", "DDP-032", "DDP-146",
+    ),
+    "a parameter without gradient is no error, nor a backward within backward": ("DDP-062", "DDP-069"),
+    "it does not look for parameters that were put in place of others": ("DDP-034",),
+    "optimizers that step within backward see what is not yet averaged": ("DDP-129", "DDP-130", "DDP-132"),
+    "it cannot be pickled": ("DDP-156", "DDP-157", "DDP-158", "DDP-160"),
+    "distributed autograd has gradients of its own": ("DDP-022",),
+    "it has no search that could be needless": ("DDP-104",),
+}  # fmt: skip
 
 
 def test_a_subject_that_is_right_by_other_means_gets_no_false_alarm(tmp_path):
-    subject = "conformance.tests.other_means:subject"
-    main(["run", "--subject", subject, "--select", ASKED, "--worlds", "1,2", "--tier", "quick", "--jobs", "2",
-          "--out", str(tmp_path)])  # fmt: skip
-    results = read_source(tmp_path).results
+    without = {clause for clauses in NOT_DONE.values() for clause in clauses}
+    asked = [clause.id for clause in load() if clause.id.startswith("DDP-") and clause.id not in without]
+    main(["run", "--subject", "conformance.tests.other_means:subject", "--select", ",".join(asked), "--worlds", "2",
+          "--tier", "quick", "--jobs", "2", "--out", str(tmp_path)])  # fmt: skip
+    results = [each for each in read_source(tmp_path).results if each.clause not in without]
     alarms = [f"{each.clause} {each.case}: {each.witness}" for each in results
               if each.broken or each.outcome is Outcome.SUITE_ERROR]  # fmt: skip
     assert not alarms
     kept = {each.clause for each in results if each.outcome is Outcome.PASSED}
-    assert len(kept) >= 8, "most of them must have an answer at all"
+    assert len(kept) >= 40, "most of what is not a service of torch's own must have an answer at all"

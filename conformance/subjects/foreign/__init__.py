@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import Unsupported
 
-#: What DDP's wrapper has beside forward, module and no_sync, and other wrappers have not.
+#: What DDP's wrapper has beside forward, module and no_sync, and other wrappers have not: names, and one feature.
 OF_DDP_ALONE = (
     "device_ids", "device", "dim", "output_device", "process_group", "reducer", "logger", "broadcast_buffers",
     "require_backward_grad_sync", "static_graph", "gradient_as_bucket_view", "join", "join_hook", "join_device",
@@ -22,6 +22,7 @@ OF_DDP_ALONE = (
     "_set_ddp_runtime_logging_sample_rate", "require_forward_param_sync", "to_kwargs", "gather", "scatter",
     "parameters_to_ignore", "mixed_precision", "find_unused_parameters", "_distributed_broadcast_coalesced",
     "_check_reducer_finalized", "_remove_autograd_hooks", "_register_accum_grad_hook", "register_module",
+    "process groups written in Python",
 )  # fmt: skip
 #: What DDP's options mean when nobody gives them; asking for it is asking for nothing.
 OF_DDP: Mapping[str, Any] = {

@@ -42,6 +42,11 @@ def joined(joinables: Sequence[Any], enable: bool = True, **options: Any) -> Ite
         yield
 
 
+# what users call on torch's own classes, which are inside
+for name in ("_set_params_and_buffers_to_ignore_for_model", "join"):
+    setattr(prepared, name, getattr(torch_subject.DistributedDataParallel, name))
+setattr(joined, "notify_join_context", torch_subject.Join.notify_join_context)  # noqa: B010
+
 subject = Subject(
     name="accelerate",
     version=accelerate.__version__,

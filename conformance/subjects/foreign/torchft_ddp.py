@@ -17,22 +17,23 @@ from .. import Subject
 from . import without
 
 _LIMIT = timedelta(seconds=20)
+_KEPT: list[Any] = []  # servers that other ranks may still need where this one's model is refused
 
 
-def _manager(module: nn.Module) -> tuple[Manager, Any]:
-    """A manager for this rank; what has to live as long as it does comes with it."""
+def _manager(module: nn.Module) -> Manager:
+    """A manager for this rank."""
     lighthouse = None
     if dist.get_rank() == 0:
         lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=dist.get_world_size(), join_timeout_ms=100)
     address = [lighthouse.address() if lighthouse else ""]
     dist.broadcast_object_list(address, 0)
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
-    manager = Manager(
+    _KEPT.append((lighthouse, store))
+    return Manager(
         ProcessGroupGloo(timeout=_LIMIT), module.load_state_dict, module.state_dict, dist.get_world_size(),
         use_async_quorum=False, timeout=_LIMIT, quorum_timeout=_LIMIT, rank=0, world_size=1, store_addr="127.0.0.1",
         store_port=store.port, lighthouse_addr=address[0], replica_id=f"replica{dist.get_rank()}", hostname="127.0.0.1",
     )  # fmt: skip
-    return manager, (lighthouse, store)
 
 
 class Replica(DistributedDataParallel):
@@ -40,9 +41,9 @@ class Replica(DistributedDataParallel):
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         options = without(options, "process_group", "find_unused_parameters", "device_mesh")
-        manager, kept = _manager(module)
+        manager = _manager(module)
         super().__init__(manager, module, **options)
-        self._manager, self._kept, self._step = manager, kept, "new"
+        self._manager, self._step = manager, "new"
         for parameter in module.parameters():
             if parameter.requires_grad:
                 parameter.register_hook(self._gradient_came)
