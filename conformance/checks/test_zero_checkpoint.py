@@ -1,7 +1,6 @@
 """Saving and loading the sharded state: consolidation, the format of an ordinary optimizer, everybody's own part."""
 
 import copy
-import time
 
 import torch
 import torch.distributed as dist
@@ -124,24 +123,6 @@ def go_on_ordinarily(ctx, name, grouped, parameters, zero, reference):
 def test_the_consolidated_state_is_that_of_the_ordinary_optimizer_in_global_order(ranks):
     for to in {0, ranks.world - 1}:
         assert ranks(consolidate, to) == [{}] * ranks.world, f"consolidated to rank {to}"
-
-
-def consolidate_late(ctx):
-    """Every rank but the target comes late, or the target does."""
-    parameters, zero, reference = trained(ctx, "Adam", list)
-    found = []
-    for late in (ctx.rank > 0, ctx.rank == 0):
-        if late:
-            time.sleep(0.4)
-        zero.consolidate_state_dict()
-        found.append(difference(zero.state_dict(), reference.optimizer.state_dict()) if ctx.rank == 0 else None)
-        found.append(go_on(zero, parameters, reference, [len(found)]))
-    return found
-
-
-@check("ZERO-016")
-def test_consolidation_waits_for_ranks_that_come_late(ranks):
-    assert ranks(consolidate_late) == [[None] * 4] * ranks.world
 
 
 def consolidate_in_subgroup(ctx, members, to):

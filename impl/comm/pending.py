@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -50,7 +49,7 @@ class Pending:
     Exactly one ``Pending`` owns the reference that keeps ``buffer`` alive while the backend works on it.
     """
 
-    __slots__ = ("_collective", "_result_in_future", "_team", "buffer", "label", "work")
+    __slots__ = ("_result_in_future", "_team", "buffer", "label", "work")
 
     def __init__(
         self,
@@ -60,17 +59,16 @@ class Pending:
         team: Team | None = None,
         *,
         result_in_future: bool = False,
-        collective: bool = True,
+        counts: bool = True,
     ) -> None:
         """``result_in_future``: the backend may leave the result in its future only (see ``take``).
 
-        ``collective``: False for a message between two ranks, which the team's tally does not count.
+        ``counts``: whether the team's tally counts it (not so for a message between two ranks).
         """
-        if team is not None and collective:
+        if team is not None and counts:
             tally = Tally.latest = team.tally
             tally.started += 1
             tally.label = label
-        self._collective = collective
         self._result_in_future = result_in_future
         self._team = team
         self.label = label
@@ -89,7 +87,7 @@ class Pending:
             return self.buffer
         watch = watch or self._guard
         if watch is not None and not streams.is_accelerated(self.buffer.device):
-            (self._wait_on_host if self._collective else self._wait_on_a_thread)(watch)
+            self._wait_on_host(watch)
         else:
             if watch is not None and self._team is not None and self._team.blocks_host:
                 self._poll_on_host(self.work.is_completed, watch)
@@ -166,19 +164,6 @@ class Pending:
             self._look(watch)
             started = time.monotonic()
 
-    def _wait_on_a_thread(self, watch: Watch) -> None:
-        """Wait for a message between two ranks: Gloo closes their connection when a timed wait for one runs out."""
-        failures: list[Exception] = []
-        thread = threading.Thread(target=_wait_and_note, args=(self.work, failures), daemon=True)
-        thread.start()
-        begun = time.monotonic()
-        while thread.is_alive():
-            thread.join(until_next_look(time.monotonic() - begun, self._ranks))
-            if thread.is_alive():
-                self._look(watch)
-        for failure in failures:
-            self._fail(failure, watch)
-
     def _end(self, watch: Watch | None) -> None:
         try:
             _wait_without_limit(self.work)
@@ -240,13 +225,6 @@ def _wait_without_limit(work: Any) -> None:
         work.wait(_NO_LIMIT)
     else:
         work.wait()
-
-
-def _wait_and_note(work: Any, failures: list[Exception]) -> None:
-    try:
-        _wait_without_limit(work)
-    except Exception as error:
-        failures.append(error)
 
 
 @cache

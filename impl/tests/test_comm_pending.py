@@ -95,26 +95,6 @@ def test_a_watch_that_raises_cuts_the_wait_short_and_the_label_is_told(monkeypat
     assert "a label" in str(caught.value)
 
 
-def message(work):
-    return Pending("a label", torch.tensor([1.0, 2.0]), work, collective=False)
-
-
-def test_a_message_between_two_ranks_is_watched_but_its_wait_never_runs_out():
-    work, watch = Work(lasts_s=0.3), Watch()
-    assert message(work).wait(watch).tolist() == [1, 2]
-    assert work.waits == [None]
-    assert watch.looks >= 1
-
-
-def test_a_watch_cuts_the_wait_for_a_message_short_and_a_failed_message_says_which():
-    with pytest.raises(PeerFailed, match="a label"):
-        message(Work(lasts_s=2)).wait(Watch(raises_at=1))
-    failure = RuntimeError("connection reset")
-    with pytest.raises(RuntimeError, match="connection reset"):
-        message(Work(fails=failure)).wait(Watch())
-    assert "a label" in failure.__notes__[0]
-
-
 @pytest.mark.parametrize("lasts_s", [0, 0.12])
 def test_a_collective_that_fails_raises_its_own_error_with_the_label(lasts_s):
     failure = RuntimeError("connection reset")

@@ -51,12 +51,6 @@ def always_consolidated_to_rank_0() -> None:
     edit("self.shard.consolidate(GroupRank(to))", "self.shard.consolidate(GroupRank(0))")
 
 
-@defect("ZERO-016")
-def messages_are_waited_for_in_slices() -> None:
-    """A message between two ranks is waited for like a collective: Gloo closes the connection of one that lasts."""
-    edit("(self._wait_on_host if self._collective else self._wait_on_a_thread)(watch)", "self._wait_on_host(watch)")
-
-
 @defect("ZERO-013")
 def change_of_trainability_is_logged_for_ever() -> None:
     """Once requires_grad has changed, every later step says so again."""
