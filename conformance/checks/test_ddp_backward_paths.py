@@ -14,7 +14,7 @@ WAYS = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
 
 
 class Slope(nn.Module):
-    """Two layers one behind the other; the slope of what it returns depends on both weights. A spare one is not used."""
+    """Two layers one behind the other; the slope of what it returns depends on both weights. A spare one is unused."""
 
     def __init__(self, spare=False):
         super().__init__()
