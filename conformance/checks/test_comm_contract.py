@@ -271,6 +271,8 @@ def look_at_buckets(ctx, as_view):
                 "names": [names[parameter] for parameter in parameters],
             }
         )
+        views.clear()  # the lists are the hook's own
+        parameters.clear()
         return done(buffer)
 
     model = hooked(ctx, None, hook, gradient_as_bucket_view=as_view)

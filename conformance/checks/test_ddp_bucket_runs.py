@@ -22,6 +22,9 @@ def of_shapes():
         *(torch.zeros(3, 4)[:, ::2] for _ in range(LONG)),  # with holes
         *(torch.zeros(5) for _ in range(LONG - 2)),  # too few
         *(torch.zeros(3, 2) for _ in range(LONG)),
+        torch.zeros(2, 2).t(),  # one at either end of a run that is like it in all but its strides
+        *(torch.zeros(2, 2) for _ in range(LONG)),
+        torch.zeros(2, 2).t(),
     ]
 
 

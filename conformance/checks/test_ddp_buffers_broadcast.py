@@ -60,6 +60,21 @@ def test_an_evaluation_on_all_ranks_begins_with_the_buffers_of_rank_0(ranks, sce
         assert seen[:3] == [0.0, 1.0, 2.0], f"rank {rank} evaluated with buffers of its own: {seen}"
 
 
+def count_without_gradients(ctx):
+    """In training mode, as to estimate statistics anew: within no_sync, too, it is a forward like others."""
+    model = counting(ctx)
+    for _ in range(2):
+        trained(model, mine(ctx))
+    with model.no_sync(), torch.no_grad():
+        model(mine(ctx))
+    return model.module.seen
+
+
+@check("DDP-080", worlds=MANY)
+def test_a_forward_in_training_mode_without_gradients_begins_with_the_buffers_of_rank_0(ranks):
+    assert ranks(count_without_gradients) == [[0.0, 1.0, 2.0]] * ranks.world
+
+
 def disturb_between_forwards(ctx):
     model = counting(ctx)
     for _ in range(3):
@@ -126,6 +141,9 @@ def listen_to_forwards(ctx):
         outputs = []
         told[name] = len(started(ctx, lambda model=model, outputs=outputs: outputs.append(model(mine(ctx)))))
         outputs[0].sum().backward()
+    model = models_["all three"]
+    evaluate(model, mine(ctx), torch.no_grad)
+    told["a second evaluation"] = len(started(ctx, lambda: evaluate(model, mine(ctx), torch.no_grad)))
     return told
 
 
@@ -133,7 +151,7 @@ def listen_to_forwards(ctx):
 def test_a_forward_sends_nothing_unless_there_are_buffers_to_synchronise(ranks):
     for told in ranks(listen_to_forwards, trace=True):
         assert told["all three"] >= 1
-        assert told["no buffers"] == told["switched off"] == 0
+        assert told["no buffers"] == told["switched off"] == told["a second evaluation"] == 0
 
 
 def accumulate_after_evaluating(ctx):

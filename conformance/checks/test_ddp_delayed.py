@@ -1,6 +1,7 @@
 """Delayed reduction: chosen parameters are averaged in one piece, when the gradient of a trigger is ready."""
 
 import time
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -193,7 +194,7 @@ def evaluate_before_backward(ctx, expected):
     for iteration in range(3):
         model.zero_grad(set_to_none=True)
         loss = model(mine(ctx, 1 + iteration)).sum()
-        with torch.no_grad():
+        with torch.no_grad(), model.no_sync() if iteration == 1 else nullcontext():
             model(mine(ctx))
         loss.backward()
         seen.append(settled(ctx, model, expected[iteration], iteration, LATE_S))
@@ -357,14 +358,20 @@ class OfSeveralKinds(nn.Module):
         return x
 
 
-def delay_several_kinds(ctx, names, trigger, expected):
-    seen = []
+class OfSmallKinds(OfSeveralKinds):
+    """The same, some of which are divided before they are added up."""
+
+    KINDS = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float16)
+
+
+def delay_several_kinds(ctx, kind, names, trigger, expected):
+    seen, fine = [], 12 * FINE if kind is OfSeveralKinds else 0
 
     def build_and_train():
-        model = delaying(ctx, OfSeveralKinds(), names, trigger)
+        model = delaying(ctx, kind(), names, trigger)
         for turn, each in enumerate(expected):
             model.zero_grad(set_to_none=turn % 2 == 0)
-            model((mine(ctx, turn + 1) + 12 * FINE).double()).sum().backward()
+            model((mine(ctx, turn + 1) + fine).double()).sum().backward()
             seen.append(settled(ctx, model, each, turn))
 
     return caught(build_and_train), seen
@@ -374,13 +381,15 @@ FINE = 2.0**-16  # kept by float32 beside numbers of this size
 
 
 @check("DDP-128", "DDP-122", worlds=WORLDS, beyond=False, scenarios={
-    "several kinds": ([f"lines.{place}" for place in (1, 2, 3, 4)], "lines.0"),
-    "a pair of two kinds": (["lines.0", "lines.2"], "lines.1"),
-    "a trigger of another kind": (["lines.1", "lines.3"], "lines.2"),
+    "several kinds": (OfSeveralKinds, [f"lines.{place}" for place in (1, 2, 3, 4)], "lines.0"),
+    "a pair of two kinds": (OfSeveralKinds, ["lines.0", "lines.2"], "lines.1"),
+    "a trigger of another kind": (OfSeveralKinds, ["lines.1", "lines.3"], "lines.2"),
+    "of two bytes and of four": (OfSmallKinds, [f"lines.{place}" for place in (1, 2, 3, 4)], "lines.0"),
 })  # fmt: skip
 def test_delayed_gradients_of_several_kinds_are_averages_of_their_own_kind_or_refused(ranks, scenario):
+    fine = 12 * FINE if scenario[0] is OfSeveralKinds else 0
     expected = [
-        {f"lines.{place}": [mean_of_all(ranks.world, times) + 12 * FINE] for place in range(5)} for times in (1, 2, 3)
+        {f"lines.{place}": [mean_of_all(ranks.world, times) + fine] for place in range(5)} for times in (1, 2, 3)
     ]
     for rank, (error, seen) in enumerate(ranks(delay_several_kinds, *scenario, expected)):
         if error is not None:

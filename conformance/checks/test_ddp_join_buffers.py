@@ -69,6 +69,40 @@ def test_buffers_come_from_the_highest_active_rank_and_reach_joined_ranks(ranks,
     schedules.examine(examine, drawn=False)
 
 
+def count_without_gradients_too(ctx, schedule):
+    """While all ranks have inputs, a forward in training mode without gradients follows an iteration."""
+    model = ddp(ctx, models.Counting(step_of(ctx.rank)))
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            if iteration == 0:
+                with torch.no_grad():
+                    model(models.divisible_scalar(ctx.rank, iteration))
+    return model.module.seen[:2]
+
+
+@check("DDPJ-024", worlds=MANY)
+def test_a_forward_without_gradients_in_training_mode_begins_with_the_sources_buffers(ranks):
+    schedule = (*[2] * (ranks.world - 1), 3)
+    assert ranks(count_without_gradients_too, schedule) == [[0.0, step_of(ranks.world - 1)]] * ranks.world
+
+
+def replace_the_buffer_at_last(ctx, schedule):
+    """After its last forward each rank's module holds another tensor as its buffer."""
+    model = ddp(ctx, models.Counting(step_of(ctx.rank)))
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+        model.module.count = torch.full_like(model.module.count, 100.0 + ctx.rank)
+    return model.module.count.item()
+
+
+@check("DDPJ-016", "DDPJ-019", worlds=MANY)
+def test_a_buffer_that_took_the_place_of_another_is_equal_after_the_block(ranks):
+    schedule = (*[1] * (ranks.world - 1), 2)
+    assert ranks(replace_the_buffer_at_last, schedule) == [100.0 + ranks.world - 1] * ranks.world
+
+
 def count_in_subgroup(ctx, schedule, members):
     group = torch.distributed.new_group(members)
     if ctx.rank not in members:

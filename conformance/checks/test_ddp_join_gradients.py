@@ -157,7 +157,11 @@ def test_uneven_training_leaves_the_weights_of_one_process(ranks, schedules):
 @check("DDPJ-010", worlds=MANY, beyond=False)
 def test_shadowing_leaves_the_gradients_of_the_last_real_iteration(ranks):
     schedule = tuple(1 + rank for rank in range(ranks.world))
-    options = [{"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": view} for view in (False, True)]
+    ways = itertools.product((False, True), (False, True))  # who searches sends also where only one rank is left
+    options = [
+        {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": view, "find_unused_parameters": search}
+        for view, search in ways
+    ]
     jobs = [Job(models.Sum, models.divisible, schedule, ddp=option) for option in options]
     averages, _ = expected(jobs[0])
     for rank, told in enumerate(ranks(train_each, jobs)):

@@ -11,15 +11,20 @@ from conformance.fixtures.training import whole
 VIEWS = {"copies": False, "views": True}
 
 
-def scale_then_leave_out(ctx, as_view):
-    """Of a part that is used once, scaled by every rank in its own way and then used by nobody: its gradients."""
+def scale_then_leave_out(ctx, as_view, runs):
+    """Of a part that is used once, scaled by every rank in its own way and then used by nobody: its gradients.
+
+    ``runs``: it runs all the same, and its output does not take part in the loss.
+    """
     model = wrapped(
         ctx, models.Parts("ab"), bucket_cap_mb=TINY_MIB, find_unused_parameters=True, gradient_as_bucket_view=as_view
     )
+    model.module.shape = dict
     told = []
     for iteration, used in enumerate(("ab", "a", "a")):
-        model.module.use = used
-        model(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        model.module.use = "ab" if runs else used
+        outputs = model(models.divisible(ctx.rank, iteration).to(ctx.device))
+        torch.stack([outputs[name].sum() for name in used]).sum().backward()
         if iteration == 0:
             for parameter in model.module.parts["b"].parameters():
                 parameter.grad.mul_(ctx.rank + 1)  # as clipping by a norm of the rank's own would
@@ -29,10 +34,11 @@ def scale_then_leave_out(ctx, as_view):
 
 @check("DDP-100", worlds=MANY, scenarios=VIEWS, each=True)
 def test_an_old_gradient_that_differs_between_ranks_is_left_as_it_is(ranks, scenario):
-    told = ranks(scale_then_leave_out, scenario)
-    assert told[0][0] != told[1][0], "the ranks must have different gradients to keep"
-    for rank, (first, second, third) in enumerate(told):
-        assert first == second == third, f"rank {rank}"
+    for runs in (False, True):
+        told = ranks(scale_then_leave_out, scenario, runs)
+        assert told[0][0] != told[1][0], "the ranks must have different gradients to keep"
+        for rank, (first, second, third) in enumerate(told):
+            assert first == second == third, f"rank {rank}"
 
 
 def put_gradients_by(ctx):
