@@ -22,6 +22,7 @@ from conformance.fixtures.sharding import (
     sharded,
     some_parameters,
 )
+from conformance.fixtures.training import private
 from conformance.ranks import caught
 
 GROUPED = {"one group": list, "two groups": in_two_groups}
@@ -148,6 +149,7 @@ def consolidate_in_subgroup(ctx, members, to):
     if ctx.rank not in members:
         return None
     _, zero, reference = trained(ctx, "Adam", list, group=group)
+    assert private(zero, "rank") == members.index(ctx.rank), "the optimizer's rank is one of its group"
     zero.consolidate_state_dict(to=to)
     error = caught(zero.state_dict)
     return "refused" if error else difference(zero.state_dict(), reference.optimizer.state_dict())
