@@ -84,7 +84,7 @@ def members_of(world):
     return list(range(world)) if world < 3 else upper_ranks(world)
 
 
-def one_rank_fails(ctx, throw, where):
+def one_rank_fails(ctx, throw, where, kind=LookupError):
     """The group's first rank fails in its second iteration (or first shadow); everybody else goes on.
 
     Whoever waits for it waits long after the run has been called hung: the groups' own timeouts are longer.
@@ -94,7 +94,7 @@ def one_rank_fails(ctx, throw, where):
     if ctx.rank not in members:
         return None
     fails = ctx.rank == members[0]
-    mine, log = LookupError("spilled the tea"), []
+    mine, log = kind("spilled the tea"), []
 
     def fail(_joinable):
         if fails:
@@ -114,15 +114,17 @@ def one_rank_fails(ctx, throw, where):
     return error, [len(ctx.trace()) - at for at in log], a.log
 
 
-def peers_were_told(ranks, throw, where):
-    failed, *peers = [each for each in ranks(one_rank_fails, throw, where) if each is not None]
+def peers_were_told(ranks, throw, where, kind=LookupError):
+    failed, *peers = [each for each in ranks(one_rank_fails, throw, where, kind) if each is not None]
     assert failed[0] is not None
-    assert failed[0].is_a(LookupError)
+    assert failed[0].is_a(kind)
     for error, _, log in peers:
         assert error is not None, "a peer ended as if nothing had happened"
         assert error.is_a(RuntimeError), error
         assert "rank 0" in error.text.lower(), error
         assert "spilled the tea" in error.text, error
+        if "global rank" in error.text:
+            assert f"global rank {members_of(ranks.world)[0]}" in error.text, error
         assert not [entry for entry in log if "post" in entry]
 
 
@@ -143,6 +145,11 @@ def test_a_rank_that_fails_alone_starts_no_collective_whatever_its_peers_do(rank
 @check("JOIN-024", worlds=(2,), deadline_s=10)
 def test_a_rank_that_fails_in_the_body_is_reported_to_its_peers_at_once(ranks):
     peers_were_told(ranks, False, "body")
+
+
+@check("JOIN-024", worlds=(2,), deadline_s=10)
+def test_a_rank_that_fails_in_the_body_at_a_store_of_its_own_is_reported_to_its_peers_too(ranks):
+    peers_were_told(ranks, False, "body", dist.DistStoreError)
 
 
 @check("JOIN-024", worlds=(4,), deadline_s=10)

@@ -9,7 +9,9 @@ import torch.distributed as dist
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import deficits, linear, promised_log, shapes
+from conformance.fixtures import models
 from conformance.fixtures.joinables import recorder, total, upper_ranks, walker
+from conformance.fixtures.training import ddp
 from conformance.ranks import caught
 
 
@@ -38,6 +40,22 @@ def read_the_handle(ctx):
         handle.wait()
         by_future = handle.get_future().wait()
         return [[value.tolist() for value in found] for found in (handle.result(), by_future)]
+
+
+def notify_beside_a_model(ctx):
+    """Who is given a handle, by the place of the model in the list; the model is notified for by hand, too."""
+    told = []
+    for first in (True, False):
+        a, model = recorder(ctx), ddp(ctx, models.scalar())
+        with ctx.subject.Join([model, a] if first else [a, model]):
+            handles = [ctx.subject.Join.notify_join_context(each) for each in ((model, a) if first else (a, model))]
+            told.append([None if handle is None else total(handle) for handle in handles])
+    return told
+
+
+@check("JOIN-048")
+def test_beside_a_model_too_only_the_first_joinable_returns_a_handle(ranks):
+    assert ranks(notify_beside_a_model) == [[[float(ranks.world), None]] * 2] * ranks.world
 
 
 @check("JOIN-031")
@@ -134,11 +152,11 @@ def notify_in_a_subgroup(ctx):
         return total(ctx.subject.Join.notify_join_context(a))
 
 
-def notify_after_moving(ctx):
+def notify_after_moving(ctx, throw):
     """A joinable that moves to another group after the context was built, before it notifies."""
     group = dist.new_group(upper_ranks(ctx.world))
     a = recorder(ctx)
-    ctx.subject.Join([a])
+    ctx.subject.Join([a], throw_on_early_termination=throw)
     a.group = group
     return None if ctx.rank == 0 else total(a.notify())
 
@@ -159,7 +177,8 @@ def test_a_notification_involves_only_the_joinables_own_group(ranks):
 
 @check("JOIN-052", worlds=(3, 4), deadline_s=8)
 def test_a_notification_reads_the_group_from_the_joinable_at_the_moment_of_the_call(ranks):
-    assert ranks(notify_after_moving) == [None] + [ranks.world - 1] * (ranks.world - 1)
+    for throw in (False, True):
+        assert ranks(notify_after_moving, throw) == [None] + [ranks.world - 1] * (ranks.world - 1)
 
 
 def step_again(joinable):

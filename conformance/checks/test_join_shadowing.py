@@ -9,8 +9,8 @@ from conformance.api.checking import MANY, check
 from conformance.api.oracle import active_ranks
 from conformance.api.schedules import deficits, last_joiners, linear, one_long, promised_log, shapes
 from conformance.fixtures.joinables import adder, collector, recorder, total, upper_ranks, walker
-from conformance.fixtures.models import scalar
-from conformance.fixtures.training import ddp
+from conformance.fixtures.models import divisible_scalar, scalar
+from conformance.fixtures.training import ddp, gradient
 
 NAMES = ("a", "b", "c")
 
@@ -125,6 +125,29 @@ def test_beside_a_model_too_only_ranks_that_came_last_are_told_so(ranks):
     several = [(2,) * ranks.world, linear(ranks.world), linear(ranks.world)[::-1]]
     for schedule, told in by_schedule(ranks, train_a_model_beside, several):
         assert list(told) == [[f"a post {last}"] for last in last_joiners(schedule)], schedule
+
+
+def train_many_beside_a_model(ctx, schedule, count):
+    """A model and many more joinables, which step in turn; the shared log, and the model's gradients."""
+    model, log, seen = ddp(ctx, scalar()), [], []
+    beside = [recorder(ctx, f"{place}", log) for place in range(count)]
+    with ctx.subject.Join([model, *beside]):
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            model(divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(gradient(model.module.weight))
+            for each in beside:
+                each.step()
+    return log, seen
+
+
+@check("JOIN-027", "JOIN-034", worlds=MANY, deadline_s=15)
+def test_beside_a_model_there_may_be_many_joinables(ranks):
+    schedule, count = linear(ranks.world, 1), 24
+    for rank, (log, seen) in enumerate(ranks(train_many_beside_a_model, schedule, count)):
+        assert log == promised_log(schedule, rank, [str(place) for place in range(count)]), f"rank {rank}"
+        data = [[divisible_scalar(one, i).item() for one in active_ranks(schedule, i)] for i in range(schedule[rank])]
+        assert seen == [sum(each) / ranks.world for each in data], f"rank {rank}"
 
 
 @check("JOIN-031")

@@ -96,13 +96,16 @@ def test_what_an_optimizer_counts_by_itself_counts_iterations(ranks, scenario):
 # -- DDPJ-010: a joined rank's own gradients
 
 
-def train_unevenly(ctx, how, schedule, both):
-    """Gradients after this rank's last iteration, and after the block."""
+def train_unevenly(ctx, how, schedule, both, cleared):
+    """Gradients when this rank ran out, and after the block; ``cleared``: there were none at all."""
     pair = pair_of(ctx, how)
     last = iterations(pair, READY)[-1].gradients
     with ctx.subject.Join([pair.ddp, pair.zero] if both else [pair.ddp]):
         for number in range(schedule[ctx.rank]):
             last = iteration(pair, READY + number).gradients
+        if cleared:
+            pair.ddp.zero_grad(set_to_none=True)
+            last = dict.fromkeys(last)
     return last, gradients(pair.model)
 
 
@@ -110,7 +113,7 @@ def train_unevenly(ctx, how, schedule, both):
 def test_a_joined_rank_keeps_its_last_gradients_while_it_steps_for_others(ranks, scenario):
     for schedule in ((0, *[3] * (ranks.world - 1)), tuple(range(ranks.world, 0, -1))):
         for both in (False, True):
-            for rank, (before, after) in enumerate(ranks(train_unevenly, scenario, schedule, both)):
+            for rank, (before, after) in enumerate(ranks(train_unevenly, scenario, schedule, both, not both)):
                 assert after == before, f"rank {rank}, schedule {schedule}, optimizer listed: {both}"
 
 

@@ -1,6 +1,7 @@
 """Saving and loading the sharded state: consolidation, the format of an ordinary optimizer, everybody's own part."""
 
 import copy
+import time
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from conformance.fixtures.sharding import (
     sharded,
     some_parameters,
 )
+from conformance.fixtures.training import private
 from conformance.ranks import caught
 
 GROUPED = {"one group": list, "two groups": in_two_groups}
@@ -125,11 +127,29 @@ def test_the_consolidated_state_is_that_of_the_ordinary_optimizer_in_global_orde
         assert ranks(consolidate, to) == [{}] * ranks.world, f"consolidated to rank {to}"
 
 
+def consolidate_late(ctx):
+    """One rank after the other comes late, whether it sends or receives."""
+    _, zero, reference = trained(ctx, "Adam", list)
+    found = []
+    for late in (0, ctx.world - 1):
+        if ctx.rank == late:
+            time.sleep(0.4)
+        zero.consolidate_state_dict()
+        found.append(difference(zero.state_dict(), reference.optimizer.state_dict()) if ctx.rank == 0 else None)
+    return found
+
+
+@check("ZERO-016", worlds=(2, 3))
+def test_ranks_may_come_to_a_consolidation_one_after_the_other(ranks):
+    assert ranks(consolidate_late) == [[None] * 2] * ranks.world
+
+
 def consolidate_in_subgroup(ctx, members, to):
     group = dist.new_group(members)
     if ctx.rank not in members:
         return None
     _, zero, reference = trained(ctx, "Adam", list, group=group)
+    assert private(zero, "rank") == members.index(ctx.rank), "the optimizer's rank is one of its group"
     zero.consolidate_state_dict(to=to)
     error = caught(zero.state_dict)
     return "refused" if error else difference(zero.state_dict(), reference.optimizer.state_dict())

@@ -222,8 +222,8 @@ def test_a_closure_may_hold_the_whole_iteration_on_uneven_inputs(ranks):
         assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
 
 
-def keep_gradients(ctx, schedule):
-    """Whether each gradient is after the block what it was in this rank's last iteration."""
+def keep_gradients(ctx, schedule, cleared):
+    """Whether each gradient is after the block what it was when this rank ran out; ``cleared``: none at all."""
     model = models.Sum(3).to(ctx.device)
     ddp = ctx.subject.DistributedDataParallel(model)
     zero = sharded(ctx, model.parameters())
@@ -234,14 +234,19 @@ def keep_gradients(ctx, schedule):
             ddp(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
             zero.step()
             last = [parameter.grad.clone() for parameter in model.parameters()]
-    return [torch.equal(mine, parameter.grad) for mine, parameter in zip(last, model.parameters(), strict=True)]
+        if cleared or not last:
+            zero.zero_grad(set_to_none=True)
+            last = [None] * 6
+    held = zip(last, [parameter.grad for parameter in model.parameters()], strict=True)
+    return [grad is None if mine is None else grad is not None and torch.equal(mine, grad) for mine, grad in held]
 
 
 @check("DDPJ-010", worlds=MANY, deadline_s=10)
 def test_a_joined_rank_keeps_its_last_gradients_beside_a_sharded_optimizer(ranks):
     upwards = scenario.linear(ranks.world, 1)
-    for schedule in (upwards, upwards[::-1]):
-        assert ranks(keep_gradients, schedule) == [[True] * 6] * ranks.world
+    for schedule in (upwards, upwards[::-1], scenario.without_inputs(ranks.world, 0)):
+        for cleared in (False, True):
+            assert ranks(keep_gradients, schedule, cleared) == [[True] * 6] * ranks.world, f"{schedule}, {cleared=}"
 
 
 # -- without DDP, and before it

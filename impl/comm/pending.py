@@ -49,7 +49,7 @@ class Pending:
     Exactly one ``Pending`` owns the reference that keeps ``buffer`` alive while the backend works on it.
     """
 
-    __slots__ = ("_result_in_future", "_team", "buffer", "label", "work")
+    __slots__ = ("_between_two", "_result_in_future", "_team", "buffer", "label", "work")
 
     def __init__(
         self,
@@ -59,16 +59,18 @@ class Pending:
         team: Team | None = None,
         *,
         result_in_future: bool = False,
-        counts: bool = True,
+        between_two: bool = False,
     ) -> None:
         """``result_in_future``: the backend may leave the result in its future only (see ``take``).
 
-        ``counts``: whether the team's tally counts it (not so for a message between two ranks).
+        ``between_two``: a message from one rank to another. The team's tally does not count it, and no slice of a wait
+        may run out: Gloo closes the connection then, and says that a message has come only to who waits for it.
         """
-        if team is not None and counts:
+        if team is not None and not between_two:
             tally = Tally.latest = team.tally
             tally.started += 1
             tally.label = label
+        self._between_two = between_two
         self._result_in_future = result_in_future
         self._team = team
         self.label = label
@@ -79,14 +81,17 @@ class Pending:
         """Wait for the end and return the buffer.
 
         With ``watch`` the wait can be cut short: the watch is called now and then (``until_next_look``) and may raise.
-        Without one it is the group's failure guard, where there is one.
+        Without one it is the group's failure guard, where there is one. A message between two ranks is not cut short:
+        its wait ends with the group's timeout, and the watch is asked where it fails.
         On an accelerator the wait orders the current stream behind the collective, as torch's own handles do; as a
         rule it does not block the host, so there is nothing to watch.
         """
         if self.work is None:
             return self.buffer
         watch = watch or self._guard
-        if watch is not None and not streams.is_accelerated(self.buffer.device):
+        if self._between_two:
+            self._end(watch)
+        elif watch is not None and not streams.is_accelerated(self.buffer.device):
             self._wait_on_host(watch)
         else:
             if watch is not None and self._team is not None and self._team.blocks_host:

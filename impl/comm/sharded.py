@@ -22,10 +22,10 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
 def send(team: Team, buffer: torch.Tensor, to: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` to one rank, which must ``receive`` as many elements."""
     trace.note(label)
-    return Pending(label, buffer, dist.isend(buffer, group_dst=to, group=team.group), team, counts=False)
+    return Pending(label, buffer, dist.isend(buffer, group_dst=to, group=team.group), team, between_two=True)
 
 
 def receive(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start filling ``buffer`` with what ``source`` sends."""
     trace.note(label)
-    return Pending(label, buffer, dist.irecv(buffer, group_src=source, group=team.group), team, counts=False)
+    return Pending(label, buffer, dist.irecv(buffer, group_src=source, group=team.group), team, between_two=True)

@@ -98,3 +98,48 @@ def joined_rank_takes_only_the_learning_rate() -> None:
 def joined_rank_forgets_the_gradients_of_the_first_parameter() -> None:
     """The gradients of an absent rank's shard are taken one place too late: its first parameter gets none."""
     edit("id(parameter) in mine]", "id(parameter) in mine and parameter is not parameters[0]]", within="_pass_on")
+
+
+@defect("ZERO-016")
+def tuples_in_states_become_lists() -> None:
+    """A state that holds a tuple is saved with a list in its place."""
+    edit("return type(value)(snapshot(item) for item in value)", "return [snapshot(item) for item in value]")
+
+
+@defect("ZERO-008", "ZERO-011")
+def loops_are_chosen_against_the_users_word() -> None:
+    """Small parameters are stepped at once although the user has asked for one by one, which is then forgotten."""
+    edit('group.get("foreach") is not None or', 'group.get("foreach") or')
+
+
+@defect("ZERO-008", "ZERO-011")
+def rates_in_tensors_are_stepped_at_once() -> None:
+    """A learning rate in a tensor does not keep small parameters from being stepped at once, which refuses it."""
+    edit("if any(isinstance(value, torch.Tensor) for value in group.values()):", "if group is None:")
+
+
+@defect("ZERO-020")
+def settings_in_tensors_are_sent_as_the_step_left_them() -> None:
+    """What joined ranks are told was noted before the step without a copy, so what a step changes in place shows."""
+    edit(
+        "return value.detach().clone() if isinstance(value, torch.Tensor) else value",
+        "return value",
+        within="_kept",
+    )
+
+
+@defect("ZERO-020")
+def gradients_for_joined_ranks_have_their_parameters_dtype() -> None:
+    """A gradient that is kept in a finer dtype than its parameter is rounded on its way to a joined rank."""
+    edit("gradient_dtype(parameters[place])), [])", "parameters[place].dtype), [])")
+
+
+@defect("DDPJ-010")
+def shown_gradients_stay_where_there_were_none() -> None:
+    """A joined rank without gradients keeps those with which it stepped for the others."""
+    edit(
+        "        for (parameter, _), gradient in zip(pairs, before, strict=True):\n",
+        "        for (parameter, _), gradient in zip(pairs, before, strict=True):\n"
+        "            if gradient is None:\n                continue\n",
+        within="shown_gradients",
+    )

@@ -220,6 +220,12 @@ def nothing_is_sent() -> None:
 
 
 @defect("ZERO-016")
+def messages_between_two_ranks_are_waited_for_in_slices() -> None:
+    """The states travel from rank to rank, where Gloo closes the connection when the first slice of a wait runs out."""
+    edit("    if self._between_two:\n        self._end(watch)\n    elif watch", "    if watch", within="Pending.wait")
+
+
+@defect("ZERO-016")
 def numbers_in_states_are_not_saved() -> None:
     """Of the optimizer states only tensors reach the rank to which they are consolidated."""
     edit("return copy.deepcopy(value)", "return None")

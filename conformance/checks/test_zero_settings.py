@@ -1,0 +1,217 @@
+"""What an optimizer may have beside a learning rate: its options, settings in tensors, states that are no tensors."""
+
+import copy
+from collections import deque
+
+import torch
+from torch import nn
+
+from conformance.api import schedules as scenario
+from conformance.api.checking import MANY, check
+from conformance.fixtures.sharding import Drift, first_gap, give, some_parameters
+from conformance.subjects import Unsupported
+
+# -- ZERO-008, ZERO-011: options
+
+
+class Noting(torch.optim.SGD):
+    """Notes the settings with which it steps."""
+
+    def step(self, closure=None):
+        self.noted = [settings_of(group) for group in self.param_groups]
+        return super().step(closure)
+
+
+#: By name; a function makes the settings, as a tensor must not be shared.
+OPTIONS = {
+    "noting": (Noting, lambda: {"lr": 0.5, "momentum": 0.5}),
+    "one by one": (torch.optim.Adam, lambda: {"lr": 0.1, "foreach": False}),
+    "at once": (torch.optim.SGD, lambda: {"lr": 0.1, "foreach": True, "momentum": 0.5, "nesterov": True}),
+    "fused": (torch.optim.Adam, lambda: {"lr": 0.1, "fused": True}),
+    "not fused": (torch.optim.SGD, lambda: {"lr": 0.1, "fused": False, "momentum": 0.5, "dampening": 0.25}),
+    "maximizing": (torch.optim.AdamW, lambda: {"lr": 0.1, "maximize": True, "amsgrad": True}),
+    "a rate in a tensor": (torch.optim.Adam, lambda: {"lr": torch.tensor(0.1)}),
+    "centred": (torch.optim.RMSprop, lambda: {"lr": 0.1, "centered": True, "momentum": 0.5}),
+}
+
+
+def settings_of(group):
+    """All but the parameters; tensors as numbers."""
+    numbers = {key: value.item() for key, value in group.items() if isinstance(value, torch.Tensor)}
+    return {**group, **numbers, "params": len(group["params"])}
+
+
+def step_with_options(ctx):
+    """By option: where the parameters, the settings shown and those that the local optimizer saw are not right."""
+    wrong = {}
+    for name, (kind, settings) in OPTIONS.items():
+        params = some_parameters(ctx)
+        copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+        zero = ctx.subject.ZeroRedundancyOptimizer([{"params": params}], kind, **settings())
+        ordinary = kind([{"params": copies}], **settings())
+        shown = []
+        for iteration in range(3):
+            give(params, iteration, sparsely=True), give(copies, iteration, sparsely=True)
+            zero.step(), ordinary.step()
+            shown.append([settings_of(group) for group in zero.param_groups])
+        right = [settings_of(group) for group in ordinary.param_groups]
+        found = [first_gap(params, copies), *(None if each == right else f"{each}" for each in shown)]
+        if kind is Noting and ctx.rank == 0:  # the largest parameter is its own, whatever the number of ranks
+            noted = [{**group, "params": None} for group in zero.optim.noted]
+            found.append(None if noted == [{**group, "params": None} for group in ordinary.noted] else f"noted {noted}")
+        if any(found):
+            wrong[name] = found
+    return wrong
+
+
+@check("ZERO-008", "ZERO-011", worlds=MANY)
+def test_every_option_of_an_optimizer_holds_and_is_shown_as_it_was_given(ranks):
+    assert ranks(step_with_options) == [{}] * ranks.world
+
+
+# -- ZERO-020: settings in tensors
+
+
+def fade_in_tensors(ctx, jobs):
+    """A user's optimizer that changes its rate in place, in a tensor: gaps and rates after a context and a step."""
+    told = []
+    for schedule in jobs:
+        params = some_parameters(ctx)
+        copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+        zero = ctx.subject.ZeroRedundancyOptimizer(params, Drift, lr=torch.tensor(0.5), fade=0.5)
+        ordinary = Drift(copies, lr=torch.tensor(0.5), fade=0.5)
+        with ctx.subject.Join([zero]):
+            for iteration in range(schedule[ctx.rank]):
+                give(params, iteration)
+                zero.step()
+        for iteration in range(max(schedule)):
+            give(copies, iteration)
+            ordinary.step()
+        told.append((first_gap(params, copies), rate_of(zero) == rate_of(ordinary)))
+        for optimizer, targets in ((zero, params), (ordinary, copies)):
+            give(targets, 20)
+            optimizer.step()
+        told.append((first_gap(params, copies), rate_of(zero) == rate_of(ordinary)))
+    return told
+
+
+def rate_of(optimizer):
+    return float(optimizer.param_groups[0]["lr"])
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=10)
+def test_a_rate_that_the_optimizer_changes_in_a_tensor_is_one_and_the_same_on_joined_ranks(ranks):
+    upwards = scenario.linear(ranks.world, 1)
+    assert ranks(fade_in_tensors, (upwards, upwards[::-1])) == [[(None, True)] * 4] * ranks.world
+
+
+# -- ZERO-020: gradients of another dtype than their parameters
+
+
+def step_in_two_dtypes(ctx, jobs):
+    """Parameters in bfloat16 that keep their gradients in float32, on uneven inputs: the gaps."""
+    gaps = []
+    for schedule in jobs:
+        params = [nn.Parameter((parameter.detach() / 8).bfloat16()) for parameter in some_parameters(ctx)]
+        copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+        if not hasattr(params[0], "grad_dtype"):
+            raise Unsupported("the parameters of this torch have no grad_dtype")
+        for parameter in (*params, *copies):
+            parameter.grad_dtype = torch.float32
+        zero = ctx.subject.ZeroRedundancyOptimizer(params, Finely, lr=1.0)
+        ordinary = Finely(copies, lr=1.0)
+        with ctx.subject.Join([zero]):
+            for iteration in range(schedule[ctx.rank]):
+                give_finely(params, iteration)
+                zero.step()
+        for iteration in range(max(schedule)):
+            give_finely(copies, iteration)
+            ordinary.step()
+        gaps.append(first_gap(params, copies))
+    return gaps
+
+
+class Finely(torch.optim.SGD):
+    """Steps with what a gradient has beyond one: all of it is lost where the gradient is rounded to bfloat16."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(((parameter.grad.double() - 1) * 2.0**12).to(parameter.dtype))
+
+
+def give_finely(parameters, iteration):
+    for place, parameter in enumerate(parameters):
+        parameter.grad = torch.full(parameter.shape, 1 + (1 + place + iteration) * 2.0**-12, device=parameter.device)
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=10)
+def test_gradients_in_a_finer_dtype_than_their_parameters_reach_joined_ranks_unrounded(ranks):
+    upwards = scenario.linear(ranks.world, 1)
+    assert ranks(step_in_two_dtypes, (upwards, upwards[::-1])) == [[None] * 2] * ranks.world
+
+
+# -- ZERO-016: states that are no tensors
+
+
+class Remembering(torch.optim.SGD):
+    """Keeps in its states a tuple, a queue, and tensors in a list and in a dictionary; each of them counts."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state.update(last=(0, 0.0), recent=deque(), sums=[torch.zeros_like(parameter)], by={})
+                state["last"] = (state["last"][0] + 1, group["lr"])
+                state["recent"].append(state["last"][0])
+                state["sums"][0].add_(parameter.grad)
+                state["by"].setdefault("square", torch.zeros_like(parameter)).add_(parameter.grad**2)
+                parameter.sub_(state["sums"][0], alpha=group["lr"] * sum(list(state["recent"])[-2:]))
+
+
+def remember(ctx):
+    """Save after two steps, step once more, and load what was saved into a fresh one: what is not as it should be."""
+    params = some_parameters(ctx)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, Remembering, lr=0.125)
+    ordinary = Remembering(copies, lr=0.125)
+    for iteration in range(2):
+        for optimizer, targets in ((zero, params), (ordinary, copies)):
+            give(targets, iteration)
+            optimizer.step()
+    wrong = [first_gap(params, copies)]
+    right = copy.deepcopy(ordinary.state_dict())
+    for to in range(ctx.world):
+        zero.consolidate_state_dict(to)
+        if ctx.rank == to:
+            wrong.append(None if same(zero.state_dict()["state"], right["state"]) else f"state {zero.state_dict()}")
+    fresh = ctx.subject.ZeroRedundancyOptimizer(params, Remembering, lr=0.125)
+    fresh.load_state_dict(copy.deepcopy(right))
+    for optimizer, targets in ((fresh, params), (ordinary, copies)):
+        give(targets, 2)
+        optimizer.step()
+    return [*wrong, first_gap(params, copies)]
+
+
+def same(mine, other):
+    """Whether two states are alike in every part, and of the same types; tensors bit by bit."""
+    if type(mine) is not type(other):
+        return False
+    if isinstance(mine, torch.Tensor):
+        return torch.equal(mine.cpu(), other.cpu())
+    if isinstance(mine, dict):
+        return mine.keys() == other.keys() and all(same(mine[key], value) for key, value in other.items())
+    if isinstance(mine, (list, tuple, deque)):
+        return len(mine) == len(other) and all(map(same, mine, other))
+    return mine == other
+
+
+@check("ZERO-016", "ZERO-017", worlds=MANY)
+def test_states_of_every_type_are_saved_and_loaded_as_they_are(ranks):
+    assert ranks(remember) == [[None] * 3] * ranks.world
