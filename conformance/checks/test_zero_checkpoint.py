@@ -1,6 +1,7 @@
 """Saving and loading the sharded state: consolidation, the format of an ordinary optimizer, everybody's own part."""
 
 import copy
+import time
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,8 @@ from conformance.fixtures.sharding import (
 )
 from conformance.ranks import caught
 
+#: longer than a wait goes on between two looks for peers that have failed
+LATE_S = 0.3
 GROUPED = {"one group": list, "two groups": in_two_groups}
 
 
@@ -64,6 +67,24 @@ def difference(ours, theirs):
             if not same:
                 return f"state {key} of parameter {index}: {mine}, expected {value}"
     return None
+
+
+def consolidate_with_one_late(ctx):
+    """Every rank in turn comes late to a consolidation to rank 0; the states that arrive there."""
+    _, zero, _ = trained(ctx, "Adam", list)
+    lengths = []
+    for late in range(ctx.world):
+        if ctx.rank == late:
+            time.sleep(LATE_S)
+        zero.consolidate_state_dict()
+        lengths.append(len(zero.state_dict()["state"]) if ctx.rank == 0 else None)
+    return lengths, len(zero.param_groups[0]["params"])
+
+
+@check("ZERO-016")
+def test_ranks_may_come_late_to_a_consolidation(ranks):
+    (at_target, count), *_ = ranks(consolidate_with_one_late)
+    assert at_target == [count] * ranks.world
 
 
 def ask_unconsolidated(ctx):

@@ -21,6 +21,7 @@ DETECTION = "JOINERY_FAILURE_DETECTION_S"
 _DETECTION_S = 5.0
 #: how long after a failed collective its cause may become known
 _CAUSE_WITHIN_S = 2.0
+_LONGEST_TEXT = 500
 
 #: what to do where a group cannot be used any more
 REMEDY = "Start the job anew, or make a new process group on all ranks and build models, optimizers and contexts on it."
@@ -48,6 +49,26 @@ def detection_s() -> float:
     return chosen
 
 
+def text_of(error: BaseException) -> str:
+    """The beginning of an exception's text."""
+    try:
+        return str(error)[:_LONGEST_TEXT]
+    except Exception as second:  # an exception of the user's whose text cannot be made must not hide itself
+        return f"(its text raised {type(second).__name__})"
+
+
+def of_a_collective(error: BaseException | None) -> bool:
+    """Whether an error looks like a collective's that failed, or follows from one: such a rank is only affected."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        backends = isinstance(error, dist.DistError) and not isinstance(error, dist.DistStoreError)
+        if backends or (isinstance(error, RuntimeError) and "gloo/transport" in text_of(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class Guard:
     """Watches one group's waits for lost peers. A comm.pending.Watch."""
 
@@ -61,14 +82,18 @@ class Guard:
         """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it."""
         losses = self._beats.losses.interrupting(self._name_of) if failure is None else self.causes()
         if losses:
-            self._beats.mark_affected()
+            self.mark_affected()
             raise PeerFailed(self._describe(losses, failure))
         if failure is not None:
             failure.add_note(self.unexplained())
 
+    def mark_affected(self) -> None:
+        """This rank is about to fail because another has."""
+        self._beats.mark_affected()
+
     def causes(self) -> list[Loss]:
         """A collective has failed on this rank: the losses that explain it, if they become known in two seconds."""
-        self._beats.mark_affected()
+        self.mark_affected()
         return self._beats.losses.causes(self._name_of, _CAUSE_WITHIN_S)
 
     def lost(self) -> set[int]:

@@ -135,7 +135,14 @@ class Heartbeats:
             loss = Loss(self.rank, end, str(self._process), "", self.rank, text)
             for peer in self._peers:
                 peer.send({"loss": loss.as_json()})
+            self._leave_word(loss)
             self._close()
+
+    def _leave_word(self, loss: Loss) -> None:
+        """For peers that have not met this process, and will not any more."""
+        with suppress(RuntimeError):  # the store's host is gone
+            if self._store is not None:
+                self._store.set(f"heartbeats/{self.rank}", json.dumps({"loss": loss.as_json()}))
 
     def _close(self) -> None:
         for peer in self._peers:
@@ -182,7 +189,7 @@ class Heartbeats:
         if now >= self._next_call:
             self._next_call = now + self._call_every_s
             self._call()
-            self._waited_s, self._call_every_s = self._call_every_s, min(1.5 * self._call_every_s, self._beat_s)
+            self._waited_s, self._call_every_s = self._call_every_s, min(1.5 * self._call_every_s, self._beat_s / 2)
         for peer in list(self._peers):
             peer.silent_s += ran_s
             self._judge(peer)
@@ -235,22 +242,26 @@ class Heartbeats:
             self._token = self._token or _token(self._store)
             for rank in sorted(self.missing):
                 if self._store.check([f"heartbeats/{rank}"]):
-                    host, port, *process = json.loads(self._store.get(f"heartbeats/{rank}"))
-                    self._look_after(rank, (str(host), int(port)), Process(*process))
+                    self._look_after(rank, json.loads(self._store.get(f"heartbeats/{rank}")))
         except RuntimeError:  # the store's host is gone; those that are met are met
             self._store = None
         if not self.missing:
             self._store = None
 
-    def _look_after(self, rank: int, address: tuple[str, int], process: Process) -> None:
-        """Call a peer that is not met yet, unless its process is seen to be gone."""
+    def _look_after(self, rank: int, found: Any) -> None:
+        """Call a peer that is not met yet, unless it has said that it leaves, or its process is seen to be gone."""
+        if isinstance(found, dict):
+            self._learn(Loss.from_json(found["loss"]))
+            return
+        host, port, *where = found
+        process = Process(*where)
         signs = process.signs() if self._process.is_beside(process) else ("?", 0)
         if signs is None or signs[0] in "ZX":
             self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
         elif self._stopped_for(rank, signs) >= self.detection_s:
             self._learn(Loss(rank, End.SILENT, str(process), "", self.rank))
         elif rank in self._to_call:
-            self._call_one(rank, address)
+            self._call_one(rank, (str(host), int(port)))
 
     def _stopped_for(self, rank: int, signs: tuple[str, int]) -> float:
         """How long a process that was never heard has been seen stopped; one that cannot be reached is not."""

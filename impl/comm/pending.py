@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -59,13 +59,9 @@ class Pending:
         team: Team | None = None,
         *,
         result_in_future: bool = False,
-        counts: bool = True,
     ) -> None:
-        """``result_in_future``: the backend may leave the result in its future only (see ``take``).
-
-        ``counts``: whether the team's tally counts it (not so for a message between two ranks).
-        """
-        if team is not None and counts:
+        """``result_in_future``: the backend may leave the result in its future only (see ``take``)."""
+        if team is not None:
             tally = Tally.latest = team.tally
             tally.started += 1
             tally.label = label
@@ -196,27 +192,36 @@ class Pending:
     def _ranks(self) -> int:
         return 1 if self._team is None else self._team.size
 
-    def _look(self, watch: Watch, *failure: Exception) -> None:
-        try:
-            watch(*failure)
-        except Exception as error:
-            where = f"This rank was waiting for: {self._place}."
-            if isinstance(error, PeerFailed):
-                error.args = (f"{error} {where}",)
-            else:
-                error.add_note(where)
-            if self._team is not None:
-                self._team.abandon()
-            raise
+    def _look(self, watch: Watch) -> None:
+        look(watch, self._place, self._team)
 
     def _fail(self, error: Exception, watch: Watch) -> None:
-        """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
-        try:
-            self._look(watch, *([error] if isinstance(error, RuntimeError) else []))
-        except Exception as known:
-            raise known from error
-        error.add_note(f"The collective that failed: {self._place}.")
-        raise error
+        fail(error, watch, self._place, self._team)
+
+
+def look(watch: Watch, place: str, team: Team | None, *failure: Exception) -> None:
+    """Call the watch of a wait that goes on. What it raises says what was waited for, and the team is given up."""
+    try:
+        watch(*failure)
+    except Exception as error:
+        where = f"This rank was waiting for: {place}."
+        if isinstance(error, PeerFailed):
+            error.args = (f"{error} {where}",)
+        else:
+            error.add_note(where)
+        if team is not None:
+            team.abandon()
+        raise
+
+
+def fail(error: Exception, watch: Watch, place: str, team: Team | None) -> NoReturn:
+    """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
+    try:
+        look(watch, place, team, *([error] if isinstance(error, RuntimeError) else []))
+    except Exception as known:
+        raise known from error
+    error.add_note(f"The collective that failed: {place}.")
+    raise error
 
 
 def _wait_without_limit(work: Any) -> None:
