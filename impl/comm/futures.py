@@ -32,7 +32,7 @@ def wait_for_future(
     next_look = begun + until_next_look(0, team.size)
     while not future.done():
         if time.monotonic() >= next_look:
-            look(watch, place, team)
+            look(watch, place, team, begun)
             next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
         time.sleep(nap)
         nap = min(nap * 1.3, _LONGEST_NAP_S)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from ..errors import PeerFailed
-from . import heartbeats
+from ..errors import CollectivesDiffer, PeerFailed
+from . import heartbeats, stalls
 from .losses import End, Loss
 
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
@@ -74,18 +75,44 @@ class Guard:
 
     def __init__(self, group: dist.ProcessGroup, beats: heartbeats.Heartbeats) -> None:
         self._beats = beats
+        self._group = group.group_name
         self._name_of = {dist.get_global_rank(group, rank): f"rank {rank}" for rank in range(group.size())}
         for rank, name in self._name_of.items():
             self._name_of[rank] = name if name == f"rank {rank}" else f"{name} (global rank {rank})"
 
     def __call__(self, failure: Exception | None = None) -> None:
-        """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it."""
+        """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it.
+
+        Where ranks have waited for each other, and one that has noticed it has ended, it is ``CollectivesDiffer``.
+        """
+        if failure is not None:
+            self.refuse_stall(self._beats.detection_s / 4)
         losses = self._beats.losses.interrupting(self._name_of) if failure is None else self.causes()
         if losses:
             self.mark_affected()
             raise PeerFailed(self._describe(losses, failure))
         if failure is not None:
             failure.add_note(self.unexplained())
+
+    def stand(self, place: str, begun: float) -> None:
+        """This rank has waited for this since then. ``CollectivesDiffer`` if all ranks wait for each other."""
+        half_s = self._beats.detection_s / 2
+        if time.monotonic() - begun >= half_s:
+            self._beats.stand(self._group, begun, place)
+            self.refuse_stall(half_s)
+
+    def refuse_stall(self, for_s: float) -> None:
+        """``CollectivesDiffer`` if all ranks of the group have stood in their waits for so long."""
+        waits = self._beats.waits.stalled(self._group, self._name_of, for_s)
+        if waits:
+            self.mark_affected()
+            raise CollectivesDiffer(
+                "The ranks wait for each other: all have waited for half of the detection time and more, and nothing "
+                f"moves between them. Waiting: {stalls.told(waits, self._name_of)}. Their collectives do not match: "
+                "one was left out, repeated, or of another kind or size on some rank. Usual cause: a branch that not "
+                "all ranks take, a communication hook or a collective of the program's own that differs between "
+                f"ranks, or a process group that changes what it is given. JOINERY_STRICT=1 may tell more. {REMEDY}"
+            )
 
     def mark_affected(self) -> None:
         """This rank is about to fail because another has."""

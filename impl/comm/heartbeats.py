@@ -9,6 +9,7 @@ cut off, says nothing any more. Who notices an end tells all others, from connec
     at        what this rank does               the sign of life
     loss      a rank's end, its own included    passed on, once
     affected  a rank that fails because of another one has; passed on, once
+    waits     what a rank has been waiting for (stalls.py); passed on, once for each of its looks
 
 Time in which this process did not run itself (stopped, or without a processor) does not count as another's silence.
 """
@@ -32,6 +33,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from . import stalls
 from . import store as stores
 from .losses import End, Loss, Losses
 from .processes import Process, has_moved
@@ -86,6 +88,9 @@ class Heartbeats:
         self.rank = rank
         self.detection_s = detection_s
         self.losses = Losses()
+        self.waits = stalls.Waits()
+        self._looks = 0  # of this rank's long waits
+        self._store_port = stores.port_of(store)
         self._process = Process.own()
         self._store: dist.Store | None = store  # until all are met
         self._token = ""
@@ -125,6 +130,20 @@ class Heartbeats:
         """This rank is about to fail because another has: whatever becomes of it is not the cause."""
         if self.losses.add_affected(self.rank):
             self._tell({"affected": self.rank, "epoch": self.losses.epoch})
+
+    def stand(self, group: str, begun: float, place: str) -> None:
+        """This rank has been waiting for long: tell all others, as long as it does."""
+        with self._lock:
+            own = {peer.connection.fileno() for peer in self._peers} | {self._listener.fileno()}
+        moved = stalls.moved_bytes(own, self._store_port)
+        if moved is not None:
+            self._looks += 1
+            wait = stalls.Wait(self.rank, group, begun, place, moved)
+            self._pass_on(wait, self._looks)
+
+    def _pass_on(self, wait: stalls.Wait, look: int) -> None:
+        if self.waits.add(wait, look):
+            self._tell({"waits": vars(wait), "look": look})
 
     def leave(self, end: End, text: str) -> None:
         """This process takes part no longer: say so, and close. Twice is as good as once."""
@@ -322,6 +341,8 @@ class Heartbeats:
         elif "loss" in said:
             loss = Loss.from_json(said["loss"])
             self._learn(loss)
+        elif "waits" in said:
+            self._pass_on(stalls.Wait.from_json(said["waits"]), int(said["look"]))
         elif "affected" in said and self.losses.add_affected(int(said["affected"]), int(said["epoch"])):
             self._tell({"affected": int(said["affected"]), "epoch": int(said["epoch"])})
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import Any, NoReturn, Protocol
@@ -157,7 +158,7 @@ class Pending:
             if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
                 self._end(watch)
                 return
-            self._look(watch)
+            self._look(watch, begun)
             started = time.monotonic()
 
     def _end(self, watch: Watch | None) -> None:
@@ -175,7 +176,7 @@ class Pending:
         next_look = begun + until_next_look(0, self._ranks)
         while not is_over():
             if time.monotonic() >= next_look:
-                self._look(watch)
+                self._look(watch, begun)
                 next_look = time.monotonic() + until_next_look(time.monotonic() - begun, self._ranks)
             time.sleep(nap)
             nap = min(nap * 1.3, _LONGEST_NAP_S)
@@ -192,17 +193,37 @@ class Pending:
     def _ranks(self) -> int:
         return 1 if self._team is None else self._team.size
 
-    def _look(self, watch: Watch) -> None:
-        look(watch, self._place, self._team)
+    def _look(self, watch: Watch, begun: float) -> None:
+        look(watch, self._place, self._team, begun)
 
     def _fail(self, error: Exception, watch: Watch) -> None:
         fail(error, watch, self._place, self._team)
 
 
-def look(watch: Watch, place: str, team: Team | None, *failure: Exception) -> None:
-    """Call the watch of a wait that goes on. What it raises says what was waited for, and the team is given up."""
+def look(watch: Watch, place: str, team: Team | None, begun: float) -> None:
+    """Call the watch of a wait that has gone on since then, and see whether all ranks wait for each other."""
+    with _placed(place, team):
+        watch()
+        if team is not None and team.guard is not None:
+            team.guard.stand(place, begun)
+
+
+def fail(error: Exception, watch: Watch, place: str, team: Team | None) -> NoReturn:
+    """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
     try:
-        watch(*failure)
+        with _placed(place, team):
+            watch(*([error] if isinstance(error, RuntimeError) else []))
+    except Exception as known:
+        raise known from error
+    error.add_note(f"The collective that failed: {place}.")
+    raise error
+
+
+@contextmanager
+def _placed(place: str, team: Team | None) -> Iterator[None]:
+    """What a watch raises says what was waited for, and the team is given up."""
+    try:
+        yield
     except Exception as error:
         where = f"This rank was waiting for: {place}."
         if isinstance(error, PeerFailed):
@@ -212,16 +233,6 @@ def look(watch: Watch, place: str, team: Team | None, *failure: Exception) -> No
         if team is not None:
             team.abandon()
         raise
-
-
-def fail(error: Exception, watch: Watch, place: str, team: Team | None) -> NoReturn:
-    """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
-    try:
-        look(watch, place, team, *([error] if isinstance(error, RuntimeError) else []))
-    except Exception as known:
-        raise known from error
-    error.add_note(f"The collective that failed: {place}.")
-    raise error
 
 
 def _wait_without_limit(work: Any) -> None:

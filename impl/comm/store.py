@@ -52,6 +52,12 @@ def own_address(store: dist.Store) -> str | None:
     return None
 
 
+def port_of(store: dist.Store) -> int | None:
+    """The port at which it is reached; None where it is no socket."""
+    store = _innermost(store)
+    return store.port if isinstance(store, dist.TCPStore) else None
+
+
 def _innermost(store: dist.Store) -> dist.Store:
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store

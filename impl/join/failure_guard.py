@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from ..comm.guard import Guard, explain, guard_of, of_a_collective
 from ..comm.ranks import Team
-from ..errors import InputsExhausted, PeerFailed, SharedError
+from ..errors import CollectivesDiffer, InputsExhausted, PeerFailed, SharedError
 from . import in_step
 from .failures import FailureNotes
 
@@ -70,7 +70,7 @@ class FailureGuard:
 
     def _is_known(self, error: BaseException) -> bool:
         """Whether all ranks of this session learn of the error without this one's note."""
-        if isinstance(error, SharedError) and error.shared_in is self:
+        if (isinstance(error, SharedError) and error.shared_in is self) or isinstance(error, CollectivesDiffer):
             return True
         guard = guard_of(self._team.group)
         return isinstance(error, PeerFailed) and guard is not None and bool(guard.lost())

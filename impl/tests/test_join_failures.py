@@ -8,7 +8,6 @@ import torch.distributed as dist
 from impl.comm import guard
 from impl.comm.ranks import GroupRank, Team
 from impl.errors import PeerFailed
-from impl.join import failures
 from impl.join.failures import FailureNotes, Note
 from impl.join.standing import standing_of
 

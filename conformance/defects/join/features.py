@@ -8,7 +8,8 @@ from ..planting import defect, edit
 @defect("DDPJ-034")
 def consolidations_are_counted_by_their_target() -> None:
     """Whether ranks are in step is told by how many collectives they have started, and the target counts more."""
-    edit("        arriving[source] = size\n", "        arriving[source] = size\n        team.tally.count()\n", within="_sent_on")
+    counting = "        arriving[source] = size\n        team.tally.count()\n"
+    edit("        arriving[source] = size\n", counting, within="_sent_on")
 
 
 @defect("DDPJ-034")
