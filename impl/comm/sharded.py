@@ -16,4 +16,5 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
         strict.agree(team, "reduce", label, buffer, f" to rank {owner}")
     trace.note(label)
     work = dist.reduce(buffer, group_dst=owner, group=team.group, async_op=True)
-    return Pending(label, buffer, work, team)
+    pending = Pending(label, buffer, work, team)
+    return strict.started(team, pending, alike=False) if strict.enabled else pending
