@@ -111,8 +111,8 @@ def _complaint(team: Team, agreement: _Agreement, what: str) -> str:
     return (
         f"The ranks are about to start different collectives (rank {team.rank} of {team.size}, collective "
         f"{agreement.agreed} since strict mode began on this group). {_all_views(agreement, what)}. No data were "
-        "mixed. Usual cause: a branch that not all ranks take (an evaluation, a skipped step), options or hooks that differ "
-        f"between ranks, or another order of models. {REMEDY}"
+        "mixed. Usual cause: a branch that not all ranks take (an evaluation, a skipped step), options or hooks that "
+        f"differ between ranks, or another order of models. {REMEDY}"
     )
 
 
