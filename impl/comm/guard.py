@@ -134,7 +134,7 @@ class Guard:
     def told(self, losses: list[Loss]) -> str:
         """What has happened, for people."""
         detection = self._beats.detection_s
-        return " and ".join(loss.describe(self._name_of[loss.rank], detection) for loss in losses)
+        return "; ".join(loss.describe(self._name_of[loss.rank], detection) for loss in losses)
 
     def unexplained(self) -> str:
         """What to say of a failed collective whose cause is not known."""

@@ -42,6 +42,7 @@ from .tally import latest
 _BEATS_IN_DETECTION = 5
 _LOOKS_IN_A_BEAT = 4
 _LONGEST_LINE = 4096
+_STORE_LIMIT = 0.8  # of the detection time: who looks into the store meanwhile must be back in time
 _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
 _HELLO_S = 5.0
@@ -402,6 +403,7 @@ def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
         address = None if store is None else stores.own_address(store)
         if store is None or address is None:
             return None
+        stores.limit_silence(store, detection_s * _STORE_LIMIT)
         beats = Heartbeats(world.rank(), world.size(), address, store, detection_s)
     except (OSError, RuntimeError):  # no socket to be had, or the store has gone: then nobody hears of this rank
         return None
