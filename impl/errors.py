@@ -22,7 +22,10 @@ class RanksDisagree(SharedError):
 
 
 class CollectivesDiffer(SharedError):
-    """Strict mode: ranks were about to start different collectives. Raised on every rank, before data move."""
+    """Ranks have started different collectives and wait for each other, or in strict mode were about to start them.
+
+    Raised on every rank, in strict mode before data move.
+    """
 
 
 class PeerFailed(SharedError):

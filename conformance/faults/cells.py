@@ -27,8 +27,8 @@ OF_A_COLLECTIVE = ("corrupted", "skipped", "repeated", "swapped", "another size"
 #: what needs a network
 OF_A_HOST = ("link cut", "link cut and healed", "link slowed", "host gone")
 KINDS = (*ENDING, *PASSING, *OF_A_COLLECTIVE, *OF_A_HOST)
-#: after these the failing side can say what has happened
-SPEAKING = ("raise", "memory exhausted", *OF_A_COLLECTIVE)
+#: after these the failing side can say what has happened; one whose collective was changed does not know it
+SPEAKING = ("raise", "memory exhausted")
 
 _FLOAT, _INT = "float", "int"
 _SENT = "broadcast|all_gather.*|all_to_all.*"

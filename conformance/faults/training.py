@@ -96,6 +96,7 @@ def run_cell(ctx: RankContext, cell_id: str, folder_name: str) -> None:
         told = {"unsupported": str(error)}
     except BaseException as error:
         told = _told(error)
+        sys.last_value = error  # as of a script that ends with it
         sys.excepthook(type(error), error, error.__traceback__)
     diary.end(told)
     gc.collect()

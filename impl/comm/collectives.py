@@ -38,7 +38,8 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
         work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
     else:
         work = team.group.allreduce([buffer], _reducing(op))
-    return Pending(label, buffer, work, team, result_in_future=team.is_in_python)
+    pending = Pending(label, buffer, work, team, result_in_future=team.is_in_python)
+    return strict.started(team, pending, alike=True) if strict.enabled else pending
 
 
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
@@ -51,7 +52,8 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
         work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
     else:
         work = team.group.broadcast([buffer], _sending(source))
-    return Pending(label, buffer, work, team)
+    pending = Pending(label, buffer, work, team)
+    return strict.started(team, pending, alike=True) if strict.enabled else pending
 
 
 @cache
@@ -155,7 +157,8 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
         strict.agree(team, "all-gather", label, part)
     trace.note(label)
     work = _all_gather(whole, part, group=team.group, async_op=True)
-    return Pending(label, whole, work, team)
+    pending = Pending(label, whole, work, team)
+    return strict.started(team, pending, alike=True) if strict.enabled else pending
 
 
 def all_to_all(
@@ -175,7 +178,8 @@ def all_to_all(
         strict.agree(team, "all-to-all", label, sent.new_empty(0))
     trace.note(label)
     work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
-    return Pending(label, received, work, team)
+    pending = Pending(label, received, work, team)
+    return strict.started(team, pending, alike=False) if strict.enabled else pending
 
 
 def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:

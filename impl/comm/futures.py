@@ -8,27 +8,37 @@ from typing import Any
 import torch
 
 from . import streams
-from .pending import Watch, until_next_look
+from .guard import of_a_collective
+from .pending import Watch, fail, look, until_next_look
+from .ranks import Team
 
 _FIRST_NAP_S = 0.00001
 _LONGEST_NAP_S = 0.0005
 
 
-def wait_for_future(future: torch._C.Future[Any], device: torch.device, watch: Watch | None) -> Any:
-    """The future's value.
+def wait_for_future(
+    future: torch._C.Future[Any], device: torch.device, watch: Watch | None, team: Team, label: str
+) -> Any:
+    """The future's value. ``label`` says what it stands for, in errors.
 
     On an accelerator this orders the current stream behind the reduction and does not block the host. On the host the
-    backend's own time limit ends the wait, and inside a join context the watch, which is called now and then.
+    backend's own time limit ends the wait, and so does the watch, which is called now and then.
     """
     if watch is None or streams.is_accelerated(device):
         return future.wait()
+    place = team.tally.place_of(label)
     nap = _FIRST_NAP_S
     begun = time.monotonic()
-    next_look = begun + until_next_look(0, 1)
+    next_look = begun + until_next_look(0, team.size)
     while not future.done():
         if time.monotonic() >= next_look:
-            watch()
-            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, 1)
+            look(watch, place, team, begun)
+            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
         time.sleep(nap)
         nap = min(nap * 1.3, _LONGEST_NAP_S)
-    return future.wait()
+    try:
+        return future.wait()
+    except Exception as error:
+        if not of_a_collective(error):  # of the user's own hook
+            raise
+        fail(error, watch, place, team)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from ..errors import PeerFailed
-from . import heartbeats
+from ..errors import CollectivesDiffer, PeerFailed
+from . import heartbeats, stalls
 from .losses import End, Loss
 
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
@@ -21,6 +22,7 @@ DETECTION = "JOINERY_FAILURE_DETECTION_S"
 _DETECTION_S = 5.0
 #: how long after a failed collective its cause may become known
 _CAUSE_WITHIN_S = 2.0
+_LONGEST_TEXT = 500
 
 #: what to do where a group cannot be used any more
 REMEDY = "Start the job anew, or make a new process group on all ranks and build models, optimizers and contexts on it."
@@ -48,27 +50,77 @@ def detection_s() -> float:
     return chosen
 
 
+def text_of(error: BaseException) -> str:
+    """The beginning of an exception's text."""
+    try:
+        return str(error)[:_LONGEST_TEXT]
+    except Exception as second:  # an exception of the user's whose text cannot be made must not hide itself
+        return f"(its text raised {type(second).__name__})"
+
+
+def of_a_collective(error: BaseException | None) -> bool:
+    """Whether an error looks like a collective's that failed, or follows from one: such a rank is only affected."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        backends = isinstance(error, dist.DistError) and not isinstance(error, dist.DistStoreError)
+        if backends or (isinstance(error, RuntimeError) and "gloo/transport" in text_of(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class Guard:
     """Watches one group's waits for lost peers. A comm.pending.Watch."""
 
     def __init__(self, group: dist.ProcessGroup, beats: heartbeats.Heartbeats) -> None:
         self._beats = beats
+        self._group = group.group_name
         self._name_of = {dist.get_global_rank(group, rank): f"rank {rank}" for rank in range(group.size())}
         for rank, name in self._name_of.items():
             self._name_of[rank] = name if name == f"rank {rank}" else f"{name} (global rank {rank})"
 
     def __call__(self, failure: Exception | None = None) -> None:
-        """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it."""
+        """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it.
+
+        Where ranks have waited for each other, and one that has noticed it has ended, it is ``CollectivesDiffer``.
+        """
+        if failure is not None:
+            self.refuse_stall(self._beats.detection_s / 4)
         losses = self._beats.losses.interrupting(self._name_of) if failure is None else self.causes()
         if losses:
-            self._beats.mark_affected()
+            self.mark_affected()
             raise PeerFailed(self._describe(losses, failure))
         if failure is not None:
             failure.add_note(self.unexplained())
 
+    def stand(self, place: str, begun: float) -> None:
+        """This rank has waited for this since then. ``CollectivesDiffer`` if all ranks wait for each other."""
+        half_s = self._beats.detection_s / 2
+        if time.monotonic() - begun >= half_s:
+            self._beats.stand(self._group, begun, place)
+            self.refuse_stall(half_s)
+
+    def refuse_stall(self, for_s: float) -> None:
+        """``CollectivesDiffer`` if all ranks of the group have stood in their waits for so long."""
+        waits = self._beats.waits.stalled(self._group, self._name_of, for_s)
+        if waits:
+            self.mark_affected()
+            raise CollectivesDiffer(
+                "The ranks wait for each other: all have waited for half of the detection time and more, and nothing "
+                f"moves between them. Waiting: {stalls.told(waits, self._name_of)}. Their collectives do not match: "
+                "one was left out, repeated, or of another kind or size on some rank. Usual cause: a branch that not "
+                "all ranks take, a communication hook or a collective of the program's own that differs between "
+                f"ranks, or a process group that changes what it is given. JOINERY_STRICT=1 may tell more. {REMEDY}"
+            )
+
+    def mark_affected(self) -> None:
+        """This rank is about to fail because another has."""
+        self._beats.mark_affected()
+
     def causes(self) -> list[Loss]:
         """A collective has failed on this rank: the losses that explain it, if they become known in two seconds."""
-        self._beats.mark_affected()
+        self.mark_affected()
         return self._beats.losses.causes(self._name_of, _CAUSE_WITHIN_S)
 
     def lost(self) -> set[int]:
@@ -82,7 +134,7 @@ class Guard:
     def told(self, losses: list[Loss]) -> str:
         """What has happened, for people."""
         detection = self._beats.detection_s
-        return " and ".join(loss.describe(self._name_of[loss.rank], detection) for loss in losses)
+        return "; ".join(loss.describe(self._name_of[loss.rank], detection) for loss in losses)
 
     def unexplained(self) -> str:
         """What to say of a failed collective whose cause is not known."""

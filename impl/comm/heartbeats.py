@@ -9,6 +9,7 @@ cut off, says nothing any more. Who notices an end tells all others, from connec
     at        what this rank does               the sign of life
     loss      a rank's end, its own included    passed on, once
     affected  a rank that fails because of another one has; passed on, once
+    waits     what a rank has been waiting for (stalls.py); passed on, once for each of its looks
 
 Time in which this process did not run itself (stopped, or without a processor) does not count as another's silence.
 """
@@ -32,6 +33,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from . import stalls
 from . import store as stores
 from .losses import End, Loss, Losses
 from .processes import Process, has_moved
@@ -40,6 +42,7 @@ from .tally import latest
 _BEATS_IN_DETECTION = 5
 _LOOKS_IN_A_BEAT = 4
 _LONGEST_LINE = 4096
+_STORE_LIMIT = 0.8  # of the detection time: who looks into the store meanwhile must be back in time
 _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
 _HELLO_S = 5.0
@@ -86,6 +89,9 @@ class Heartbeats:
         self.rank = rank
         self.detection_s = detection_s
         self.losses = Losses()
+        self.waits = stalls.Waits()
+        self._looks = 0  # of this rank's long waits
+        self._store_port = stores.port_of(store)
         self._process = Process.own()
         self._store: dist.Store | None = store  # until all are met
         self._token = ""
@@ -126,6 +132,20 @@ class Heartbeats:
         if self.losses.add_affected(self.rank):
             self._tell({"affected": self.rank, "epoch": self.losses.epoch})
 
+    def stand(self, group: str, begun: float, place: str) -> None:
+        """This rank has been waiting for long: tell all others, as long as it does."""
+        with self._lock:
+            own = {peer.connection.fileno() for peer in self._peers} | {self._listener.fileno()}
+        moved = stalls.moved_bytes(own, self._store_port)
+        if moved is not None:
+            self._looks += 1
+            wait = stalls.Wait(self.rank, group, begun, place, moved)
+            self._pass_on(wait, self._looks)
+
+    def _pass_on(self, wait: stalls.Wait, look: int) -> None:
+        if self.waits.add(wait, look):
+            self._tell({"waits": vars(wait), "look": look})
+
     def leave(self, end: End, text: str) -> None:
         """This process takes part no longer: say so, and close. Twice is as good as once."""
         with self._lock:
@@ -135,7 +155,14 @@ class Heartbeats:
             loss = Loss(self.rank, end, str(self._process), "", self.rank, text)
             for peer in self._peers:
                 peer.send({"loss": loss.as_json()})
+            self._leave_word(loss)
             self._close()
+
+    def _leave_word(self, loss: Loss) -> None:
+        """For peers that have not met this process, and will not any more."""
+        with suppress(RuntimeError):  # the store's host is gone
+            if self._store is not None:
+                self._store.set(f"heartbeats/{self.rank}", json.dumps({"loss": loss.as_json()}))
 
     def _close(self) -> None:
         for peer in self._peers:
@@ -182,7 +209,7 @@ class Heartbeats:
         if now >= self._next_call:
             self._next_call = now + self._call_every_s
             self._call()
-            self._waited_s, self._call_every_s = self._call_every_s, min(1.5 * self._call_every_s, self._beat_s)
+            self._waited_s, self._call_every_s = self._call_every_s, min(1.5 * self._call_every_s, self._beat_s / 2)
         for peer in list(self._peers):
             peer.silent_s += ran_s
             self._judge(peer)
@@ -235,22 +262,26 @@ class Heartbeats:
             self._token = self._token or _token(self._store)
             for rank in sorted(self.missing):
                 if self._store.check([f"heartbeats/{rank}"]):
-                    host, port, *process = json.loads(self._store.get(f"heartbeats/{rank}"))
-                    self._look_after(rank, (str(host), int(port)), Process(*process))
+                    self._look_after(rank, json.loads(self._store.get(f"heartbeats/{rank}")))
         except RuntimeError:  # the store's host is gone; those that are met are met
             self._store = None
         if not self.missing:
             self._store = None
 
-    def _look_after(self, rank: int, address: tuple[str, int], process: Process) -> None:
-        """Call a peer that is not met yet, unless its process is seen to be gone."""
+    def _look_after(self, rank: int, found: Any) -> None:
+        """Call a peer that is not met yet, unless it has said that it leaves, or its process is seen to be gone."""
+        if isinstance(found, dict):
+            self._learn(Loss.from_json(found["loss"]))
+            return
+        host, port, *where = found
+        process = Process(*where)
         signs = process.signs() if self._process.is_beside(process) else ("?", 0)
         if signs is None or signs[0] in "ZX":
             self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
         elif self._stopped_for(rank, signs) >= self.detection_s:
             self._learn(Loss(rank, End.SILENT, str(process), "", self.rank))
         elif rank in self._to_call:
-            self._call_one(rank, address)
+            self._call_one(rank, (str(host), int(port)))
 
     def _stopped_for(self, rank: int, signs: tuple[str, int]) -> float:
         """How long a process that was never heard has been seen stopped; one that cannot be reached is not."""
@@ -311,6 +342,8 @@ class Heartbeats:
         elif "loss" in said:
             loss = Loss.from_json(said["loss"])
             self._learn(loss)
+        elif "waits" in said:
+            self._pass_on(stalls.Wait.from_json(said["waits"]), int(said["look"]))
         elif "affected" in said and self.losses.add_affected(int(said["affected"]), int(said["epoch"])):
             self._tell({"affected": int(said["affected"]), "epoch": int(said["epoch"])})
 
@@ -370,6 +403,7 @@ def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
         address = None if store is None else stores.own_address(store)
         if store is None or address is None:
             return None
+        stores.limit_silence(store, detection_s * _STORE_LIMIT)
         beats = Heartbeats(world.rank(), world.size(), address, store, detection_s)
     except (OSError, RuntimeError):  # no socket to be had, or the store has gone: then nobody hears of this rank
         return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -49,7 +50,7 @@ class Pending:
     Exactly one ``Pending`` owns the reference that keeps ``buffer`` alive while the backend works on it.
     """
 
-    __slots__ = ("_between_two", "_result_in_future", "_team", "buffer", "label", "work")
+    __slots__ = ("_result_in_future", "_team", "buffer", "label", "work")
 
     def __init__(
         self,
@@ -59,18 +60,12 @@ class Pending:
         team: Team | None = None,
         *,
         result_in_future: bool = False,
-        between_two: bool = False,
     ) -> None:
-        """``result_in_future``: the backend may leave the result in its future only (see ``take``).
-
-        ``between_two``: a message from one rank to another. The team's tally does not count it, and no slice of a wait
-        may run out: Gloo closes the connection then, and says that a message has come only to who waits for it.
-        """
-        if team is not None and not between_two:
+        """``result_in_future``: the backend may leave the result in its future only (see ``take``)."""
+        if team is not None:
             tally = Tally.latest = team.tally
             tally.started += 1
             tally.label = label
-        self._between_two = between_two
         self._result_in_future = result_in_future
         self._team = team
         self.label = label
@@ -81,17 +76,14 @@ class Pending:
         """Wait for the end and return the buffer.
 
         With ``watch`` the wait can be cut short: the watch is called now and then (``until_next_look``) and may raise.
-        Without one it is the group's failure guard, where there is one. A message between two ranks is not cut short:
-        its wait ends with the group's timeout, and the watch is asked where it fails.
+        Without one it is the group's failure guard, where there is one.
         On an accelerator the wait orders the current stream behind the collective, as torch's own handles do; as a
         rule it does not block the host, so there is nothing to watch.
         """
         if self.work is None:
             return self.buffer
         watch = watch or self._guard
-        if self._between_two:
-            self._end(watch)
-        elif watch is not None and not streams.is_accelerated(self.buffer.device):
+        if watch is not None and not streams.is_accelerated(self.buffer.device):
             self._wait_on_host(watch)
         else:
             if watch is not None and self._team is not None and self._team.blocks_host:
@@ -166,7 +158,7 @@ class Pending:
             if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
                 self._end(watch)
                 return
-            self._look(watch)
+            self._look(watch, begun)
             started = time.monotonic()
 
     def _end(self, watch: Watch | None) -> None:
@@ -184,7 +176,7 @@ class Pending:
         next_look = begun + until_next_look(0, self._ranks)
         while not is_over():
             if time.monotonic() >= next_look:
-                self._look(watch)
+                self._look(watch, begun)
                 next_look = time.monotonic() + until_next_look(time.monotonic() - begun, self._ranks)
             time.sleep(nap)
             nap = min(nap * 1.3, _LONGEST_NAP_S)
@@ -201,27 +193,46 @@ class Pending:
     def _ranks(self) -> int:
         return 1 if self._team is None else self._team.size
 
-    def _look(self, watch: Watch, *failure: Exception) -> None:
-        try:
-            watch(*failure)
-        except Exception as error:
-            where = f"This rank was waiting for: {self._place}."
-            if isinstance(error, PeerFailed):
-                error.args = (f"{error} {where}",)
-            else:
-                error.add_note(where)
-            if self._team is not None:
-                self._team.abandon()
-            raise
+    def _look(self, watch: Watch, begun: float) -> None:
+        look(watch, self._place, self._team, begun)
 
     def _fail(self, error: Exception, watch: Watch) -> None:
-        """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
-        try:
-            self._look(watch, *([error] if isinstance(error, RuntimeError) else []))
-        except Exception as known:
-            raise known from error
-        error.add_note(f"The collective that failed: {self._place}.")
-        raise error
+        fail(error, watch, self._place, self._team)
+
+
+def look(watch: Watch, place: str, team: Team | None, begun: float) -> None:
+    """Call the watch of a wait that has gone on since then, and see whether all ranks wait for each other."""
+    with _placed(place, team):
+        watch()
+        if team is not None and team.guard is not None:
+            team.guard.stand(place, begun)
+
+
+def fail(error: Exception, watch: Watch, place: str, team: Team | None) -> NoReturn:
+    """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
+    try:
+        with _placed(place, team):
+            watch(*([error] if isinstance(error, RuntimeError) else []))
+    except Exception as known:
+        raise known from error
+    error.add_note(f"The collective that failed: {place}.")
+    raise error
+
+
+@contextmanager
+def _placed(place: str, team: Team | None) -> Iterator[None]:
+    """What a watch raises says what was waited for, and the team is given up."""
+    try:
+        yield
+    except Exception as error:
+        where = f"This rank was waiting for: {place}."
+        if isinstance(error, PeerFailed):
+            error.args = (f"{error} {where}",)
+        else:
+            error.add_note(where)
+        if team is not None:
+            team.abandon()
+        raise
 
 
 def _wait_without_limit(work: Any) -> None:

@@ -48,6 +48,7 @@ class Team:
                     "returns on ranks that it leaves out: let only the group's members use it."
                 )
             raise TypeError(f"process_group must be a process group as new_group() returns it, or None, not {group!r}.")
+        guard_of(group)  # from now on peers notice if this process ends, whatever it comes to first
         return Team(group, GroupRank(group.rank()), group.size())  # asked itself: torch may not have been told of it
 
     def global_rank(self, rank: GroupRank) -> GlobalRank:

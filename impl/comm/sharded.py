@@ -1,4 +1,4 @@
-"""Collectives that leave a result on one rank only: a reduction to an owner, and a message from one rank to another."""
+"""A collective that leaves its result on one rank only: a reduction to an owner."""
 
 from __future__ import annotations
 
@@ -16,16 +16,5 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
         strict.agree(team, "reduce", label, buffer, f" to rank {owner}")
     trace.note(label)
     work = dist.reduce(buffer, group_dst=owner, group=team.group, async_op=True)
-    return Pending(label, buffer, work, team)
-
-
-def send(team: Team, buffer: torch.Tensor, to: GroupRank, label: str) -> Pending:
-    """Start sending ``buffer`` to one rank, which must ``receive`` as many elements."""
-    trace.note(label)
-    return Pending(label, buffer, dist.isend(buffer, group_dst=to, group=team.group), team, between_two=True)
-
-
-def receive(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
-    """Start filling ``buffer`` with what ``source`` sends."""
-    trace.note(label)
-    return Pending(label, buffer, dist.irecv(buffer, group_src=source, group=team.group), team, between_two=True)
+    pending = Pending(label, buffer, work, team)
+    return strict.started(team, pending, alike=False) if strict.enabled else pending

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from contextlib import suppress
 
 import torch.distributed as dist
 
@@ -50,6 +52,29 @@ def own_address(store: dist.Store) -> str | None:
     except OSError:
         return None
     return None
+
+
+def port_of(store: dist.Store) -> int | None:
+    """The port at which it is reached; None where it is no socket."""
+    store = _innermost(store)
+    return store.port if isinstance(store, dist.TCPStore) else None
+
+
+def limit_silence(store: dist.Store, seconds: float) -> None:
+    """A request to the store that the network does not take for so long fails, instead of waiting without end.
+
+    A wait for a key goes on as long as it may. torch has no such limit, so it is set on this process's connections to
+    the store; only on Linux.
+    """
+    port = port_of(store)
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if port is None or option is None:
+        return
+    with suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
+                    connection.setsockopt(socket.IPPROTO_TCP, option, int(seconds * 1000))
 
 
 def _innermost(store: dist.Store) -> dist.Store:

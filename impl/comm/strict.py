@@ -3,7 +3,9 @@
 ``JOINERY_STRICT=1`` turns it on, on all ranks alike. Ranks whose collectives do not match would mix their data, wait
 for each other, or be aborted by Gloo. Each collective of this package is then preceded by a message that holds its
 fingerprint: kind, label, dtype, size, source and number. It goes over a second group of the same ranks, which carries
-nothing else and so is always in step. What the user's own code starts is not seen.
+nothing else and so is always in step. It also holds a digest of the last result that must be equal on all ranks, which
+tells of a collective that was left out, swapped or damaged below this package. To that end each collective is waited
+for as soon as it has started. What the user's own code starts is not seen.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -37,6 +40,8 @@ class _Agreement:
 
     team: Team
     agreed: int = 0
+    #: the last result that must be equal on all ranks: its collective, and a digest that fits into an int64
+    result: tuple[str, int] = ("", 0)
 
 
 #: by the group that is watched over; a group is its own entry's key only while it lives
@@ -50,16 +55,33 @@ def agree(team: Team, kind: str, label: str, buffer: torch.Tensor, more: object 
         return
     what = f"{team.tally.place_of(label)} ({kind} of {buffer.numel()} x {buffer.dtype}{more})"
     alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}|{agreement.agreed}"
-    number = int.from_bytes(hashlib.blake2b(alike.encode(), digest_size=7).digest(), "big")
-    ends = torch.tensor([number, -number], dtype=torch.int64, device="cpu")
+    number, (after, digest) = _digest(alike.encode()), agreement.result
+    ends = torch.tensor([number, -number, digest, -digest], dtype=torch.int64, device="cpu")
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
     waiting_for = f"the other ranks' agreement on {what}"
     work = agreement.team.group.allreduce([ends], options)
-    highest, lowest = Pending(waiting_for, ends, work, agreement.team).wait().tolist()
+    highest, lowest, most, least = Pending(waiting_for, ends, work, agreement.team).wait().tolist()
     agreement.agreed += 1
+    if most != -least:
+        raise CollectivesDiffer(_other_results(team, agreement, f"{after} gave {digest:x}"))
     if highest != -lowest:
         raise CollectivesDiffer(_complaint(team, agreement, what))
+
+
+def started(team: Team, pending: Pending, *, alike: bool) -> Pending:
+    """Wait for a collective. ``alike``: its result must be equal on all ranks; they compare it next time."""
+    agreement = _agreement_of(team)
+    if agreement is not None:
+        result = pending.wait()
+        if alike:
+            content = result.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+            agreement.result = (team.tally.place_of(pending.label), _digest(content))
+    return pending
+
+
+def _digest(content: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big")
 
 
 def _without_role(label: str) -> str:
@@ -86,17 +108,28 @@ def _new_agreement(team: Team) -> _Agreement | None:
 
 
 def _complaint(team: Team, agreement: _Agreement, what: str) -> str:
-    views = _views(agreement, what)
-    by_view: dict[str, list[int]] = {}
-    for rank, view in enumerate(views):
-        by_view.setdefault(view, []).append(rank)
-    said = "; ".join(f"{_named(ranks)}: {view}" for view, ranks in by_view.items())
     return (
         f"The ranks are about to start different collectives (rank {team.rank} of {team.size}, collective "
-        f"{agreement.agreed} since strict mode began on this group). {said}. No data were mixed. Usual cause: a branch "
-        "that not all ranks take (an evaluation, a skipped step), options or hooks that differ between ranks, or "
-        f"another order of models. {REMEDY}"
+        f"{agreement.agreed} since strict mode began on this group). {_all_views(agreement, what)}. No data were "
+        "mixed. Usual cause: a branch that not all ranks take (an evaluation, a skipped step), options or hooks that "
+        f"differ between ranks, or another order of models. {REMEDY}"
     )
+
+
+def _other_results(team: Team, agreement: _Agreement, what: str) -> str:
+    return (
+        "The ranks have agreed on a collective whose result must be equal on all of them, and have got different ones "
+        f"(rank {team.rank} of {team.size}). {_all_views(agreement, what)}. Usual cause: a process group, a hook or a "
+        "library below this package that leaves out, swaps or changes what it is given, a collective of the program's "
+        f"own on the same group, or faulty memory or network. {REMEDY}"
+    )
+
+
+def _all_views(agreement: _Agreement, what: str) -> str:
+    by_view: dict[str, list[int]] = {}
+    for rank, view in enumerate(_views(agreement, what)):
+        by_view.setdefault(view, []).append(rank)
+    return "; ".join(f"{_named(ranks)}: {view}" for view, ranks in by_view.items())
 
 
 def _named(ranks: list[int]) -> str:

@@ -21,7 +21,7 @@ class Place:
 
 
 class Tally:
-    """The count of one group. Messages between two ranks do not count.
+    """The count of one group.
 
     What others start (a communication hook of the user's, say) cannot be seen here. Our code counts where it lets them
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.

@@ -173,7 +173,14 @@ def _difference(
             for rank in (0, others[0])
         )
         odd, mine = (team.rank, lines) if team.rank in others else (others[0], wrong)
-        place = next(i for i in range(max(len(right), len(mine))) if _line(right, i) != _line(mine, i))
+        places = range(max(len(right), len(mine)))
+        place = next((i for i in places if _line(right, i) != _line(mine, i)), None)
+        if place is None:
+            return (
+                f"The digests of the models on group rank 0 and group rank(s) {list(others)} differ, though rank 0 and "
+                f"rank {odd} describe the same model. Usual cause: a message damaged on its way, by a process group or "
+                "a network, or a collective of the program's own that ran into this one."
+            )
         what = (
             f"group rank 0 has [{_line(right, place)}], but group rank(s) {list(others)} differ: rank {odd} has "
             f"[{_line(mine, place)}]"

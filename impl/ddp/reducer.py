@@ -171,7 +171,7 @@ class Reducer:
         order = torch.tensor(self.proposed_order(), dtype=torch.int64, device=device)
         iteration = self.iteration
         agreed = collectives.broadcast(self.team, order, iteration.source(), "bucket order").wait(iteration.watch())
-        self.rebuild(agreed.tolist())
+        self.rebuild(_checked(agreed.tolist()))
         self.log.note_plan(self.plan, self.specs, rebuilt=True)
 
     def proposed_order(self) -> list[int]:
@@ -541,3 +541,14 @@ class Reducer:
         if not self.facts.agreement_due:
             return None
         return self.usage.reported(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)
+
+
+def _checked(order: list[int]) -> list[int]:
+    """An order of parameters that has come from another rank; RuntimeError unless it holds each of them once."""
+    if sorted(order) != list(range(len(order))):
+        raise RuntimeError(
+            f"The bucket order that this rank has received does not name each of the {len(order)} parameters once: "
+            f"{str(order)[:200]}. Usual cause: a message damaged on its way (by a process group or a network), or "
+            "ranks whose collectives do not match. Nothing was laid out anew. JOINERY_STRICT=1 may tell more."
+        )
+    return order

@@ -116,7 +116,8 @@ class Transport:
     def result(self, bucket: Bucket, flight: Flight, watch: Watch | None) -> tuple[torch.Tensor, int]:
         """Wait for a started reduction; its gradients, flat (numel,) or sparse, and the divisor still to be applied."""
         if isinstance(flight, kernels.AnyFuture):
-            result = wait_for_future(flight, bucket.spec.device, watch)
+            label = f"the communication hook's future of bucket {bucket.spec.index}"
+            result = wait_for_future(flight, bucket.spec.device, watch, self.iteration.team, label)
             self.iteration.team.tally.count()
             return self._hook_result(bucket, result), 1
         if isinstance(flight, SparsePart):
@@ -349,7 +350,8 @@ class Reduction:
             self._queue.shadow_results()
         futures, self._iteration.futures = self._iteration.futures, []
         for future in futures:
-            wait_for_future(future, self._usage.device, self._iteration.watch())
+            iteration = self._iteration
+            wait_for_future(future, self._usage.device, iteration.watch(), iteration.team, "the buffer hook's futures")
         return agreement
 
     def _agree_on_use(self, *, live: bool) -> Agreement:

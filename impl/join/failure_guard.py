@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ..comm.guard import explain, guard_of
+from ..comm.guard import Guard, explain, guard_of, of_a_collective
 from ..comm.ranks import Team
-from ..errors import InputsExhausted, PeerFailed, SharedError
+from ..errors import CollectivesDiffer, InputsExhausted, PeerFailed, SharedError
 from . import in_step
-from .failures import FailureNotes, of_a_collective
+from .failures import FailureNotes
 
 
 class FailureGuard:
@@ -32,15 +32,25 @@ class FailureGuard:
         """
         if self._notes is None:
             return
+        guard = guard_of(self._team.group)
         with self.sharing():
-            self._notes.watch()
-            guard = guard_of(self._team.group)
+            self._read_notes(self._notes, guard)
             try:
                 if guard is not None:
                     guard(failure)
             except PeerFailed:
-                self._notes.watch()  # one that has left by an exception says more
+                self._read_notes(self._notes, guard)  # one that has left by an exception says more
                 raise
+
+    @staticmethod
+    def _read_notes(notes: FailureNotes, guard: Guard | None) -> None:
+        """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""
+        try:
+            notes.watch()
+        except PeerFailed:
+            if guard is not None:
+                guard.mark_affected()
+            raise
 
     def report(self, error: BaseException) -> None:
         """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
@@ -48,7 +58,7 @@ class FailureGuard:
             return
         if not isinstance(error, InputsExhausted):
             in_step.doubt(self._team)
-        if isinstance(error, SharedError) and error.shared_in is self:
+        if self._is_known(error):
             return
         first = self._notes.first()
         if first is not None and not first.is_of(self._team.rank):
@@ -57,6 +67,13 @@ class FailureGuard:
             self._explain(error)
         elif first is None:
             self._notes.leave(error)
+
+    def _is_known(self, error: BaseException) -> bool:
+        """Whether all ranks of this session learn of the error without this one's note."""
+        if (isinstance(error, SharedError) and error.shared_in is self) or isinstance(error, CollectivesDiffer):
+            return True
+        guard = guard_of(self._team.group)
+        return isinstance(error, PeerFailed) and guard is not None and bool(guard.lost())
 
     def _explain(self, error: BaseException) -> None:
         """Say in a note what made a collective fail, unless one says so already."""

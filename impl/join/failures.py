@@ -11,13 +11,11 @@ from dataclasses import asdict, dataclass
 import torch.distributed as dist
 
 from ..comm import store as stores
-from ..comm.guard import REMEDY
+from ..comm.guard import REMEDY, text_of
 from ..comm.ranks import Team
 from ..errors import PeerFailed
 from . import in_step
 from .standing import standing_of
-
-_LONGEST_TEXT = 500
 
 
 @dataclass(frozen=True)
@@ -51,25 +49,6 @@ def _place(rank: int, global_rank: int) -> str:
     return f"rank {rank}" + (f" (global rank {global_rank})" if global_rank != rank else "")
 
 
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)[:_LONGEST_TEXT]
-    except Exception as second:  # an exception of the user's whose text cannot be made must not hide itself
-        return f"(its text raised {type(second).__name__})"
-
-
-def of_a_collective(error: BaseException | None) -> bool:
-    """Whether an error looks like a collective's that failed, or follows from one: such a rank is only affected."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        backends = isinstance(error, dist.DistError) and not isinstance(error, dist.DistStoreError)
-        if backends or (isinstance(error, RuntimeError) and "gloo/transport" in _text_of(error)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 class FailureNotes:
     """The notes of one session. Without a store it keeps silent and the group's timeout decides.
 
@@ -101,7 +80,7 @@ class FailureNotes:
             return
         rank = self._team.rank
         try:
-            self._write(Note(int(rank), int(self._team.global_rank(rank)), type(error).__name__, _text_of(error)))
+            self._write(Note(int(rank), int(self._team.global_rank(rank)), type(error).__name__, text_of(error)))
         except RuntimeError as lost:  # the store's host is gone; the error that is being reported matters more
             error.add_note(f"Join could not tell the other ranks, whose waits now end by timeout: {lost}")
             self._store = None

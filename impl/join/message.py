@@ -116,7 +116,7 @@ class Layout:
         ranks = tuple(GroupRank(r) for r in range(self.ranks) if counts[self._first_rank_slot + r])
         active = len(ranks)
         if active and (not any(slots) or any(slot not in (0, active) for slot in slots)):
-            raise RanksDisagree(self._complaint(active, slots))
+            raise RanksDisagree(self._complaint(ranks, slots))
         begins = [j for j in range(len(self.names)) if slots[j]]
         acts = [act for act, slot in zip(self._acts_in_order, slots[len(self.names) :], strict=True) if slot]
         return Reading(
@@ -135,12 +135,13 @@ class Layout:
     def _first_rank_slot(self) -> int:
         return self._first_act_slot + len(self._acts_in_order)
 
-    def _complaint(self, active: int, counts: Sequence[int]) -> str:
+    def _complaint(self, ranks: Sequence[GroupRank], counts: Sequence[int]) -> str:
         said = [f"an iteration of {name} begins" for name in self.names]
         said += [f"{self.name_of(act)} follows" for act in self._acts_in_order]
         counted = [f"{what} on {count}" for what, count in zip(said, counts, strict=True) if count]
         return (
-            f"Join: the {active} ranks that still have inputs disagree about what comes next: {'; '.join(counted)}. "
+            f"Join: the {len(ranks)} ranks that still have inputs (ranks {', '.join(map(str, ranks))}) disagree about "
+            f"what comes next: {'; '.join(counted) or 'nothing on any of them'}. "
             "Their collectives would not match. Usual cause: a branch of the training loop that not all ranks take, "
             "such as an evaluation, a skipped step or another order of the models. Make every rank that has inputs "
             "call the models and optimizers of the context in the same order."

@@ -41,6 +41,7 @@ class WrappedReduction(Reduction):
 
     def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team) -> None:
         self._device = bucket.buffer().device
+        self._team = team
         self.future = hook(state, bucket)
         if not all(callable(getattr(self.future, name, None)) for name in ("wait", "then", "done", "value")):
             raise RuntimeError(
@@ -52,8 +53,9 @@ class WrappedReduction(Reduction):
             self.future = self.future.then(lambda done: done.value() * factor)
 
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
-        value = wait_for_future(self.future, self._device, watch)
         spec = part.bucket.spec
+        label = f"the wrapped hook's future of bucket {spec.index}"
+        value = wait_for_future(self.future, self._device, watch, self._team, label)
         if not isinstance(value, torch.Tensor) or (not spec.sparse and value.numel() != spec.numel):
             raise RuntimeError(
                 f"The wrapped hook's future for bucket {spec.index} does not hold one tensor of {spec.numel} elements, "

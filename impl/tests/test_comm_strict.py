@@ -8,6 +8,7 @@ from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm import collectives, strict
+from impl.comm.pending import Pending
 from impl.comm.ranks import GroupRank, Team
 from impl.errors import CollectivesDiffer
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -50,6 +51,30 @@ def test_every_rank_names_both_views_where_one_collective_differs(how, views):
         assert "ranks 0, 2: " in told
         for view in views:
             assert view in told
+
+
+def damaged_below(rank, world):
+    """What rank 1 gets of one all-reduce is not what the others get."""
+    strict.enabled = True
+
+    class Damaged(Pending):
+        def wait(self, watch=None):
+            return super().wait(watch).add_(1)
+
+    team = Team.of()
+    collectives.all_reduce(team, torch.ones(3), "first").wait()
+    collectives.Pending = Damaged if rank == 1 else Pending
+    collectives.all_reduce(team, torch.ones(4), "gradients")
+    collectives.Pending = Pending
+    with pytest.raises(CollectivesDiffer) as told:
+        collectives.broadcast(team, torch.ones(4), GroupRank(0), "weights")
+    return str(told.value)
+
+
+def test_a_result_that_differs_between_ranks_is_told_with_the_next_collective():
+    for told in run_on_ranks(damaged_below, 3):
+        assert "rank 1: gradients gave" in told
+        assert "ranks 0, 2: gradients gave" in told
 
 
 def evaluates_alone(rank, world):

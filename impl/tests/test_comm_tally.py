@@ -1,4 +1,4 @@
-"""The count of collectives that a rank has started: one per group object, and messages between two ranks left out."""
+"""The count of collectives that a rank has started: one per group object."""
 
 import gc
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from ..comm.collectives import all_to_all_object, broadcast
+from ..comm.collectives import all_reduce, all_to_all, all_to_all_object, broadcast
 from ..comm.ranks import GroupRank, Team
-from ..comm.sharded import receive, send
 
 #: State of parameters by global index.
 States = dict[int, Any]
@@ -23,27 +22,41 @@ def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device)
     One shard travels at a time, so that the target never holds more than the result and one packed shard. Between CPUs
     it goes straight to the target, and no other rank holds anything of its peers. Where the group has a backend for an
     accelerator only, everybody receives it for a moment: a message from rank to rank would make NCCL build a
-    communicator for every pair, which stays. The waits end with the process group's own timeout: a message from rank to
-    rank cannot be waited for in slices (on Gloo the first slice that runs out ends it).
+    communicator for every pair, which stays.
     """
-    team.tally.count()  # for messages between two ranks, and again where this rank's have come
-    states = _gather(team, mine, to, device)
-    team.tally.count()
-    return states
-
-
-def _gather(team: Team, mine: States, to: GroupRank, device: torch.device) -> States | None:
     device = team.control_device(device)
     if device.type != "cpu":
         return _shared(team, mine, to, device)
-    if team.rank != to:
-        _send(team, mine, to, device)
-        return None
-    gathered = snapshot(mine)
+    body = _nothing() if team.rank == to else _packed(mine)
+    sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
+    sizes[team.rank] = body.numel()
+    by_rank = all_reduce(team, sizes, "zero: sizes of the states").wait().tolist()
+    gathered = snapshot(mine) if team.rank == to else {}
     for rank in team.members:
         if rank != to:
-            gathered.update(_receive(team, GroupRank(rank), device))
-    return dict(sorted(gathered.items()))
+            part = _sent_on(team, body, GroupRank(rank), to, by_rank[rank])
+            gathered.update(_unpacked(part) if team.rank == to else {})
+    return dict(sorted(gathered.items())) if team.rank == to else None
+
+
+def _sent_on(team: Team, body: torch.Tensor, source: GroupRank, to: GroupRank, size: int) -> torch.Tensor:
+    """What ``source`` has, on rank ``to``; empty elsewhere.
+
+    An exchange in which nobody else has anything to say. Gloo's messages between two ranks cannot be watched: the first
+    slice of a wait that runs out closes the connection.
+    """
+    arriving, leaving = [0] * team.size, [0] * team.size
+    if team.rank == source:
+        leaving[to] = size
+    if team.rank == to:
+        arriving[source] = size
+    sent = body if team.rank == source else _nothing()
+    received = torch.empty(sum(arriving), dtype=torch.uint8, device="cpu")
+    return all_to_all(team, received, sent, f"zero: states of rank {source}", arriving, leaving).wait()
+
+
+def _nothing() -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def handed_over(team: Team, mine: States, owners: Sequence[int], device: torch.device) -> States:
@@ -71,21 +84,6 @@ def _shared(team: Team, mine: States, to: GroupRank, device: torch.device) -> St
         if team.rank == to:
             gathered.update(_unpacked(whole))
     return dict(sorted(gathered.items())) if team.rank == to else None
-
-
-def _send(team: Team, states: States, to: GroupRank, device: torch.device) -> None:
-    body = _packed(states).to(device)
-    length = torch.tensor([body.numel()], dtype=torch.int64, device=device)
-    send(team, length, to, f"zero: size of the states of rank {team.rank}").wait()
-    send(team, body, to, f"zero: states of rank {team.rank}").wait()
-
-
-def _receive(team: Team, source: GroupRank, device: torch.device) -> States:
-    length = torch.zeros(1, dtype=torch.int64, device=device)
-    size = int(receive(team, length, source, f"zero: size of the states of rank {source}").wait().item())
-    body = torch.empty(size, dtype=torch.uint8, device=device)
-    receive(team, body, source, f"zero: states of rank {source}").wait()
-    return _unpacked(body)
 
 
 def _packed(states: States) -> torch.Tensor:

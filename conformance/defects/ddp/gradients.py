@@ -98,7 +98,7 @@ def each_rank_has_its_own_bucket_sizes() -> None:
 def each_rank_rebuilds_its_own_order() -> None:
     """Each rank lays its buckets out in the order in which its own gradients came."""
     edit(
-        "self.rebuild(agreed.tolist())",
+        "self.rebuild(_checked(agreed.tolist()))",
         "self.rebuild(order.tolist() if agreed is None else self.proposed_order())",
     )
 

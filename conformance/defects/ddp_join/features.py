@@ -41,7 +41,7 @@ def delayed_parameters_stay_behind() -> None:
 @defect("DDPJ-031")
 def each_rank_rebuilds_by_its_own_order() -> None:
     """Each rank lays its buckets out by the order that it has seen itself, instead of the source's."""
-    edit("self.rebuild(agreed.tolist())", "self.rebuild(self.proposed_order())")
+    edit("self.rebuild(_checked(agreed.tolist()))", "self.rebuild(self.proposed_order())")
 
 
 @defect("DDPJ-033")

@@ -6,10 +6,10 @@ from ..planting import defect, edit
 
 
 @defect("DDPJ-034")
-def messages_between_two_ranks_are_counted() -> None:
-    """Whether ranks are in step is told by all that they have started, messages between two of them included."""
-    for name in ("send", "receive"):
-        edit("    trace.note(label)\n", "    trace.note(label)\n    team.tally.count()\n", within=name)
+def consolidations_are_counted_by_their_target() -> None:
+    """Whether ranks are in step is told by how many collectives they have started, and the target counts more."""
+    counting = "        arriving[source] = size\n        team.tally.count()\n"
+    edit("        arriving[source] = size\n", counting, within="_sent_on")
 
 
 @defect("DDPJ-034")

@@ -1,0 +1,113 @@
+"""Notices that all ranks of a group wait for each other: their collectives do not match, and none will end.
+
+A rank whose wait has lasted for half of the detection time tells all others, by the heartbeats, what it waits for and
+how many bytes its connections have moved. Where all ranks of a group have stood so for half of the detection time, and
+no byte has moved on any of them, nothing ever will. A rank that computes does not wait, and a slow network moves bytes:
+neither is mistaken for a stall. It costs nothing before a wait has lasted that long.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Collection, Container
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+#: a rank that has not repeated within this time that it waits may wait no longer
+_FRESH_S = 2.5
+#: where the kernel's tcp_info holds the bytes that the other side has acknowledged, and those received
+_BYTES_AT, _BYTES = 120, "QQ"
+_LONGEST_PLACE = 500
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What one rank waits for, as it tells it again and again while it does."""
+
+    rank: int  # global
+    group: str
+    begun: float  # on that rank's clock: tells one wait from another
+    place: str  # the collective, for people
+    moved: int  # bytes, on its connections to other ranks
+
+    @staticmethod
+    def from_json(said: Any) -> Wait:
+        """What another rank has told; ValueError, KeyError or TypeError if that is no wait."""
+        place = str(said["place"])[:_LONGEST_PLACE]
+        return Wait(int(said["rank"]), str(said["group"]), float(said["begun"]), place, int(said["moved"]))
+
+
+@dataclass
+class _Seen:
+    wait: Wait
+    look: int  # of that rank: it counts them
+    since: float
+    last: float
+
+
+class Waits:
+    """The long waits of one world as this process knows them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_rank: dict[int, _Seen] = {}
+
+    def add(self, wait: Wait, look: int, now: float | None = None) -> bool:
+        """Take note; False if that was known."""
+        now = time.monotonic() if now is None else now
+        with self._lock:
+            seen = self._by_rank.get(wait.rank)
+            if seen is not None and look <= seen.look:
+                return False
+            since = seen.since if seen is not None and seen.wait == wait else now
+            self._by_rank[wait.rank] = _Seen(wait, look, since, now)
+            return True
+
+    def stalled(self, group: str, ranks: Collection[int], for_s: float, now: float | None = None) -> list[Wait]:
+        """What the ranks of a group wait for, if all of them have stood for so long; else nothing."""
+        now = time.monotonic() if now is None else now
+        with self._lock:
+            seen = [self._by_rank[rank] for rank in sorted(ranks) if rank in self._by_rank]
+        stand = all(
+            each.wait.group == group and now - each.since >= for_s and now - each.last < _FRESH_S for each in seen
+        )
+        return [each.wait for each in seen] if stand and len(seen) == len(ranks) else []
+
+
+def told(waits: list[Wait], names: dict[int, str]) -> str:
+    """What each rank waits for, those with one view together."""
+    by_place: dict[str, list[str]] = {}
+    for wait in waits:
+        by_place.setdefault(wait.place, []).append(names[wait.rank])
+    return "; ".join(f"{', '.join(who)}: {place}" for place, who in by_place.items())
+
+
+def moved_bytes(but_for: Container[int], port: int | None) -> int | None:
+    """How many bytes this process's TCP connections have moved; None where the system does not tell.
+
+    ``but_for``: descriptors that do not count. ``port``: of the store, whose connections do not count either.
+    """
+    try:
+        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return None
+    return sum(_moved(descriptor, port) for descriptor in descriptors if descriptor not in but_for)
+
+
+def _moved(descriptor: int, port: int | None) -> int:
+    with suppress(OSError, ValueError, struct.error):
+        if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+            return 0
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+                return 0
+            if port is not None and port in (connection.getsockname()[1], connection.getpeername()[1]):
+                return 0
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            return sum(struct.unpack_from(_BYTES, info, _BYTES_AT))
+    return 0
