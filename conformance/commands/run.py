@@ -125,6 +125,8 @@ def _pytest(suite_run: SuiteRun, checks: Path, out: Path, header: Mapping[str, A
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     files = inventory.files_of(checks, lambda clause: matches(clause, suite_run.asked.select)) or [checks]
+    if checks == inventory.CHECKS:  # what the ranks need loads while pytest collects
+        suite_run.prepare([f"conformance.checks.{file.stem}" for file in files])
     arguments = [
         *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
         "-o", "addopts=",

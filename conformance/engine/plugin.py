@@ -209,6 +209,7 @@ def _begin(session: pytest.Session) -> None:
         functions = [item for item in session.items if isinstance(item, pytest.Function)]
         simple = [item for item in functions if is_simple(item)]
         items = [item for item in simple if suite_run.ended(case_of(item), check_of(item)) is None]
+        items.sort(key=lambda item: not suite_run.may_break(case_of(item), check_of(item)))  # waits for hangs: first
         calls = {item.nodeid: Detached(suite_run, item) for item in items}
         config.stash[AHEAD] = Ahead(suite_run.asked.jobs + WAITING, suite_run.turns, calls)
 

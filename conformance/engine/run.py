@@ -124,8 +124,11 @@ class SuiteRun:
         In the quick tier, for quickness. What does not pass on them is run on fresh ranks, and only that counts. It
         would only cost time where a listed deviation makes a break likely.
         """
-        likely = any(each.concerns(name, case) for each in self._listed(case.subject) for name in check.clauses)
-        return self.asked.tier == QUICK and not self.asked.poison and not likely
+        return self.asked.tier == QUICK and not self.asked.poison and not self.may_break(case, check)
+
+    def may_break(self, case: Case, check: Check) -> bool:
+        """Whether a listed deviation is about this case."""
+        return any(each.concerns(name, case) for each in self._listed(case.subject) for name in check.clauses)
 
     def _cluster(self) -> Cluster:
         if not hasattr(self._mine, "cluster"):
@@ -139,7 +142,9 @@ class SuiteRun:
         return cluster
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Before the first check: start loading what the ranks will need, in the background."""
+        """Before the first check: start loading what the ranks will need, in the background. Once is enough."""
+        if self._preload:
+            return
         subjects = {module_of(subject) for subject in self.asked.subjects.values()}
         self._preload = (*modules, *sorted(subjects))
         self._cluster().load()
