@@ -1,5 +1,6 @@
 """Sparse gradients where a model is less plain: a table that a layer shares, groups that become one."""
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -85,3 +86,51 @@ def test_groups_that_became_one_average_their_sparse_gradients(ranks):
             found = [oracle.local_gradients(Table(), rows_of(each, iteration))["table.weight"] for each in members]
             mean = sum(each.to_dense() for each in found) / len(members)
             assert seen == mean.flatten().tolist(), f"rank {rank}, iteration {iteration}"
+
+
+# -- rows that differ in number from iteration to iteration, and in what they hold
+
+LOOKED_UP = (2, 1, 5, 7, 7, 3)  # rows in each iteration; one more on odd ranks
+
+
+class Weighed(nn.Module):
+    """A sparse table; each row that is looked up has a gradient of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(32, 2, sparse=True)
+
+    def forward(self, rows):
+        return 12 * self.table(rows) * (1 + rows.to(self.table.weight.dtype)).view(-1, 1)
+
+
+def growing_rows(rank, iteration):
+    return torch.arange(LOOKED_UP[iteration] + rank % 2) * (1 + rank)
+
+
+def look_up_more_and_more(ctx, options):
+    model, told = ddp(ctx, Weighed().to(ctx.device), **options), []
+    for iteration in range(len(LOOKED_UP)):
+        model.zero_grad(set_to_none=True)
+        model(growing_rows(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        told.append(whole(model.module.table.weight.grad).to_dense().flatten().tolist())
+    return told
+
+
+def more_and_more_alone(world):
+    expected = []
+    for iteration in range(len(LOOKED_UP)):
+        model = Weighed()
+        for rank in range(world):
+            model(growing_rows(rank, iteration)).sum().backward()
+        expected.append((model.table.weight.grad.to_dense() / world).flatten().tolist())
+    return expected
+
+
+@check("DDP-057", "DDP-049", worlds=MANY, beyond=False)
+def test_tables_of_which_more_and_less_is_looked_up_are_averaged_row_by_row(ranks):
+    for options in ({}, {"find_unused_parameters": True}):
+        expected = more_and_more_alone(ranks.world)
+        for rank, told in enumerate(ranks(look_up_more_and_more, options)):
+            for iteration, (seen, mean) in enumerate(zip(told, expected, strict=True)):
+                assert seen == mean, f"rank {rank}, iteration {iteration}, {options}"

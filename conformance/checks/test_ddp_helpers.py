@@ -77,6 +77,7 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
             for name, p in module.named_parameters()
         }
 
+    assert ranks(train_halves_by_parameter) == [{"weight": [40000.0]}] * ranks.world  # two of them overflow
     average = alone(range(ranks.world))
     for rank, (first, local, together, last) in enumerate(ranks(train_by_parameter)):
         assert first == last == average, f"rank {rank}"
@@ -85,6 +86,11 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
             name: None if values is None else [2 * value for value in values] for name, values in average.items()
         }
         assert together == doubled, f"rank {rank}: what accumulated inside and one more gradient were not averaged"
+
+
+def train_halves_by_parameter(ctx):
+    model = by_parameter(ctx, models.scalar().half())
+    return trained(model, torch.full((1, 1), 40000.0, dtype=torch.float16, device=ctx.device))
 
 
 def train_by_parameter_in_a_subgroup(ctx, members):

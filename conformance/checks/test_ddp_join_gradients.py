@@ -74,11 +74,11 @@ def test_joined_ranks_add_zeros_in_every_dtype(ranks, schedules):
     schedules.examine(examine, drawn=False)
 
 
-def train_sparse(ctx, several):
+def train_sparse(ctx, several, by_all):
     told = []
     for schedule in several:
         model, seen = ddp(ctx, models.Looking()), []
-        with model.join():
+        with model.join(divide_by_initial_world_size=by_all):
             for iteration in range(schedule[ctx.rank]):
                 model.zero_grad(set_to_none=True)
                 model(models.rows(ctx.rank, iteration)).backward()
@@ -87,23 +87,24 @@ def train_sparse(ctx, several):
     return told
 
 
-@check("DDPJ-009", worlds=MANY, beyond=False)
+@check("DDPJ-009", "DDPJ-008", worlds=MANY, beyond=False)
 def test_joined_ranks_add_nothing_to_sparse_gradients(ranks, schedules):
     def examine(several):
-        told = ranks(train_sparse, several)
-        for place, schedule in enumerate(several):
-            for rank, count in enumerate(schedule):
-                alone = [sparse_alone(schedule, iteration) for iteration in range(count)]
-                assert told[rank][place] == alone, f"rank {rank}, schedule {schedule}"
+        for by_all in (True, False):
+            told = ranks(train_sparse, several, by_all)
+            for place, schedule in enumerate(several):
+                for rank, count in enumerate(schedule):
+                    alone = [sparse_alone(schedule, iteration, by_all) for iteration in range(count)]
+                    assert told[rank][place] == alone, f"rank {rank}, schedule {schedule}, {by_all=}"
 
     schedules.examine(examine, drawn=False)
 
 
-def sparse_alone(schedule, iteration):
+def sparse_alone(schedule, iteration, by_all):
     """Each active rank touches its own row and the shared one."""
-    table = torch.zeros(6, 2)
-    for rank in oracle.active_ranks(schedule, iteration):
-        table[models.rows(rank, iteration)] += 12.0 / len(schedule)
+    table, active = torch.zeros(6, 2), oracle.active_ranks(schedule, iteration)
+    for rank in active:
+        table[models.rows(rank, iteration)] += 12.0 / (len(schedule) if by_all else len(active))
     return table.tolist()
 
 
