@@ -136,6 +136,45 @@ def test_listed_sizes_hold_for_the_first_buckets_and_the_last_of_them_for_all_ot
             assert told == [expected] * 2, sizes
 
 
+class OfTwoKinds(nn.Module):
+    """Parameters of as many elements each, every second one a double; the doubles come first in backward."""
+
+    def __init__(self):
+        super().__init__()
+        kinds = (torch.float32, torch.float64) * 4
+        self.rows = nn.ParameterList(nn.Parameter(torch.ones(WIDTH * WIDTH, dtype=kind)) for kind in kinds)
+
+    def forward(self, times):
+        return sum(times * (1 + place) * row.sum().double() for place, row in enumerate(self.rows))
+
+
+def watch_listed_sizes_of_two_kinds(ctx):
+    takes(ctx, "bucket_cap_mb_list")
+    model = ddp(ctx, OfTwoKinds().to(ctx.device), bucket_cap_mb_list=[ROOM_FOR_ONE_MIB, 2 * ROOM_FOR_ONE_MIB])
+    held = []
+
+    def hook(_state, bucket):
+        held.append((str(bucket.buffer().dtype), len(bucket.parameters())))
+        dist.all_reduce(bucket.buffer())
+        return future_of(bucket.buffer().div_(ctx.world))
+
+    model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+    for _ in range(3):
+        held.clear()
+        model.zero_grad()
+        model(1.0 + ctx.rank).backward()
+    return sorted(held), [row.grad.unique().tolist() for row in model.module.rows]
+
+
+@check("DDP-004", "DDP-054", worlds=(2,))
+def test_listed_sizes_begin_anew_for_each_dtype(ranks):
+    """A double is as large as the second size: alone in its bucket, first or not."""
+    singles, doubles = [("torch.float32", held) for held in (1, 1, 2)], [("torch.float64", 1)] * 4
+    for held, means in ranks(watch_listed_sizes_of_two_kinds):
+        assert held == [*singles, *doubles]
+        assert means == [[1.5 * (1 + place)] for place in range(8)]
+
+
 @check("DDP-054", worlds=WORLDS)
 def test_one_bucket_at_first_then_rebuilt_once_in_the_order_of_arrival(ranks):
     size = 2 * WIDTH * WIDTH
