@@ -61,11 +61,11 @@ def test_an_evaluation_on_all_ranks_begins_with_the_buffers_of_rank_0(ranks, sce
 
 
 def count_without_gradients(ctx):
-    """In training mode, as to estimate statistics anew: within no_sync, too, it is a forward like others."""
+    """In training mode, as to estimate statistics anew."""
     model = counting(ctx)
     for _ in range(2):
         trained(model, mine(ctx))
-    with model.no_sync(), torch.no_grad():
+    with torch.no_grad():
         model(mine(ctx))
     return model.module.seen
 

@@ -201,6 +201,10 @@ class SimulatedGroup(dist.ProcessGroup):
         self._network = network
         self._number = rank
 
+    @property
+    def group_name(self) -> str:
+        return "simulated"
+
     def getBackendName(self) -> str:
         return "simulated"
 

@@ -8,7 +8,6 @@ neither is mistaken for a stall. It costs nothing before a wait has lasted that 
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import threading
@@ -17,6 +16,8 @@ from collections.abc import Collection, Container
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from .connections import own_connections
 
 #: a rank that has not repeated within this time that it waits may wait no longer
 _FRESH_S = 2.5
@@ -93,21 +94,15 @@ def moved_bytes(but_for: Container[int], port: int | None) -> int | None:
     ``but_for``: descriptors that do not count. ``port``: of the store, whose connections do not count either.
     """
     try:
-        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+        return sum(_moved(each, port) for descriptor, each in own_connections() if descriptor not in but_for)
     except OSError:
         return None
-    return sum(_moved(descriptor, port) for descriptor in descriptors if descriptor not in but_for)
 
 
-def _moved(descriptor: int, port: int | None) -> int:
-    with suppress(OSError, ValueError, struct.error):
-        if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+def _moved(connection: socket.socket, port: int | None) -> int:
+    with suppress(OSError, struct.error):  # not connected, or a kernel that tells less
+        if port is not None and port in (connection.getsockname()[1], connection.getpeername()[1]):
             return 0
-        with socket.socket(fileno=os.dup(descriptor)) as connection:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
-                return 0
-            if port is not None and port in (connection.getsockname()[1], connection.getpeername()[1]):
-                return 0
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-            return sum(struct.unpack_from(_BYTES, info, _BYTES_AT))
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        return sum(struct.unpack_from(_BYTES, info, _BYTES_AT))
     return 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import suppress
 
 import torch.distributed as dist
+
+from .connections import own_connections
 
 
 def beside(group: dist.ProcessGroup) -> dist.Store | None:
@@ -71,9 +72,9 @@ def limit_silence(store: dist.Store, seconds: float) -> None:
     if port is None or option is None:
         return
     with suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
+        for _, connection in own_connections():
+            with suppress(OSError):  # not connected
+                if connection.getpeername()[1] == port:
                     connection.setsockopt(socket.IPPROTO_TCP, option, int(seconds * 1000))
 
 

@@ -6,10 +6,12 @@ import time
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from impl.comm import collectives, guard
 from impl.comm.ranks import GroupRank, Team
 from impl.comm.stalls import Wait, Waits, moved_bytes, told
+from impl.comm.store import limit_silence
 from impl.errors import CollectivesDiffer
 from impl.tests.comm_hook_ranks import run_on_ranks
 
@@ -95,6 +97,16 @@ def one_late(rank, world):
     if rank == 0:
         time.sleep(3)
     return collectives.all_reduce(Team.of(None), torch.ones(1), "sum").wait().item()
+
+
+def test_looking_at_connections_leaves_no_descriptor_open():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with socket.socketpair()[0], open(os.devnull):
+        before = os.listdir("/proc/self/fd")
+        for _ in range(3):
+            limit_silence(store, 4.0)
+            moved_bytes((), None)
+        assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.slow

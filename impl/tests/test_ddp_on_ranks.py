@@ -168,6 +168,33 @@ def test_a_local_forward_may_be_followed_by_a_backward_that_is_reduced():
         assert told == [[[5.0, 5.0], [2.0]]] * 9
 
 
+class Counts(nn.Module):
+    """Its buffer grows by another step on each rank."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.line, self.step, self.seen = nn.Linear(1, 1), step, []
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen.append(self.count.item())
+        self.count += self.step
+        return self.line(x)
+
+
+def count_in_training_mode(rank, _world):
+    model = DistributedDataParallel(Counts(1.0 + 10 * rank))
+    for _ in range(2):
+        model(torch.ones(1, 1, device="cpu")).sum().backward()
+    with model.no_sync(), torch.no_grad():
+        model(torch.ones(1, 1, device="cpu"))
+    return model.module.seen
+
+
+def test_a_local_forward_without_gradients_begins_with_the_buffers_of_rank_0_where_the_last_one_was_synchronised():
+    assert run_on_ranks(count_in_training_mode, 2) == [[0.0, 1.0, 2.0]] * 2
+
+
 def look_through(rank, world):
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
