@@ -52,7 +52,7 @@ def draw(made: Board) -> Any:
     axis.grid(axis="y", visible=False)
     far = max([1e-3, *(abs(value) for one in shown for value in one.rounds.values())]) * 1.08
     axis.set_xlim(-far, far)
-    axis.set_xlabel("interleaved − sequential, ms a step      (left of 0: interleaved is faster)")
+    axis.set_xlabel("interleaved − sequential, ms a step\nleft of 0: interleaved is faster")
     return figure
 
 
