@@ -30,3 +30,15 @@ def views_of_a_joined_rank_show_old_gradients() -> None:
         "bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)",
         "[flat] if bucket.spec.sparse else bucket.views",
     )
+
+
+@defect("COMM-016")
+def a_bucket_gives_its_own_list_of_parameters() -> None:
+    """A hook that changes the list of parameters that it was given changes the bucket."""
+    edit("return list(self._parameters)", "return self._parameters")
+
+
+@defect("COMM-016")
+def a_bucket_gives_its_own_list_of_gradients() -> None:
+    """A hook that changes the list of gradients that it was given changes the bucket."""
+    edit("return list(self._views)", "return self._views")

@@ -249,3 +249,9 @@ def later_buffers_are_overlooked() -> None:
         "    self.named = {k: v for k, v in self.named.items() if k in known}\n"
         "    self.tensors = list(",
     )
+
+
+@defect("DDP-081")
+def an_evaluation_makes_up_for_another() -> None:
+    """A second evaluation in a row sends the buffers once more."""
+    edit("torch.is_grad_enabled() and self.due_after_evaluation", "self.due_after_evaluation")

@@ -76,3 +76,28 @@ def one_kind_of_delayed_gradients() -> None:
 def delayed_before_any_forward() -> None:
     """A backward past the wrapper, before its first forward, reduces the delayed gradients."""
     edit("self._due = False\n    triggered", "self._due = True\n    triggered")
+
+
+@defect("DDP-122")
+def an_evaluation_decides_for_the_backward_to_come() -> None:
+    """A forward without gradients, before the backward, says whether the delayed gradients are reduced."""
+    edit(
+        "    if torch.is_grad_enabled():  # an evaluation says nothing about the backward that is still to come\n"
+        "        self._due = sync",
+        "    self._due = sync",
+    )
+
+
+@defect("DDP-128")
+def delayed_gradients_are_divided_as_the_first_dtype_is() -> None:
+    """Whether the sum is divided before or after it is decided by the dtype of the first delayed gradients."""
+    edit(
+        "kernels.divide(flat, 1 if divides_first(flat.dtype) else divisor)",
+        "kernels.divide(flat, 1 if divides_first(self._flats[0].dtype) else divisor)",
+    )
+
+
+@defect("DDP-122")
+def delayed_gradients_are_local_in_evaluation_mode() -> None:
+    """A backward through a model in evaluation mode does not reduce the delayed gradients."""
+    edit("self._delayed.after_forward(sync=sync)", "self._delayed.after_forward(sync=sync and self.training)")

@@ -392,3 +392,21 @@ def settled_though_layers_arrive_twice() -> None:
 def complex_results_are_taken_for_pairs() -> None:
     """A group's own future that holds complex numbers is read as if it held two real ones for each."""
     edit("if target.is_complex() and not found.is_complex():", "if target.is_complex():")
+
+
+@defect("DDP-100")
+def an_old_gradient_counts_outside_the_loss() -> None:
+    """What runs outside the loss contributes the gradient that it still holds."""
+    edit("gradient = self.parameters[index].grad if passed else None", "gradient = self.parameters[index].grad")
+
+
+@defect("DDP-049")
+def a_loss_of_gradients_alone_forgets_the_search() -> None:
+    """In a backward that does not pass the outputs, what the search has found is awaited."""
+    edit("not_awaited(self.plan.left_out, pending.unused)", "not_awaited(self.plan.left_out, None)")
+
+
+@defect("DDP-049", "DDP-050")
+def a_transposed_gradient_begins_a_run() -> None:
+    """Of neighbours that are copied together, the first may be transposed."""
+    edit("and one.is_contiguous()\n", "")

@@ -81,3 +81,9 @@ def waits_for_what_others_own() -> None:
 def tensors_are_sent_from_the_first_rank_always() -> None:
     """The broadcast of torch's name sends from group rank 0, whoever is asked for."""
     edit("GroupRank(authoritative_rank)", "GroupRank(0)")
+
+
+@defect("DDP-167")
+def halves_are_added_before_they_are_divided() -> None:
+    """The reducer by parameter adds gradients of two bytes up first, which overflows."""
+    edit("(team.size, 1) if divides_first(gradient.dtype) else (1, team.size)", "1, team.size")

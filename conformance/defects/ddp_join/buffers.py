@@ -58,3 +58,9 @@ def stays_in_its_session() -> None:
 def the_last_rank_forgets_its_buffer_hook() -> None:
     """A rank that is alone does not call its buffer hook."""
     edit(" and self.hook is None", "", within="due_before_forward")
+
+
+@defect("DDPJ-016")
+def a_buffer_replaced_before_the_end_is_not_the_final_one() -> None:
+    """The final synchronisation sends the buffers that the model had before."""
+    edit("    buffers.look_up()\n    state:", "    state:")

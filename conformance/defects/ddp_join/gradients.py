@@ -131,3 +131,12 @@ def second_model_divides_by_the_initial_size() -> None:
 def what_does_not_fit_into_one_element_is_lost() -> None:
     """Of a message that takes several elements only the first one is read."""
     edit("(packed[element] >> shift)", "(packed[0] >> shift)")
+
+
+@defect("DDPJ-008")
+def sparse_sums_are_divided_by_the_size() -> None:
+    """Sparse gradients are divided by the size of the group, also where the active ranks count."""
+    edit(
+        "return rows, 1 if divides_first(rows.dtype) else self.iteration.divisor()",
+        "return rows, 1 if divides_first(rows.dtype) else self.iteration.team.size",
+    )
