@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import torch.distributed as dist
 
 import impl.zero.checkpoint
-from impl.comm.pending import Pending
 
 from ..planting import defect, edit, swap
 
@@ -362,18 +358,3 @@ def what_is_frozen_is_no_longer_stepped() -> None:
 def whole_state_stays_with_the_asker() -> None:
     """Whoever asks for the whole state keeps all of it in the place of its own shard's."""
     edit("self.state = own\n", "pass\n")
-
-
-@defect("ZERO-016")
-def shards_travel_by_messages_between_two_ranks() -> None:
-    """A consolidation sends each shard from rank to rank: Gloo ends the first wait of which a slice runs out."""
-
-    def sent_on(team: Any, body: Any, source: Any, to: Any, size: int) -> Any:
-        buffer = body if team.rank == source else torch.empty(size, dtype=torch.uint8)
-        if team.rank == source:
-            Pending("states", buffer, dist.isend(buffer, group_dst=to, group=team.group), team).wait()
-        elif team.rank == to:
-            Pending("states", buffer, dist.irecv(buffer, group_src=source, group=team.group), team).wait()
-        return buffer
-
-    swap(impl.zero.checkpoint, "_sent_on", sent_on)
