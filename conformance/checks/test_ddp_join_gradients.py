@@ -87,7 +87,7 @@ def train_sparse(ctx, several, by_all):
     return told
 
 
-@check("DDPJ-009", "DDPJ-008", worlds=MANY, beyond=False)
+@check("DDPJ-009", worlds=MANY, beyond=False)
 def test_joined_ranks_add_nothing_to_sparse_gradients(ranks, schedules):
     def examine(several):
         for by_all in (True, False):

@@ -133,7 +133,7 @@ def what_does_not_fit_into_one_element_is_lost() -> None:
     edit("(packed[element] >> shift)", "(packed[0] >> shift)")
 
 
-@defect("DDPJ-008")
+@defect("DDPJ-009")
 def sparse_sums_are_divided_by_the_size() -> None:
     """Sparse gradients are divided by the size of the group, also where the active ranks count."""
     edit(
