@@ -10,7 +10,7 @@ WORLDS  ?=
 SELECT  ?=
 OUT     ?= out/conformance
 JOBS    ?= 2
-CASES    = $(if $(filter command line environment,$(origin JOBS)),$(JOBS),4)
+CONFORMANCE_JOBS = $(if $(filter command line environment,$(origin JOBS)),$(JOBS),4)
 RESUME  ?=
 POISON  ?=
 ARGS    ?=
@@ -59,7 +59,7 @@ endif
 .PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore power board faults soak kill-test
 
 help:
-	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(CASES)"
+	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(CONFORMANCE_JOBS)"
 	@echo "                   the quick tier; every case of a part by WORLDS=2,3 or SELECT='JOIN-*'; RESUME=1 goes on"
 	@echo "                   POISON=1 keeps NaN in the buffers of collectives in flight, to see who reads or writes too early"
 	@echo "make conformance-full   every case, at 1, 2, 3, 4 and 8 ranks; goes on where an earlier run stopped"
@@ -107,7 +107,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --requirement constraints.txt
 	@touch $@
 
-JUDGE = $(RUN) -m $(ON_HOSTS) conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --select '$(or $(SELECT),*)' --out '$(OUT)' --jobs '$(CASES)'
+JUDGE = $(RUN) -m $(ON_HOSTS) conformance run --subject '$(SUBJECT)' --backend '$(BACKEND)' --select '$(or $(SELECT),*)' --out '$(OUT)' --jobs '$(CONFORMANCE_JOBS)'
 
 # Without WORLDS and SELECT the quick tier; with them every case of that part.
 conformance: $(READY)

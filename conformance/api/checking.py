@@ -131,7 +131,7 @@ class Ranks:
         group_timeout_s: float | None = None,
         explain: bool = False,
     ) -> Run:
-        """Run ``function(ctx, *args)`` on ranks of its own; every outcome is allowed and returned.
+        """Run ``function(ctx, *args)`` on ranks with a new process group; every outcome is allowed and returned.
 
         ``trace`` records every collective; ``init=False`` starts the ranks without a process group; ``stall_s``
         is for ranks that do nothing for longer than the cluster's stall (3 s) on purpose; ``group_timeout_s`` is the

@@ -81,18 +81,20 @@ def fade_in_tensors(ctx, jobs):
         zero = ctx.subject.ZeroRedundancyOptimizer(params, Drift, lr=torch.tensor(0.5), fade=0.5)
         ordinary = Drift(copies, lr=torch.tensor(0.5), fade=0.5)
         with ctx.subject.Join([zero]):
-            for iteration in range(schedule[ctx.rank]):
-                give(params, iteration)
-                zero.step()
-        for iteration in range(max(schedule)):
-            give(copies, iteration)
-            ordinary.step()
+            train(zero, params, schedule[ctx.rank], give)
+        train(ordinary, copies, max(schedule), give)
         told.append((first_gap(params, copies), rate_of(zero) == rate_of(ordinary)))
         for optimizer, targets in ((zero, params), (ordinary, copies)):
             give(targets, 20)
             optimizer.step()
         told.append((first_gap(params, copies), rate_of(zero) == rate_of(ordinary)))
     return told
+
+
+def train(optimizer, params, iterations, give):
+    for iteration in range(iterations):
+        give(params, iteration)
+        optimizer.step()
 
 
 def rate_of(optimizer):
@@ -121,12 +123,8 @@ def step_in_two_dtypes(ctx, jobs):
         zero = ctx.subject.ZeroRedundancyOptimizer(params, Finely, lr=1.0)
         ordinary = Finely(copies, lr=1.0)
         with ctx.subject.Join([zero]):
-            for iteration in range(schedule[ctx.rank]):
-                give_finely(params, iteration)
-                zero.step()
-        for iteration in range(max(schedule)):
-            give_finely(copies, iteration)
-            ordinary.step()
+            train(zero, params, schedule[ctx.rank], give_finely)
+        train(ordinary, copies, max(schedule), give_finely)
         gaps.append(first_gap(params, copies))
     return gaps
 

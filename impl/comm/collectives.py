@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from . import strict, trace
+from .flat import copy_all
 from .pending import Pending, Watch
 from .ranks import GroupRank, Team
 
@@ -18,9 +19,6 @@ from .ranks import GroupRank, Team
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _ALIGNMENT = 16  # bytes; the widest element (complex128)
-
-#: ``_copy_all(targets, sources)``: one call for the lot (0.3 µs a tensor instead of 2); torch._foreach_copy_ is private
-_copy_all: Callable[[list[torch.Tensor], list[torch.Tensor]], object] = torch._foreach_copy_
 
 
 # What every iteration does goes straight to the group's methods, with options that are made once: torch.distributed's
@@ -96,11 +94,11 @@ def broadcast_coalesced(
         while guessed != source:
             if team.rank == source:
                 with torch.no_grad():
-                    _copy_all(parts, chunk)
+                    copy_all(parts, chunk)
             broadcast(team, packed, source, f"{label}, chunk {number}").wait(watch)
             guessed, source = source, source if actual is None else actual()
         if team.rank != source:
-            _copy_all([tensor.data for tensor in chunk], parts)
+            copy_all([tensor.data for tensor in chunk], parts)
 
 
 def _chunks(tensors: Sequence[torch.Tensor], chunk_bytes: int) -> Iterator[list[torch.Tensor]]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
 
 from . import streams
 from .guard import of_a_collective
-from .pending import Watch, fail, look, until_next_look
+from .pending import Watch, fail, poll_on_host
 from .ranks import Team
-
-_FIRST_NAP_S = 0.00001
-_LONGEST_NAP_S = 0.0005
 
 
 def wait_for_future(
@@ -27,15 +23,7 @@ def wait_for_future(
     if watch is None or streams.is_accelerated(device):
         return future.wait()
     place = team.tally.place_of(label)
-    nap = _FIRST_NAP_S
-    begun = time.monotonic()
-    next_look = begun + until_next_look(0, team.size)
-    while not future.done():
-        if time.monotonic() >= next_look:
-            look(watch, place, team, begun)
-            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
-        time.sleep(nap)
-        nap = min(nap * 1.3, _LONGEST_NAP_S)
+    poll_on_host(future.done, watch, place, team)
     try:
         return future.wait()
     except Exception as error:

@@ -87,7 +87,7 @@ class Pending:
             self._wait_on_host(watch)
         else:
             if watch is not None and self._team is not None and self._team.blocks_host:
-                self._poll_on_host(self.work.is_completed, watch)
+                self._poll(self.work.is_completed, watch)
             self._end(watch)  # a failed work counts as completed: it is this wait that tells
         if self._result_in_future:
             self._take_from_future(watch)
@@ -103,7 +103,7 @@ class Pending:
         if not streams.is_accelerated(self.buffer.device):
             return self.wait(watch).tolist()  # type: ignore[no-any-return]
         if watch is not None:
-            self._poll_on_host(self.work.is_completed, watch)
+            self._poll(self.work.is_completed, watch)
         with streams.reading(self.buffer.device):
             self._end(watch)
             if self._result_in_future:
@@ -140,7 +140,7 @@ class Pending:
         except (AttributeError, NotImplementedError, RuntimeError):  # it offers none: the result is in the buffer
             return
         if watch is not None:
-            self._poll_on_host(future.done, watch)
+            self._poll(future.done, watch)
         self.take(future.wait())
 
     def _wait_on_host(self, watch: Watch) -> None:
@@ -169,17 +169,8 @@ class Pending:
                 raise
             self._fail(error, watch)
 
-    def _poll_on_host(self, is_over: Callable[[], bool], watch: Watch) -> None:
-        """Wait without a timed wait, which ends in an abort of the communicator on NCCL."""
-        nap = _FIRST_NAP_S
-        begun = time.monotonic()
-        next_look = begun + until_next_look(0, self._ranks)
-        while not is_over():
-            if time.monotonic() >= next_look:
-                self._look(watch, begun)
-                next_look = time.monotonic() + until_next_look(time.monotonic() - begun, self._ranks)
-            time.sleep(nap)
-            nap = min(nap * 1.3, _LONGEST_NAP_S)
+    def _poll(self, is_over: Callable[[], bool], watch: Watch) -> None:
+        poll_on_host(is_over, watch, self._place, self._team)
 
     @property
     def _guard(self) -> Watch | None:
@@ -198,6 +189,20 @@ class Pending:
 
     def _fail(self, error: Exception, watch: Watch) -> None:
         fail(error, watch, self._place, self._team)
+
+
+def poll_on_host(is_over: Callable[[], bool], watch: Watch, place: str, team: Team | None) -> None:
+    """Wait without a timed wait, which ends in an abort of the communicator on NCCL."""
+    ranks = 1 if team is None else team.size
+    nap = _FIRST_NAP_S
+    begun = time.monotonic()
+    next_look = begun + until_next_look(0, ranks)
+    while not is_over():
+        if time.monotonic() >= next_look:
+            look(watch, place, team, begun)
+            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, ranks)
+        time.sleep(nap)
+        nap = min(nap * 1.3, _LONGEST_NAP_S)
 
 
 def look(watch: Watch, place: str, team: Team | None, begun: float) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..comm.averaging import gradient_dtype
+from ..comm.flat import copy_all
 from . import kernels
 from .plan import BucketSpec
 
@@ -43,7 +44,7 @@ class Filling:
                 torch.mul(source, factor, out=view)
             return
         if not self._joined or not self._join(sources):
-            kernels.copy_all(self._views, sources)
+            copy_all(self._views, sources)
         if factor != 1.0:
             self._flat.mul_(factor)
 
@@ -55,7 +56,7 @@ class Filling:
         except RuntimeError:  # one that a user has made of the very part that it is to fill, say
             return False
         if self._single:
-            kernels.copy_all(self._single_views, [sources[place] for place in self._single])
+            copy_all(self._single_views, [sources[place] for place in self._single])
         return True
 
 
@@ -257,7 +258,7 @@ class Bucket:
                 targets.append(view)
                 sources.append(gradient)
         if sources:
-            kernels.copy_all(targets, sources)
+            copy_all(targets, sources)
 
     def _sparse_gradient(self) -> torch.Tensor:
         parameter = self.parameters[0]
@@ -317,7 +318,7 @@ class Bucket:
         gradients: list[Any] = [parameter.grad for parameter in self.parameters]
         if not untouched and not any(map(is_, gradients, repeat(None))):
             if divisor == 1:
-                kernels.copy_all(gradients, views)
+                copy_all(gradients, views)
             else:
                 kernels.copy_divided(gradients, result, views, divisor, large=self._large)
             return
@@ -332,7 +333,7 @@ class Bucket:
                 targets.append(parameter.grad)
                 sources.append(view)
         if targets:
-            kernels.copy_all(targets, sources)
+            copy_all(targets, sources)
 
     # -- a new plan
 

@@ -11,15 +11,11 @@ from typing import Any
 import torch
 from torch.distributed import rpc
 
+from ..comm.flat import copy_all
 from .plan import DEFAULT_FIRST_BUCKET_BYTES
 
 #: what collectives and hooks hand out; ``torch.futures.Future`` is only its best-known subclass
 AnyFuture = torch._C.Future
-
-
-#: ``copy_all(targets, sources)`` copies each source into its target with as few launches as the device allows (one for
-#: the whole list)
-copy_all: Callable[[list[torch.Tensor], list[torch.Tensor]], object] = torch._foreach_copy_
 
 #: from this many elements on (the mean of a bucket), one fused scale-and-copy for each tensor beats a copy of the whole
 #: list and one pass over the flat buffer

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..comm.flat import copy_all
 from . import kernels, params
 from .buffers import managed_buffers
 from .containers import map_tensors
@@ -92,7 +93,7 @@ class MixedPrecisionRun:
         changing = [parameter for parameter in self._parameters if parameter.dtype is not low]
         copies = [torch.empty_like(parameter.data, dtype=low) for parameter in changing]
         if copies:
-            kernels.copy_all(copies, [parameter.data for parameter in changing])
+            copy_all(copies, [parameter.data for parameter in changing])
         for parameter, copy in zip(changing, copies, strict=True):
             parameter.data = copy
 

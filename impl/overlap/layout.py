@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..comm.flat import MovedTensors
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
-from ..ddp.kernels import copy_all, dense_view
+from ..ddp.kernels import dense_view
 from ..zero.transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
 from .plan import BucketLayout, Piece
 
@@ -42,9 +43,7 @@ class Layout:
         self.plan = plan
         self.parts: list[BucketPart] = []
         self._team = team
-        # the parameters in flat tensors and the addresses at which we put them
-        self._placed: list[torch.Tensor] = []
-        self._addresses: list[int] = []
+        self._moved = MovedTensors()  # the parameters in flat tensors
         for place, bucket in enumerate(buckets):
             pieces = plan.pieces(place)
             own = next((piece.places for piece in pieces if piece.owner == team.rank), ())
@@ -54,7 +53,7 @@ class Layout:
 
     def stale(self) -> bool:
         """Whether somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
-        return list(map(torch.Tensor.data_ptr, self._placed)) != self._addresses
+        return self._moved.stale
 
     def _publish(self, together: bool) -> None:
         by_device: dict[torch.device, list[BucketPart]] = {}
@@ -95,10 +94,5 @@ class Layout:
         for member in members:
             views.append(dense_view(flat, offset, member))
             offset += member.numel()
-        with torch.no_grad():
-            copy_all(views, [member.detach() for member in members])
-        for member, view in zip(members, views, strict=True):
-            member.data = view
-        self._placed.extend(members)
-        self._addresses.extend(member.data_ptr() for member in members)
+        self._moved.move(members, views)
         return flat

@@ -16,10 +16,10 @@ import torch
 
 from ..comm.averaging import gradient_dtype
 from ..comm.collectives import broadcast, broadcast_object
+from ..comm.flat import copy_all, flat_views
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .groups import Group, portable
-from .transfer import copy_all, flat_views
 
 _ABSENT, _DENSE, _SPARSE = 0, 1, 2
 

@@ -12,10 +12,11 @@ from operator import is_not
 
 import torch
 
+from ..comm.flat import MovedTensors, flat_views
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .shard import Shard
-from .transfer import Broadcasts, Gathering, Publication, Transfer, copy_all, flat_views, gathers, plan_of
+from .transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
 
 #: Parameters of at least this many bytes travel in place; smaller ones share a staging buffer with their neighbours.
 #: Below it two copies cost less than a collective of one's own; above it they cost more, and memory too.
@@ -67,9 +68,7 @@ class Transfers:
     ) -> None:
         self.as_views = as_views
         self._team = team
-        # with views: the parameters in flat tensors and the addresses at which we put them
-        self._placed: list[torch.Tensor] = []
-        self._addresses: list[int] = []
+        self._moved = MovedTensors()  # with views: the parameters in flat tensors
         # by device: what each owner sends, and the flat tensors of which that are views, by owner
         self._shards: dict[torch.device, list[list[torch.Tensor]]] = {}
         self._flats: dict[torch.device, dict[int, torch.Tensor]] = {}
@@ -109,7 +108,7 @@ class Transfers:
 
     def stale(self) -> bool:
         """Whether somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
-        return list(map(_address, self._placed)) != self._addresses
+        return self._moved.stale
 
     def _publication(self, device: torch.device) -> Publication:
         owned = self._shards[device]
@@ -135,14 +134,5 @@ class Transfers:
         """Move one owner's values into a new flat tensor, and make the parameters views of it."""
         numel = sum(member.numel() for member in members)
         flat = torch.empty(numel, dtype=members[0].dtype, device=members[0].device)
-        views = flat_views(flat, members)
-        with torch.no_grad():
-            copy_all(views, members)
-        for member, view in zip(members, views, strict=True):
-            member.data = view
-        self._placed.extend(members)
-        self._addresses.extend(map(_address, members))
+        self._moved.move(members, flat_views(flat, members))
         return flat
-
-
-_address = torch.Tensor.data_ptr

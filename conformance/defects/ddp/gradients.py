@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from impl.comm import averaging, pending
 from impl.comm.pending import Pending, Watch
-from impl.ddp import kernels, params
+from impl.ddp import buckets, kernels, params
 from impl.ddp.iteration import Iteration
 from impl.ddp.pending_backward import PendingBackward
 from impl.ddp.reducer import Reducer
@@ -331,7 +331,7 @@ def imaginary_parts_of_gradients_are_lost() -> None:
     def real_alone(targets: Any, sources: Any) -> None:
         torch._foreach_copy_(targets, [each.real if each.is_complex() else each for each in sources])
 
-    swap(kernels, "copy_all", real_alone)
+    swap(buckets, "copy_all", real_alone)
 
 
 @defect("DDP-034")

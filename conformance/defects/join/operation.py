@@ -174,7 +174,7 @@ def future_of_a_handle_holds_no_list() -> None:
 @defect("JOIN-024")
 def futures_are_waited_for_without_looking() -> None:
     """A rank that waits for a reduction of an overlapped step does not look out for failed peers."""
-    edit("            look(watch, place, team, begun)\n", "            pass\n", within="wait_for_future")
+    edit("    poll_on_host(future.done, watch, place, team)\n", "", within="wait_for_future")
 
 
 @defect("JOIN-031")

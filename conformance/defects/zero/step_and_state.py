@@ -330,9 +330,9 @@ def views_are_always_made() -> None:
 def views_are_made_anew_in_each_step() -> None:
     """Parameters as views of one flat tensor move to a new one in each step."""
     edit(
-        "    self._addresses.extend(map(_address, members))\n",
-        "    self._addresses.extend(map(id, members))\n",
-        within="Transfers._flattened",
+        "return self._moved.stale",
+        "return self.as_views or self._moved.stale",
+        within="Transfers.stale",
     )
 
 
@@ -345,7 +345,7 @@ def views_are_never_made() -> None:
 @defect("ZERO-012")
 def views_begin_without_values() -> None:
     """The flat tensors are made, but the values are not moved into them."""
-    edit("        copy_all(views, members)\n", "        flat.zero_()\n")
+    edit("copy_all(views, [tensor.detach() for tensor in tensors])", "[view.zero_() for view in views]")
 
 
 @defect("ZERO-013")
