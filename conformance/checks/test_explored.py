@@ -1,10 +1,13 @@
 """Programs drawn at random, from fixed seeds: a little of what ``make explore`` does, in every run of the suite."""
 
+import inspect
+
 from conformance.api.checking import MANY, check
 from conformance.explore import axes
-from conformance.explore.drawing import sample
+from conformance.explore.drawing import sample, spread
 from conformance.explore.judging import of_ranks, train_each
 from conformance.explore.source import source
+from conformance.subjects import Unsupported
 
 COUNT = 12
 #: What nobody is known to break, so that a break here is news; `make explore` draws from everything.
@@ -35,3 +38,48 @@ def test_programs_drawn_at_random_train_as_one_process(ranks):
 @check("DDPJ-007", "DDPJ-008", worlds=MANY)
 def test_programs_drawn_at_random_train_as_one_process_on_uneven_inputs(ranks):
     train_as_one_process(ranks, sample(23, COUNT, features(*UNEVEN), ranks.world))
+
+
+# -- sharded optimizers: programs that choose something on nearly every axis
+
+ACTS = "cleared", "evaluation", "forwards", "shared", "use", "optimizer", "group"
+SAVED = "param groups", "state", "frozen"
+STEPPED = "unused", "graph", "accumulation", "buckets", "convolution", "data", "tensors"
+OVERLAPPED = {
+    "overlapped": ("sequential", "interleaved"), "overlap": ("usual", "shard_buckets", "reduce_scatter", "both"),
+}  # fmt: skip
+UNEVENLY = {"context": ("Join",), "schedule": ("uneven", "none on some")}
+
+
+def train_full_programs(ranks, seed, fixed, free, count=COUNT):
+    train_as_one_process(ranks, spread(seed, count, {"world": (str(ranks.world),), **fixed}, free))
+
+
+@check("ZERO-008", worlds=MANY, deadline_s=20)
+def test_programs_with_a_sharded_optimizer_train_as_one_process(ranks):
+    twice = {"blocks": ("two",), "tensors": ("few", "many small")}
+    train_full_programs(ranks, 12, {"sharded": ("zero",), **twice}, (*ACTS, *SAVED, "data"), COUNT // 2)
+    train_full_programs(ranks, 13, {"sharded": ("bucket views",), **twice}, (*ACTS, *SAVED), COUNT // 2)
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=20)
+def test_programs_with_a_sharded_optimizer_train_as_one_process_on_uneven_inputs(ranks):
+    fixed = {"sharded": ("zero", "bucket views"), "blocks": ("two", "second without context"), **UNEVENLY}
+    train_full_programs(ranks, 11, fixed, (*ACTS, *SAVED, "data", "tensors", "divisor", "listed"))
+
+
+@check("HOOK-018", worlds=MANY, deadline_s=20)
+def test_programs_with_an_overlapped_step_train_as_one_process(ranks):
+    reduces_to_owners(ranks.subject)
+    train_full_programs(ranks, 12, OVERLAPPED, (*ACTS, *STEPPED, "moved"))
+
+
+@check("HOOK-047", worlds=MANY, deadline_s=20)
+def test_programs_with_an_overlapped_step_train_as_one_process_on_uneven_inputs(ranks):
+    reduces_to_owners(ranks.subject)
+    train_full_programs(ranks, 11, {**OVERLAPPED, **UNEVENLY}, (*ACTS, *STEPPED, "blocks", "divisor", "listed"))
+
+
+def reduces_to_owners(subject):
+    if "reduce_scatter" not in inspect.signature(subject.hook_with_zero_step).parameters:
+        raise Unsupported(f"the overlap hooks of {subject.name} have no argument reduce_scatter")

@@ -19,6 +19,7 @@ from conformance.fixtures.sharding import (
     sharded,
     some_parameters,
 )
+from conformance.fixtures.training import private
 
 GROUPED = {"one group": list, "two groups": in_two_groups}
 
@@ -251,3 +252,41 @@ def test_what_the_local_optimizer_changes_in_its_groups_is_shown_after_the_step(
     assert ranks(fade, 5, in_two_groups) == [[(None, groups) for groups in shown]] * ranks.world
     # on ranks that own nothing, too
     assert ranks(fade, 1, list) == [[(None, groups[:1]) for groups in shown]] * ranks.world
+
+
+# -- ZERO-007: what each rank is given, and sends
+
+
+def send_one_after_the_other(ctx):
+    """Every rank fills all parameters with a number of its own, then the ranks send theirs in turn: what is held."""
+    parameters = some_parameters(ctx)
+    zero = sharded(ctx, parameters)
+    parts = private(zero, "_partition_parameters")()
+    places = [[place_of(parameters, one) for group in groups for one in group["params"]] for groups in parts]
+    own = sorted(place_of(parameters, one) for group in private(zero, "optim").param_groups for one in group["params"])
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.fill_(1 + ctx.rank)
+    held = []
+    for sender in range(ctx.world):
+        for work in private(zero, "_broadcast_params_from_rank")(sender) or ():  # what is under way, if anything
+            work.wait()
+        held.append([set(parameter.flatten().tolist()) for parameter in parameters])
+    return places, own, held
+
+
+def place_of(parameters, one):
+    return next(place for place, parameter in enumerate(parameters) if parameter is one)
+
+
+@check("ZERO-007", worlds=MANY)
+def test_each_rank_is_given_its_own_part_and_sends_that_and_nothing_else(ranks):
+    results = ranks(send_one_after_the_other)
+    parts = results[0][0]
+    owner = {place: rank for rank, places in enumerate(parts) for place in places}
+    for rank, (places, own, held) in enumerate(results):
+        assert places == parts, "the ranks disagree"
+        assert own == sorted(parts[rank]), f"rank {rank} steps what is not its part"
+        for sender, values in enumerate(held):
+            expected = [{1.0 + (owner[place] if owner[place] <= sender else rank)} for place in range(len(owner))]
+            assert values == expected, f"rank {rank}, after rank {sender} has sent"

@@ -52,7 +52,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "accumulation": ("none", "no_sync", "uncleared"),
     "forwards": ("one", "two", "skipped backward", "failing", "two backwards"),
     "cleared": ("to None", "to zeros"),
-    "data": ("kept", "assigned"),
+    "data": ("kept", "assigned", "one assigned"),
     "state": ("kept", "saved and loaded"),
     "moved": ("no", "to another group"),
     "copied": ("no", "pickled"),
@@ -296,10 +296,14 @@ RULES: tuple[Rule, ...] = (
     ),
     _never("DDP-160", "pickling drops the hook", {"copied": "*", "hook": "*"}),
     _needs("DDP-158", "it is copied between two blocks", {"copied": "*"}, {"blocks": "two | second without context"}),
+    _never(
+        "JOIN-015",
+        "an overlapping optimizer follows with the next bucket; until then a context would see two groups",
+        {"moved": "*", "overlapped": "*", "context": "*", "blocks": "two"},
+    ),
     _needs("DDP-162", "it moves between two blocks", {"moved": "*"}, {"blocks": "two | second without context"}),
     _never("DDP-165", "a hook with a group of its own is the user's to move", {"moved": "*", "hook": "*"}),
     _never("ZERO-017", "the optimizer's group is not moved", {"moved": "*", "sharded": "*"}),
-    _never("HOOK-045", "the optimizer's group is not moved", {"moved": "*", "overlapped": "*"}),
     _needs(
         "DDP-071",
         "it is saved and loaded between two blocks",
@@ -342,6 +346,16 @@ RULES: tuple[Rule, ...] = (
         {"context": "Join"},
     ),
     _never("ZERO-001", "an overlapped optimizer is sharded already", {"sharded": "*", "overlapped": "*"}),
+    _never(
+        "ZERO-008",
+        "the owner's own gradient counts: a rank without inputs has none to zero, and what is frozen gets no other",
+        {"sharded": "*", "frozen": "between blocks", "cleared": "*", "schedule": "none on some"},
+    ),
+    _never(
+        "ZERO-013",
+        "what was frozen before its group came has never required a gradient, and is not stepped",
+        {"sharded": "*", "frozen": "between blocks", "cleared": "*", "param groups": "*"},
+    ),
     _never("ZERO-004", "sparse parameters are refused", {"sharded": "*", "table": "sparse | sparse bag"}),
     _never("ZERO-004", "sparse parameters are refused", {"overlapped": "*", "table": "sparse | sparse bag"}),
     _needs(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -100,6 +101,44 @@ def sample(seed: int, count: int, allowed: Collection[Feature], world: int) -> l
 
     draw()
     return found
+
+
+def spread(seed: int, count: int, fixed: Mapping[str, Sequence[str]], free: Sequence[str]) -> list[Program]:
+    """So many programs that choose something on nearly every axis: one of these values on each of ``fixed``, any on
+    ``free``, and each value about equally often.
+
+    What ``sample`` draws is small, as a program is that somebody is to read; these enter as many states as they can in
+    the time of a few.
+    """
+    chance = random.Random(seed)
+    met: Counter[Feature] = Counter()
+    return [_full(chance, fixed, free, met) for _ in range(count)]
+
+
+def _full(
+    chance: random.Random, fixed: Mapping[str, Sequence[str]], free: Sequence[str], met: Counter[Feature]
+) -> Program:
+    choices: dict[str, str] = {}
+    kept: dict[str, str] = {}  # what no later choice may change; on a free axis a plain value is none
+    for axis in (*fixed, *chance.sample(free, len(free))):
+        values = fixed.get(axis, axes.AXES[axis])
+        order = sorted((met[axis, value], chance.random(), value) for value in values)
+        for _, _, value in order:
+            made = axes.closed({**choices, axis: value})
+            if made is not None and all(axes.value_of(made, other) == had for other, had in kept.items()):
+                choices = made
+                kept |= made if axis in free else {axis: value}
+                break
+    met.update((axis, axes.value_of(choices, axis)) for axis in (*fixed, *free))
+    return Program(
+        choices,
+        layers=chance.randint(2, 4),
+        takes=tuple(chance.randint(0, 7) for _ in range(4)),
+        counts=tuple(chance.randint(0, 3) for _ in range(4)),
+        iterations=chance.randint(2, 3),
+        at=chance.randint(0, 2),
+        order=chance.randint(0, 3),
+    )
 
 
 def focus(seed: int, number: int, allowed: Collection[Feature]) -> list[tuple[Feature, Feature]]:

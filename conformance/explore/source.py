@@ -291,7 +291,7 @@ def _prepared(program: Program) -> Iterator[str]:
     overlapped = program.has("overlapped")
     yield f"group = {f'unnamed_group({members})' if overlapped else group[program['group']]}"
     if program.has("moved"):
-        yield f"elsewhere = dist.new_group({members})"
+        yield f"elsewhere = {f'unnamed_group({members})' if overlapped else f'dist.new_group({members})'}"
     if program["group"] == "subgroup":
         yield f"if rank not in {members}:"
         yield "    return"
@@ -490,7 +490,7 @@ def _iteration(program: Program, block: int) -> Iterator[str]:
 def _acts(program: Program) -> Iterator[str]:
     """What happens before the forward of one iteration."""
     if program.has("data"):
-        yield "for p in ddp.parameters():"
+        yield f"for p in [*ddp.parameters()]{'[:1]' if program['data'] == 'one assigned' else ''}:"
         yield "    p.data = p.data.clone()"
     if program["evaluation"] == "by all":
         yield "ddp.eval()"

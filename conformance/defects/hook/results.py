@@ -173,3 +173,12 @@ def sums_of_owners_are_not_divided() -> None:
 def each_rank_clips_by_its_own_norm() -> None:
     """In an overlapped step each rank clips by the norm of the gradients that it owns."""
     edit('all_reduce(shard.team, norms, "overlap: norms of the gradients").wait(watch)', "pass")
+
+
+@defect("HOOK-018")
+def only_the_last_parameter_is_looked_for() -> None:
+    """Whether parameters still lie in their flat tensors is asked of the last one only: others drift apart."""
+    edit(
+        "list(map(torch.Tensor.data_ptr, self._placed)) != self._addresses",
+        "list(map(torch.Tensor.data_ptr, self._placed[-1:])) != self._addresses[-1:]",
+    )

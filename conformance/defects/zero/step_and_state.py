@@ -358,3 +358,9 @@ def what_is_frozen_is_no_longer_stepped() -> None:
 def whole_state_stays_with_the_asker() -> None:
     """Whoever asks for the whole state keeps all of it in the place of its own shard's."""
     edit("self.state = own\n", "pass\n")
+
+
+@defect("ZERO-007")
+def one_owner_is_asked_for_and_all_send() -> None:
+    """Sending one rank's part sends every rank's, so that nobody keeps a value of his own until his turn."""
+    edit("transfers.publish_of(GroupRank(owner), watch)", "transfers.publish(watch)")
