@@ -14,7 +14,7 @@ from torchft.coordination import LighthouseServer
 from torchft.ddp import DistributedDataParallel
 
 from .. import Subject, Unsupported
-from . import without
+from . import lacking, without
 
 _LIMIT = timedelta(seconds=20)
 _KEPT: list[Any] = []  # servers that other ranks may still need where this one's model is refused
@@ -49,7 +49,8 @@ class Replica(DistributedDataParallel):
     """
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        options = without(options, "process_group", "find_unused_parameters", "device_mesh")
+        options = without(options, "process_group", "device_mesh")
+        options.pop("find_unused_parameters", None)  # is always on
         manager = _manager(module)
         super().__init__(manager, module, **options)
         self.register_comm_hook = self._register_builtin_comm_hook = self._register_fused_optim = _occupied
@@ -70,4 +71,5 @@ subject = Subject(
     name="torchft",
     version=version("torchft"),
     names={"DistributedDataParallel": Replica},
+    lacks=lacking(("recorded collectives", "process groups written in Python"), "it sends through groups of its own"),
 )
