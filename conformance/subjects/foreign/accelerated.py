@@ -6,8 +6,7 @@ That method has no effect where ranks train on CPUs, as its documentation says.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -42,16 +41,14 @@ def _accelerator(handlers: Sequence[Any] = ()) -> Accelerator:
     return accelerator
 
 
-@contextmanager
-def joined(joinables: Sequence[Any], enable: bool = True, **options: Any) -> Iterator[None]:
+def joined(joinables: Sequence[Any], enable: bool = True, *given: Any, **options: Any) -> Any:
     """``Join`` as accelerate offers it, which passes on no option of a joinable's."""
-    if options:
-        raise Unsupported(f"no option {min(options)}")
+    if given or options:
+        raise Unsupported("join_uneven_inputs never throws, and passes on no option")
     accelerator = _accelerator()
     if not accelerator.multi_device:
         raise Unsupported("join_uneven_inputs has no effect on CPUs")
-    with accelerator.join_uneven_inputs(list(joinables), even_batches=not enable):
-        yield
+    return accelerator.join_uneven_inputs(list(joinables), even_batches=not enable)
 
 
 # what users call on torch's own classes, which are inside
