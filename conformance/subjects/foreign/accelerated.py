@@ -54,7 +54,7 @@ def joined(joinables: Sequence[Any], enable: bool = True, *given: Any, **options
 # what users call on torch's own classes, which are inside
 for name in ("_set_params_and_buffers_to_ignore_for_model", "join"):
     setattr(prepared, name, getattr(torch_subject.DistributedDataParallel, name))
-setattr(joined, "notify_join_context", torch_subject.Join.notify_join_context)  # noqa: B010
+setattr(joined, "notify_join_context", staticmethod(torch_subject.Join.notify_join_context))  # noqa: B010
 
 subject = Subject(
     name="accelerate",
