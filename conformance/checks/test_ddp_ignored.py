@@ -124,7 +124,8 @@ def leave_one_of_namesakes(ctx):
     tensors = [*model.named_parameters(), *model.named_buffers()]
     before = {name: tensor.item() for name, tensor in tensors}
     found = trained(wrapped(ctx, model), mine(ctx))
-    own = {name for name, tensor in tensors if tensor.item() == before[name]}
+    held = [*model.named_parameters(), *model.named_buffers()]  # who wraps may put others in place of buffers
+    own = {name for name, tensor in held if tensor.item() == before[name]}
     return own, {name for name, t in tensors if getattr(t, "_ddp_ignored", False)}, found
 
 

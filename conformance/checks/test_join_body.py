@@ -6,6 +6,7 @@ from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, shapes
 from conformance.fixtures.joinables import recorder, upper_ranks
 from conformance.ranks import Finished, caught
+from conformance.subjects import Unsupported
 
 
 def enter_one_after_another(ctx):
@@ -68,6 +69,8 @@ def raise_in_the_body(ctx, kind):
             a.step(), b.step()
             at = len(ctx.trace())
             raise mine
+    except Unsupported:
+        raise
     except BaseException as error:
         return error is mine, error.__cause__ is None, a.log + b.log, at, len(ctx.trace())
     return "swallowed"

@@ -34,8 +34,13 @@ class RankContext:
         return dist.group.WORLD
 
     def trace(self) -> tuple[Event, ...]:
-        """The collectives that this rank has started so far (only in a recorded run)."""
+        """The collectives that this rank has started so far (only in a recorded run).
+
+        A subject that sends by other means than torch.distributed's groups lacks "recorded collectives".
+        """
         from . import collective_trace as trace
+
+        self.subject.require("recorded collectives")
 
         return trace.so_far()
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
+from weakref import WeakSet
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torchft import Manager, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
 from torchft.ddp import DistributedDataParallel
 
-from .. import Subject
-from . import without
+from .. import Subject, Unsupported
+from . import lacking, without
 
 _LIMIT = timedelta(seconds=20)
 _KEPT: list[Any] = []  # servers that other ranks may still need where this one's model is refused
+_REDUCED: WeakSet[Manager] = WeakSet()  # managers whose step has seen a backward
 
 
 def _manager(module: nn.Module) -> Manager:
@@ -36,33 +37,39 @@ def _manager(module: nn.Module) -> Manager:
     )  # fmt: skip
 
 
+def _occupied(*_: Any, **__: Any) -> None:
+    raise Unsupported("torchft's DDP occupies the hook, and its manager decides on the group")
+
+
 class Replica(DistributedDataParallel):
-    """Asks for a quorum before a step's first forward and commits after it, as torchft's optimizer wrapper does."""
+    """Asks for a quorum when it was made, and where a backward begins to reduce after one that did.
+
+    So a step of the manager's is a backward that all replicas take part in, as it is where torchft's optimizer wrapper
+    follows each; forwards, and backwards that reduce nothing, ask for none.
+    """
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        options = without(options, "process_group", "find_unused_parameters", "device_mesh")
+        options = without(options, "process_group", "device_mesh")
+        options.pop("find_unused_parameters", None)  # is always on
         manager = _manager(module)
         super().__init__(manager, module, **options)
-        self._manager, self._step = manager, "new"
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(self._gradient_came)
+        self.register_comm_hook = self._register_builtin_comm_hook = self._register_fused_optim = _occupied
+        self._update_process_group = _occupied
+        manager.start_quorum()
 
-    def _gradient_came(self, _: torch.Tensor) -> None:
-        self._step = "reduced"
-
-    def forward(self, *given: Any, **named: Any) -> Any:
-        if torch.is_grad_enabled() and self._step != "begun":
-            if self._step == "reduced":
-                self._manager.should_commit()
-            self._manager.start_quorum()
-            self._step = "begun"
-        return super().forward(*given, **named)
+    @staticmethod
+    def _comm_hook(state, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are texts
+        if bucket.index() == 0:  # the first that a backward reduces
+            if state in _REDUCED:
+                state.should_commit()
+                state.start_quorum()
+            _REDUCED.add(state)
+        return DistributedDataParallel._comm_hook(state, bucket)
 
 
 subject = Subject(
     name="torchft",
     version=version("torchft"),
     names={"DistributedDataParallel": Replica},
-    lacks={"register_comm_hook": "torchft's DDP occupies the hook"},
+    lacks=lacking(("recorded collectives", "process groups written in Python"), "it sends through groups of its own"),
 )
