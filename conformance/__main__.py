@@ -77,6 +77,7 @@ def _faults(faults: argparse.ArgumentParser) -> None:
     faults.add_argument("--subject", default="impl", metavar="NAMES", help="as of run (default: %(default)s)")
     faults.add_argument("--select", default="*", metavar="PATTERNS", help="of ids: 'SIGKILL/*,*/shadowing/*'")
     faults.add_argument("--tenth", action="store_true", help="only a tenth of them, drawn by --seed")
+    faults.add_argument("--strict", action="store_true", help="in the strict mode of our implementation")
     faults.add_argument("--seed", default="0", metavar="N", help="of the tenth (default: %(default)s)")
     faults.add_argument("--jobs", default="2", metavar="N", help="that compute at a time (default: %(default)s)")
     faults.add_argument("--list", action="store_true", help="only list the cells")

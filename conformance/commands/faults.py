@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sys
 import threading
@@ -21,6 +22,9 @@ from ..faults.running import RECORD, Row, Workers, recorded
 from ..faults.table import summary
 from ..subjects import resolve
 
+#: turns our implementation's strict mode on
+STRICT = "JOINERY_STRICT"
+
 
 def faults(given: Namespace) -> int:
     """Run the cells that are asked for under each subject; 1 if one is bad that is not listed, or listed and good."""
@@ -34,7 +38,9 @@ def faults(given: Namespace) -> int:
         with terminated_like_interrupted():
             for subject in words(given.subject, "subject"):
                 resolve(subject)
-                surprising += _matrix(subject, cells, jobs, Path(given.out), listed)
+                if given.strict:
+                    os.environ[STRICT] = "1"  # for the ranks
+                surprising += _matrix(subject, given.strict, cells, jobs, Path(given.out), listed)
     except KeyboardInterrupt:
         print("conformance: interrupted; the same command goes on", file=sys.stderr)
         return INTERRUPTED
@@ -51,15 +57,18 @@ def _asked(given: Namespace) -> list[Cell]:
     return cells
 
 
-def _matrix(subject: str, cells: list[Cell], jobs: int, out: Path, listed: list[known.Listed]) -> int:
+def _matrix(
+    subject: str, strict: bool, cells: list[Cell], jobs: int, out: Path, listed: list[known.Listed]
+) -> int:
     rows: list[Row] = []
     begun = time.monotonic()
-    path = out / subject.replace(":", "_") / RECORD
-    for row in recorded(path, subject, cells, lambda left: _rows(subject, left, jobs)):
+    name = f"{subject}, strict" if strict else subject
+    path = out / name.replace(":", "_").replace(", ", "-") / RECORD
+    for row in recorded(path, name, cells, lambda left: _rows(subject, left, jobs)):
         rows.append(row)
         if sys.stderr.isatty():
-            print(f"\r\033[K{subject}: {len(rows)} of {len(cells)} cells", end="", file=sys.stderr, flush=True)
-    text, surprising = summary(subject, rows, listed)
+            print(f"\r\033[K{name}: {len(rows)} of {len(cells)} cells", end="", file=sys.stderr, flush=True)
+    text, surprising = summary(name, rows, listed)
     text += f"\n\n{time.monotonic() - begun:.0f} s; what each rank said: {path}"
     print(f"\n{text}\n", flush=True)
     path.with_name("summary.md").write_text(text + "\n", encoding="utf-8")

@@ -88,7 +88,7 @@ def _of_rank(
 
 def _of_error(cell: Cell, rank: int, told: Any, seconds: float) -> Judged:
     text = f"rank {rank} after {seconds:.1f} s: {told['error']}: {told['text']}"
-    if cell.kind in OF_A_COLLECTIVE and told["struck"] and seconds < promises.LOCAL_S:
+    if cell.kind in OF_A_COLLECTIVE and told["struck"] and seconds - told["starved"] < promises.LOCAL_S:
         return Judged(TOLD, seconds)  # the backend itself has refused what was planted
     instead = promises.names_culprit(cell, told["text"], rank)
     if instead:

@@ -14,7 +14,7 @@ SHORT_STOP_S = 1.0
 #: a survivor that has not ended so long after the promised time hangs; before that it is late
 GRACE_S = 2.5
 #: an error that the backend raises on the spot, from what was planted in the call
-LOCAL_S = 0.02
+LOCAL_S = 0.1
 #: a rank that has said how it ended must be gone by then
 LEAVING_S = 3.0
 #: the group's own timeout, which must never be what ends a wait

@@ -192,7 +192,7 @@ def starved_s() -> float:
 
 @contextlib.contextmanager
 def faulty_group(ctx: RankContext, cell: Cell, fault: Fault, folder: Path) -> Iterator[None]:
-    """The default group, every collective of which the fault is asked about."""
+    """The default group, every collective of which the fault is asked about; those made of it later are whole."""
     store = _store_of_its_own(ctx, folder) if cell.kind == "store gone" else ctx.store
     limit = timedelta(seconds=promises.GROUP_TIMEOUT_S)
     group.current = fault
@@ -200,7 +200,7 @@ def faulty_group(ctx: RankContext, cell: Cell, fault: Fault, folder: Path) -> It
         dist.init_process_group(
             "gloo", store=dist.PrefixStore("group", store), rank=ctx.rank, world_size=ctx.world, timeout=limit
         )
-        yield
+    yield
 
 
 def _store_of_its_own(ctx: RankContext, folder: Path) -> Any:

@@ -29,7 +29,7 @@ _ALIGNMENT = 16  # bytes; the widest element (complex128)
 def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.ReduceOp.SUM) -> Pending:
     """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
     if strict.enabled:
-        strict.agree(team, "all-reduce", label, buffer, op)
+        strict.agree(team, "all-reduce", label, buffer, op, gives := strict.addable(buffer, op))
     if trace.sink is not None:
         trace.note(label)
     if buffer.is_complex():
@@ -37,13 +37,16 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
     else:
         work = team.group.allreduce([buffer], _reducing(op))
     pending = Pending(label, buffer, work, team, result_in_future=team.is_in_python)
-    return strict.started(team, pending, alike=True) if strict.enabled else pending
+    if not strict.enabled:
+        return pending
+    return strict.confirmed(team, pending, got=gives if team.rank == 0 else None)  # all have the same
 
 
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` of group rank ``source`` to the whole team, in place."""
     if strict.enabled:
         strict.agree(team, "broadcast", label, buffer, f" from rank {source}")
+        sent = strict.sent(buffer) if team.rank == source else 0
     if trace.sink is not None:
         trace.note(label)
     if buffer.is_complex():
@@ -51,7 +54,9 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
     else:
         work = team.group.broadcast([buffer], _sending(source))
     pending = Pending(label, buffer, work, team)
-    return strict.started(team, pending, alike=True) if strict.enabled else pending
+    if not strict.enabled:
+        return pending
+    return strict.confirmed(team, pending, sent=sent, found=buffer if team.rank == source else None)
 
 
 @cache
@@ -153,10 +158,13 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
     if strict.enabled:
         strict.agree(team, "all-gather", label, part)
+        sent = strict.sent(part)
     trace.note(label)
     work = _all_gather(whole, part, group=team.group, async_op=True)
     pending = Pending(label, whole, work, team)
-    return strict.started(team, pending, alike=True) if strict.enabled else pending
+    if not strict.enabled:
+        return pending
+    return strict.confirmed(team, pending, sent=sent, found=whole.view(team.size, -1)[team.rank])
 
 
 def all_to_all(
@@ -173,11 +181,11 @@ def all_to_all(
     ``received`` may overlap where a rank keeps what is its own.
     """
     if strict.enabled:  # the parts may differ from rank to rank
-        strict.agree(team, "all-to-all", label, sent.new_empty(0))
+        strict.agree(team, "all-to-all", label, sent.new_empty(0), gives=sent)
     trace.note(label)
     work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
     pending = Pending(label, received, work, team)
-    return strict.started(team, pending, alike=False) if strict.enabled else pending
+    return strict.confirmed(team, pending, alike=False, got=received) if strict.enabled else pending
 
 
 def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:

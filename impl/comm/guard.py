@@ -75,10 +75,10 @@ class Guard:
 
     def __init__(self, group: dist.ProcessGroup, beats: heartbeats.Heartbeats) -> None:
         self._beats = beats
-        self._group = group.group_name
         self._name_of = {dist.get_global_rank(group, rank): f"rank {rank}" for rank in range(group.size())}
         for rank, name in self._name_of.items():
             self._name_of[rank] = name if name == f"rank {rank}" else f"{name} (global rank {rank})"
+        self._members = stalls.members(self._name_of)
 
     def __call__(self, failure: Exception | None = None) -> None:
         """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it.
@@ -96,16 +96,34 @@ class Guard:
 
     def stand(self, place: str, begun: float) -> None:
         """This rank has waited for this since then. ``CollectivesDiffer`` if all ranks wait for each other."""
-        half_s = self._beats.detection_s / 2
-        if time.monotonic() - begun >= half_s:
-            self._beats.stand(self._group, begun, place)
+        waited_s, half_s = time.monotonic() - begun, self._beats.detection_s / 2
+        if waited_s >= half_s:
+            self._beats.stand(self._members, begun, place)
             self.refuse_stall(half_s)
+        if waited_s >= self._beats.detection_s and self._beats.cut_off:
+            self._refuse_cut_off()
+
+    def _refuse_cut_off(self) -> None:
+        """``PeerFailed`` if this rank waits for peers that it has never met, and cannot ask for any more."""
+        unmet = self._unmet()
+        if unmet:
+            self.mark_affected()
+            raise PeerFailed(
+                f"This rank has waited for {self._beats.detection_s:g} s and more, and has lost the store of its "
+                f"process group before it met {unmet}. Usual cause: the network or the link between their host and "
+                f"this one is down, or the store's host is. {REMEDY}"
+            )
+
+    def _unmet(self) -> str:
+        """The neighbours of this group that this process has never met."""
+        return " and ".join(self._name_of[rank] for rank in sorted(self._beats.missing) if rank in self._name_of)
 
     def refuse_stall(self, for_s: float) -> None:
         """``CollectivesDiffer`` if all ranks of the group have stood in their waits for so long."""
-        waits = self._beats.waits.stalled(self._group, self._name_of, for_s)
+        waits = self._beats.waits.stalled(self._members, self._name_of, for_s)
         if waits:
             self.mark_affected()
+            self._beats.tell_stall(self._members, waits)
             raise CollectivesDiffer(
                 "The ranks wait for each other: all have waited for half of the detection time and more, and nothing "
                 f"moves between them. Waiting: {stalls.told(waits, self._name_of)}. Their collectives do not match: "
@@ -138,10 +156,10 @@ class Guard:
 
     def unexplained(self) -> str:
         """What to say of a failed collective whose cause is not known."""
-        missing = [self._name_of[rank] for rank in sorted(self._beats.missing) if rank in self._name_of]
+        missing = self._unmet()
         if missing:
             return (
-                f"Which rank has failed is not known for certain. {' and '.join(missing)} had given no sign of life "
+                f"Which rank has failed is not known for certain. {missing} had given no sign of life "
                 "at all: usual cause: it ended before it built its model. Look at the end of its log first."
             )
         return (

@@ -10,8 +10,11 @@ cut off, says nothing any more. Who notices an end tells all others, from connec
     loss      a rank's end, its own included    passed on, once
     affected  a rank that fails because of another one has; passed on, once
     waits     what a rank has been waiting for (stalls.py); passed on, once for each of its looks
+    stall     ranks that wait for each other, as one of them has noticed; passed on, once
 
-Time in which this process did not run itself (stopped, or without a processor) does not count as another's silence.
+Until all are met, each leaves its signs of life in the store, too: a rank that can neither be met nor be seen there has
+been cut off, and so has one that cannot reach the store. Time in which this process did not run itself (stopped, or
+without a processor) does not count as another's silence.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from .tally import latest
 
 _BEATS_IN_DETECTION = 5
 _LOOKS_IN_A_BEAT = 4
+_CALLS_IN_A_BEAT = 8  # at least, of peers that are not met: signs of life in the store are seen as soon as others
 _LONGEST_LINE = 4096
 _STORE_LIMIT = 0.8  # of the detection time: who looks into the store meanwhile must be back in time
 _CONNECT_S = 1.0
@@ -98,6 +102,10 @@ class Heartbeats:
         self._to_call = {r for r in neighbours(rank, size) if r < rank}  # the higher rank calls the lower one
         self._expected = neighbours(rank, size)
         self._stopped_s: dict[int, float] = {}  # by rank that is not met yet
+        self._last_alive: dict[int, bytes] = {}  # what such a rank has last left in the store
+        self._calls = 0
+        #: the store has failed before all neighbours were met: what becomes of the others this process will not learn
+        self.cut_off = False
         self._peers: list[Peer] = []
         self._lock = threading.RLock()  # of sending and of the list
         self._left = False
@@ -107,11 +115,14 @@ class Heartbeats:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else lambda: None
         self._beat_s = detection_s / _BEATS_IN_DETECTION
-        self._waited_s = 0.0  # between the last two calls
+        self._waited_s = 0.0  # since the last call, while this process ran
         self._call_every_s = _FIRST_CALL_S  # more and more seldom: peers as a rule come together
         self._last_pass = time.monotonic()
         self._next_beat = self._next_call = 0.0
-        self._publish(store, address)
+        try:
+            self._publish(store, address)
+        except RuntimeError:
+            self._give_up_store()
 
     def start(self) -> None:
         """Begin; the end of the program ends it."""
@@ -132,19 +143,23 @@ class Heartbeats:
         if self.losses.add_affected(self.rank):
             self._tell({"affected": self.rank, "epoch": self.losses.epoch})
 
-    def stand(self, group: str, begun: float, place: str) -> None:
+    def stand(self, members: str, begun: float, place: str) -> None:
         """This rank has been waiting for long: tell all others, as long as it does."""
         with self._lock:
             own = {peer.connection.fileno() for peer in self._peers} | {self._listener.fileno()}
         moved = stalls.moved_bytes(own, self._store_port)
         if moved is not None:
             self._looks += 1
-            wait = stalls.Wait(self.rank, group, begun, place, moved)
+            wait = stalls.Wait(self.rank, members, begun, place, moved)
             self._pass_on(wait, self._looks)
 
     def _pass_on(self, wait: stalls.Wait, look: int) -> None:
         if self.waits.add(wait, look):
             self._tell({"waits": vars(wait), "look": look})
+
+    def tell_stall(self, members: str, waits: list[stalls.Wait]) -> None:
+        """These ranks wait for each other, and this one is about to raise."""
+        self._tell({"stall": members, "mark": stalls.mark(waits)})
 
     def leave(self, end: End, text: str) -> None:
         """This process takes part no longer: say so, and close. Twice is as good as once."""
@@ -203,13 +218,15 @@ class Heartbeats:
         now = time.monotonic()
         ran_s = min(now - self._last_pass, 2 * self._beat_s / _LOOKS_IN_A_BEAT)
         self._last_pass = now
+        self._waited_s += ran_s
         if now >= self._next_beat:
             self._next_beat = now + self._beat_s
             self._tell({"at": latest()})
         if now >= self._next_call:
             self._next_call = now + self._call_every_s
             self._call()
-            self._waited_s, self._call_every_s = self._call_every_s, min(1.5 * self._call_every_s, self._beat_s / 2)
+            self._waited_s = 0.0
+            self._call_every_s = min(1.5 * self._call_every_s, self._beat_s / _CALLS_IN_A_BEAT)
         for peer in list(self._peers):
             peer.silent_s += ran_s
             self._judge(peer)
@@ -259,14 +276,19 @@ class Heartbeats:
         if self._store is None:
             return
         try:
+            self._calls += 1
+            self._store.set(f"heartbeats/{self.rank}/alive", str(self._calls))
             self._token = self._token or _token(self._store)
             for rank in sorted(self.missing):
                 if self._store.check([f"heartbeats/{rank}"]):
                     self._look_after(rank, json.loads(self._store.get(f"heartbeats/{rank}")))
         except RuntimeError:  # the store's host is gone; those that are met are met
-            self._store = None
+            self._give_up_store()
         if not self.missing:
             self._store = None
+
+    def _give_up_store(self) -> None:
+        self._store, self.cut_off = None, True
 
     def _look_after(self, rank: int, found: Any) -> None:
         """Call a peer that is not met yet, unless it has said that it leaves, or its process is seen to be gone."""
@@ -275,7 +297,7 @@ class Heartbeats:
             return
         host, port, *where = found
         process = Process(*where)
-        signs = process.signs() if self._process.is_beside(process) else ("?", 0)
+        signs = process.signs() if self._process.is_beside(process) else (self._state_in_store(rank), 0)
         if signs is None or signs[0] in "ZX":
             self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
         elif self._stopped_for(rank, signs) >= self.detection_s:
@@ -283,8 +305,16 @@ class Heartbeats:
         elif rank in self._to_call:
             self._call_one(rank, (str(host), int(port)))
 
+    def _state_in_store(self, rank: int) -> str:
+        """As of a process's own: stopped, if it has left no sign of life in the store since the last look."""
+        assert self._store is not None
+        key = f"heartbeats/{rank}/alive"
+        before, now = self._last_alive.get(rank), self._store.get(key) if self._store.check([key]) else b""
+        self._last_alive[rank] = now
+        return "T" if now == before else "?"
+
     def _stopped_for(self, rank: int, signs: tuple[str, int]) -> float:
-        """How long a process that was never heard has been seen stopped; one that cannot be reached is not."""
+        """How long a process that was never heard has been seen stopped; one that only cannot be reached is not."""
         stopped = signs[0] in "Tt"
         self._stopped_s[rank] = self._stopped_s.get(rank, 0.0) + self._waited_s if stopped else 0.0
         return self._stopped_s[rank]
@@ -344,6 +374,9 @@ class Heartbeats:
             self._learn(loss)
         elif "waits" in said:
             self._pass_on(stalls.Wait.from_json(said["waits"]), int(said["look"]))
+        elif "stall" in said:
+            if self.waits.declare(str(said["stall"]), str(said["mark"])):
+                self._tell(said)
         elif "affected" in said and self.losses.add_affected(int(said["affected"]), int(said["epoch"])):
             self._tell({"affected": int(said["affected"]), "epoch": int(said["epoch"])})
 
@@ -399,13 +432,17 @@ def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
     if world.size() < 2 or detection_s <= 0:
         return None
     try:
-        store = stores.of_own(world)
+        store = stores.beside(world)
         address = None if store is None else stores.own_address(store)
         if store is None or address is None:
             return None
         stores.limit_silence(store, detection_s * _STORE_LIMIT)
+        with suppress(RuntimeError):  # it has gone: that is found out by the first that is asked of it
+            store.check(["heartbeats/token"])  # a new connection to a host that is cut off would wait for very long
+            store = stores.of_own(world) or store
+            stores.limit_silence(store, detection_s * _STORE_LIMIT)
         beats = Heartbeats(world.rank(), world.size(), address, store, detection_s)
-    except (OSError, RuntimeError):  # no socket to be had, or the store has gone: then nobody hears of this rank
+    except OSError:  # no socket to be had: then nobody hears of this rank
         return None
     beats.start()
     util.Finalize(None, _leave_all, exitpriority=-100)  # a child of multiprocessing's ends without what atexit holds

@@ -13,8 +13,11 @@ from .ranks import GroupRank, Team
 def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) -> Pending:
     """Start summing ``buffer`` over the team; only ``owner`` gets the sum, elsewhere the content is lost."""
     if strict.enabled:
-        strict.agree(team, "reduce", label, buffer, f" to rank {owner}")
+        gives = strict.addable(buffer, dist.ReduceOp.SUM)
+        strict.agree(team, "reduce", label, buffer, f" to rank {owner}", gives)
     trace.note(label)
     work = dist.reduce(buffer, group_dst=owner, group=team.group, async_op=True)
     pending = Pending(label, buffer, work, team)
-    return strict.started(team, pending, alike=False) if strict.enabled else pending
+    if not strict.enabled:
+        return pending
+    return strict.confirmed(team, pending, alike=False, got=gives if team.rank == owner else None)

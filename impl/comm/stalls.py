@@ -1,13 +1,15 @@
 """Notices that all ranks of a group wait for each other: their collectives do not match, and none will end.
 
 A rank whose wait has lasted for half of the detection time tells all others, by the heartbeats, what it waits for and
-how many bytes its connections have moved. Where all ranks of a group have stood so for half of the detection time, and
-no byte has moved on any of them, nothing ever will. A rank that computes does not wait, and a slow network moves bytes:
-neither is mistaken for a stall. It costs nothing before a wait has lasted that long.
+how many bytes its connections have moved. Where all ranks of a group have stood so for half of the detection time, on
+this group or another of the same ranks, and no byte has moved on any of them, nothing ever will. A rank that computes
+does not wait, and a slow network moves bytes: neither is mistaken for a stall. Who notices it tells the others: its end
+would look to them as if bytes had moved. It costs nothing before a wait has lasted that long.
 """
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import struct
 import threading
@@ -31,7 +33,7 @@ class Wait:
     """What one rank waits for, as it tells it again and again while it does."""
 
     rank: int  # global
-    group: str
+    members: str  # of the group on which it waits, whichever of theirs that is
     begun: float  # on that rank's clock: tells one wait from another
     place: str  # the collective, for people
     moved: int  # bytes, on its connections to other ranks
@@ -40,7 +42,7 @@ class Wait:
     def from_json(said: Any) -> Wait:
         """What another rank has told; ValueError, KeyError or TypeError if that is no wait."""
         place = str(said["place"])[:_LONGEST_PLACE]
-        return Wait(int(said["rank"]), str(said["group"]), float(said["begun"]), place, int(said["moved"]))
+        return Wait(int(said["rank"]), str(said["members"]), float(said["begun"]), place, int(said["moved"]))
 
 
 @dataclass
@@ -57,6 +59,8 @@ class Waits:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_rank: dict[int, _Seen] = {}
+        self._told: set[str] = set()  # marks of the stalls that are known
+        self._declared: dict[str, list[Wait]] = {}  # stalls that others have noticed, by members; until it is raised
 
     def add(self, wait: Wait, look: int, now: float | None = None) -> bool:
         """Take note; False if that was known."""
@@ -69,15 +73,41 @@ class Waits:
             self._by_rank[wait.rank] = _Seen(wait, look, since, now)
             return True
 
-    def stalled(self, group: str, ranks: Collection[int], for_s: float, now: float | None = None) -> list[Wait]:
-        """What the ranks of a group wait for, if all of them have stood for so long; else nothing."""
+    def stalled(self, whose: str, ranks: Collection[int], for_s: float, now: float | None = None) -> list[Wait]:
+        """What these ranks wait for, if all of them have stood for so long on groups of theirs; else nothing."""
         now = time.monotonic() if now is None else now
         with self._lock:
+            if whose in self._declared:
+                return self._declared.pop(whose)
             seen = [self._by_rank[rank] for rank in sorted(ranks) if rank in self._by_rank]
-        stand = all(
-            each.wait.group == group and now - each.since >= for_s and now - each.last < _FRESH_S for each in seen
-        )
-        return [each.wait for each in seen] if stand and len(seen) == len(ranks) else []
+            stand = all(
+                each.wait.members == whose and now - each.since >= for_s and now - each.last < _FRESH_S for each in seen
+            )
+            if not stand or len(seen) < len(ranks):
+                return []
+            waits = [each.wait for each in seen]
+            self._told.add(mark(waits))
+            return waits
+
+    def declare(self, whose: str, its_mark: str) -> bool:
+        """Another rank has noticed a stall, and tells no more: its connections end. False if that is known."""
+        with self._lock:
+            waits = [seen.wait for _, seen in sorted(self._by_rank.items()) if seen.wait.members == whose]
+            if its_mark in self._told or mark(waits) != its_mark:
+                return False
+            self._told.add(its_mark)
+            self._declared[whose] = waits
+            return True
+
+
+def mark(waits: list[Wait]) -> str:
+    """A mark of one stall, in rank order of its waits: each of them has begun once only."""
+    return hashlib.blake2b(repr([(wait.rank, wait.begun) for wait in waits]).encode(), digest_size=8).hexdigest()
+
+
+def members(ranks: Collection[int]) -> str:
+    """A mark of these ranks, equal for all groups of the same ones."""
+    return hashlib.blake2b(repr(sorted(ranks)).encode(), digest_size=8).hexdigest()
 
 
 def told(waits: list[Wait], names: dict[int, str]) -> str:

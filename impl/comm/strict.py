@@ -1,18 +1,26 @@
-"""Strict mode: before data move, the ranks of a group agree on which collective comes next.
+"""Strict mode: before data move, the ranks of a group agree on what comes next, and after it on its result.
 
 ``JOINERY_STRICT=1`` turns it on, on all ranks alike. Ranks whose collectives do not match would mix their data, wait
-for each other, or be aborted by Gloo. Each collective of this package is then preceded by a message that holds its
-fingerprint: kind, label, dtype, size, source and number. It goes over a second group of the same ranks, which carries
-nothing else and so is always in step. It also holds a digest of the last result that must be equal on all ranks, which
-tells of a collective that was left out, swapped or damaged below this package. To that end each collective is waited
-for as soon as it has started. What the user's own code starts is not seen.
+for each other, or be aborted by Gloo. Each collective of this package is therefore preceded by a message that holds its
+fingerprint: kind, label, dtype, size, source and number; and followed by one that holds what the rank has given and
+got. The second tells of a collective that was left out, repeated, swapped or damaged below this package, before its
+result is used. They go over a second group of the same ranks, which carries nothing else and so is always in step. To
+that end each collective is waited for as soon as it has started. What the user's own code starts is not seen.
+
+    row after a collective    [ result | sent | found | collectives | given: sum, magnitudes | got: sum ]
+
+``result`` is a digest of what must be equal on all ranks. ``sent`` is a digest of what this rank has sent, and
+``found`` of the place in its result where that must be. ``collectives`` is how many the group itself has counted
+meanwhile. What all ranks have given to a sum or an exchange must add up to what they have got, but for rounding.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,6 +37,7 @@ from .ranks import Team
 STRICT = "JOINERY_STRICT"
 _LONGEST_VIEW = 256
 _DEVICE = re.compile(r" on \w+(:\d+)?$")
+_ROUNDINGS = 64  # of adding up a buffer in double precision, in its own last places
 
 #: whether it is on; read once, for every collective asks
 enabled = os.environ.get(STRICT, "0").lower() not in ("", "0", "off", "false", "no")
@@ -36,48 +45,118 @@ enabled = os.environ.get(STRICT, "0").lower() not in ("", "0", "off", "false", "
 
 @dataclass
 class _Agreement:
-    """The group over which the ranks of another one agree, and how many collectives they have agreed on."""
+    """The group over which the ranks of another one agree, and what this rank is about to do on that one."""
 
     team: Team
-    agreed: int = 0
-    #: the last result that must be equal on all ranks: its collective, and a digest that fits into an int64
-    result: tuple[str, int] = ("", 0)
+    agreed: int = 0  # collectives
+    counted: int = 0  # by the group itself, when the collective at hand began
+    given: tuple[float, float] = (0.0, 0.0)  # to the sum at hand: its elements added up, and their magnitudes
 
 
 #: by the group that is watched over; a group is its own entry's key only while it lives
 _agreements: WeakKeyDictionary[dist.ProcessGroup, _Agreement | None] = WeakKeyDictionary()
 
 
-def agree(team: Team, kind: str, label: str, buffer: torch.Tensor, more: object = "") -> None:
-    """Go on if all ranks are about to start this collective; else ``CollectivesDiffer`` on every one of them."""
+def agree(
+    team: Team, kind: str, label: str, buffer: torch.Tensor, more: object = "", gives: torch.Tensor | None = None
+) -> None:
+    """Go on if all ranks are about to start this collective; else ``CollectivesDiffer`` on every one of them.
+
+    ``gives``: what must add up to the results that ``confirmed`` is shown.
+    """
     agreement = _agreement_of(team)
     if agreement is None:
         return
     what = f"{team.tally.place_of(label)} ({kind} of {buffer.numel()} x {buffer.dtype}{more})"
     alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}|{agreement.agreed}"
-    number, (after, digest) = _digest(alike.encode()), agreement.result
-    ends = torch.tensor([number, -number, digest, -digest], dtype=torch.int64, device="cpu")
-    options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
-    waiting_for = f"the other ranks' agreement on {what}"
-    work = agreement.team.group.allreduce([ends], options)
-    highest, lowest, most, least = Pending(waiting_for, ends, work, agreement.team).wait().tolist()
+    number = torch.tensor([_digest(alike.encode())], dtype=torch.int64, device="cpu")
+    numbers = _gathered(agreement, number, f"the other ranks' agreement on {what}")
     agreement.agreed += 1
-    if most != -least:
-        raise CollectivesDiffer(_other_results(team, agreement, f"{after} gave {digest:x}"))
-    if highest != -lowest:
+    if len(numbers.unique()) > 1:
         raise CollectivesDiffer(_complaint(team, agreement, what))
+    agreement.counted = _counted(team.group)
+    agreement.given = _sums(gives)
 
 
-def started(team: Team, pending: Pending, *, alike: bool) -> Pending:
-    """Wait for a collective. ``alike``: its result must be equal on all ranks; they compare it next time."""
+def sent(part: torch.Tensor) -> int:
+    """What to remember of a buffer that this rank is about to send."""
+    return _digest(_bytes_of(part))
+
+
+def confirmed(
+    team: Team,
+    pending: Pending,
+    *,
+    alike: bool = True,
+    sent: int = 0,
+    found: torch.Tensor | None = None,
+    got: torch.Tensor | None = None,
+) -> Pending:
+    """Wait for a collective and compare; ``CollectivesDiffer`` on every rank if it did not do what it should.
+
+    ``alike``: its result must be equal on all ranks. ``sent``: what was to be sent must be in ``found``, once it ends.
+    ``got``: this rank's part of what all have given.
+    """
     agreement = _agreement_of(team)
-    if agreement is not None:
-        result = pending.wait()
-        if alike:
-            content = result.detach().cpu().reshape(-1).view(torch.uint8).numpy()
-            agreement.result = (team.tally.place_of(pending.label), _digest(content))
+    if agreement is None:
+        return pending
+    buffer = pending.wait()
+    row = torch.zeros(7, dtype=torch.float64, device="cpu")
+    result = _digest(_bytes_of(buffer)) if alike else 0
+    kept = sent if found is None else _digest(_bytes_of(found))
+    collectives = _counted(team.group) - agreement.counted
+    row.view(torch.int64)[:4] = torch.tensor([result, sent, kept, collectives])
+    row[4:] = torch.tensor([*agreement.given, _sums(got)[0]], dtype=torch.float64)
+    rows = _gathered(agreement, row.view(torch.int64), f"the other ranks' results of {pending.label}")
+    if _differ(rows, buffer.dtype):
+        place = team.tally.place_of(pending.label)
+        damage = "" if sent == kept else ", and what this rank sent is not in it"
+        what = f"{place} gave {result:x} in {collectives} collectives of the group{damage}"
+        raise CollectivesDiffer(_other_results(team, agreement, what))
     return pending
+
+
+def _differ(rows: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether the ranks' rows tell of a collective that did something else than it should."""
+    results, sent, found, collectives = rows[:, :4].unbind(dim=1)
+    if len(results.unique()) > 1 or len(collectives.unique()) > 1 or not torch.equal(sent, found):
+        return True
+    given, magnitude, got = rows[:, 4:].contiguous().view(torch.float64).sum(dim=0).tolist()
+    if not all(map(math.isfinite, (given, magnitude, got))):
+        return False  # it has overflowed on the way
+    return bool(abs(got - given) > (len(rows) + _ROUNDINGS) * _last_place(dtype) * magnitude)
+
+
+def addable(buffer: torch.Tensor, op: Any) -> torch.Tensor | None:
+    """What is given to a reduction, if the ranks' numbers add up to its result: narrow integers may wrap around."""
+    wide = buffer.is_floating_point() or buffer.is_complex() or buffer.dtype == torch.int64
+    return buffer if wide and op == dist.ReduceOp.SUM else None
+
+
+def _sums(buffer: torch.Tensor | None) -> tuple[float, float]:
+    """The elements of a buffer added up, and their magnitudes."""
+    if buffer is None:
+        return 0.0, 0.0
+    if buffer.is_complex():
+        buffer = torch.view_as_real(buffer)
+    exact = buffer.detach().cpu().double()
+    return exact.sum().item(), exact.abs().sum().item()
+
+
+def _last_place(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else torch.finfo(torch.float64).eps
+
+
+def _counted(group: dist.ProcessGroup) -> int:
+    """How many collectives the group itself has counted; 0 where its backend does not."""
+    with suppress(AttributeError, RuntimeError):
+        return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+    return 0
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    flat = tensor.detach().cpu().reshape(-1)
+    return (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1).view(torch.uint8).numpy()
 
 
 def _digest(content: Any) -> int:
@@ -118,10 +197,11 @@ def _complaint(team: Team, agreement: _Agreement, what: str) -> str:
 
 def _other_results(team: Team, agreement: _Agreement, what: str) -> str:
     return (
-        "The ranks have agreed on a collective whose result must be equal on all of them, and have got different ones "
-        f"(rank {team.rank} of {team.size}). {_all_views(agreement, what)}. Usual cause: a process group, a hook or a "
-        "library below this package that leaves out, swaps or changes what it is given, a collective of the program's "
-        f"own on the same group, or faulty memory or network. {REMEDY}"
+        "The ranks have agreed on a collective, and it did not do what it should: its result differs between ranks, "
+        f"or does not follow from what they gave to it (rank {team.rank} of {team.size}). "
+        f"{_all_views(agreement, what)}. No rank has used the result. Usual cause: a process group, a hook or a "
+        "library below this package that leaves out, repeats, swaps or changes what it is given, a collective of the "
+        f"program's own on the same group, or faulty memory or network. {REMEDY}"
     )
 
 
@@ -141,9 +221,13 @@ def _views(agreement: _Agreement, what: str) -> list[str]:
     text = what.encode()[:_LONGEST_VIEW]
     row = torch.zeros(_LONGEST_VIEW, dtype=torch.uint8, device="cpu")
     row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    team = agreement.team
-    rows = torch.zeros(team.size, _LONGEST_VIEW, dtype=torch.uint8, device="cpu")
-    rows[team.rank] = row
-    work = team.group.allreduce([rows])  # zeros but for one's own row: a gathering
-    Pending("the other ranks' views", rows, work, team).wait()
+    rows = _gathered(agreement, row, "the other ranks' views")
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
+
+
+def _gathered(agreement: _Agreement, row: torch.Tensor, label: str) -> torch.Tensor:
+    """The rows of all ranks, in rank order: a sum to which each gives zeros but for its own."""
+    team = agreement.team
+    rows = row.new_zeros(team.size, len(row))
+    rows[team.rank] = row
+    return Pending(label, rows, team.group.allreduce([rows]), team).wait()

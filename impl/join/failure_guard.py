@@ -77,8 +77,11 @@ class FailureGuard:
 
     def _explain(self, error: BaseException) -> None:
         """Say in a note what made a collective fail, unless one says so already."""
+        notes, guard = getattr(error, "__notes__", ()), guard_of(self._team.group)
+        if guard is not None and guard.unexplained() in notes:
+            return  # the wait that failed has looked for the cause for as long as it may
         told = explain(self._team.group)
-        if told not in getattr(error, "__notes__", ()):
+        if told not in notes:
             error.add_note(told)
 
     def mark_shared(self, error: SharedError) -> None:

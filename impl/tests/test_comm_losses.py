@@ -1,6 +1,9 @@
 """Which peers a failure is put down to: those that stopped by themselves, never those that fail because of them."""
 
+import json
+
 import pytest
+import torch.distributed as dist
 
 from impl.comm import heartbeats, losses
 from impl.comm.losses import GRACE_S, End, Loss, Losses
@@ -105,3 +108,40 @@ def test_a_process_sees_itself():
     assert own.is_beside(own)
     assert own.signs()[0] == "R"
     assert losses.GRACE_S < 2
+
+
+def not_met(store):
+    """The beats of rank 0 of two, whose peer on another host has left its address, where nobody answers."""
+    store.set("heartbeats/1", json.dumps(["192.0.2.1", 1, "far", "another machine", 7]))
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0)
+    beats._to_call.clear()
+    return beats
+
+
+def look(beats, seconds):
+    beats._waited_s = seconds
+    beats._call()
+
+
+def test_a_rank_that_cannot_be_met_is_lost_when_its_signs_of_life_in_the_store_end():
+    beats = not_met(store := dist.HashStore())
+    for turn in range(12):
+        store.set("heartbeats/1/alive", str(turn))
+        look(beats, 1.0)
+    assert not beats.losses.has(1)
+    for _ in range(4):
+        look(beats, 1.0)
+    assert not beats.losses.has(1)
+    look(beats, 1.0)
+    (loss,) = beats.losses.interrupting([0, 1])
+    assert (loss.rank, loss.end) == (1, losses.End.SILENT)
+
+
+def test_a_store_that_fails_before_all_are_met_cuts_this_rank_off():
+    class Gone(dist.HashStore):
+        def set(self, key, value):
+            raise RuntimeError("no route to host")
+
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", Gone(), 5.0)
+    assert beats.cut_off
+    assert beats.missing == {1}

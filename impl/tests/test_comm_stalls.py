@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from impl.comm import collectives, guard
 from impl.comm.ranks import GroupRank, Team
-from impl.comm.stalls import Wait, Waits, moved_bytes, told
+from impl.comm.stalls import Wait, Waits, mark, moved_bytes, told
 from impl.comm.store import limit_silence
 from impl.errors import CollectivesDiffer
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -18,8 +18,8 @@ from impl.tests.comm_hook_ranks import run_on_ranks
 NAMES = {0: "rank 0", 1: "rank 1", 2: "rank 2"}
 
 
-def wait(rank, moved=10, group="g", begun=1.0, place="bucket 0"):
-    return Wait(rank, group, begun, place, moved)
+def wait(rank, moved=10, whose="g", begun=1.0, place="bucket 0"):
+    return Wait(rank, whose, begun, place, moved)
 
 
 def known(*waits):
@@ -50,8 +50,25 @@ def test_bytes_that_move_and_waits_that_end_begin_the_time_anew(other):
     assert waits.stalled("g", range(2), 1.0, now=1.6) == []
 
 
-def test_waits_on_other_groups_are_no_stall():
-    assert known((wait(0), 1, 0.0), (wait(1, group="h"), 1, 0.0)).stalled("g", range(2), 1.0, now=1.5) == []
+def test_waits_on_groups_of_other_ranks_are_no_stall():
+    assert known((wait(0), 1, 0.0), (wait(1, whose="h"), 1, 0.0)).stalled("g", range(2), 1.0, now=1.5) == []
+
+
+def test_a_stall_that_another_has_noticed_is_one_here_and_once_only():
+    waits = known((wait(0), 1, 0.0), (wait(1), 1, 0.0))
+    assert waits.stalled("g", range(2), 1.0, now=0.5) == []
+    assert waits.declare("g", mark([wait(0), wait(1)]))
+    assert not waits.declare("g", mark([wait(0), wait(1)]))
+    assert waits.stalled("g", range(2), 1.0, now=0.5) == [wait(0), wait(1)]
+    assert waits.stalled("g", range(2), 1.0, now=0.5) == []
+
+
+def test_a_stall_that_is_told_late_does_not_meet_the_waits_after_it():
+    waits = known((wait(0), 1, 0.0), (wait(1), 1, 0.0))
+    assert waits.stalled("g", range(2), 1.0, now=1.5)
+    assert not waits.declare("g", mark([wait(0), wait(1)]))
+    waits.add(wait(1, begun=7.0), 2, 2.0)
+    assert not waits.declare("g", mark([wait(0), wait(1, begun=6.0)]))
 
 
 def test_what_is_passed_on_twice_is_new_once():
@@ -92,6 +109,17 @@ def waiting_for_each_other(rank, world):
     return str(raised.value)
 
 
+def on_two_groups(rank, world):
+    """Each rank has begun with another group of the same ranks."""
+    os.environ[guard.DETECTION] = "1"
+    teams = [Team.of(None), Team.of(dist.new_group())]
+    for team in teams:
+        collectives.all_reduce(team, torch.zeros(1), "the first sum").wait()
+    with pytest.raises(CollectivesDiffer) as raised:
+        collectives.all_reduce(teams[rank], torch.zeros(4), f"the sum on group {rank}").wait()
+    return str(raised.value)
+
+
 def one_late(rank, world):
     os.environ[guard.DETECTION] = "1"
     if rank == 0:
@@ -113,6 +141,12 @@ def test_looking_at_connections_leaves_no_descriptor_open():
 def test_ranks_that_wait_for_each_other_are_all_told_for_what():
     for text in run_on_ranks(waiting_for_each_other, 2):
         assert "rank 0: the message of rank 1; rank 1: the message of rank 0" in text
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_on_two_groups_of_theirs_are_told_so():
+    for text in run_on_ranks(on_two_groups, 2):
+        assert "rank 0: the sum on group 0; rank 1: the sum on group 1" in text
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm import collectives, strict
-from impl.comm.pending import Pending
 from impl.comm.ranks import GroupRank, Team
 from impl.errors import CollectivesDiffer
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -53,28 +52,68 @@ def test_every_rank_names_both_views_where_one_collective_differs(how, views):
             assert view in told
 
 
-def damaged_below(rank, world):
-    """What rank 1 gets of one all-reduce is not what the others get."""
+def damaged_below(rank, world, how):
+    """What rank 1's process group does is not what it was asked for."""
     strict.enabled = True
-
-    class Damaged(Pending):
-        def wait(self, watch=None):
-            return super().wait(watch).add_(1)
-
     team = Team.of()
     collectives.all_reduce(team, torch.ones(3), "first").wait()
-    collectives.Pending = Damaged if rank == 1 else Pending
-    collectives.all_reduce(team, torch.ones(4), "gradients")
-    collectives.Pending = Pending
+    real = team.group
+
+    class Damaging:
+        """Stands for the group where rank 1 starts something on it."""
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+        def allreduce(self, tensors, options):
+            if how == "gives something else":
+                tensors[0].add_(64)
+            work = real.allreduce(tensors, options)
+            if how == "twice":
+                real.allreduce([tensors[0].clone()], options)
+            if how == "gets something else":
+                work.wait()
+                tensors[0].add_(1)
+            return work
+
+        def broadcast(self, tensors, options):
+            tensors[0].add_(1)
+            return real.broadcast(tensors, options)
+
+    if rank == 1:
+        strict._agreements[damaging := Damaging()] = strict._agreements[real]
+        object.__setattr__(team, "group", damaging)
     with pytest.raises(CollectivesDiffer) as told:
-        collectives.broadcast(team, torch.ones(4), GroupRank(0), "weights")
+        if how == "sends something else":
+            collectives.broadcast(team, torch.ones(4), GroupRank(1), "gradients")
+        else:
+            collectives.all_reduce(team, torch.ones(4), "gradients")
     return str(told.value)
 
 
-def test_a_result_that_differs_between_ranks_is_told_with_the_next_collective():
-    for told in run_on_ranks(damaged_below, 3):
-        assert "rank 1: gradients gave" in told
-        assert "ranks 0, 2: gradients gave" in told
+@pytest.mark.parametrize("how", ["gives something else", "gets something else", "twice", "sends something else"])
+def test_a_collective_that_is_damaged_below_is_told_before_its_result_is_used(how):
+    for told in run_on_ranks(damaged_below, 3, how):
+        assert "gradients gave" in told
+        who = "ranks 0, 1, 2" if how == "gives something else" else "rank 1"  # the sum alone does not tell whose part
+        assert f"{who}: gradients gave" in told
+
+
+def rounded(rank, world):
+    """Sums of numbers that no float holds exactly, that cancel, that overflow, and of none."""
+    strict.enabled = True
+    team = Team.of()
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.int64):
+        torch.manual_seed(rank)
+        numbers = torch.randn(10_000, dtype=torch.float64) * 10 ** torch.randn(10_000, dtype=torch.float64)
+        for each in (numbers, numbers * (1, -1, 1)[rank], numbers[:1], numbers[:0]):
+            collectives.all_reduce(team, each.to(dtype), "rounded")
+    collectives.all_reduce(team, torch.full((3,), 60_000.0, dtype=torch.float16), "too large")
+    return True
+
+
+def test_rounding_is_no_damage():
+    assert all(run_on_ranks(rounded, 3))
 
 
 def evaluates_alone(rank, world):
