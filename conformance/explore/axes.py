@@ -30,6 +30,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "use": ("all", "never", "by rank", "by iteration", "by both"),
     "checkpoint": ("none", "once", "twice", "reentrant"),
     "types": ("float", "double", "half", "bfloat16", "mixed", "complex"),
+    "gradient dtype": ("the parameter's", "wider"),
     "tensors": ("few", "many small", "transposed"),
     "buffers": ("none", "float", "integer", "double", "replaced", "not persistent"),
     "call": ("positional", "keyword", "container"),
@@ -54,6 +55,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "cleared": ("to None", "to zeros"),
     "data": ("kept", "assigned", "one assigned"),
     "state": ("kept", "saved and loaded"),
+    "cast": ("never", "through the wrapper", "past the wrapper"),
     "moved": ("no", "to another group"),
     "copied": ("no", "pickled"),
     "second model": ("none", "beside"),
@@ -151,8 +153,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _needs(
         "DDP-116",
-        "skipping asks for the same use on all ranks",
-        {"use": "by rank | by both", "unused": "skipped"},
+        "skipping asks for the same use on all ranks, and ours for the same use as before",
+        {"use": "by rank | by iteration | by both", "unused": "skipped"},
         {"unused": "found"},
     ),
     _needs("DDP-116", "skipping belongs to looking for unused parameters", {"unused": "skipped"}, {"graph": "dynamic"}),
@@ -170,6 +172,11 @@ RULES: tuple[Rule, ...] = (
         "DDP-077",
         "what the second, local backward used counts as used in the next iteration",
         {"forwards": "two backwards", "use": "by iteration | by both"},
+    ),
+    _never(
+        "DDP-077",
+        "what the second, local backward used counts as used in the next iteration",
+        {"forwards": "two backwards", "frozen": "between blocks"},
     ),
     _never(
         "DDP-069",
@@ -247,6 +254,10 @@ RULES: tuple[Rule, ...] = (
     ),
     # dtypes
     _never("", "numbers of chained layers soon leave the range of a half", {"types": "half", "wiring": "chained"}),
+    _never("", "chained layers soon leave the range of a half", {"hook": "fp16 | wrapped", "wiring": "chained"}),
+    _never("", "a norm over two rows magnifies what chained layers round", {"wiring": "chained", "norm": "batch"}),
+    _never("", "Adam's epsilon is nothing in a half", {"types": "half | mixed", "optimizer": "adam"}),
+    _never("", "the future of a complex collective holds a real tensor", {"types": "complex", "hook": "asynchronous"}),
     _never("", "norms in low precision round at every step", {"types": "half | bfloat16", "norm": "*"}),
     _never("", "convolutions in low precision round at every step", {"types": "half | bfloat16", "convolution": "*"}),
     _never(
@@ -265,6 +276,23 @@ RULES: tuple[Rule, ...] = (
     _never(
         "JOIN-041", "the throwing mode counts what the first of the list does", {"listed": "*", "early end": "throws"}
     ),
+    _needs("DDP-034", "it is cast between two blocks", {"cast": "*"}, {"blocks": "two | second without context"}),
+    _never("", "a cast changes nothing, or drops what is imaginary", {"cast": "*", "types": "double | complex"}),
+    _never("", "wide and narrow layers cast what they are given", {"cast": "*", "types": "mixed"}),
+    _never("COMM-018", "doubles in fp16 round", {"cast": "*", "hook": "fp16 | wrapped"}),
+    _never("", "the other model and the old state keep their dtype", {"cast": "*", "second model": "*"}),
+    _never("", "the optimizer is made anew with the cast parameters", {"cast": "*", "param groups": "*"}),
+    _never("", "the optimizer is made anew with the cast parameters", {"cast": "*", "state": "*"}),
+    _never("ZERO-004", "a sharded optimizer keeps the dtype that it was made with", {"cast": "*", "sharded": "*"}),
+    _never("ZERO-004", "a sharded optimizer keeps the dtype that it was made with", {"cast": "*", "overlapped": "*"}),
+    _never("DDP-128", "delayed parameters may be refused in another dtype", {"cast": "*", "delayed": "*"}),
+    _never("", "there is nothing wider, or no gradient dtype", {"gradient dtype": "*", "types": "double | complex"}),
+    _never("COMM-018", "hooks of the library may cast", {"gradient dtype": "*", "hook": "fp16 | wrapped"}),
+    _never("", "loading gives the optimizer's state the dtype of its parameter", {"gradient dtype": "*", "state": "*"}),
+    _never("ZERO-004", "gradients of one dtype", {"gradient dtype": "*", "sharded": "*"}),
+    _never("ZERO-004", "gradients of one dtype", {"gradient dtype": "*", "overlapped": "*"}),
+    _never("DDP-160", "a pickled parameter forgets it", {"gradient dtype": "*", "copied": "*"}),
+    _never("", "Adam takes no gradient of another dtype", {"gradient dtype": "*", "optimizer": "adam"}),
     # delayed and ignored parameters
     _never(
         "DDP-128", "all delayed parameters are of float32 in torch; ours may differ", {"delayed": "*", "types": "mixed"}

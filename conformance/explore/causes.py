@@ -6,6 +6,11 @@ from .program import Program
 
 #: By clause: choices that a program must have for its failure to be the listed one; any of several sets.
 LISTED: dict[str, list[dict[str, str]]] = {
+    "DDP-034": [{"cast": "*"}],
+    "DDP-049": [
+        {"gradient dtype": "*"},  # refused, which is allowed
+        {"sharded": "bucket views", "tensors": "transposed"},
+    ],
     "DDP-086": [{"forwards": "two", "norm": "batch"}, {"forwards": "two", "buffers": "*"}],
     "DDP-089": [{"evaluation": "by all", "buffers": "*"}, {"evaluation": "by all", "norm": "batch"}],
     "DDP-099": [{"forwards": "two", "unused": "*"}],

@@ -133,13 +133,20 @@ def first_difference(program: Program, noted: Noted, expected: Noted) -> str:
             what, (moment, name) = ("is missing", missing[0]) if missing else ("was not expected", added[0])
             return f"{moment}: {name} {what}"
     exactly = is_exact(program)
-    in_half = program["hook"] in ("fp16", "wrapped") or program["types"] == "mixed"
-    places = torch.float16 if in_half else torch.float64
+    places = _places(program)
     for (moment, name), value in expected.items():
         found = noted[moment, name]
         if not _same(found, value, exactly, places):
             return f"{moment}: {name} is {_shown(found)}, one process says {_shown(value)}"
     return ""
+
+
+def _places(program: Program) -> torch.dtype:
+    """The dtype that numbers have gone through and that has the fewest places."""
+    if program["hook"] in ("fp16", "wrapped") or program["types"] == "mixed":
+        return torch.float16
+    before = {"half": torch.float16, "bfloat16": torch.bfloat16}.get(program["types"], torch.float32)
+    return before if program.has("cast") else torch.float64
 
 
 def is_exact(program: Program) -> bool:
@@ -167,7 +174,7 @@ def _same(found: Any, value: Any, exactly: bool, places: torch.dtype) -> bool:
         return not exactly and not found.isfinite().all()
     if exactly:
         return False
-    most = max(value.abs().max().item(), 2.0**-6) * max(CLOSE[value.dtype], CLOSE[places])
+    most = max(value.abs().max().item(), 2.0**-2) * max(CLOSE[value.dtype], CLOSE[places])
     gap = (found - value).abs().max().item()
     return math.isfinite(gap) and gap <= most
 

@@ -90,6 +90,8 @@ class Oracle:
         self.text.fill(model, offset)
         ignored = frozenset(["ignored.weight", "ignored.bias"] if program.has("ignored") else [])
         wrapped = Wrapped(self._cast(model), ignored)
+        if program.has("gradient dtype"):
+            self.text.keep_wider([getattr(model, name.split(".")[1]) for name in sources.kept_wider(program)])
         replica = Replica(rank, wrapped, *self._optimizer(wrapped, program.has("param groups")))
         if program.has("second model"):
             second = nn.Linear(4, 4)
@@ -152,6 +154,10 @@ class Oracle:
             if self.program.has("copied"):
                 for parameter in replica.model.parameters.values():
                     parameter.grad = None  # a pickled parameter has none
+                replica.optimizer, _ = self._optimizer(replica.model, False)
+            if self.program.has("cast"):
+                replica.model.module.zero_grad()
+                replica.model.module.double()
                 replica.optimizer, _ = self._optimizer(replica.model, False)
             if self.program["frozen"] == "between blocks":
                 replica.model.module.freezing.requires_grad_(False)  # type: ignore[union-attr, operator]

@@ -23,7 +23,8 @@ from .program import Program
 
 RECORD = "explored.jsonl"
 #: What our overlap hooks do from the first iteration on, torch's do later or not at all (HOOK-011, HOOK-012).
-OWN_AXES = ("overlapped", "overlap")
+#: Where a buffer hook runs has no public name in torch.
+OWN_AXES = ("overlapped", "overlap", "buffer hook")
 
 
 @dataclass(frozen=True)

@@ -96,11 +96,20 @@ def from_first(group, buffers):
 }
 
 
+WIDER = '''
+def keep_wider(modules):
+    for p in [p for module in modules for p in module.parameters()]:
+        p.grad_dtype = torch.float64 if p.dtype is torch.float32 else torch.float32
+'''
+
+
 def source(program: Program) -> str:
     """The whole text: model, data, loss and ``train(rank, look)``."""
     parts = [model(program), FILL, _data(program), _loss(program)]
     if program["optimizer"] == "counting":
         parts.append(COUNTING)
+    if program.has("gradient dtype"):
+        parts.append(WIDER)
     parts.append(USERS_HOOKS.get(program["hook"], ""))
     parts.append(BUFFER_HOOKS.get(program["buffer hook"], ""))
     parts.append(_train(program))
@@ -245,6 +254,7 @@ def _data(program: Program) -> str:
         "def data(rank, i, again=0):",
         "    drawn = torch.Generator().manual_seed(1000 * rank + 10 * i + again)",
         f"    x = torch.randint(-2, 3, (2, 4), generator=drawn){cast}",
+        *(["    x = x.double() if i >= 10 else x"] if program.has("cast") else []),
     ]
     fields = ['"x": x']
     if program["table"] != "none":
@@ -299,6 +309,8 @@ def _prepared(program: Program) -> Iterator[str]:
     yield f"fill(model, {0 if program.has('start') else 'rank'})"
     if program["types"] in _DTYPES:
         yield f"model.to({_DTYPES[program['types']]})"
+    if program.has("gradient dtype"):
+        yield f"keep_wider([{', '.join(kept_wider(program))}])"
     if program.has("ignored"):
         yield (
             "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model("
@@ -317,6 +329,12 @@ def _prepared(program: Program) -> Iterator[str]:
             yield f"second.to({_DTYPES[program['types']]})"
         yield f"other = DistributedDataParallel(second{', process_group=group' if program.has('group') else ''})"
     yield from _optimizer(program)
+
+
+def kept_wider(program: Program) -> list[str]:
+    """The modules whose gradients are kept in a wider dtype."""
+    named = {"late": program.has("delayed"), "table": program.has("table")}
+    return ["model.linear0", *(f"model.{name}" for name, there in named.items() if there)]
 
 
 def _options(program: Program) -> Iterator[str]:
@@ -378,6 +396,10 @@ def _between(program: Program) -> Iterator[str]:
     """What happens on every rank between two blocks."""
     if program.has("copied"):
         yield "ddp = pickle.loads(pickle.dumps(ddp))"
+        yield from _anew(program)
+    if program.has("cast"):
+        yield "ddp.zero_grad()"  # a gradient that is cast as well may not be of its parameter's gradient dtype
+        yield "ddp.double()" if program["cast"] == "through the wrapper" else "ddp.module.double()"
         yield from _anew(program)
     if program["frozen"] == "between blocks":
         yield "ddp.module.freezing.requires_grad_(False)"

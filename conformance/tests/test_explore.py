@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from conformance import clauses
 from conformance.deviations import built_in
-from conformance.explore import axes, causes, drawing, judging, oracle
+from conformance.explore import axes, causes, covering, drawing, judging, oracle
 from conformance.explore.judging import Failure
 from conformance.explore.program import Program, programs, smaller
 from conformance.explore.script import script
@@ -209,3 +209,9 @@ def test_every_clause_that_explains_a_failure_of_torch_is_a_listed_deviation():
         for pattern in patterns:
             assert all(values == "*" or set(values.split(" | ")) <= set(axes.AXES[axis])
                        for axis, values in pattern.items()), pattern  # fmt: skip
+
+
+def test_in_the_kept_programs_every_legal_pair_of_choices_meets():
+    met = {pair for program in covering.kept() for pair in axes.pairs(program.features)}
+    missing = covering.wanted() - met
+    assert not missing, f"write the file anew, with conformance.explore.covering.written(): {sorted(missing)[:3]}"

@@ -186,14 +186,18 @@ class Bucket:
         self._set_aside: dict[int, torch.Tensor] = {}
         if not spec.sparse:
             self.flat = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
-            self.views = self.views_of(self.flat)
+            pairs = zip(spec.slots, self.parameters, strict=True)
+            self.views = [kernels.dense_view(self.flat, slot.offset, parameter) for slot, parameter in pairs]
             self._large = kernels.are_large(self.flat, self.views)
             self._filling = Filling(self.flat, self.views)
 
     def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Views of any flat tensor of this bucket's length, one for each parameter."""
-        pairs = zip(self.spec.slots, self.parameters, strict=True)
-        return [kernels.dense_view(flat, slot.offset, parameter) for slot, parameter in pairs]
+        """Views of any flat tensor of this bucket's length, one for each parameter, laid out as in our own.
+
+        Parameters may have been laid out anew since; the order of elements in the bucket stays.
+        """
+        start = flat.storage_offset() - self.views[0].storage_offset()
+        return [flat.as_strided(view.size(), view.stride(), view.storage_offset() + start) for view in self.views]
 
     def reset(self, *, counted: bool) -> None:
         """Make ready for the next backward; ``counted``: each parameter reports, else only those awaited arrive."""

@@ -105,7 +105,12 @@ class DelayedReduction:
             kernels.call_at_end_of_backward(self._backward_ended)
 
     def _backward_ended(self) -> None:
-        self._iteration.go_through(Stage.DELAYED)
+        """A reentrant checkpoint's backward runs inside another, which still brings gradients."""
+        outer = kernels.running_node()
+        if outer is None:
+            self._iteration.go_through(Stage.DELAYED)
+        else:
+            kernels.call_once_after(outer, lambda: kernels.call_at_end_of_backward(self._backward_ended))
 
     def due(self) -> bool:
         """Whether a backward in which the trigger's gradient comes is to be followed by a reduction."""

@@ -48,6 +48,7 @@ class UnevenInputs:
         self._per_parameter.refuse_uneven_inputs(entered=True)
         self.iteration.failed_forward = None
         self._reducer.give_up_what_raised()
+        self._reducer.notice_cast()
         self._reducer.awaits_backward = False
 
     @property

@@ -75,6 +75,16 @@ def running_node() -> torch.autograd.graph.Node | None:
     return torch._C._current_autograd_node()  # type: ignore[no-any-return]
 
 
+def call_once_after(node: torch.autograd.graph.Node, call: Callable[[], None]) -> None:
+    """Have ``call`` called when this node has been evaluated; not again, should its graph be kept."""
+
+    def evaluated(*_: Any) -> None:
+        handle.remove()
+        call()
+
+    handle = node.register_hook(evaluated)
+
+
 def backwards_are_compiled() -> bool:
     """Whether compiled autograd is on (whose module is there once somebody has asked for it)."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")

@@ -215,6 +215,14 @@ class Reducer:
             self.log.note_plan(self.plan, self.specs, rebuilt=False)
         self.readiness.watch_anew()
 
+    def notice_cast(self) -> None:
+        """Watch anew if the parameters were cast past the wrapper: ``ddp.module.double()``. All ranks ask at the same
+        points: before a forward, and where a join context begins, in which a rank may make none."""
+        dtype = self.parameters[0].dtype
+        if dtype is not self._first_dtype and not self._lowered:
+            self._first_dtype = dtype
+            self.watch_anew()
+
     def remove_hooks(self) -> None:
         """Stop watching gradients: from now on backward is local (DDP-066)."""
         self.arrivals.stop()
@@ -269,10 +277,7 @@ class Reducer:
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
         complaint, self._complaint = self._complaint, ""
-        dtype = self.parameters[0].dtype
-        if dtype is not self._first_dtype and not self._lowered:  # cast past the wrapper: ``ddp.module.double()``
-            self._first_dtype = dtype
-            self.watch_anew()
+        self.notice_cast()
         if complaint:
             self.abandon()
             self.log.fail(RuntimeError, complaint)

@@ -101,3 +101,9 @@ def delayed_gradients_are_divided_as_the_first_dtype_is() -> None:
 def delayed_gradients_are_local_in_evaluation_mode() -> None:
     """A backward through a model in evaluation mode does not reduce the delayed gradients."""
     edit("self._delayed.after_forward(sync=sync)", "self._delayed.after_forward(sync=sync and self.training)")
+
+
+@defect("DDP-049")
+def delayed_reduction_inside_a_checkpoints_backward() -> None:
+    """Where the trigger lies in a reentrant checkpoint, gradients that come after it are not averaged."""
+    edit("if outer is None:", "if outer is None or self._flats:", within="DelayedReduction._backward_ended")

@@ -410,3 +410,13 @@ def a_loss_of_gradients_alone_forgets_the_search() -> None:
 def a_transposed_gradient_begins_a_run() -> None:
     """Of neighbours that are copied together, the first may be transposed."""
     edit("and one.is_contiguous()\n", "")
+
+
+@defect("DDP-049")
+def results_are_read_in_the_parameters_present_layout() -> None:
+    """What a hook hands back elsewhere is read as the parameters lie now, not as the bucket was filled."""
+    edit(
+        "[flat.as_strided(view.size(), view.stride(), view.storage_offset() + start) for view in self.views]",
+        "[kernels.dense_view(flat, slot.offset, p) for slot, p in zip(self.spec.slots, self.parameters, strict=True)]",
+        within="Bucket.views_of",
+    )

@@ -26,7 +26,13 @@ def buffers_not_broadcast_at_the_start() -> None:
 def casting_leaves_the_hooks_behind() -> None:
     """Moving or casting the model does not have its gradients watched anew."""
     edit("self.reducer.watch_anew()", "pass")
-    edit("        self.watch_anew()\n", "        pass\n", within="check_finished")
+    edit("        self.watch_anew()\n", "        pass\n", within="notice_cast")
+
+
+@defect("DDP-049")
+def a_cast_past_the_wrapper_is_noticed_by_forwards_alone() -> None:
+    """A rank that enters a context with a model that was cast, and makes no forward in it, shadows in the old dtype."""
+    edit("self._reducer.notice_cast()", "pass")
 
 
 @defect("DDP-027")

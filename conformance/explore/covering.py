@@ -1,0 +1,107 @@
+"""A set of programs in which every legal pair of choices meets: made once, kept as a file, run by the quick tier."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from . import axes
+from .axes import Feature
+from .program import Program
+
+FILE = Path(__file__).parent / "pairs.jsonl"
+CASES = Path(__file__).parent / "cases"  # a program that failed once and was mended, in each file
+WORLDS = ("2", "3")  # one rank alone and four enter little more, and cost more
+BATCH = 8  # programs of one case
+TRIES = 4  # programs of which the one with most new pairs is taken
+CANDIDATES = 24  # choices looked at before one is made
+
+Pair = tuple[Feature, Feature]
+
+
+def kept() -> list[Program]:
+    """The programs of the file."""
+    return [Program.read(line) for line in FILE.read_text().splitlines()]
+
+
+def written(seed: int = 0) -> int:
+    """Make the file anew; how many programs it holds. Some minutes."""
+    lines = [program.json() for program in covering(wanted(), seed)]
+    FILE.write_text("".join(f"{line}\n" for line in lines))
+    return len(lines)
+
+
+def wanted() -> set[Pair]:
+    """The legal pairs at these numbers of ranks."""
+    return {pair for pair in axes.legal_pairs() if all(axis != "world" or value in WORLDS for axis, value in pair)}
+
+
+def covering(pairs: Collection[Pair], seed: int) -> Iterator[Program]:
+    """Programs in which each of these pairs is met, most of them first."""
+    drawn, missing = random.Random(seed), set(pairs)
+    while missing:
+        pool = sorted(missing)
+        tried = [_filled(drawn, drawn.choice(pool), missing) for _ in range(TRIES)]
+        choices = max(tried, key=lambda each: len(missing.intersection(axes.pairs(axes.features(each)))))
+        missing.difference_update(axes.pairs(axes.features(choices)))
+        yield _with_numbers(drawn, choices)
+
+
+def _filled(drawn: random.Random, pair: Pair, missing: set[Pair]) -> dict[str, str]:
+    """A program that begins with a pair and takes choices as long as they bring pairs that are missing."""
+    choices = axes.closed(dict(pair)) or {}
+    while True:
+        open_ones = [feature for feature in axes.FEATURES if feature[0] not in choices]
+        drawn.shuffle(open_ones)
+        gains = [(_gain(choices, feature, missing), feature) for feature in open_ones]
+        gains = sorted((each for each in gains if each[0]), key=lambda each: -each[0])
+        larger = next(_legal(choices, [feature for _, feature in gains[:CANDIDATES]]), None)
+        if larger is None:
+            return choices
+        choices = larger
+
+
+def _gain(choices: dict[str, str], feature: Feature, missing: set[Pair]) -> int:
+    return sum(tuple(sorted((feature, other))) in missing for other in choices.items())
+
+
+def _legal(choices: dict[str, str], features: Sequence[Feature]) -> Iterator[dict[str, str]]:
+    for axis, value in features:
+        made = axes.closed({**choices, axis: value})
+        if made is not None and set(choices.items()) <= set(made.items()):
+            yield made
+
+
+def _with_numbers(drawn: random.Random, choices: dict[str, str]) -> Program:
+    return Program(
+        choices,
+        layers=drawn.randint(1, 3),
+        takes=tuple(drawn.randint(0, 7) for _ in range(drawn.randint(0, 6))),
+        counts=tuple(drawn.randint(0, 3) for _ in range(4)),
+        iterations=drawn.randint(2, 3),
+        at=drawn.randint(0, 2),
+        order=drawn.randint(0, 3),
+    )
+
+
+def batches(kind: str) -> dict[str, list[Program]]:
+    """The kept programs of a kind, so many at a time, by number; all of a batch are for equally many ranks."""
+    found: dict[str, list[Program]] = {}
+    for world in WORLDS:
+        programs = [program for program in kept() if program["world"] == world and _kind(program) == kind]
+        for start in range(0, len(programs), BATCH):
+            found[f"{world} ranks, {start // BATCH + 1}"] = programs[start : start + BATCH]
+    return found
+
+
+def once_failed() -> list[Program]:
+    """The programs that failed once, for two ranks."""
+    programs = [Program.read(path.read_text()) for path in sorted(CASES.glob("*.json"))]
+    return [program for program in programs if program["world"] == WORLDS[0]]
+
+
+def _kind(program: Program) -> str:
+    if program.has("sharded") or program.has("overlapped"):
+        return "sharded"
+    return "in a context" if program.has("context") else "plain"
