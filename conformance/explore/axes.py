@@ -153,7 +153,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _needs(
         "DDP-116",
-        "skipping asks for the same use on all ranks, and ours for the same use as before",
+        "skipping asks for the same use on all ranks, throughout training",
         {"use": "by rank | by iteration | by both", "unused": "skipped"},
         {"unused": "found"},
     ),

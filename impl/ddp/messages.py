@@ -56,15 +56,26 @@ def describe_unfinished(
     )
 
 
-def describe_second_arrival(spec: ParameterSpec, rank: int, *, taken_as_unused: bool, static: bool) -> str:
-    """A parameter received a gradient that nobody expected any more (DDP-069, DDP-070, DDP-103, DDP-106)."""
+def describe_second_arrival(
+    spec: ParameterSpec, rank: int, *, taken_as_unused: bool, skipped: bool, static: bool
+) -> str:
+    """A parameter received a gradient that nobody expected any more (DDP-069, DDP-070, DDP-103, DDP-106, DDP-116).
+
+    ``skipped``: it is left out of all reductions since no rank used it.
+    """
     if static:
         return (
             f"Your training graph has changed in this iteration: parameter {spec.index} ({spec.name}) on group rank "
             f"{rank} received more gradients than in the first iteration. static_graph=True promises that every "
             "iteration uses the same parameters in the same way. Turn it off if your graph changes."
         )
-    if taken_as_unused:
+    if skipped:
+        why = "it is left out of reductions since an iteration in which no rank used it"
+        advice = (
+            "skip_all_reduce_unused_params=True asks for the same unused parameters throughout training. Turn it off "
+            "if iterations differ; find_unused_parameters=True alone allows that."
+        )
+    elif taken_as_unused:
         why = "it had been taken to be unused in this iteration"
         advice = (
             "Usual cause: forward returns its outputs inside an object that cannot be searched for tensors, or a "

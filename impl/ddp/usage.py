@@ -53,6 +53,7 @@ class Usage:
         self.never_here: frozenset[int] = frozenset()
         #: parameters that the backward under way, or the last one, leaves out
         self.unused: set[int] = set()
+        self._skipped: Collection[int] = ()
         #: 1 for parameters that received a gradient since the last synchronisation (kept if the graph is searched)
         self._since_sync = bytearray(len(specs))
         #: whether a backward here has left a parameter out (DDP-104)
@@ -84,6 +85,7 @@ class Usage:
 
         ``left_out`` are never reduced, ``beyond_reach`` is what the search of the graph did not find.
         """
+        self._skipped = left_out
         self.unused = self.not_awaited(left_out, beyond_reach)
 
     def not_awaited(self, left_out: Collection[int], beyond_reach: Iterable[int] | None) -> set[int]:
@@ -137,8 +139,13 @@ class Usage:
 
     def refuse_second_arrival(self, index: int) -> None:
         """A parameter has arrived of which nothing was expected any more: RuntimeError."""
-        rank, unused = self._iteration.team.rank, index in self.unused
-        text = describe_second_arrival(self._specs[index], rank, taken_as_unused=unused, static=self._facts.static)
+        text = describe_second_arrival(
+            self._specs[index],
+            self._iteration.team.rank,
+            taken_as_unused=index in self.unused,
+            skipped=index in self._skipped,
+            static=self._facts.static,
+        )
         self._log.fail(RuntimeError, text)
 
     def unused_bytes(self) -> int:

@@ -85,8 +85,8 @@ class DistributedDataParallel(Follower, nn.Module):
         param_to_hook_all_reduce: see there.
         mixed_precision: lower dtypes for parameters, reduction and buffers.
         device_mesh: a one-dimensional mesh instead of ``process_group``.
-        skip_all_reduce_unused_params: leave parameters that no rank uses out of later reductions; they must stay the
-            same on all ranks.
+        skip_all_reduce_unused_params: leave parameters that no rank uses out of later reductions; those must be
+            alike on all ranks throughout training.
         bucket_cap_mb_list: sizes in MiB of the first buckets, one by one; the last holds for all further ones.
         batched_grad_copy: accepted; gradients are always copied bucket by bucket here (DDP-120).
         forward_sync_buffers: False switches off the buffer broadcast in forward, but not the one at construction.

@@ -179,6 +179,6 @@ def each_rank_clips_by_its_own_norm() -> None:
 def only_the_last_parameter_is_looked_for() -> None:
     """Whether parameters still lie in their flat tensors is asked of the last one only: others drift apart."""
     edit(
-        "list(map(torch.Tensor.data_ptr, self._placed)) != self._addresses",
-        "list(map(torch.Tensor.data_ptr, self._placed[-1:])) != self._addresses[-1:]",
+        "list(map(torch.Tensor.data_ptr, self._tensors)) != self._addresses",
+        "list(map(torch.Tensor.data_ptr, self._tensors[-1:])) != self._addresses[-1:]",
     )
