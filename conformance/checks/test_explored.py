@@ -75,7 +75,7 @@ def test_programs_with_an_overlapped_step_train_as_one_process(ranks):
     train_full_programs(ranks, 12, OVERLAPPED, (*ACTS, *STEPPED, "moved"))
 
 
-@check("HOOK-047", worlds=MANY, deadline_s=20)
+@check("HOOK-018", worlds=MANY, deadline_s=20)
 def test_programs_with_an_overlapped_step_train_as_one_process_on_uneven_inputs(ranks):
     reduces_to_owners(ranks.subject)
     train_full_programs(ranks, 11, {**OVERLAPPED, **UNEVENLY}, (*ACTS, *STEPPED, "blocks", "divisor", "listed"))
