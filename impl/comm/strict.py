@@ -105,8 +105,8 @@ def confirmed(
     result = _digest(_bytes_of(buffer)) if alike else 0
     kept = sent if found is None else _digest(_bytes_of(found))
     collectives = _counted(team.group) - agreement.counted
-    row.view(torch.int64)[:4] = torch.tensor([result, sent, kept, collectives])
-    row[4:] = torch.tensor([*agreement.given, _sums(got)[0]], dtype=torch.float64)
+    row.view(torch.int64)[:4] = torch.tensor([result, sent, kept, collectives], dtype=torch.int64, device="cpu")
+    row[4:] = torch.tensor([*agreement.given, _sums(got)[0]], dtype=torch.float64, device="cpu")
     rows = _gathered(agreement, row.view(torch.int64), f"the other ranks' results of {pending.label}")
     if _differ(rows, buffer.dtype):
         place = team.tally.place_of(pending.label)
