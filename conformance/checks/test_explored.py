@@ -5,7 +5,7 @@ import inspect
 from conformance.api.checking import MANY, check
 from conformance.explore import axes
 from conformance.explore.drawing import sample, spread
-from conformance.explore.judging import of_ranks, train_each
+from conformance.explore.judging import first_broken, train_each
 from conformance.explore.source import source
 from conformance.subjects import Unsupported
 
@@ -26,9 +26,8 @@ def features(*more):
 
 def train_as_one_process(ranks, programs):
     told = ranks(train_each, [source(program) for program in programs])
-    for place, program in enumerate(programs):
-        difference = of_ranks(program, [answers[place] for answers in told])
-        assert not difference, f"{difference}, in the program {program.json()}"
+    broken = first_broken(programs, told)
+    assert not broken, broken
 
 
 @check("DDP-049", worlds=MANY)

@@ -3,7 +3,7 @@
 from conformance.api.checking import NotRun, check
 from conformance.explore.causes import listed
 from conformance.explore.covering import batches, once_failed
-from conformance.explore.judging import of_ranks, train_each
+from conformance.explore.judging import first_broken, train_each
 from conformance.explore.session import allowed_features
 from conformance.explore.source import source
 
@@ -24,9 +24,8 @@ def train_as_one_process(ranks, programs):
     if not left:
         raise NotRun("each of these programs chooses what is listed as broken, or not offered")
     told = ranks(train_each, [source(program) for program in left])
-    for place, program in enumerate(left):
-        difference = of_ranks(program, [answers[place] for answers in told])
-        assert not difference, f"{difference}, in the program {program.json()}"
+    broken = first_broken(left, told)
+    assert not broken, broken
 
 
 @check("DDP-049", worlds=WORLDS, at=worlds_of, beyond=False, scenarios=batches("plain"), each=True)

@@ -111,6 +111,15 @@ def of_ranks(program: Program, noted: Sequence[Noted]) -> str:
     return ""
 
 
+def first_broken(programs: Sequence[Program], told: Sequence[Sequence[Noted]]) -> str:
+    """The first of these programs that ``train_each`` has not trained as one process does, and how; empty if none."""
+    for program, *noted in zip(programs, *told, strict=True):
+        difference = of_ranks(program, noted)
+        if difference:
+            return f"{difference}, in the program {program.json()}"
+    return ""
+
+
 def failure_of(program: Program, cluster: Cluster, subject: str, stall_s: float | None = None) -> Failure | None:
     """As ``judged``; an error of the exploration itself is a failure, too."""
     try:
