@@ -18,10 +18,13 @@ from .made_rows import conformance_rows, perf_row, write
 HOSTILE = "=1</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'`|*&amp;\u2028\x07é{{7*7}}"
 
 
-def plain(folder: Path, *, nights: int = 30, cells: int = 5) -> Path:
-    """One machine, quiet cells; the first one is slower by 12 % in the last four nights. One night is missed."""
+def plain(folder: Path, *, nights: int = 30, cells: int = 5, now: datetime | None = None) -> Path:
+    """One machine, quiet cells; the first one is slower by 12 % in the last four nights. One night is missed.
+
+    The last night is an hour before ``now``, so at no hour of the day is another one due since.
+    """
     history, draw = folder / "history", random.Random(7)
-    start = datetime.now(UTC) - timedelta(days=nights, hours=1)
+    start = (now or datetime.now(UTC)) - timedelta(days=nights - 1, hours=1)
     about = {**identity("perf", ["python", "-m", "perf", "run", "--sweep", "nightly"]), "of": "perf"}
     for night in range(nights):
         if night == 9:
@@ -46,7 +49,7 @@ def plain(folder: Path, *, nights: int = 30, cells: int = 5) -> Path:
 def hostile(folder: Path) -> Path:
     """Names, notes, commits, witnesses and reasons that are HTML, script, formula and control characters."""
     history, draw = folder / "history", random.Random(1)
-    start = datetime.now(UTC) - timedelta(days=4)
+    start = datetime.now(UTC) - timedelta(days=3, hours=1)
     for night in range(4):
         slow = 1.3 if night == 3 else 1.0
         rows = [perf_row(HOSTILE, "impl", 10 * slow, draw), perf_row(HOSTILE, "torch", 11.0, draw)]

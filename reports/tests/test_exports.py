@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from datetime import datetime, timedelta
 from xml.etree import ElementTree
 
 import pytest
@@ -29,6 +30,17 @@ def hostile_one(tmp_path_factory):
 
 def rows(text):
     return list(csv.DictReader(io.StringIO(text)))
+
+
+
+@pytest.mark.parametrize("clock", ["00:00", "00:21", "01:30", "12:00", "23:59"])
+def test_the_made_history_is_whole_at_every_hour(tmp_path, clock):
+    """Its night is not taken for missed whatever the hour at which the tests run, midnight in between included."""
+    moment = datetime.fromisoformat(f"2026-03-02T{clock}:30+00:00")
+    history = plain(tmp_path, nights=12, cells=1, now=moment)
+    (machine,) = judge(history, now=moment + timedelta(minutes=2)).machines
+    assert [night.status for night in machine.nights].count("missed") == 1
+    assert machine.nights[-1].status == "whole"
 
 
 def test_the_planted_slow_down_is_the_one_alarm(judged):
