@@ -90,23 +90,23 @@ class Detached:
     ) -> None:
         self.suite_run, self.item, self.always_trace = suite_run, item, always_trace
         self.below = below  # schedules below which to search for the smallest that breaks
+        self.place: Place = parameter(item, "ranks")
+        again = always_trace or bool(below)
+        self.may_reuse = not again and suite_run.may_reuse(case_of(item), check_of(item))
         self.ranks: Ranks | None = None  # set when it starts
         self.schedules: Schedules | None = None  # likewise, for a check that takes them
 
     def __call__(self) -> None:
-        again = self.always_trace or bool(self.below)
-        reuse = not again and self.suite_run.may_reuse(case_of(self.item), check_of(self.item))
-        if not reuse or timed(lambda: self._call(reuse=True)).error is not None:
+        if not self.may_reuse or timed(lambda: self._call(reuse=True)).error is not None:
             self._call(reuse=False)
 
     def _call(self, reuse: bool) -> None:
-        place: Place = parameter(self.item, "ranks")
-        self.ranks = self.suite_run.ranks(check_of(self.item), place.subject, place.world)
+        self.ranks = self.suite_run.ranks(check_of(self.item), self.place.subject, self.place.world)
         self.ranks.always_trace, self.ranks.reuse = self.always_trace, reuse
         arguments: dict[str, Any] = {"ranks": self.ranks}
         if "scenario" in self.item.fixturenames:
             arguments["scenario"] = parameter(self.item, "scenario").value
         if "schedules" in self.item.fixturenames:
-            self.schedules = Schedules(place.world, self.suite_run.asked.schedule, self.below)
+            self.schedules = Schedules(self.place.world, self.suite_run.asked.schedule, self.below)
             arguments["schedules"] = self.schedules
         self.item.function(**arguments)

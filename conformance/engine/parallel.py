@@ -6,9 +6,13 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Generic, TypeVar
+
+_NEAR = 100  # calls: so far may one be taken out of its turn
 
 
 @dataclass(frozen=True)
@@ -75,17 +79,21 @@ class Turns:
 class Ahead(Generic[Call]):
     """Runs calls on a few threads, in order, and hands out each one's ending when it is asked for.
 
-    The threads are daemons: an interrupted program does not wait for them.
+    A thread takes a near call of the same kind as its last before the next in order: what it keeps for that kind
+    (ranks that live) serves again. A call without a kind is taken in its turn. The threads are daemons: an
+    interrupted program does not wait for them.
     """
 
-    def __init__(self, threads: int, turns: Turns, calls: Mapping[str, Call]) -> None:
+    def __init__(
+        self, threads: int, turns: Turns, calls: Mapping[str, Call], kinds: Mapping[str, Hashable] | None = None
+    ) -> None:
         self.calls = dict(calls)
         self._turns = turns
+        self._kinds = dict(kinds or {})
         self._endings: dict[str, queue.SimpleQueue[Ending]] = {key: queue.SimpleQueue() for key in calls}
-        self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._waiting = deque(enumerate(calls))
+        self._choosing = threading.Lock()
         self._stopped = threading.Event()
-        for key in calls:
-            self._waiting.put(key)
         for number in range(min(threads, len(calls))):
             threading.Thread(target=self._work, name=f"check-{number}", daemon=True).start()
 
@@ -103,12 +111,23 @@ class Ahead(Generic[Call]):
         self._stopped.set()
 
     def _work(self) -> None:
+        kind: Hashable = None
         while True:
             with self._turns.one():
-                try:
-                    key = self._waiting.get_nowait()
-                except queue.Empty:
+                key = self._next(kind)
+                if key is None:
                     return
-                if self._stopped.is_set():
-                    return
+                kind = self._kinds.get(key, kind)
                 self._endings[key].put(timed(self.calls[key]))
+
+    def _next(self, kind: Hashable) -> str | None:
+        """Take the next call, or a near one of the given kind; None if nothing is left to start."""
+        with self._choosing:
+            if not self._waiting or self._stopped.is_set():
+                return None
+            first, _ = self._waiting[0]
+            near = takewhile(lambda one: one[0] < first + _NEAR, self._waiting)
+            alike = (one for one in near if self._kinds.get(one[1], ...) == kind)
+            taken = next(alike, self._waiting[0])
+            self._waiting.remove(taken)
+            return taken[1]

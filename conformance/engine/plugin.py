@@ -211,7 +211,8 @@ def _begin(session: pytest.Session) -> None:
         items = [item for item in simple if suite_run.ended(case_of(item), check_of(item)) is None]
         items.sort(key=lambda item: not suite_run.may_break(case_of(item), check_of(item)))  # waits for hangs: first
         calls = {item.nodeid: Detached(suite_run, item) for item in items}
-        config.stash[AHEAD] = Ahead(suite_run.asked.jobs + WAITING, suite_run.turns, calls)
+        kinds = {key: (call.place.subject, call.place.world) for key, call in calls.items() if call.may_reuse}
+        config.stash[AHEAD] = Ahead(suite_run.asked.jobs + WAITING, suite_run.turns, calls, kinds)
 
 
 class TakenOver(Exception):

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,17 @@ def test_without_lending_no_more_calls_work_than_there_are_turns():
     ahead = Ahead(6, Turns(2), {str(number): call for number in range(20)})
     assert all(ahead.ending(str(number)).error is None for number in range(20))
     assert most <= 2
+
+
+def test_a_thread_takes_near_calls_of_its_kind_first_and_no_call_waits_for_far_ones():
+    order: list[int] = []
+    calls = {str(number): partial(order.append, number) for number in range(300)}
+    kinds = {str(number): number % 2 for number in range(300) if number % 50 != 48}
+    ahead = Ahead(1, Turns(1), calls, kinds)
+    assert all(ahead.ending(key).error is None for key in calls)
+    assert sorted(order) == list(range(300))
+    assert order[:60] == [*range(0, 48, 2), *range(50, 98, 2), 100, *range(1, 23, 2)]
+    assert max(number - place for place, number in enumerate(order)) <= 100
 
 
 def test_a_thread_without_a_turn_lends_none():
