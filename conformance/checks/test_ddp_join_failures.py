@@ -52,11 +52,14 @@ def test_a_rank_that_fails_in_a_main_hook_beside_a_model_is_reported_to_its_peer
 
 
 def go_on_out_of_step(ctx, failing):
-    """Some ranks leave a context when the others have begun an iteration; what the group's next two contexts give."""
+    """Some ranks leave a context when the others have begun an iteration; what the group's next two contexts give.
+
+    Each attempt gives the gradient or the error, and how many iterations of its block had begun.
+    """
     model = ddp(ctx, models.scalar())
     others = [rank for rank in range(ctx.world) if rank not in failing]
 
-    def epoch(fails):
+    def epoch(fails, begun):
         with model.join():
             for iteration in range(2):
                 if fails and iteration == 1 and ctx.rank in failing:
@@ -66,31 +69,34 @@ def go_on_out_of_step(ctx, failing):
                 model.zero_grad()
                 if fails and iteration == 1:
                     ctx.store.set(f"begun/{ctx.rank}", "1")
+                begun.append(iteration)
                 model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
         return gradient(model.module.weight)
 
     def attempt(fails):
-        found = []
-        error = caught(lambda: found.append(epoch(fails)))
-        return error if found == [] else found[0]
+        found, begun = [], []
+        error = caught(lambda: found.append(epoch(fails, begun)))
+        return error if found == [] else found[0], len(begun)
 
-    first = attempt(True)
+    first, _ = attempt(True)
     ctx.meet("failed")
     return first, [attempt(False) for _ in range(2)]
 
 
 @check("JOIN-024", worlds=(3,), deadline_s=15, beyond=False)
 def test_where_one_rank_had_left_a_context_the_next_one_is_refused_on_every_rank_or_right(ranks):
+    """Refused means: at its entry, with nothing of its block begun."""
     mean = sum(models.divisible_scalar(rank, 0).item() for rank in range(ranks.world)) / ranks.world
     for failing in ((2,), (1,), (0, 1)):
         told = ranks(go_on_out_of_step, failing)
         for rank, (first, _) in enumerate(told):
             assert isinstance(first, Caught), f"rank {rank}, failing {failing}"
         for later in zip(*[each for _, each in told], strict=True):
-            if later != (mean,) * ranks.world:
-                for rank, error in enumerate(later):
+            if [found for found, _ in later] != [mean] * ranks.world:
+                for rank, (error, begun) in enumerate(later):
                     assert isinstance(error, Caught), f"rank {rank} went on with {later}, failing {failing}"
                     assert error.is_a(RuntimeError), error
+                    assert begun == 0, f"rank {rank} had begun {begun} iterations before {error}, failing {failing}"
 
 
 # -- JOIN-040: a model on some ranks, another joinable on others
