@@ -177,9 +177,10 @@ def _difference(
         place = next((i for i in places if _line(right, i) != _line(mine, i)), None)
         if place is None:
             return (
-                f"The digests of the models on group rank 0 and group rank(s) {list(others)} differ, though rank 0 and "
-                f"rank {odd} describe the same model. Usual cause: a message damaged on its way, by a process group or "
-                "a network, or a collective of the program's own that ran into this one."
+                "DDP compares the models of all ranks when it is constructed: their digests on group rank 0 and group "
+                f"rank(s) {list(others)} differ, though rank 0 and rank {odd} describe the same model. "
+                "Usual cause: a message damaged on its way, by a process group or a network, or a collective of the "
+                "program's own that ran into this one."
             )
         what = (
             f"group rank 0 has [{_line(right, place)}], but group rank(s) {list(others)} differ: rank {odd} has "

@@ -168,10 +168,11 @@ class Reducer:
     def replan(self) -> None:
         """Agree on the order that the source of this iteration proposes, and lay the buckets out anew."""
         device = self.team.control_device(self.buckets[0].spec.device)
-        order = torch.tensor(self.proposed_order(), dtype=torch.int64, device=device)
-        iteration = self.iteration
-        agreed = collectives.broadcast(self.team, order, iteration.source(), "bucket order").wait(iteration.watch())
-        self.rebuild(_checked(agreed.tolist()))
+        proposed = torch.tensor(self.proposed_order(), dtype=torch.int64, device=device)
+        source = self.iteration.source()
+        agreed = collectives.broadcast(self.team, proposed, source, "bucket order").wait(self.iteration.watch())
+        order = _checked(agreed.tolist(), f"rank {self.team.rank} has received from rank {source}")
+        self.rebuild(order)
         self.log.note_plan(self.plan, self.specs, rebuilt=True)
 
     def proposed_order(self) -> list[int]:
@@ -548,11 +549,11 @@ class Reducer:
         return self.usage.reported(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)
 
 
-def _checked(order: list[int]) -> list[int]:
+def _checked(order: list[int], how: str) -> list[int]:
     """An order of parameters that has come from another rank; RuntimeError unless it holds each of them once."""
     if sorted(order) != list(range(len(order))):
         raise RuntimeError(
-            f"The bucket order that this rank has received does not name each of the {len(order)} parameters once: "
+            f"The bucket order that {how} does not name each of the {len(order)} parameters once: "
             f"{str(order)[:200]}. Usual cause: a message damaged on its way (by a process group or a network), or "
             "ranks whose collectives do not match. Nothing was laid out anew. JOINERY_STRICT=1 may tell more."
         )

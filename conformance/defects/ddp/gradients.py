@@ -94,13 +94,10 @@ def each_rank_has_its_own_bucket_sizes() -> None:
     edit("if any(row != rows[0] for row in rows):", "if False:")
 
 
-@defect("DDP-054")
+@defect("DDP-054", "DDPJ-031")
 def each_rank_rebuilds_its_own_order() -> None:
-    """Each rank lays its buckets out in the order in which its own gradients came."""
-    edit(
-        "self.rebuild(_checked(agreed.tolist()))",
-        "self.rebuild(order.tolist() if agreed is None else self.proposed_order())",
-    )
+    """Each rank lays its buckets out in the order in which its own gradients came, instead of the source's."""
+    edit("self.rebuild(order)", "self.rebuild(self.proposed_order())", within="replan")
 
 
 @defect("DDP-057")

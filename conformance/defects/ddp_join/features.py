@@ -38,12 +38,6 @@ def delayed_parameters_stay_behind() -> None:
     edit("if delayed is None else [*self._module_parameters, *delayed.parameters]", "")
 
 
-@defect("DDPJ-031")
-def each_rank_rebuilds_by_its_own_order() -> None:
-    """Each rank lays its buckets out by the order that it has seen itself, instead of the source's."""
-    edit("self.rebuild(_checked(agreed.tolist()))", "self.rebuild(self.proposed_order())")
-
-
 @defect("DDPJ-033")
 def hook_is_not_called_on_joined_ranks() -> None:
     """A joined rank sums its zeros without calling the registered communication hook."""
