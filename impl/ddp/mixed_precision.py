@@ -113,7 +113,7 @@ class MixedPrecisionRun:
         if isinstance(parameter, nn.Parameter):
             self._restore(parameter)
 
-    def _arm(self, *_: Any) -> None:
+    def _arm(self) -> None:
         kernels.call_when_backward_is_over(self._backward_ended, self._backward_over)
 
     def _backward_ended(self) -> None:
@@ -122,7 +122,7 @@ class MixedPrecisionRun:
         if outer is None:
             self._backward_over()
         else:
-            outer.register_hook(self._arm)
+            kernels.call_once_after(outer, self._arm)
 
     def _backward_over(self) -> None:
         self._armed = False
