@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..bad_input import BadInput
 from ..clauses import Catalogue, load
-from ..defects import catalogue, last_hunt
+from ..defects import catalogue, last_run
 from ..defects.catalogue import Defect
 from ..defects.driver import Driver
 from ..defects.trial_result import Answer, TrialResult
@@ -89,7 +89,7 @@ def _trial(wanted: Sequence[Defect], driver: Driver, is_whole: bool) -> int:
         print(f"conformance: interrupted after {len(killed) + len(others)} of {len(wanted)} defects", file=sys.stderr)
         return INTERRUPTED
     if is_whole:
-        last_hunt.keep(len(killed), len(wanted))
+        last_run.keep(len(killed), len(wanted))
     return _conclude(killed, others)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from reports.records import Writer, identity
 
 from ..bad_input import BadInput
-from ..defects import catalogue, last_hunt
+from ..defects import catalogue, last_run
 from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
@@ -184,9 +184,9 @@ def _sentence(whole: Rate, seed: int) -> str:
 
 
 def _in_sample() -> str:
-    told = last_hunt.kept()
+    told = last_run.kept()
     if not told:
-        return f"in sample: {len(catalogue.load())} planted defects, not hunted as a whole here yet (make defects)"
+        return f"in sample: {len(catalogue.load())} planted defects, not all tried here yet (make defects)"
     return f"in sample: {told['killed']} of {told['of']} planted defects killed ({told['time']}, {told['commit'][:8]})"
 
 
@@ -197,7 +197,7 @@ def _recorded(out: Path, seed: int, rows: Sequence[Row], found: Sequence[Rate], 
         for row in rows:
             judged = Judged("") if row["end"] in (KILLED, STILLBORN, TROUBLE) else triage.judged(row["mutant"], entries)
             writer.write({**row, "class": judged.kind, "reason": judged.reason})
-        writer.close({"rates": [one.row() for one in found], "in_sample": last_hunt.kept()})
+        writer.close({"rates": [one.row() for one in found], "in_sample": last_run.kept()})
     return writer.path
 
 

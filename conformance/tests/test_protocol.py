@@ -74,7 +74,7 @@ PLANTED = {
 def test_a_planted_defect_of_the_protocol_is_found_with_its_schedule(name):
     program, inputs, options, words = PLANTED[name]
     (defect,) = catalogue.select([name], catalogue.load())
-    violation = driver.hunt(defect, [Configuration(program, inputs, **options)], seconds=120)
+    violation = driver.violation_of(defect, [Configuration(program, inputs, **options)], seconds=120)
     assert words in violation
     assert "rank 0 goes on: iteration" in violation or "rank 1 goes on: iteration" in violation
 
