@@ -129,7 +129,8 @@ class Guard:
                 f"moves between them. Waiting: {stalls.describe(waits, self._name_of)}. Their collectives do not "
                 "match: one was left out, repeated, or of another kind or size on some rank. Usual cause: a branch "
                 "that not all ranks take, a communication hook or a collective of the program's own that differs "
-                f"between ranks, or a process group that changes what it is given. JOINERY_STRICT=1 may tell more. {REMEDY}"
+                "between ranks, or a process group that changes what it is given. "
+                f"JOINERY_STRICT=1 may tell more. {REMEDY}"
             )
 
     def mark_affected(self) -> None:
