@@ -192,11 +192,11 @@ def _existing(folder: str) -> Path:
 
 def _judge(history: Path) -> int:
     from .judging import judge
-    from .nightly.verdict import explained, told
+    from .nightly.verdict import explained, summary
 
     judged = judge(history)
     for machine in judged.machines:
-        print(told(judged, machine))
+        print(summary(judged, machine))
         print(explained(judged, machine))
     if not judged.machines:
         print(f"reports: {history} holds no night that can be read", file=sys.stderr)

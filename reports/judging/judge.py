@@ -64,7 +64,7 @@ class _Home:
     ) -> None:
         self.name, self.root, self.parameters = name, found.root, parameters
         self.notes: Sequence[Note] = found.notes
-        self.about: dict[str, clauses.Told] = {}
+        self.about: dict[str, clauses.ClauseInfo] = {}
         self.commands: dict[str, tuple[str, ...]] = {}
         self.perf: dict[str, dict[Identity, Measured]] = {}
         self.besides: dict[str, dict[Identity, Beside]] = {}
@@ -80,7 +80,7 @@ class _Home:
         self.perf[stored.name] = measured(records["perf"], place, self.parameters.reference)
         self.besides[stored.name] = self._besides(records["perf"][1:], before, place)
         self.kept[stored.name] = clauses.table(records["conformance"])
-        self.about = clauses.told(records["conformance"]) or self.about
+        self.about = clauses.info_of(records["conformance"]) or self.about
         if records["perf"]:
             self.commands[stored.name] = _again(records["perf"][0].header)
         parts = tuple(self._part(part, stored, records[part], before if part == "perf" else ()) for part in PARTS)
