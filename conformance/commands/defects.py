@@ -108,10 +108,10 @@ def _rows(defect: Defect, trial_result: TrialResult, width: int) -> list[str]:
     if trial_result.trouble:
         return [f"{defect.id:<{width}}  NOT TRIED: {trial_result.trouble}"]
     names = [defect.id, *[""] * len(trial_result.answers)]
-    return [f"{name:<{width}}  {_told(answer)}" for name, answer in zip(names, trial_result.answers, strict=False)]
+    return [f"{name:<{width}}  {_line(answer)}" for name, answer in zip(names, trial_result.answers, strict=False)]
 
 
-def _told(answer: Answer) -> str:
+def _line(answer: Answer) -> str:
     end = "killed" if answer.killed else "SURVIVED"
     by = f"{answer.check} {answer.outcome}".strip()
     line = f"{answer.clause:<9} {end:<8}  {by}: {answer.witness}".rstrip(": ")

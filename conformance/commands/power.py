@@ -61,11 +61,12 @@ def power(given: Namespace) -> int:
                 return _unreached(reached, pool)
             for row in measure.trials(driver, drawn, wanted, reached, ended, most):
                 rows.append(row)
-                print(_told(row, entries), flush=True)
+                print(_line(row, entries), flush=True)
         if minutes:
             _explore(rows, entries, exploring.Asked(minutes, seed, jobs, out), ended)
     except KeyboardInterrupt:
-        print(f"conformance: interrupted after {len(rows)} mutants; the same command goes on", file=sys.stderr)
+        done = f"{len(rows)} mutant{'s' * (len(rows) != 1)}"
+        print(f"conformance: interrupted after {done}; the same command continues", file=sys.stderr)
         return INTERRUPTED
     return _conclude(given, seed, rows, entries, out)
 
@@ -104,7 +105,7 @@ def _unreached(reached: Reach, pool: Pool) -> int:
     missing = reached.unreached()
     for file, line in missing:
         print(f"{file}:{line}: {pool.sources[file].splitlines()[line - 1].strip()}")
-    print(f"\n{len(missing)} statements of functions are executed by no case (raising ones left out)")
+    print(f"\nstatements of functions that no case executes (raising ones left out): {len(missing)}")
     return OK
 
 
@@ -121,7 +122,7 @@ def _explore(rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.A
         print(f"explored    {row['mutant']}: {why}", flush=True)
 
 
-def _told(row: Row, entries: dict[str, Judged]) -> str:
+def _line(row: Row, entries: dict[str, Judged]) -> str:
     """A row as a line; of a survivor with its diff, and what it was judged to be."""
     head = f"{row['end']:<11} {row['mutant']}"
     if row["end"] == KILLED:
