@@ -1,4 +1,4 @@
-"""The command line: ``python -m conformance run | clauses | show | defects | repro | explore | gpu``."""
+"""The command line: ``python -m conformance run | clauses | show | …``; ``--help`` lists all commands."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .ending import status_of
 STATUSES = """exit status:
   0   every clause is kept, or its break is a listed deviation, and no listed deviation is stale
   1   a clause is broken that is not listed, or a listed deviation did not show
-  2   what was asked for cannot be had, or a check cannot be read; nothing was judged
-  3   the suite itself failed: in the middle (a full disk, say; standard error says how), or in some check, which the
-      report calls a suite error; then the other clauses were judged all the same
+  2   bad input, something that this machine does not have, or a check that cannot be read; nothing was judged
+  3   the suite itself failed: midway (a full disk, say; standard error says how), or in some check, which the report
+      calls a suite error; the other clauses were judged all the same
   4   nothing was decided: every case was unsupported or not run, and the report says why
   130 interrupted; what was finished is recorded, marked as interrupted"""
 
@@ -41,12 +41,12 @@ def parser() -> argparse.ArgumentParser:
     _pages(commands)
     _hosts(commands.add_parser("hosts", help="run a script on hosts of this machine, over a network of a chosen rate"))
     _defects(commands.add_parser("defects", help="plant defects in our implementation and see whether they are caught"))
-    board = commands.add_parser("board", help="judge implementations from elsewhere, too, and write one page on all")
+    board = commands.add_parser("board", help="judge third-party implementations as well, and write one page")
     board.add_argument("--columns", default="*", metavar="NAMES", help="e.g. torch,megatron (default: all)")
     board.add_argument("--jobs", default="2", metavar="N", help="checks at once (default: %(default)s)")
-    board.add_argument("--show", action="store_true", help="judge nothing: write the page of the answers there are")
-    board.add_argument("--minutes", default="30", metavar="N", help="for each column at most (default: %(default)s)")
-    board.add_argument("--out", default="out/board", metavar="FOLDER", help="of everything (default: %(default)s)")
+    board.add_argument("--show", action="store_true", help="judge nothing: write the page from the latest answers")
+    board.add_argument("--minutes", default="30", metavar="N", help="at most for each column (default: %(default)s)")
+    board.add_argument("--out", default="out/board", metavar="FOLDER", help="output folder (default: %(default)s)")
     _protocol(commands.add_parser("protocol", help="explore the join protocol: every order of steps, every failure"))
     _explore(commands.add_parser("explore", help="training programs drawn at random, compared with one process"))
     _faults(commands.add_parser("faults", help="every fault at every point in every role: what the ranks make of it"))
@@ -58,40 +58,40 @@ def parser() -> argparse.ArgumentParser:
 
 def _gpu(gpu: argparse.ArgumentParser) -> None:
     gpu.add_argument("part", choices=("facts", "sharing", "streams", "failures", "memory"), metavar="PART")
-    gpu.add_argument("--backend", default="nccl", metavar="NAME", help="of sharing: several (default: %(default)s)")
-    gpu.add_argument("--world", default="2", metavar="N", help="ranks (default: %(default)s)")
-    gpu.add_argument("--only", default="", metavar="CASES", help="of streams: these, by name (default: all)")
-    gpu.add_argument("--out", default="", metavar="FILE", help="of the findings; goes on with those that are in it")
+    gpu.add_argument("--backend", default="nccl", metavar="NAME", help="for sharing: backends (default: %(default)s)")
+    gpu.add_argument("--world", default="2", metavar="N", help="number of ranks (default: %(default)s)")
+    gpu.add_argument("--only", default="", metavar="CASES", help="for streams: only these, by name (default: all)")
+    gpu.add_argument("--out", default="", metavar="FILE", help="where the findings go; those already in it are kept")
 
 
 def _explore(explore: argparse.ArgumentParser) -> None:
-    explore.add_argument("--subject", default="impl,torch", metavar="NAMES", help="as of run (default: %(default)s)")
+    explore.add_argument("--subject", default="impl,torch", metavar="NAMES", help="as for run (default: %(default)s)")
     explore.add_argument("--minutes", default="10", metavar="N", help="for all subjects (default: %(default)s)")
-    explore.add_argument("--seed", default="", metavar="N", help="where to begin (default: another one each time)")
+    explore.add_argument("--seed", default="", metavar="N", help="of the draw (default: a new one each time)")
     explore.add_argument("--jobs", default="2", metavar="N", help="programs at a time (default: %(default)s)")
-    explore.add_argument("--program", default="", metavar="JSON", help="judge this one, or that of a .json file")
-    explore.add_argument("--out", default="out/explore", metavar="FOLDER", help="of the records (default: %(default)s)")
+    explore.add_argument("--program", default="", metavar="JSON", help="judge this program, or the one in a .json file")
+    explore.add_argument("--out", default="out/explore", metavar="FOLDER", help="output folder (default: %(default)s)")
 
 
 def _faults(faults: argparse.ArgumentParser) -> None:
-    faults.add_argument("--subject", default="impl", metavar="NAMES", help="as of run (default: %(default)s)")
-    faults.add_argument("--select", default="*", metavar="PATTERNS", help="of ids: 'SIGKILL/*,*/shadowing/*'")
+    faults.add_argument("--subject", default="impl", metavar="NAMES", help="as for run (default: %(default)s)")
+    faults.add_argument("--select", default="*", metavar="PATTERNS", help="cell ids, e.g. 'SIGKILL/*,*/shadowing/*'")
     faults.add_argument("--tenth", action="store_true", help="only a tenth of them, drawn by --seed")
     faults.add_argument("--strict", action="store_true", help="in the strict mode of our implementation")
-    faults.add_argument("--seed", default="0", metavar="N", help="of the tenth (default: %(default)s)")
-    faults.add_argument("--jobs", default="2", metavar="N", help="that compute at a time (default: %(default)s)")
+    faults.add_argument("--seed", default="0", metavar="N", help="which tenth (default: %(default)s)")
+    faults.add_argument("--jobs", default="2", metavar="N", help="cells that compute at a time (default: %(default)s)")
     faults.add_argument("--list", action="store_true", help="only list the cells")
-    faults.add_argument("--out", default="out/faults", metavar="FOLDER", help="of the records (default: %(default)s)")
+    faults.add_argument("--out", default="out/faults", metavar="FOLDER", help="output folder (default: %(default)s)")
 
 
 def _soak(soak: argparse.ArgumentParser) -> None:
-    soak.add_argument("--subject", default="impl", metavar="NAME", help="as of run (default: %(default)s)")
-    soak.add_argument("--minutes", default="20", metavar="N", help="of random programs (default: %(default)s)")
-    soak.add_argument("--seed", default="", metavar="N", help="where to begin (default: another one each time)")
+    soak.add_argument("--subject", default="impl", metavar="NAME", help="as for run (default: %(default)s)")
+    soak.add_argument("--minutes", default="20", metavar="N", help="time for random programs (default: %(default)s)")
+    soak.add_argument("--seed", default="", metavar="N", help="of the draw (default: a new one each time)")
     soak.add_argument("--jobs", default="2", metavar="N", help="programs at a time (default: %(default)s)")
     soak.add_argument("--iterations", default="2000", metavar="N", help="of one model (default: %(default)s)")
-    soak.add_argument("--constructions", default="500", metavar="N", help="of models (default: %(default)s)")
-    soak.add_argument("--out", default="out/soak", metavar="FOLDER", help="of the records (default: %(default)s)")
+    soak.add_argument("--constructions", default="500", metavar="N", help="models to build (default: %(default)s)")
+    soak.add_argument("--out", default="out/soak", metavar="FOLDER", help="output folder (default: %(default)s)")
 
 
 def _run(run: argparse.ArgumentParser) -> None:
@@ -102,23 +102,23 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--check", default="*", metavar="PATTERN", help="only checks of this name")
     run.add_argument("--checks", metavar="PATH", help="a folder or file of checks instead of the suite's own")
     run.add_argument("--deviations", action="append", default=[], metavar="FILE", help="known deviations; repeatable")
-    run.add_argument("--deadline", metavar="SECONDS", help="for one run of ranks, where a check does not say its own")
-    run.add_argument("--tier", default="", metavar="NAME", help="quick or full (default: every case of what is asked)")
-    run.add_argument("--schedule", metavar="COUNTS", help="inputs of each rank, as 0,1: checks of schedules, this one")
+    run.add_argument("--deadline", metavar="SECONDS", help="for one run of ranks, unless the check sets its own")
+    run.add_argument("--tier", default="", metavar="NAME", help="quick or full (default: every case selected)")
+    run.add_argument("--schedule", metavar="COUNTS", help="inputs of each rank, e.g. 0,1 (checks of schedules)")
     run.add_argument("--poison", action="store_true", help="NaN in the buffers of collectives from start to wait")
     run.add_argument(
         "--resume", nargs="?", const="required", choices=("required", "possible"), metavar="possible",
-        help="go on with the unfinished record in --out; 'possible': start anew, and say why, if there is none",
+        help="continue the unfinished record in --out; 'possible': start anew, and say why, if there is none",
     )  # fmt: skip
     run.add_argument("--jobs", default="1", metavar="N", help="checks at a time (default: %(default)s)")
-    run.add_argument("--out", default="out/conformance", metavar="FOLDER", help="of the records (default: %(default)s)")
+    run.add_argument("--out", default="out/conformance", metavar="FOLDER", help="output folder (default: %(default)s)")
 
 
 def _pages(commands: Any) -> None:
     page = commands.add_parser("page", help="make one page from records, of one machine or of several")
     page.add_argument("records", nargs="+", metavar="RECORD", help="a record, or a folder with conformance.jsonl")
-    page.add_argument("--out", default="out/conformance", metavar="FOLDER", help="of the page (default: %(default)s)")
-    compare = commands.add_parser("compare", help="what is newly broken in the second of two runs; 1 if anything is")
+    page.add_argument("--out", default="out/conformance", metavar="FOLDER", help="output folder (default: %(default)s)")
+    compare = commands.add_parser("compare", help="what is newly broken in the second of two runs; status 1 if any")
     compare.add_argument("first", metavar="A", help="a record, or a folder with conformance.jsonl")
     compare.add_argument("second", metavar="B", help="the later one")
     compare.add_argument("--out", metavar="FOLDER", help="write compare.html and compare.md there")
@@ -130,7 +130,7 @@ def _defects(defects: argparse.ArgumentParser) -> None:
     defects.add_argument("--jobs", default="2", metavar="N", help="defects at a time (default: %(default)s)")
     defects.add_argument("--list", action="store_true", help="only list them")
     defects.add_argument(
-        "--try", dest="try_only", action="store_true", help="only plant them: does each still have its place?"
+        "--try", dest="try_only", action="store_true", help="only plant them: does each still find its place?"
     )
     defects.add_argument("--defects", metavar="FOLDER", help="a folder of defects instead of the suite's own")
     defects.add_argument("--checks", metavar="FOLDER", help="a folder of checks instead of the suite's own")
@@ -142,30 +142,32 @@ def _protocol(protocol: argparse.ArgumentParser) -> None:
     protocol.add_argument("--subject", default="impl", metavar="NAME", help="impl or package.module:attribute")
     protocol.add_argument("--program", default="*", metavar="PATTERN", help="only programs of this name")
     protocol.add_argument("--worlds", metavar="SIZES", help="2, 3 (default: both)")
-    protocol.add_argument("--inputs", metavar="COUNTS", help="inputs of each rank, as 0,1: only these")
+    protocol.add_argument("--inputs", metavar="COUNTS", help="inputs of each rank, e.g. 0,1: only these")
     protocol.add_argument("--defect", metavar="PATTERNS", help="plant these, such as join/*, and see what finds them")
+
+
 def _power(power: argparse.ArgumentParser) -> None:
     power.add_argument("--mutants", default="200", metavar="N", help="how many to draw (default: %(default)s)")
     power.add_argument("--seed", default="", metavar="N", help="of the draw (default: one that nobody has used)")
     power.add_argument("--jobs", default="2", metavar="N", help="mutants at a time (default: %(default)s)")
     power.add_argument("--list", action="store_true", help="only print the mutants of the draw")
     power.add_argument("--unreached", action="store_true", help="only print the statements that no case executes")
-    power.add_argument("--mutant", default="", metavar="ID", help="only try this one, again")
-    power.add_argument("--cases", default="", metavar="N", help="that a mutant meets at most (default: all)")
+    power.add_argument("--mutant", default="", metavar="ID", help="try only this one again")
+    power.add_argument("--cases", default="", metavar="N", help="cases that a mutant meets at most (default: all)")
     power.add_argument(
-        "--explore", default="0", metavar="MINUTES", help="of random programs for every survivor (default: none)"
+        "--explore", default="0", metavar="MINUTES", help="random programs against each survivor (default: none)"
     )
-    power.add_argument("--out", default="out/power", metavar="FOLDER", help="of the record (default: %(default)s)")
-    power.add_argument("--history", default="", metavar="FOLDER", help="a history to put a copy of the record into")
+    power.add_argument("--out", default="out/power", metavar="FOLDER", help="output folder (default: %(default)s)")
+    power.add_argument("--history", default="", metavar="FOLDER", help="a history that gets a copy of the record")
 
 
 def _hosts(hosts: argparse.ArgumentParser) -> None:
-    hosts.add_argument("--hosts", default="2", metavar="N", help="how many (default: %(default)s)")
+    hosts.add_argument("--hosts", default="2", metavar="N", help="how many hosts (default: %(default)s)")
     hosts.add_argument("--rate", default="1gbit", metavar="RATE", help="of each link: 200mbit (default: %(default)s)")
     hosts.add_argument("--delay", default="", metavar="TIME", help="of each link, one way: 200us")
     hosts.add_argument("--racks", default="1", metavar="N", help="switches with uplinks (default: %(default)s)")
     hosts.add_argument("--uplink", default="", metavar="RATE", help="of each rack (default: as a host's link)")
-    hosts.add_argument("--ranks", default="1", metavar="N", help="on each host (default: %(default)s)")
+    hosts.add_argument("--ranks", default="1", metavar="N", help="ranks on each host (default: %(default)s)")
     hosts.add_argument("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT …", help="as torchrun takes it")
 
 

@@ -12,9 +12,9 @@ from conformance.ending import status_of
 STATUSES = """exit status:
   0   every cell was measured, or could not be for a reason that is known
   1   a cell is void (weights that are not what one process computes, a broken guarantee), failed or hung
-  2   what was asked for cannot be had; nothing was measured
-  3   the harness itself failed in the middle (a full disk, say); finished cells are kept
-  130 interrupted; finished cells are kept, and the same command goes on from there"""
+  2   bad input, or something that this machine does not have; nothing was measured
+  3   the harness itself failed midway (a full disk, say); finished cells are kept
+  130 interrupted; finished cells are kept, and the same command continues"""
 
 COMPARES = """The times of B over those of A, series by series, with 95 % intervals. Subjects of one record are paired
 round by round. Runs are not: each counts as one number (Welch's test of their logarithms), and four of each side are
@@ -22,7 +22,7 @@ the fewest that tell anything. Verdicts are corrected for the number of series (
 SLOWER = """exit status:
   0   nothing in B is clearly slower
   1   a slow-down: its interval is clear of 1, more than chance does among so many series
-  2   what was asked for cannot be had; or there are too few runs to tell anything"""
+  2   bad input; or too few runs to tell anything"""
 EXPORTS = """Records as one tidy table: a row for each cell, or with --samples for each sample and rank of each phase.
 Every row says which record, series and group it is of, and has the value of every axis."""
 COLUMNS = """columns, with their units (_ns, _mib, _bytes, _per_s) in the names; what a cell does not have is empty:
@@ -82,11 +82,11 @@ def _export(export: argparse.ArgumentParser) -> None:
 
 
 def _reports(commands: Any) -> None:
-    table = commands.add_parser("table", help="targets: reached, missed or cannot tell", description=TABLES)
+    table = commands.add_parser("table", help="targets: reached, missed, or cannot tell", description=TABLES)
     table.add_argument("--suite", default=[], action="append", metavar="RECORD", help="a record of `make conformance`")
-    laws = commands.add_parser("laws", help="how each cost grows, and whether as it should", description=LAWS)
+    laws = commands.add_parser("laws", help="how each cost grows, and whether it grows as expected", description=LAWS)
     for command in (table, laws):
-        command.add_argument("records", metavar="RECORD", nargs="+", help="several count together")
+        command.add_argument("records", metavar="RECORD", nargs="+", help="several are evaluated together")
         command.add_argument("--markdown", default="", metavar="FILE", help="write it as Markdown, too (-: only that)")
 
 
@@ -102,7 +102,7 @@ def _compare(compare: argparse.ArgumentParser) -> None:
 
 
 def _trace(trace: argparse.ArgumentParser) -> None:
-    trace.add_argument("record", metavar="RECORD", nargs="?", help="trace what says most among a record's cells")
+    trace.add_argument("record", metavar="RECORD", nargs="?", help="trace the most informative cells of this record")
     trace.add_argument("--workload", default="transformer", metavar="NAME", help="(default: %(default)s)")
     trace.add_argument("--world", default="2", metavar="N", help="(default: %(default)s)")
     trace.add_argument("--subject", default="impl,torch", metavar="NAMES", help="(default: %(default)s)")
@@ -118,23 +118,23 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--sweep", default="default", metavar="NAME", help="a name from `list`, or a TOML file")
     run.add_argument(
         "--only", default=[], action="append", metavar="SERIES",
-        help="of the sweep just this series, beside what it is compared with; more than once for several",
+        help="only this series of the sweep, and what it is compared with; repeatable",
     )  # fmt: skip
     run.add_argument("--world", default="", metavar="N", help="the most ranks (default: 2; under a launcher all)")
     run.add_argument("--hosts", default="", metavar="N", help="one rank on each of N hosts of this machine instead")
-    run.add_argument("--net", default="", metavar="RATE", help="of each host's link: 200mbit (default: 1gbit)")
-    run.add_argument("--delay", default="", metavar="TIME", help="of each host's link, in each direction: 200us")
+    run.add_argument("--net", default="", metavar="RATE", help="rate of each host's link: 200mbit (default: 1gbit)")
+    run.add_argument("--delay", default="", metavar="TIME", help="delay of each host's link, in each direction: 200us")
     run.add_argument("--subject", default="impl,torch", metavar="NAMES", help="impl, torch or package.module:attribute")
     run.add_argument("--backend", default="auto", help="auto, gloo or nccl (default: %(default)s)")
-    run.add_argument("--budget", default="", metavar="TIME", help="fit the repeats into 90s, 10m or 1.5h")
-    run.add_argument("--out", default="out/perf", metavar="FOLDER", help="of the records (default: %(default)s)")
+    run.add_argument("--budget", default="", metavar="TIME", help="fit the rounds into 90s, 10m or 1.5h")
+    run.add_argument("--out", default="out/perf", metavar="FOLDER", help="output folder (default: %(default)s)")
     run.add_argument(
         "--judged", default="", metavar="RECORD",
-        help="what the suite said of the subjects, if it need not judge now what the cells rely on; no: do not ask",
+        help="a record of the suite that says which guarantees hold, instead of judging them now; no: do not ask",
     )  # fmt: skip
     run.add_argument("--dry-run", action="store_true", help="only say which cells there are and how long they take")
     run.add_argument("--charts", action="store_true", help="draw charts of the record, and trace one iteration")
-    run.add_argument("--fresh", action="store_true", help="do not go on from an earlier run that did not end")
+    run.add_argument("--fresh", action="store_true", help="do not continue an earlier run that did not end")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

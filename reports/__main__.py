@@ -14,20 +14,20 @@ from .history import HistoryError, machine_name, named, opened
 STATUSES = """exit status:
   0   healthy
   1   a confirmed regression or a broken clause that nobody has acknowledged
-  2   could not judge: bad input, another run going on, or a part of the night is missing
+  2   could not judge: bad input, another run in progress, or a part of the night missing
   130 interrupted; what was finished is in the history"""
 
 GPU = """exit status:
   0   everything that can be run here is proved
   1   something does not hold
   2   there is no GPU, nothing could be run, or the input is bad
-  3   some part is still to come: the same command goes on
-  130 interrupted; the same command goes on"""
+  3   some part is unfinished: run the same command again to continue
+  130 interrupted; run the same command again to continue"""
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("python -m reports", description="Keep, judge and show nightly records.")
-    commands = top.add_subparsers(dest="command", required=True, metavar="nightly | judge | …")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
     _nightly(commands.add_parser("nightly", help="measure and judge one night", epilog=STATUSES, formatter_class=raw))
     judge = commands.add_parser("judge", help="judge a history again", epilog=STATUSES, formatter_class=raw)
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     ack.add_argument("key", metavar="SERIES", help="as the verdict prints it; a clause as CLAUSE/SUBJECT/BACKEND/WORLD")
     ack.add_argument("--note", required=True, metavar="TEXT", help="what is known about it")
     ack.add_argument("--history", default="history", metavar="FOLDER", help="(default: %(default)s)")
-    ack.add_argument("--machine", default="", metavar="NAME", help="if the same key stands on several")
+    ack.add_argument("--machine", default="", metavar="NAME", help="if several machines have this key")
     ack.add_argument("--who", default="", metavar="NAME", help="(default: the user's name)")
     simulate = commands.add_parser("simulate", help="write a simulated year as a history, to try pages with")
     simulate.add_argument("folder", metavar="HISTORY", help="a folder that does not exist yet")
@@ -59,12 +59,12 @@ def _nightly(nightly: argparse.ArgumentParser) -> None:
     nightly.add_argument("--out", default="out/nightly", metavar="FOLDER", help="page and logs (default: %(default)s)")
     nightly.add_argument(
         "--budget", default="30m", metavar="TIME",
-        help="for measuring, repetitions included, about: 90s, 30m, 1.5h; half as much again where earlier code has to "
-        "be measured, too; the clauses come on top (default: %(default)s)",
+        help="about how long to measure, repetitions included: 90s, 30m, 1.5h; half as much again where earlier code "
+        "has to be measured, too; judging the clauses comes on top (default: %(default)s)",
     )  # fmt: skip
     nightly.add_argument(
         "--clauses-within", default="1h", metavar="TIME",
-        help="a run of the clauses that takes longer is stopped, and the night is half (default: %(default)s)",
+        help="stop judging the clauses after this time; the night is then incomplete (default: %(default)s)",
     )  # fmt: skip
     nightly.add_argument(
         "--subject", default="impl,torch", metavar="NAMES", help="who is judged (default: %(default)s)"
@@ -81,10 +81,10 @@ def _nightly(nightly: argparse.ArgumentParser) -> None:
 
 def _gpu(gpu: argparse.ArgumentParser) -> None:
     gpu.add_argument("--minutes", default=25.0, type=float, metavar="N", help="for all parts (default: %(default)g)")
-    gpu.add_argument("--out", default="out/gpu", metavar="FOLDER", help="of all files (default: %(default)s)")
-    gpu.add_argument("--only", default="", metavar="PARTS", help="these, separated by commas (default: all)")
+    gpu.add_argument("--out", default="out/gpu", metavar="FOLDER", help="output folder (default: %(default)s)")
+    gpu.add_argument("--only", default="", metavar="PARTS", help="only these parts, separated by commas (default: all)")
     gpu.add_argument("--rehearse", action="store_true", help="every command on the CPU with Gloo: proves nothing")
-    gpu.add_argument("--select", default="*", metavar="PATTERNS", help="of a rehearsal: clauses of the suites")
+    gpu.add_argument("--select", default="*", metavar="PATTERNS", help="in a rehearsal: the clauses to run")
     gpu.add_argument("--list", action="store_true", help="only print the parts and their commands, as JSON lines")
 
 
@@ -96,16 +96,16 @@ def _pages(commands: Any) -> None:
     page.add_argument("--out", default="out/dashboard", metavar="FOLDER", help="(default: %(default)s)")
     page.add_argument(
         "--raw", default="copy", choices=("copy", "link"),
-        help="bring the records along, or link to the history where it lies (default: %(default)s)",
+        help="copy the records to the page, or link to the history in its place (default: %(default)s)",
     )  # fmt: skip
     export = commands.add_parser("export", help="write one view of a history for another tool")
     export.add_argument("history", metavar="HISTORY")
     export.add_argument("form", choices=FORMS, metavar="FORM", help=" | ".join(FORMS))
     export.add_argument(
         "--view", default="series", choices=tuple(VIEWS), metavar="VIEW",
-        help=f"of csv and json: {' | '.join(VIEWS)} (default: %(default)s)",
+        help=f"for csv and json: {' | '.join(VIEWS)} (default: %(default)s)",
     )  # fmt: skip
-    export.add_argument("--machine", default="", metavar="NAME", help="of otava, if there are several")
+    export.add_argument("--machine", default="", metavar="NAME", help="for otava, if there are several")
     export.add_argument("--out", default="", metavar="FILE", help="(default: standard output)")
 
 
@@ -192,11 +192,11 @@ def _existing(folder: str) -> Path:
 
 def _judge(history: Path) -> int:
     from .judging import judge
-    from .nightly.verdict import explained, told
+    from .nightly.verdict import explained, summary
 
     judged = judge(history)
     for machine in judged.machines:
-        print(told(judged, machine))
+        print(summary(judged, machine))
         print(explained(judged, machine))
     if not judged.machines:
         print(f"reports: {history} holds no night that can be read", file=sys.stderr)

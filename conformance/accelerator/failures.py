@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ..fixtures import models
 from ..fixtures.training import ddp
 from ..ranks import Cluster, Finished, Hung, Raised, RankContext, Run
-from .findings import NOT_RUN, Book, Finding, figure, held
+from .findings import NOT_RUN, Finding, FindingsFile, figure, held
 
 _TIMEOUT_S = 40.0  # of the group: a survivor that learns of a failure by this alone has learned nothing
 _LIMIT_S = 100.0
@@ -29,15 +29,15 @@ _DEAD = "after a rank was killed in a Join, the others end with an error"
 _ABORTED = "a group whose peer stays away can be aborted, and the process goes on"
 
 
-def find(book: Book, backend: str, world: int) -> None:
+def find(findings: FindingsFile, backend: str, world: int) -> None:
     """One failure after the other, each on fresh ranks."""
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")  # else a process sleeps for a minute before it ends
     with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_LIMIT_S, most_times=1.0) as cluster:
         run = functools.partial(cluster.run, world=world, subject="impl", group_timeout_s=_TIMEOUT_S)
-        book.once(_WHO, lambda: _named(run(raising)))
-        book.once(_ON, lambda: _went_on(_ON, run(going_on)))
-        book.once(_DEAD, lambda: _ended(run(killed)))
-        book.once(_ABORTED, lambda: _let_go(run(aborting, env=_BY_HAND)))
+        findings.once(_WHO, lambda: _named(run(raising)))
+        findings.once(_ON, lambda: _went_on(_ON, run(going_on)))
+        findings.once(_DEAD, lambda: _ended(run(killed)))
+        findings.once(_ABORTED, lambda: _let_go(run(aborting, env=_BY_HAND)))
 
 
 # -- on the ranks

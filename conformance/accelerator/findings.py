@@ -31,23 +31,23 @@ class Finding:
     unit: str = ""
 
 
-class Book:
+class FindingsFile:
     """The findings of one part. Opened again, it holds those that are there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.findings = _read(path)
+        self.all = _read(path)
 
     def __contains__(self, what: str) -> bool:
-        return any(one.what == what for one in self.findings)
+        return any(one.what == what for one in self.all)
 
     def add(self, *found: Finding) -> None:
         """Note them, on the disk as well."""
         new = {one.what for one in found}
-        self.findings = [one for one in self.findings if one.what not in new] + list(found)
+        self.all = [one for one in self.all if one.what not in new] + list(found)
         part = self.path.with_name(f"{self.path.name}.part")
         try:
-            part.write_text(json.dumps([asdict(one) for one in self.findings], indent=1), encoding="utf-8")
+            part.write_text(json.dumps([asdict(one) for one in self.all], indent=1), encoding="utf-8")
             os.replace(part, self.path)
         except OSError as error:
             raise BadInput(f"cannot write {self.path}: {error.strerror}; give another --out") from error
@@ -59,16 +59,16 @@ class Book:
         try:
             found = find()
         except Exception as error:
-            found = Finding(what, BROKEN, said(error))
+            found = Finding(what, BROKEN, in_one_line(error))
         several = found if isinstance(found, list) else [found]
         self.add(*(several if any(one.what == what for one in several) else [Finding(what, HELD), *several]))
 
     @property
     def broken(self) -> list[Finding]:
-        return [one for one in self.findings if one.state == BROKEN]
+        return [one for one in self.all if one.state == BROKEN]
 
 
-def said(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
     """An error in one line; of a run of ranks, what became of each."""
     if isinstance(error, RunFailed):
         return error.run.summary().replace("\n", "; ")[:_MOST]
@@ -85,13 +85,13 @@ def figure(what: str, value: float, unit: str, theirs: float | None = None) -> F
 
 
 @contextmanager
-def book_at(path: Path) -> Iterator[Book]:
-    """The book of a part, in a folder that is made for it."""
+def findings_at(path: Path) -> Iterator[FindingsFile]:
+    """The findings of a part, in a folder that is made for it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot write into {path.parent}: {error.strerror}; give another --out") from error
-    yield Book(path)
+    yield FindingsFile(path)
 
 
 def _read(path: Path) -> list[Finding]:

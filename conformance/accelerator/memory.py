@@ -11,7 +11,7 @@ from torch import nn
 
 from ..fixtures.training import ddp
 from ..ranks import Cluster, RankContext
-from .findings import NOT_RUN, Book, Finding, figure, held
+from .findings import NOT_RUN, Finding, FindingsFile, figure, held
 
 _LIMIT_S, _STALL_S = 120.0, 20.0  # a GPU that starts from cold keeps its ranks waiting for seconds
 _TIMES = 50
@@ -64,7 +64,7 @@ def left_behind(ctx: RankContext) -> tuple[int, int]:
     return after(3), after(_TIMES)
 
 
-def find(book: Book, backend: str, world: int) -> None:
+def find(findings: FindingsFile, backend: str, world: int) -> None:
     with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_STALL_S, most_times=1.0) as cluster:
 
         def flat() -> Finding:
@@ -77,5 +77,5 @@ def find(book: Book, backend: str, world: int) -> None:
                 return [Finding("memory at its peak", NOT_RUN, "nothing counts the CPU's here")]
             return [figure(f"memory at its peak: {what}", ours[what], "MiB", theirs[what]) for what in ours]
 
-        book.once(_FLAT, flat)
-        book.once("memory at its peak", largest)
+        findings.once(_FLAT, flat)
+        findings.once("memory at its peak", largest)

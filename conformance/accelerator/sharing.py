@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ..ranks import Cluster, NotRunnable, RankContext, RunFailed
-from .findings import HELD, NOT_RUN, Book, Finding, said
+from .findings import HELD, NOT_RUN, Finding, FindingsFile, in_one_line
 
 _LIMIT_S, _STALL_S = 50.0, 20.0  # a GPU that starts from cold keeps its ranks waiting for seconds
 
@@ -25,11 +25,11 @@ def way(backend: str) -> str:
     return f"two ranks add up on {backend}"
 
 
-def find(book: Book, backends: Sequence[str]) -> None:
+def find(findings: FindingsFile, backends: Sequence[str]) -> None:
     """Try one way after the other; the first that works is the one to use."""
     for backend in backends:
-        book.once(way(backend), lambda backend=backend: _tried(backend))  # type: ignore[misc]
-        if any(one.what == way(backend) and one.state == HELD for one in book.findings):
+        findings.once(way(backend), lambda backend=backend: _tried(backend))  # type: ignore[misc]
+        if any(one.what == way(backend) and one.state == HELD for one in findings.all):
             return
 
 
@@ -40,5 +40,5 @@ def _tried(backend: str) -> Finding:
         with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_STALL_S, most_times=1.0) as cluster:
             values = cluster.run(summed, world=2, subject="torch", group_timeout_s=_LIMIT_S).values()
     except (NotRunnable, RunFailed) as error:
-        return Finding(what, NOT_RUN, said(error))
+        return Finding(what, NOT_RUN, in_one_line(error))
     return Finding(what, HELD) if values == [3.0, 3.0] else Finding(what, NOT_RUN, f"the sums are {values}, not 3")

@@ -18,7 +18,7 @@ from ..fixtures.overlapping import CAP_MIB, Overlap, batch, iteration, pair_of, 
 from ..fixtures.training import Numbers, ddp, parameters
 from ..ranks import Cluster, RankContext
 from . import delays
-from .findings import NOT_RUN, Book, Finding, figure, held
+from .findings import NOT_RUN, Finding, FindingsFile, figure, held
 
 _LIMIT_S, _STALL_S = 120.0, 20.0  # a GPU that starts from cold keeps its ranks waiting for seconds
 _ITERATIONS = 6
@@ -159,15 +159,15 @@ def _joined(ctx: RankContext, case: Case, model: Any, iterate: Any) -> Any:
 # -- on the driver
 
 
-def find(book: Book, backend: str, world: int, cases: Iterable[Case] = CASES, *, look: bool = True) -> None:
+def find(findings: FindingsFile, backend: str, world: int, cases: Iterable[Case] = CASES, *, look: bool = True) -> None:
     """Every case with each side held up; then, to ``look``, what the profiler sees of DDP, ours beside torch's."""
     with Cluster(backend, deadline_s=_LIMIT_S, stall_s=_STALL_S, most_times=1.0) as cluster:
         for case in cases:
             what = f"{case.name}: the same numbers, whichever side is late"
-            book.once(what, functools.partial(_compared, what, cluster, world, case))
+            findings.once(what, functools.partial(_compared, what, cluster, world, case))
         for case in CASES[:2] if look else ():
             what = f"{case.name}: collectives run on streams of their own"
-            book.once(what, functools.partial(_looked_at, what, cluster, world, case))
+            findings.once(what, functools.partial(_looked_at, what, cluster, world, case))
 
 
 def _compared(what: str, cluster: Cluster, world: int, case: Case) -> Finding:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..bad_input import BadInput
 from ..clauses import Catalogue, load
-from ..defects import catalogue, last_hunt
+from ..defects import catalogue, last_run
 from ..defects.catalogue import Defect
 from ..defects.driver import Driver
 from ..defects.trial_result import Answer, TrialResult
@@ -89,7 +89,7 @@ def _trial(wanted: Sequence[Defect], driver: Driver, is_whole: bool) -> int:
         print(f"conformance: interrupted after {len(killed) + len(others)} of {len(wanted)} defects", file=sys.stderr)
         return INTERRUPTED
     if is_whole:
-        last_hunt.keep(len(killed), len(wanted))
+        last_run.keep(len(killed), len(wanted))
     return _conclude(killed, others)
 
 
@@ -108,10 +108,10 @@ def _rows(defect: Defect, trial_result: TrialResult, width: int) -> list[str]:
     if trial_result.trouble:
         return [f"{defect.id:<{width}}  NOT TRIED: {trial_result.trouble}"]
     names = [defect.id, *[""] * len(trial_result.answers)]
-    return [f"{name:<{width}}  {_told(answer)}" for name, answer in zip(names, trial_result.answers, strict=False)]
+    return [f"{name:<{width}}  {_line(answer)}" for name, answer in zip(names, trial_result.answers, strict=False)]
 
 
-def _told(answer: Answer) -> str:
+def _line(answer: Answer) -> str:
     end = "killed" if answer.killed else "SURVIVED"
     by = f"{answer.check} {answer.outcome}".strip()
     line = f"{answer.clause:<9} {end:<8}  {by}: {answer.witness}".rstrip(": ")

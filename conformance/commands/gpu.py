@@ -18,26 +18,26 @@ def gpu(given: Namespace) -> int:
     if given.part == "facts":
         return _facts()
     from ..accelerator import failures, memory, sharing, streams
-    from ..accelerator.findings import book_at
+    from ..accelerator.findings import findings_at
 
     if not given.out:
         raise BadInput("say where the findings go: --out FILE")
     backends = ask.words(given.backend, "backend")
     if given.part != "sharing":
         (world,) = ask.worlds(given.world, backends[0])[:1]
-    with book_at(Path(given.out)) as book, terminated_like_interrupted():
+    with findings_at(Path(given.out)) as findings, terminated_like_interrupted():
         match given.part:
             case "sharing":
-                sharing.find(book, backends)
+                sharing.find(findings, backends)
             case "streams":
-                streams.find(book, backends[0], world, _cases(given.only), look=not given.only)
+                streams.find(findings, backends[0], world, _cases(given.only), look=not given.only)
             case "failures":
-                failures.find(book, backends[0], world)
+                failures.find(findings, backends[0], world)
             case _:
-                memory.find(book, backends[0], world)
-        for one in book.findings:
+                memory.find(findings, backends[0], world)
+        for one in findings.all:
             print(f"{one.state:8} {one.what}{f': {one.why}' if one.why else ''}{_shown(one.value, one.unit)}")
-        return STATUS_BROKEN if book.broken else 0
+        return STATUS_BROKEN if findings.broken else 0
 
 
 def _cases(only: str) -> list:  # type: ignore[type-arg]

@@ -14,7 +14,7 @@ from typing import Any
 from reports.records import Writer, identity
 
 from ..bad_input import BadInput
-from ..defects import catalogue, last_hunt
+from ..defects import catalogue, last_run
 from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
@@ -61,11 +61,12 @@ def power(given: Namespace) -> int:
                 return _unreached(reached, pool)
             for row in measure.trials(driver, drawn, wanted, reached, ended, most):
                 rows.append(row)
-                print(_told(row, entries), flush=True)
+                print(_line(row, entries), flush=True)
         if minutes:
             _explore(rows, entries, exploring.Asked(minutes, seed, jobs, out), ended)
     except KeyboardInterrupt:
-        print(f"conformance: interrupted after {len(rows)} mutants; the same command goes on", file=sys.stderr)
+        done = f"{len(rows)} mutant{'s' * (len(rows) != 1)}"
+        print(f"conformance: interrupted after {done}; the same command continues", file=sys.stderr)
         return INTERRUPTED
     return _conclude(given, seed, rows, entries, out)
 
@@ -104,7 +105,7 @@ def _unreached(reached: Reach, pool: Pool) -> int:
     missing = reached.unreached()
     for file, line in missing:
         print(f"{file}:{line}: {pool.sources[file].splitlines()[line - 1].strip()}")
-    print(f"\n{len(missing)} statements of functions are executed by no case (raising ones left out)")
+    print(f"\nstatements of functions that no case executes (raising ones left out): {len(missing)}")
     return OK
 
 
@@ -121,7 +122,7 @@ def _explore(rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.A
         print(f"explored    {row['mutant']}: {why}", flush=True)
 
 
-def _told(row: Row, entries: dict[str, Judged]) -> str:
+def _line(row: Row, entries: dict[str, Judged]) -> str:
     """A row as a line; of a survivor with its diff, and what it was judged to be."""
     head = f"{row['end']:<11} {row['mutant']}"
     if row["end"] == KILLED:
@@ -184,9 +185,9 @@ def _sentence(whole: Rate, seed: int) -> str:
 
 
 def _in_sample() -> str:
-    told = last_hunt.kept()
+    told = last_run.kept()
     if not told:
-        return f"in sample: {len(catalogue.load())} planted defects, not hunted as a whole here yet (make defects)"
+        return f"in sample: {len(catalogue.load())} planted defects, not all tried here yet (make defects)"
     return f"in sample: {told['killed']} of {told['of']} planted defects killed ({told['time']}, {told['commit'][:8]})"
 
 
@@ -197,7 +198,7 @@ def _recorded(out: Path, seed: int, rows: Sequence[Row], found: Sequence[Rate], 
         for row in rows:
             judged = Judged("") if row["end"] in (KILLED, STILLBORN, TROUBLE) else triage.judged(row["mutant"], entries)
             writer.write({**row, "class": judged.kind, "reason": judged.reason})
-        writer.close({"rates": [one.row() for one in found], "in_sample": last_hunt.kept()})
+        writer.close({"rates": [one.row() for one in found], "in_sample": last_run.kept()})
     return writer.path
 
 

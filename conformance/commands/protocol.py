@@ -23,7 +23,7 @@ _SECONDS_FOR_A_DEFECT = 60.0  # of the processor
 
 
 def protocol(given: Namespace) -> int:
-    """Explore, or hunt planted defects; returns the exit status."""
+    """Explore, or try planted defects; returns the exit status."""
     limit_s = 60 * minutes(given.minutes)
     jobs = number(given.jobs, "number of jobs")
     configurations = _asked(given)
@@ -31,7 +31,7 @@ def protocol(given: Namespace) -> int:
     try:
         with terminated_like_interrupted():
             if given.defect:
-                return _hunt(words(given.defect, "pattern"), configurations, jobs)
+                return _try_defects(words(given.defect, "pattern"), configurations, jobs)
             return _explore(given.subject, configurations, jobs, limit_s)
     except KeyboardInterrupt:
         print("conformance: interrupted", file=sys.stderr)
@@ -85,11 +85,11 @@ def _explore(subject: str, configurations: Sequence[Configuration], jobs: int, s
     return BROKEN if broken else OK
 
 
-def _hunt(patterns: Sequence[str], configurations: Sequence[Configuration], jobs: int) -> int:
+def _try_defects(patterns: Sequence[str], configurations: Sequence[Configuration], jobs: int) -> int:
     wanted = catalogue.select(patterns, catalogue.load())
     ordered = telling(configurations)
     missed = 0
-    for defect, violation in driver.hunted(wanted, ordered, jobs=jobs, seconds=_SECONDS_FOR_A_DEFECT):
+    for defect, violation in driver.violations_of(wanted, ordered, jobs=jobs, seconds=_SECONDS_FOR_A_DEFECT):
         lines = violation.splitlines()
         print(f"{defect.id}: {lines[0] if lines else 'NOT FOUND'}", flush=True)
         if len(wanted) == 1:

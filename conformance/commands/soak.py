@@ -73,8 +73,9 @@ def _programs(subject: str, seed: int, seconds: float, jobs: int, path: Path) ->
         count, failures = soaking.programs(subject, seed, seconds, jobs, say)
         record.write(json.dumps({"end": True, "programs": count, "failures": len(failures)}) + "\n")
     print(
-        f"\n{subject}: seed {seed}, {count} random programs in {time.monotonic() - begun:.0f} s on ranks that were "
-        f"stopped and slowed: {len(failures)} mismatches",
+        f"\n{subject}: seed {seed}, {count} random program{'s' * (count != 1)} in {time.monotonic() - begun:.0f} s on "
+        "ranks that were stopped and slowed: "
+        f"{len(failures)} mismatch{'es' * (len(failures) != 1)}",
         flush=True,
     )
     return len(failures)

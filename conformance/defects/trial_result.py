@@ -1,4 +1,4 @@
-"""What came of hunting a defect: plain values that travel from the workers to the driver."""
+"""What came of trying a defect: plain values that travel from the workers to the driver."""
 
 from __future__ import annotations
 

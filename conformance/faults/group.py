@@ -107,13 +107,13 @@ def _corrupted(_group: FaultyGroup, start: Start, args: Any, kwargs: Any, _subje
     if root is not None and root != _group.rank():
         work = start(*args, **kwargs)
         work.wait()
-        _spoil(args)
+        _corrupt(args)
         return work
-    _spoil(args)
+    _corrupt(args)
     return start(*args, **kwargs)
 
 
-def _spoil(args: Any) -> None:
+def _corrupt(args: Any) -> None:
     for tensor in _tensors(args):
         if tensor.numel():
             tensor.detach().view(-1)[:1].add_(1 if tensor.dtype == torch.uint8 else 4096)

@@ -1,4 +1,4 @@
-"""What is promised of a failure: how soon it is told, and that the words name the rank, or the link, and the stage."""
+"""What is promised of a failure: how soon the error comes, and that it names the rank (or the link) and the stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs many cells beside each other and keeps a record of them, so that an interrupted matrix goes on."""
+"""Runs many cells side by side and keeps a record of them, so that an interrupted matrix goes on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .training import run_cell
 RECORD = "faults.jsonl"
 _DEADLINE_S = 60.0  # each rank ends itself before that; this is for one that cannot
 _MOST_TIMES = 3.0
-_BESIDE = 3  # so many cells for each job, while the others only wait
+_WAITING = 3  # cells for each job, while the others only wait
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Workers:
     def __init__(self, jobs: int, subject: str) -> None:
         self._subject = subject
         self._slots = Slots(jobs)
-        self._rest = [_Rest() for _ in range(jobs * _BESIDE)]
+        self._rest = [_Rest() for _ in range(jobs * _WAITING)]
         self._clusters: list[Cluster] = []
         for rest in self._rest:
             first = self._clusters[0] if self._clusters else None

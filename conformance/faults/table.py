@@ -1,4 +1,4 @@
-"""The matrix as a table: for each fault how many cells are good under each program, and how soon it is told."""
+"""The matrix as a table: for each fault how many cells are good under each program, and how soon the error comes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .running import Row
 def table(rows: Sequence[Row]) -> str:
     """Good of all that ran, by fault and program; seconds from the fault to the last survivor's error."""
     lines = [
-        f"| fault | {' | '.join(PROGRAMS)} | told after (median, worst) |",
+        f"| fault | {' | '.join(PROGRAMS)} | error after (median, worst) |",
         f"| --- | {' | '.join('---' for _ in PROGRAMS)} | --- |",
     ]
     for kind in KINDS:

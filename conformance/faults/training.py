@@ -95,7 +95,7 @@ def run_cell(ctx: RankContext, cell_id: str, folder_name: str) -> None:
     except Unsupported as error:
         told = {"unsupported": str(error)}
     except BaseException as error:
-        told = _told(error)
+        told = _described(error)
         sys.last_value = error  # as of a script that ends with it
         sys.excepthook(type(error), error, error.__traceback__)
     diary.end(told)
@@ -107,7 +107,7 @@ def run_cell(ctx: RankContext, cell_id: str, folder_name: str) -> None:
     diary.gone()
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _described(error: BaseException) -> dict[str, Any]:
     text = "\n".join([str(error), *getattr(error, "__notes__", ())])
     return {"error": type(error).__name__, "text": text[:_TEXT], "trace": traceback.format_exc()[-_TEXT:]}
 

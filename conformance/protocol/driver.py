@@ -38,12 +38,12 @@ def _explore(subject: str, configuration: Configuration, end: float) -> Found | 
     return explore(resolve(subject), configuration, lambda: time.time() < end)
 
 
-def hunted(
+def violations_of(
     defects: Sequence[Defect], configurations: Sequence[Configuration], *, jobs: int, seconds: float
 ) -> Iterator[tuple[Defect, str]]:
     """Each planted defect with the first violation that it leads to; empty if none was found in its time."""
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        asked = {pool.submit(hunt, each, configurations, seconds): each for each in defects}
+        asked = {pool.submit(violation_of, each, configurations, seconds): each for each in defects}
         try:
             for future in as_completed(asked):
                 yield asked[future], future.result()
@@ -52,7 +52,7 @@ def hunted(
             raise
 
 
-def hunt(defect: Defect, configurations: Sequence[Configuration], seconds: float) -> str:
+def violation_of(defect: Defect, configurations: Sequence[Configuration], seconds: float) -> str:
     """Plant a defect in this process and explore until a property does not hold; what is wrong, and how.
 
     ``seconds`` are those of the processor, so that a busy machine finds no less.

@@ -284,7 +284,7 @@ class _Replicas:
         self.weights = [w if m != m else w - m for w, m in zip(self.weights, means, strict=True)]
 
 
-def _told(gradients: Sequence[float | None]) -> tuple[float, ...]:
+def _comparable(gradients: Sequence[float | None]) -> tuple[float, ...]:
     return tuple(float("nan") if each is None else each for each in gradients)
 
 
@@ -297,7 +297,7 @@ def _trained(shape: Shape, inputs: Sequence[int], by_all: bool) -> list[tuple[li
         for model in range(shape.models):
             state.append((f"weights {model}", tuple(replicas.weights)))
             if not shape.zero:
-                state.append((f"gradients {model}", _told(replicas.local[rank])))
+                state.append((f"gradients {model}", _comparable(replicas.local[rank])))
             if shape.buffer:
                 state.append((f"buffer {model}", (replicas.buffers[rank],)))
         if shape.counting:

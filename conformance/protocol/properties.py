@@ -1,4 +1,4 @@
-"""What must hold at the end of every run; a breach is told with the schedule that led to it."""
+"""What must hold at the end of every run; a breach is reported with the schedule that led to it."""
 
 from __future__ import annotations
 

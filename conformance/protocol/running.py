@@ -68,14 +68,14 @@ class _Runs:
             self._of.world, lambda rank: self._live(simulation, logs, rank), network, explorer, self._suspect
         )
         network.simulation = simulation
-        surroundings.settle(network)
+        surroundings.set_up(network)
         simulation.run()
         if simulation.pruned:
             return ""
         throws = self._of.throws and len(set(self._of.inputs)) > 1
         end, wrong = properties.judged(simulation, network, self._expected, logs, throws=throws)
         if wrong:
-            explorer.found.violation = f"{self._of}: {wrong}\n{told(simulation)}"
+            explorer.found.violation = f"{self._of}: {wrong}\n{describe(simulation)}"
         return end
 
     def _live(self, simulation: Simulation, logs: list[list[Note]], rank: int) -> Report:
@@ -95,7 +95,7 @@ class _Runs:
         return Report(trainer.log, trainer.state())
 
 
-def told(simulation: Simulation) -> str:
+def describe(simulation: Simulation) -> str:
     """The schedule of a run and where each rank stands, for people."""
     lines = [f"{transition}: {what}" for transition, what in zip(simulation.path, simulation.taken, strict=True)]
     lines.append(f"then {simulation.whereabouts()}")

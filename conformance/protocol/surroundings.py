@@ -86,7 +86,7 @@ class SimulatedHeartbeats:
         """Nobody is blamed here but who has died."""
 
 
-def settle(network: Network) -> None:
+def set_up(network: Network) -> None:
     """Give every rank of a new run a default group over the network."""
     _of_rank.clear()
     for rank in range(network.size):

@@ -6,9 +6,9 @@ sends signals to ranks that are still its own (so that a recycled process id is 
 the socket closes, for whatever reason, it kills every rank with all that descends from it, and ends.
 
     driver -> fork server   {"fork": [rank, …], "folder": path}, with one socket per rank
-                       {"signal": number, "pids": [pid, …]}
-                       {"sibling": folder, "first": […]}, with one socket: to another fork server like this, which it
-                       forks; the new one first calls "module:function" with a text, where "first" says so
+                            {"signal": number, "pids": [pid, …]}
+                            {"fork_server": folder, "first": […]}, with one socket: to another fork server, which this
+                            one forks; the new one first calls "module:function" with a text, where "first" says so
     fork server -> driver   {"ready": port of the store}    {"forked": [pid, …]}
                        {"ended": pid, "status": exit code or -signal}
 """
@@ -82,7 +82,7 @@ class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._ranks: set[int] = set()  # process ids of forked ranks that have not been reaped
-        self._siblings: set[int] = set()  # likewise, of other fork servers
+        self._forked_servers: set[int] = set()  # likewise, of other fork servers
         self._fds: list[int] = []  # control sockets received and not yet handed to a rank
         self._keeper, self._port = _fork_store_keeper()
         self._text = b""  # received and not yet a whole line
@@ -94,7 +94,7 @@ class ForkServer:
 
     def serve(self) -> None:
         """Answer the driver until it closes its end."""
-        self._say(ready=self._port)
+        self._send(ready=self._port)
         while self._keeper:
             ready, _, _ = select.select([self._control.fileno(), self._woken], [], [])
             if self._woken in ready:
@@ -115,19 +115,19 @@ class ForkServer:
             self._obey(json.loads(line))
         return bool(text)
 
-    def _obey(self, wish: dict[str, Any]) -> None:
-        if "fork" in wish:
-            ranks = wish["fork"]
+    def _obey(self, request: dict[str, Any]) -> None:
+        if "fork" in request:
+            ranks = request["fork"]
             lines, self._fds = self._fds[: len(ranks)], self._fds[len(ranks) :]
-            pids = [self._fork(rank, wish["folder"], line, lines) for rank, line in zip(ranks, lines, strict=True)]
+            pids = [self._fork(rank, request["folder"], line, lines) for rank, line in zip(ranks, lines, strict=True)]
             for line in lines:
                 os.close(line)
-            self._say(forked=pids)
-        elif "sibling" in wish:
-            self._fork_sibling(self._fds.pop(0), wish["sibling"], wish["first"])
+            self._send(forked=pids)
+        elif "fork_server" in request:
+            self._fork_server(self._fds.pop(0), request["fork_server"], request["first"])
         else:
-            for pid in self._ranks.intersection(wish["pids"]):
-                self._signal(pid, wish["signal"])
+            for pid in self._ranks.intersection(request["pids"]):
+                self._signal(pid, request["signal"])
 
     def _fork(self, rank: int, folder: str, control_socket: int, lines: Sequence[int]) -> int:
         parent = os.getpid()
@@ -160,7 +160,7 @@ class ForkServer:
         finally:
             os._exit(1)
 
-    def _fork_sibling(self, control_fd: int, folder: str, first: Sequence[str]) -> None:
+    def _fork_server(self, control_fd: int, folder: str, first: Sequence[str]) -> None:
         """Another fork server, with its own driver's socket, ranks and store. It dies with this one at the latest."""
         parent = os.getpid()
         pid = os.fork()
@@ -181,7 +181,7 @@ class ForkServer:
             finally:
                 os._exit(0)
         os.close(control_fd)
-        self._siblings.add(pid)
+        self._forked_servers.add(pid)
 
     def _signal(self, pid: int, number: int) -> None:
         """Signal a rank; a kill reaches its whole process group."""
@@ -207,16 +207,16 @@ class ForkServer:
             _, status = os.waitpid(pid, 0)
             if pid == self._keeper:  # without the store no rank can start: end, and let the driver begin anew
                 self._keeper = 0
-            self._siblings.discard(pid)
+            self._forked_servers.discard(pid)
             if pid in self._ranks:
                 self._ranks.remove(pid)
-                self._say(ended=pid, status=os.waitstatus_to_exitcode(status))
+                self._send(ended=pid, status=os.waitstatus_to_exitcode(status))
         if not self._ranks:  # while a rank lives, what we adopted may be a helper that it still uses
             self._end_strays()
 
     def _end_strays(self) -> None:
         """Kill adopted descendants of ended ranks, such as left their rank's process group."""
-        for pid in _children() - self._ranks - self._siblings - {self._keeper}:
+        for pid in _children() - self._ranks - self._forked_servers - {self._keeper}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -232,9 +232,9 @@ class ForkServer:
                     self._signal(pid, signal.SIGKILL)
                 os.waitpid(-1, 0)
 
-    def _say(self, **news: Any) -> None:
+    def _send(self, **message: Any) -> None:
         with contextlib.suppress(OSError):  # the driver is gone: the next read will tell
-            self._control.sendall(json.dumps(news).encode() + b"\n")
+            self._control.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _fork_store_keeper() -> tuple[int, int]:

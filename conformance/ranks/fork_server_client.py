@@ -43,27 +43,27 @@ class ForkServerFailed(RuntimeError):
 class ForkServerClient:
     """Owns one fork server and the folder that its ranks' files lie in. Starts at once, in the background.
 
-    ``beside`` another, its fork server is forked from that one's and has loaded the same. Each serves one thread.
-    ``first``, with ``beside`` only: a ``module:function`` that the fork server calls with a text before it serves.
+    With a ``base``, its fork server is forked from that one's and has loaded the same. Each serves one thread.
+    ``first``, with a ``base`` only: a ``module:function`` that the fork server calls with a text before it serves.
     """
 
     def __init__(
-        self, preload: Sequence[str] = (), beside: ForkServerClient | None = None, first: tuple[str, str] | None = None
+        self, preload: Sequence[str] = (), base: ForkServerClient | None = None, first: tuple[str, str] | None = None
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._owner = os.getpid()
-        self._log: Path = beside._log if beside is not None else self.folder / "fork_server.log"
+        self._log: Path = base._log if base is not None else self.folder / "fork_server.log"
         self._control, theirs = socket.socketpair()
         self._sending = threading.Lock()
         self._text = b""
-        self._news: list[dict[str, Any]] = []  # heard while waiting for something else
+        self._messages: list[dict[str, Any]] = []  # received while waiting for another
         self._port = 0  # of the store; known when the fork server is ready
         self._process: subprocess.Popen[bytes] | None = None  # None: the fork server is a child of another
         with theirs:
-            if beside is None:
+            if base is None:
                 self._process = self._started(theirs, preload)
             else:
-                self._begin_beside(beside, theirs, first)
+                self._fork_from(base, theirs, first)
 
     def _started(self, theirs: socket.socket, preload: Sequence[str]) -> subprocess.Popen[bytes]:
         command = (
@@ -77,16 +77,16 @@ class ForkServerClient:
                 pass_fds=[theirs.fileno()], start_new_session=True, env={**NO_DNS, **os.environ, **ONE_THREAD},
             )
 
-    def _begin_beside(self, other: ForkServerClient, theirs: socket.socket, first: tuple[str, str] | None) -> None:
+    def _fork_from(self, base: ForkServerClient, theirs: socket.socket, first: tuple[str, str] | None) -> None:
         try:
-            other._send({"sibling": str(self.folder), "first": list(first or ())}, [theirs])
+            base._send({"fork_server": str(self.folder), "first": list(first or ())}, [theirs])
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
-            raise ForkServerFailed(other._why("could not be reached")) from error
+            raise ForkServerFailed(base._why("could not be reached")) from error
 
-    def _send(self, wish: dict[str, Any], sockets: Sequence[socket.socket] = ()) -> None:
-        """Any thread may: the fork servers beside this one are wished for by others."""
-        line = json.dumps(wish).encode() + b"\n"
+    def _send(self, request: dict[str, Any], sockets: Sequence[socket.socket] = ()) -> None:
+        """Any thread may: others ask for the fork servers that are forked from this one."""
+        line = json.dumps(request).encode() + b"\n"
         with self._sending:
             if sockets:
                 socket.send_fds(self._control, [line], [each.fileno() for each in sockets])
@@ -100,7 +100,7 @@ class ForkServerClient:
         try:
             self._send({"fork": list(range(world)), "folder": str(folder)}, [theirs for _, theirs in pairs])
             pids: list[int] = self._await("forked", _FORK_DEADLINE_S)["forked"]
-        except BaseException as error:  # an answer may still come, and must not be taken for that to another wish
+        except BaseException as error:  # an answer may still come, and must not be taken for that to another request
             why = self._why("could not be reached")
             self.close()
             if isinstance(error, OSError):
@@ -117,14 +117,14 @@ class ForkServerClient:
             self._send({"signal": int(number), "pids": list(pids)})
 
     def fileno(self) -> int:
-        """Readable when there may be news of ended ranks."""
+        """Readable when ranks may have ended."""
         return self._control.fileno()
 
     def ended(self) -> dict[int, int]:
         """Ranks that ended since the last call: exit code, or minus the signal, by process id. Does not block."""
-        self._hear(0.0)
-        news, self._news = self._news, []
-        return {one["ended"]: one["status"] for one in news if "ended" in one}
+        self._receive(0.0)
+        messages, self._messages = self._messages, []
+        return {one["ended"]: one["status"] for one in messages if "ended" in one}
 
     @property
     def port(self) -> int:
@@ -148,7 +148,7 @@ class ForkServerClient:
         if self._owner != os.getpid():  # inherited by a fork of the driver: not ours to end
             return
         if self._process is None:
-            self._let_sibling_end()
+            self._await_end_of_fork()
         self._control.close()
         if self._process is not None:
             try:
@@ -158,8 +158,8 @@ class ForkServerClient:
                 self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _let_sibling_end(self) -> None:
-        """It hears that nobody will wish for more, ends its ranks, and its end of the socket closes."""
+    def _await_end_of_fork(self) -> None:
+        """It learns that no more requests come, ends its ranks, and its end of the socket closes."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
             self._control.settimeout(_END_LIMIT_S)
@@ -173,15 +173,15 @@ class ForkServerClient:
     def _await(self, kind: str, limit_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s
         while True:
-            for index, one in enumerate(self._news):
+            for index, one in enumerate(self._messages):
                 if kind in one:
-                    return self._news.pop(index)
+                    return self._messages.pop(index)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise ForkServerFailed(self._why(f"was not heard from for {limit_s:g} s"))
-            self._hear(left)
+            self._receive(left)
 
-    def _hear(self, limit_s: float) -> None:
+    def _receive(self, limit_s: float) -> None:
         if not select.select([self._control], [], [], limit_s)[0]:
             return
         try:
@@ -191,15 +191,15 @@ class ForkServerClient:
         if not text:
             raise ForkServerFailed(self._why("ended by itself"))
         *lines, self._text = (self._text + text).split(b"\n")
-        self._news += [json.loads(line) for line in lines]
+        self._messages += [json.loads(line) for line in lines]
 
     def _why(self, what: str) -> str:
         code = None if self._process is None else self._process.poll()
         state = "" if code is None else f" (exit status {code})"
-        words = tail(self._log)
+        output = tail(self._log)
         return (
             f"the process that ranks are forked from {what}{state}. Usual causes: it was killed for want of memory, "
-            f"or a preloaded module ends the interpreter. Its last words: {words or 'none'}"
+            f"or a preloaded module ends the interpreter. Its last output: {output or 'none'}"
         )
 
 

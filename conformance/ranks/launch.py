@@ -150,8 +150,8 @@ class Cluster:
             if self._started is not None and not self._started.alive:
                 self.close()
             if self._started is None:
-                beside = self._beside._fork_server() if self._beside else None
-                self._started = ForkServerClient(self._preload, beside, self._first)
+                base = self._beside._fork_server() if self._beside else None
+                self._started = ForkServerClient(self._preload, base, self._first)
                 atexit.register(self.close)
             return self._started
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from conformance.__main__ import main
 from conformance.accelerator import delays, streams
-from conformance.accelerator.findings import BROKEN, HELD, Book, Finding, held
+from conformance.accelerator.findings import BROKEN, HELD, Finding, FindingsFile, held
 from conformance.ranks import NotRunnable, backends
 from conformance.ranks.recording import RecordingGroup
 
@@ -126,12 +126,12 @@ def fails():
 
 def test_a_part_that_was_stopped_goes_on_with_what_it_has_not_found_yet(tmp_path):
     path = tmp_path / "findings.json"
-    Book(path).once("a", lambda: held("a", True, ""))
-    again = Book(path)
+    FindingsFile(path).once("a", lambda: held("a", True, ""))
+    again = FindingsFile(path)
     again.once("a", fails)
     again.once("b", fails)
     again.once("c", lambda: [Finding("d", HELD)])
-    assert [(one.what, one.state, one.why) for one in again.findings] == [
+    assert [(one.what, one.state, one.why) for one in again.all] == [
         ("a", HELD, ""), ("b", BROKEN, "ValueError: oops"), ("c", HELD, ""), ("d", HELD, ""),
     ]  # fmt: skip
     assert [one["what"] for one in json.loads(path.read_text())] == ["a", "b", "c", "d"]

@@ -63,7 +63,7 @@ PLANTED = {
     "join/one_short_counts_as_last": ("plain", (0, 1), {}, "one process computes"),
     "join/exhausted_rank_tells_nobody": ("plain", (0, 1), {"throws": True}, "nobody can go on"),
     "ddp_join/always_divides_by_the_initial_size": ("ddp", (0, 1), {"divides_by_all": False}, "one process computes"),
-    "ddp_join/foretold_reduction_is_not_owed": ("ddp, last without backward", (2, 3), {}, "differs: rank"),
+    "ddp_join/early_announcement_is_not_shadowed": ("ddp, last without backward", (2, 3), {}, "differs: rank"),
     "ddp_join/joined_rank_adds_what_the_buffer_holds": ("ddp", (2, 3, 3), {}, "one process computes"),
     "ddp_join/guessed_source_is_not_confirmed": ("ddp, two buckets and a buffer", (3, 2, 1), {}, "'buffer"),
     "ddp_join/final_model_is_that_of_the_highest_rank": ("ddp", (1, 0), {}, "'weights"),
@@ -74,7 +74,7 @@ PLANTED = {
 def test_a_planted_defect_of_the_protocol_is_found_with_its_schedule(name):
     program, inputs, options, words = PLANTED[name]
     (defect,) = catalogue.select([name], catalogue.load())
-    violation = driver.hunt(defect, [Configuration(program, inputs, **options)], seconds=120)
+    violation = driver.violation_of(defect, [Configuration(program, inputs, **options)], seconds=120)
     assert words in violation
     assert "rank 0 goes on: iteration" in violation or "rank 1 goes on: iteration" in violation
 

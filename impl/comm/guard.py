@@ -126,10 +126,11 @@ class Guard:
             self._beats.tell_stall(self._members, waits)
             raise CollectivesDiffer(
                 "The ranks wait for each other: all have waited for half of the detection time and more, and nothing "
-                f"moves between them. Waiting: {stalls.told(waits, self._name_of)}. Their collectives do not match: "
-                "one was left out, repeated, or of another kind or size on some rank. Usual cause: a branch that not "
-                "all ranks take, a communication hook or a collective of the program's own that differs between "
-                f"ranks, or a process group that changes what it is given. JOINERY_STRICT=1 may tell more. {REMEDY}"
+                f"moves between them. Waiting: {stalls.describe(waits, self._name_of)}. Their collectives do not "
+                "match: one was left out, repeated, or of another kind or size on some rank. Usual cause: a branch "
+                "that not all ranks take, a communication hook or a collective of the program's own that differs "
+                "between ranks, or a process group that changes what it is given. "
+                f"JOINERY_STRICT=1 may tell more. {REMEDY}"
             )
 
     def mark_affected(self) -> None:
@@ -149,7 +150,7 @@ class Guard:
         """The survivors have formed another group."""
         self._beats.losses.begin_anew()
 
-    def told(self, losses: list[Loss]) -> str:
+    def describe(self, losses: list[Loss]) -> str:
         """What has happened, for people."""
         detection = self._beats.detection_s
         return "; ".join(loss.describe(self._name_of[loss.rank], detection) for loss in losses)
@@ -176,7 +177,7 @@ class Guard:
                 f"lasts. {REMEDY}"
             )
         noticed = "" if failure is None else f" On this rank a collective failed: {str(failure)[:200]}."
-        return f"{self.told(losses)}.{noticed} Usual cause: {_USUAL[losses[0].end]}. Look at its log. {REMEDY}"
+        return f"{self.describe(losses)}.{noticed} Usual cause: {_USUAL[losses[0].end]}. Look at its log. {REMEDY}"
 
 
 def explain(group: dist.ProcessGroup) -> str:
@@ -185,7 +186,7 @@ def explain(group: dist.ProcessGroup) -> str:
     if guard is None:
         return _UNWATCHED
     losses = guard.causes()
-    return f"Before this, {guard.told(losses)}." if losses else guard.unexplained()
+    return f"Before this, {guard.describe(losses)}." if losses else guard.unexplained()
 
 
 _guards: WeakKeyDictionary[dist.ProcessGroup, Guard | None] = WeakKeyDictionary()

@@ -240,11 +240,11 @@ class Heartbeats:
             return
         if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank) or peer.process is None:
             return
-        beside = self._process.is_beside(peer.process)
+        same_machine = self._process.is_on_same_machine(peer.process)
         if not peer.looked:
-            peer.looked, peer.signs = True, peer.process.signs() if beside else None
+            peer.looked, peer.signs = True, peer.process.signs() if same_machine else None
         if peer.silent_s >= self.detection_s:
-            if beside and has_moved(peer.signs, peer.process.signs()):
+            if same_machine and has_moved(peer.signs, peer.process.signs()):
                 peer.silent_s, peer.looked = 0.0, False
             else:
                 self._report(peer, End.SILENT)
@@ -297,7 +297,7 @@ class Heartbeats:
             return
         host, port, *where = found
         process = Process(*where)
-        signs = process.signs() if self._process.is_beside(process) else (self._state_in_store(rank), 0)
+        signs = process.signs() if self._process.is_on_same_machine(process) else (self._state_in_store(rank), 0)
         if signs is None or signs[0] in "ZX":
             self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
         elif self._stopped_for(rank, signs) >= self.detection_s:
@@ -432,7 +432,7 @@ def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
     if world.size() < 2 or detection_s <= 0:
         return None
     try:
-        store = stores.beside(world)
+        store = stores.shared_by(world)
         address = None if store is None else stores.own_address(store)
         if store is None or address is None:
             return None

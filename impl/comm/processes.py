@@ -32,7 +32,7 @@ class Process:
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
-    def is_beside(self, other: Process) -> bool:
+    def is_on_same_machine(self, other: Process) -> bool:
         """Whether both run on one machine, where the one can look at the other."""
         return bool(self.machine) and self.machine == other.machine
 

@@ -59,7 +59,7 @@ class Waits:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_rank: dict[int, _Seen] = {}
-        self._told: set[str] = set()  # marks of the stalls that are known
+        self._known: set[str] = set()  # marks of the stalls that are known
         self._declared: dict[str, list[Wait]] = {}  # stalls that others have noticed, by members; until it is raised
 
     def add(self, wait: Wait, look: int, now: float | None = None) -> bool:
@@ -86,16 +86,16 @@ class Waits:
             if not stand or len(seen) < len(ranks):
                 return []
             waits = [each.wait for each in seen]
-            self._told.add(mark(waits))
+            self._known.add(mark(waits))
             return waits
 
     def declare(self, whose: str, its_mark: str) -> bool:
         """Another rank has noticed a stall, and tells no more: its connections end. False if that is known."""
         with self._lock:
             waits = [seen.wait for _, seen in sorted(self._by_rank.items()) if seen.wait.members == whose]
-            if its_mark in self._told or mark(waits) != its_mark:
+            if its_mark in self._known or mark(waits) != its_mark:
                 return False
-            self._told.add(its_mark)
+            self._known.add(its_mark)
             self._declared[whose] = waits
             return True
 
@@ -110,7 +110,7 @@ def members(ranks: Collection[int]) -> str:
     return hashlib.blake2b(repr(sorted(ranks)).encode(), digest_size=8).hexdigest()
 
 
-def told(waits: list[Wait], names: dict[int, str]) -> str:
+def describe(waits: list[Wait], names: dict[int, str]) -> str:
     """What each rank waits for, those with one view together."""
     by_place: dict[str, list[str]] = {}
     for wait in waits:

@@ -1,4 +1,4 @@
-"""The key-value store beside the default process group: for words between ranks that must not be collectives."""
+"""The store that the ranks of a group share: for messages between ranks that must not be collectives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from .connections import own_connections
 
 
-def beside(group: dist.ProcessGroup) -> dist.Store | None:
+def shared_by(group: dist.ProcessGroup) -> dist.Store | None:
     """A store that all ranks of the group share, or None where there is none to be had.
 
     It is the one that the default group was set up with. Whether the ranks of a group that torch.distributed was never
@@ -29,7 +29,7 @@ def beside(group: dist.ProcessGroup) -> dist.Store | None:
 
 def of_own(group: dist.ProcessGroup) -> dist.Store | None:
     """The same by a connection of its own, for a thread that must not wait until another has been answered."""
-    store = beside(group)
+    store = shared_by(group)
     if store is None or not isinstance(_innermost(store), dist.TCPStore):
         return store
     return store.clone()  # type: ignore[attr-defined, no-any-return]

@@ -28,13 +28,13 @@ def reading(device: torch.device) -> AbstractContextManager[Any]:
     return torch.get_device_module(device).stream(_of(_reading, device))  # type: ignore[no-any-return]
 
 
-def brought_to(device: torch.device, tensor: torch.Tensor, *, beside: bool) -> torch.Tensor:
+def brought_to(device: torch.device, tensor: torch.Tensor, *, side_stream: bool) -> torch.Tensor:
     """A tensor on ``device``, if need be copied.
 
-    With ``beside`` what comes from the host is copied on a stream of its own, so that the copy does not wait for what
-    is queued on the device; the current stream waits for the copy.
+    With ``side_stream`` what comes from the host is copied on a stream of its own, so that the copy does not wait for
+    what is queued on the device; the current stream waits for the copy.
     """
-    if not beside or not is_accelerated(device) or is_accelerated(tensor.device):
+    if not side_stream or not is_accelerated(device) or is_accelerated(tensor.device):
         return tensor.to(device, non_blocking=True)
     module = torch.get_device_module(device)
     stream, current = _of(_bringing, device), module.current_stream(device)

@@ -50,23 +50,23 @@ def _mapping_like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, 
     if type(original) is dict:
         return items
     try:
-        twin = copy.copy(original)
+        duplicate = copy.copy(original)
     except TypeError:  # its constructor wants something else
         return original
     new_of = {id(original[key]): item for key, item in items.items()}
     for key, item in items.items():
-        twin[key] = item
-    for name, attribute in vars(twin).items() if hasattr(twin, "__dict__") else ():
+        duplicate[key] = item
+    for name, attribute in vars(duplicate).items() if hasattr(duplicate, "__dict__") else ():
         if id(attribute) in new_of:  # model outputs hold their items as attributes, too
-            object.__setattr__(twin, name, new_of[id(attribute)])
-    return twin
+            object.__setattr__(duplicate, name, new_of[id(attribute)])
+    return duplicate
 
 
 def _object_like(original: Any, attributes: dict[str, Any]) -> Any:
-    twin = copy.copy(original)
+    duplicate = copy.copy(original)
     for name, attribute in attributes.items():
-        object.__setattr__(twin, name, attribute)  # frozen ones, too
-    return twin
+        object.__setattr__(duplicate, name, attribute)  # frozen ones, too
+    return duplicate
 
 
 def find_tensors(value: Any, within: tuple[int, ...] = ()) -> list[torch.Tensor]:

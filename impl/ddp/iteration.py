@@ -168,4 +168,4 @@ class Iteration:
         session = self.session
         if session is None or session.alone or session.several_followers or not self.buckets_only:
             return
-        session.foretell(self.joinable, Stage.BUCKETS)
+        session.announce_early(self.joinable, Stage.BUCKETS)

@@ -185,7 +185,7 @@ class Readiness:
         if self._arrivals.watching:
             self._arrivals.count_each()
 
-    def settle(self) -> None:
+    def begin_noting(self) -> None:
         """The buckets follow the order of arrival now: note, unless something has already gone another way."""
         if self._orderly and self._arrivals.watching:
             self._note()

@@ -185,7 +185,7 @@ class Reducer:
         self.facts.plan_rebuilt()
         self._lay_out(self.planner.following(order))
         if self.facts.rebuilt and not self.facts.skips_unused and self.usage.each_arrives_once:
-            self.readiness.settle()
+            self.readiness.begin_noting()
 
     def _rebuild_buckets(self) -> bool:
         """Nothing to do, and False: where buckets are due to be rebuilt, the next synchronised forward does it."""

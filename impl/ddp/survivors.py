@@ -61,7 +61,7 @@ def regroup(
             "Start the job anew from the last checkpoint, or train with an ordinary optimizer."
         )
     team = model.reducer.team
-    guard, store = guard_of(team.group), stores.beside(team.group)
+    guard, store = guard_of(team.group), stores.shared_by(team.group)
     if guard is None or store is None:
         raise RuntimeError(f"regroup: which ranks are left is not known, for the failure guard is off ({DETECTION}=0).")
     try:

@@ -57,7 +57,7 @@ class Usage:
         #: 1 for parameters that received a gradient since the last synchronisation (kept if the graph is searched)
         self._since_sync = bytearray(len(specs))
         #: whether a backward here has left a parameter out (DDP-104)
-        self._search_pays = False
+        self._search_is_useful = False
         #: whether every synchronised backward so far left the same parameters out
         self.always_the_same = True
         self._former: set[int] | None = None
@@ -128,13 +128,13 @@ class Usage:
         """The gradients of a synchronised backward have been delivered."""
         self.always_the_same &= self._former in (None, self.unused)
         self._former = self.unused
-        self._search_pays |= bool(self.unused)
+        self._search_is_useful |= bool(self.unused)
         if self._facts.searched:
             self._since_sync = bytearray(len(self._specs))
 
     def judge_search(self, reductions: int) -> None:
         """Warn, once, if searching has found nothing in so many reductions."""
-        if self._facts.searched and reductions >= 2 and not self._search_pays:
+        if self._facts.searched and reductions >= 2 and not self._search_is_useful:
             warn_needless()
 
     def refuse_second_arrival(self, index: int) -> None:

@@ -304,8 +304,8 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _to_own_device(self, value: Any) -> Any:
         """A structure with all its tensors on the single device of the module (DDP-046, DDP-023)."""
-        beside = self.config.side_stream
-        return map_tensors(lambda tensor: streams.brought_to(self.device, tensor, beside=beside), value)
+        side_stream = self.config.side_stream
+        return map_tensors(lambda tensor: streams.brought_to(self.device, tensor, side_stream=side_stream), value)
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The wrapped forward; while it runs, ``_get_active_ddp_module`` tells this object (DDP-042, DDP-043)."""

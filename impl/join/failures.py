@@ -64,7 +64,7 @@ class FailureNotes:
     @staticmethod
     def of(team: Team) -> FailureNotes:
         """The notes of the session that this rank begins now."""
-        return FailureNotes(team, standing_of(team).next_session(), stores.beside(team.group))
+        return FailureNotes(team, standing_of(team).next_session(), stores.shared_by(team.group))
 
     def make_sure_of_step(self) -> None:
         """RuntimeError, and a note of it, if what an earlier failure has left behind would be mixed with what comes."""

@@ -95,7 +95,7 @@ class FollowedSession(Protocol):
     def announce(self, joinable: Joinable, act: int) -> None:
         """Say, before its first collective, that ``act`` follows."""
 
-    def foretell(self, joinable: Joinable, act: int) -> None:
+    def announce_early(self, joinable: Joinable, act: int) -> None:
         """Say, without waiting, that ``act`` will be announced."""
 
     def confirm(self) -> None:

@@ -32,7 +32,7 @@ class LeftOpen:
     @staticmethod
     def of(team: Team) -> LeftOpen | None:
         """That of the session that has begun; None without a store: then nothing is asked, and the backend fails."""
-        store = stores.beside(team.group) if team.size > 1 else None
+        store = stores.shared_by(team.group) if team.size > 1 else None
         return None if store is None else LeftOpen(team, f"{standing_of(team).session}/left open", store)
 
     def agree(self, place: int, iteration: int, active: int, watch: Watch) -> bool:

@@ -7,17 +7,17 @@ sent is one roll call where an iteration begins:
 
     rank 0 (live)    roll call ----- forward ----- backward: buckets --------- roll call -- ...
     rank 1 (live)    roll call ----- forward ----- backward: buckets --------- leaves the block: empty message
-    afterwards       roll call, foretells buckets ----- forward ----- buckets
-                     empty message, shadow of buckets; announced once more where they could not be foretold
+    afterwards       roll call, announces buckets early ----- forward ----- buckets
+                     empty message, shadow of buckets; announced again where they could not be known early
     from then on     forward ----- roll call and announcement in one, as backward begins ---- buckets
                                    empty message, shadow of buckets
 
 Where somebody is known to have joined, a roll call that nothing follows at once waits for the first announcement.
 
-An act may be *foretold*: announced without waiting, so that no live rank waits for an answer before it begins, and
-joined ranks are under way before they are needed. While everybody seems to be live it is the roll call that foretells.
-An act that was foretold is a pending announcement until it begins. One that does not come is made good: before the next
-message the live ranks shadow it, too, if somebody had joined and believed them.
+An act may be *announced early*: without waiting, so that no live rank waits for an answer before it begins, and joined
+ranks are under way before they are needed. While everybody seems to be live it is the roll call that announces early.
+An early announcement is pending until its act begins. If the act does not come, the live ranks shadow it, too, before
+the next message, if somebody had joined and believed them.
 
 The last rank that is left knows that it is *alone*: nobody adds anything to what it reduces. Its iterations need no
 message, but for a sign of life now and then, so that no wait of the others runs into the group's timeout.
@@ -60,7 +60,7 @@ class Session(BaseSession):
         self._layout = _layout(joinables, hooks, team.size)
         self._channel = ControlChannel(team, device, self._layout)
         self._membership = Membership(team)
-        self._pending_announcement: Act | None = None  # foretold and not yet begun
+        self._pending_announcement: Act | None = None  # early, its act not yet begun
         self._hooks = tuple(hooks)
         self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
         self._leaders = _leaders(hooks)
@@ -79,7 +79,7 @@ class Session(BaseSession):
     def begin(self, joinable: Joinable, act: int | None = None, *, likely: int | None = None) -> None:
         """Say that an iteration of ``joinable`` begins, and that ``act`` follows at once if one is given.
 
-        Without one, ``likely`` may name an act to be foretold with the roll call (see ``foretell``).
+        Without one, ``likely`` may name an act to be announced with the roll call (see ``announce_early``).
 
         A joinable that leads calls the roll: without blocking, except in throwing mode, where ``InputsExhausted`` may
         be raised. It does so each time it begins, since between any two of its iterations another rank may have run
@@ -106,7 +106,7 @@ class Session(BaseSession):
         if self._phase is Phase.LIVE:
             self._announce(Act(self._place_of(joinable), act))
 
-    def foretell(self, joinable: Joinable, act: int) -> None:
+    def announce_early(self, joinable: Joinable, act: int) -> None:
         """Say, without waiting, that ``act`` will be announced; not said while everybody seems to be live.
 
         For acts that are almost certain: one that does not come costs its collectives all the same.
@@ -281,7 +281,7 @@ class Session(BaseSession):
         """Call the roll, or leave it to the first announcement if joined ranks have nothing to do before that."""
         channel = self._channel
         self._iterations[place] += 1
-        self._make_good()
+        self._shadow_pending()
         self._read_message()
         silent = self.alone and time.monotonic() - channel.last_post_s < _SIGN_OF_LIFE_EVERY_S
         if not silent or channel.unreported != place:
@@ -311,21 +311,21 @@ class Session(BaseSession):
     def _announce(self, act: Act) -> None:
         """Announce an act if some rank shadows. The answer is awaited: a mismatch must show before the act begins.
 
-        Not if the roll call has foretold it: whoever does so confirms before the act's results are used.
+        Not if the roll call has announced it: whoever does so confirms before the act's results are used.
         """
         if self._pending_announcement == act:
             self._pending_announcement = None
             if not self._absence:
                 return
         else:
-            self._make_good()
+            self._shadow_pending()
             if self._channel.unreported is None and self.everyone_active:
                 return
             self._channel.announce(act)
         self._read_message()
 
-    def _make_good(self) -> None:
-        """Shadow what was foretold and did not come: an iteration was broken off, and joined ranks wait in it."""
+    def _shadow_pending(self) -> None:
+        """Shadow what was announced early and did not come: an iteration broke off, and joined ranks wait in it."""
         if self._pending_announcement is not None:
             act, self._pending_announcement = self._pending_announcement, None
             self._read_message()
@@ -333,8 +333,8 @@ class Session(BaseSession):
                 self._follow(act)
 
     def _catch_up(self) -> None:
-        """Nothing is left that was foretold, is unread or unreported."""
-        self._make_good()
+        """Nothing is left that was announced early, is unread or unreported."""
+        self._shadow_pending()
         self._read_message()
         self._report_begun()
 

@@ -223,13 +223,13 @@ class OverlapSession:
                 self._plan_seen = None
         if self._plan_seen is not reducer.plan:
             if self._plan_seen is not None:
-                self._settle_owners(ddp)
+                self._reassign_owners(ddp)
             self._plan_seen = reducer.plan
             self._lay_out(ddp)
         elif self._layout.stale():
             self._lay_out(ddp)
 
-    def _settle_owners(self, ddp: DistributedDataParallel) -> None:
+    def _reassign_owners(self, ddp: DistributedDataParallel) -> None:
         """DDP has settled on other buckets than expected: each gets its owner by its number (HOOK-038)."""
         plan = self._shard_plan(ddp, ddp.reducer.plan, self._shard.team)
         if plan.owners != self._shard.plan.owners:

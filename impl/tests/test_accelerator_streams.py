@@ -73,16 +73,16 @@ def accelerator(monkeypatch):
     return found
 
 
-def test_an_input_from_the_host_is_copied_beside_the_queue_and_awaited_by_it(accelerator):
-    streams.brought_to(torch.device("cuda", 0), accelerator.input_from("cpu"), beside=True)
+def test_an_input_from_the_host_is_copied_on_a_side_stream_and_awaited_by_it(accelerator):
+    streams.brought_to(torch.device("cuda", 0), accelerator.input_from("cpu"), side_stream=True)
     assert accelerator.told == [
         "copied on the other one", "the current one waits for the other one", "kept for the current one"
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("where", "beside"), [("cpu", False), ("cuda", True)])
-def test_what_is_on_a_device_or_is_not_wanted_beside_is_copied_in_the_queue(accelerator, where, beside):
-    streams.brought_to(torch.device("cuda", 0), accelerator.input_from(where), beside=beside)
+@pytest.mark.parametrize(("where", "side_stream"), [("cpu", False), ("cuda", True)])
+def test_what_is_on_a_device_or_is_not_wanted_on_a_side_stream_is_copied_in_the_queue(accelerator, where, side_stream):
+    streams.brought_to(torch.device("cuda", 0), accelerator.input_from(where), side_stream=side_stream)
     assert accelerator.told == ["copied on the current one"]
 
 

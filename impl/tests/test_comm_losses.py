@@ -105,7 +105,7 @@ def test_a_process_that_computes_or_waits_for_a_processor_is_late_and_not_gone(t
 
 def test_a_process_sees_itself():
     own = Process.own()
-    assert own.is_beside(own)
+    assert own.is_on_same_machine(own)
     assert own.signs()[0] == "R"
     assert losses.GRACE_S < 2
 

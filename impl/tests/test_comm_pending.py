@@ -215,9 +215,9 @@ class Stranger(dist.ProcessGroup):
 def test_a_group_has_a_store_if_torch_knows_that_its_ranks_share_one():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
     try:
-        assert store.beside(Stranger(0, 1)) is None
+        assert store.shared_by(Stranger(0, 1)) is None
         for group in (dist.group.WORLD, dist.new_group()):
-            found = store.beside(group)
+            found = store.shared_by(group)
             assert found is not None
             assert found.add(f"n of {group.group_name}", 2) == 2
             found.set("key", "value")
@@ -226,7 +226,7 @@ def test_a_group_has_a_store_if_torch_knows_that_its_ranks_share_one():
             assert not found.check(["other key"])
     finally:
         dist.destroy_process_group()
-    assert store.beside(group) is None
+    assert store.shared_by(group) is None
 
 
 class OfAUser(dist.Work):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from impl.comm import collectives, guard
 from impl.comm.ranks import GroupRank, Team
-from impl.comm.stalls import Wait, Waits, mark, moved_bytes, told
+from impl.comm.stalls import Wait, Waits, describe, mark, moved_bytes
 from impl.comm.store import limit_silence
 from impl.errors import CollectivesDiffer
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -80,7 +80,7 @@ def test_what_is_passed_on_twice_is_new_once():
 
 def test_ranks_of_one_view_are_named_together():
     views = [wait(0), wait(1, place="bucket 1"), wait(2)]
-    assert told(views, NAMES) == "rank 0, rank 2: bucket 0; rank 1: bucket 1"
+    assert describe(views, NAMES) == "rank 0, rank 2: bucket 0; rank 1: bucket 1"
 
 
 def test_bytes_are_counted_on_connections_and_not_on_those_that_do_not_count():

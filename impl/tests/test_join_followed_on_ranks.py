@@ -131,7 +131,7 @@ def play_one(case, group, throw):
     return log, done, [thing.ends for thing in things], error
 
 
-def foretold(case):
+def expected_log(case):
     """What one process says every rank's log must be: the acts in program order with their sums over active ranks."""
     log = []
     for iteration, steps in enumerate(case.program):
@@ -150,7 +150,7 @@ def examine(case, seen):
     for rank, (log, done, ends, error) in enumerate(seen):
         assert error is None, f"rank {rank} of {case}: {error}"
         assert done == case.schedule[rank]
-        assert log == foretold(case), f"rank {rank} of {case}"
+        assert log == expected_log(case), f"rank {rank} of {case}"
         for place, told in enumerate(ends):
             plain = case.kinds[place] == "plain"
             assert told == [(rank in last, None if plain else last, False)], f"rank {rank} of {case}"
@@ -257,7 +257,7 @@ def test_in_throwing_mode_all_ranks_stop_before_the_first_uneven_iteration(clust
             assert who in error.text
             assert done == least
             assert not any(ends)
-            assert log == foretold(Case(case.kinds, (least,) * 3, case.program[:least]))
+            assert log == expected_log(Case(case.kinds, (least,) * 3, case.program[:least]))
 
 
 # what rank 1 and rank 2 do in a context in which rank 0 has joined
@@ -312,8 +312,8 @@ def test_a_steady_iteration_costs_one_message_and_announcements_come_with_the_fi
             assert events == steady_iteration * 2 + announced_iteration + next_iteration + [message]
 
 
-def foretell(ctx, comes):
-    """Rank 0 has joined; in later iterations the others foretell an act that comes, or does not. Error and log."""
+def announce_early(ctx, comes):
+    """Rank 0 has joined; in later iterations the others announce an act early that comes, or not. Error and log."""
     log = []
     thing = Thing(0, "lead", ctx.group, log)
     thing.owes = not comes and ctx.rank > 0
@@ -324,7 +324,7 @@ def foretell(ctx, comes):
                 session = thing._join_session
                 session.begin(thing)
                 if iteration:
-                    session.foretell(thing, 1)
+                    session.announce_early(thing, 1)
                 if comes or not iteration:
                     session.announce(thing, 1)
                     thing.act(1, 1 + ctx.rank)
@@ -334,10 +334,10 @@ def foretell(ctx, comes):
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_an_act_that_is_foretold_and_does_not_come_is_shadowed_by_all(cluster, comes):
+def test_an_act_that_is_announced_early_and_does_not_come_is_shadowed_by_all(cluster, comes):
     said = (2.0 + 3.0, 2)
     owed = said if comes else (0.0, 2)  # nobody adds anything
-    for error, log in cluster.run(foretell, (comes,), world=3, subject="impl").values():
+    for error, log in cluster.run(announce_early, (comes,), world=3, subject="impl").values():
         assert error is None
         assert log == [said, owed, owed]
 

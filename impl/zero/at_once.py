@@ -40,7 +40,7 @@ _SMALL_NUMEL = 4096
 @contextmanager
 def small_ones_at_once(optim: torch.optim.Optimizer) -> Iterator[None]:
     """Let a step of ``optim`` inside this context take its small parameters at once, unless the user has chosen."""
-    groups = [group for group in optim.param_groups if _pays(group)] if type(optim) in _SAME_BITS else []
+    groups = [group for group in optim.param_groups if _is_worthwhile(group)] if type(optim) in _SAME_BITS else []
     for group in groups:
         group["foreach"] = True
     try:
@@ -50,7 +50,7 @@ def small_ones_at_once(optim: torch.optim.Optimizer) -> Iterator[None]:
             group["foreach"] = None
 
 
-def _pays(group: dict[str, Any]) -> bool:
+def _is_worthwhile(group: dict[str, Any]) -> bool:
     """Whether a group leaves the choice to the optimizer, which the optimizer would make for the slower loop."""
     parameters = group["params"]
     if len(parameters) < 2 or parameters[0].device.type != "cpu":

@@ -16,7 +16,7 @@ from .facts import Facts, looked_up, question, standing_in
 from .parts import PARTS, USUAL_MINUTES, Here, Part
 from .results import Outcome, Row, found_by, judged_by_sanitizer, outcome_of, row
 from .state import keep, kept
-from .told import paragraph
+from .summary import paragraph
 from .written import write
 
 ALL_PROVED, DISPROVED, NOTHING, TO_GO_ON, INTERRUPTED = 0, 1, 2, 3, 130

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..records import Writer, identity
 from .parts import Here
 from .results import KIND, Outcome, Row
-from .told import sentences_of
+from .summary import sentences_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

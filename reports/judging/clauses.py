@@ -42,7 +42,7 @@ Table = dict[Place, Finding]
 
 
 @dataclass(frozen=True)
-class Told:
+class ClauseInfo:
     """What the records say of a clause itself."""
 
     title: str
@@ -86,21 +86,21 @@ def _finding(rows: Sequence[Mapping[str, Any]]) -> Finding:
     return Finding(ClauseState.UNSUPPORTED if "unsupported" in outcomes else ClauseState.NOT_RUN)
 
 
-def told(records: Sequence[RecordFile]) -> dict[str, Told]:
+def info_of(records: Sequence[RecordFile]) -> dict[str, ClauseInfo]:
     """Title, level and area of each clause, as far as the records say."""
-    found: dict[str, Told] = {}
+    found: dict[str, ClauseInfo] = {}
     for record in records:
         catalogue = record.header.get("catalogue", {})
         for row in record.rows:
             about = catalogue.get(row["clause"], {}) if isinstance(catalogue, dict) else {}
             about = about if isinstance(about, dict) else {}
             title, area = str(about.get("title", "")), str(about.get("area", ""))
-            found.setdefault(row["clause"], Told(title, row["level"], area))
+            found.setdefault(row["clause"], ClauseInfo(title, row["level"], area))
     return found
 
 
 def histories(
-    nights: Sequence[Night], tables: Sequence[Table], about: Mapping[str, Told], notes: Sequence[Note]
+    nights: Sequence[Night], tables: Sequence[Table], about: Mapping[str, ClauseInfo], notes: Sequence[Note]
 ) -> tuple[list[ClauseHistory], list[ClauseChange]]:
     """Every clause of one machine over its nights, and where it changed."""
     places = sorted({place for table in tables for place in table})
@@ -110,7 +110,7 @@ def histories(
         mine = [note for note in notes if note.machine == nights[0].machine and note.key == place.key]
         steps = _changes(place, nights, findings, mine)
         broken = bool(steps) and steps[-1].new is ClauseState.BROKEN
-        what = about.get(place.clause, Told("", "", ""))
+        what = about.get(place.clause, ClauseInfo("", "", ""))
         found.append(
             ClauseHistory(
                 place.key, nights[0].machine, place.clause, what.title, what.level, what.area, place.subject,
@@ -127,7 +127,7 @@ def _changes(
 ) -> list[ClauseChange]:
     decided = [at for at, finding in enumerate(findings) if finding.state in _DECIDED]
     pairs = zip([None, *decided], decided, strict=False)
-    told = [
+    changed = [
         (before, at)
         for before, at in pairs
         if findings[at].state is not (findings[before].state if before is not None else ClauseState.KEPT)
@@ -135,10 +135,10 @@ def _changes(
         and (before is not None or findings[at].state in (ClauseState.BROKEN, ClauseState.UNSTEADY))
     ]
     changes = []
-    for number, (before, at) in enumerate(told):
-        latest = number == len(told) - 1
+    for number, (before, at) in enumerate(changed):
+        latest = number == len(changed) - 1
         # a note is about the break that stood when it was written
-        until = nights[told[number + 1][1]].time if not latest else None
+        until = nights[changed[number + 1][1]].time if not latest else None
         note = next((n for n in notes if nights[at].time <= n.time and (until is None or n.time < until)), None)
         broken = findings[at].state is ClauseState.BROKEN
         changes.append(

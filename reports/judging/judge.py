@@ -13,6 +13,7 @@ from ..history import Found, LeftOut, Note, StoredNight, hardware, scan
 from ..history.layout import BEFORE, PARTS, part_of
 from ..records import RecordFile
 from . import clauses
+from .few_nights import PairedRun
 from .model import (
     SILENT,
     Accounting,
@@ -32,7 +33,6 @@ from .model import (
 from .nights import Identity, Measured, measured
 from .parameters import DEFAULT, Parameters
 from .series import Followed
-from .young import Beside
 
 
 def judge(history: Path | str, *, now: datetime | None = None, parameters: Parameters = DEFAULT) -> JudgedHistory:
@@ -64,10 +64,10 @@ class _Home:
     ) -> None:
         self.name, self.root, self.parameters = name, found.root, parameters
         self.notes: Sequence[Note] = found.notes
-        self.about: dict[str, clauses.Told] = {}
+        self.about: dict[str, clauses.ClauseInfo] = {}
         self.commands: dict[str, tuple[str, ...]] = {}
         self.perf: dict[str, dict[Identity, Measured]] = {}
-        self.besides: dict[str, dict[Identity, Beside]] = {}
+        self.paired: dict[str, dict[Identity, PairedRun]] = {}
         self.kept: dict[str, clauses.Table] = {}
         self.read = [self._read(night, left_out) for night in stored]
 
@@ -78,9 +78,9 @@ class _Home:
         before = stored.records(BEFORE, left_out, self.root)
         place = hardware(_facts(header))
         self.perf[stored.name] = measured(records["perf"], place, self.parameters.reference)
-        self.besides[stored.name] = self._besides(records["perf"][1:], before, place)
+        self.paired[stored.name] = self._paired(records["perf"][1:], before, place)
         self.kept[stored.name] = clauses.table(records["conformance"])
-        self.about = clauses.told(records["conformance"]) or self.about
+        self.about = clauses.info_of(records["conformance"]) or self.about
         if records["perf"]:
             self.commands[stored.name] = _again(records["perf"][0].header)
         parts = tuple(self._part(part, stored, records[part], before if part == "perf" else ()) for part in PARTS)
@@ -89,13 +89,15 @@ class _Home:
         commit = str(header.get("commit", stored.manifest.get("commit", "")))
         return Night(self.name, stored.name, stored.time, status, commit, _versions(header), parts, facts)
 
-    def _besides(self, again: Sequence[RecordFile], before: Sequence[RecordFile], place: str) -> dict[Identity, Beside]:
+    def _paired(
+        self, again: Sequence[RecordFile], before: Sequence[RecordFile], place: str
+    ) -> dict[Identity, PairedRun]:
         """What was measured again, beside the code of an earlier night."""
         commit = str(before[0].header["commit"]) if before else ""
         then = measured(before, place, self.parameters.reference)
         now = measured(again, place, self.parameters.reference) if then else {}
         both = [one for one in then if one in now and then[one].blocks and now[one].blocks]
-        return {one: Beside(now[one], then[one], commit) for one in both}
+        return {one: PairedRun(now[one], then[one], commit) for one in both}
 
     def _part(
         self, name: str, stored: StoredNight, records: Sequence[RecordFile], more: Sequence[RecordFile] = ()
@@ -136,8 +138,8 @@ class _Home:
 
     def judged(self, nights: Sequence[Night]) -> tuple[list[Series], list[ClauseHistory], list[ClauseChange]]:
         tables = [self.perf.get(night.name, {}) for night in nights]
-        besides = [self.besides.get(night.name, {}) for night in nights]
-        followed = Followed(nights, tables, besides, self.notes, self.commands, self.parameters)
+        paired = [self.paired.get(night.name, {}) for night in nights]
+        followed = Followed(nights, tables, paired, self.notes, self.commands, self.parameters)
         series = followed.follow() if any(tables) else []
         histories, changes = clauses.histories(
             nights, [self.kept.get(night.name, {}) for night in nights], self.about, self.notes

@@ -11,12 +11,12 @@ import numpy as np
 from ..history import Note
 from ..records.identity import spoken
 from .dating import began, detectable, effect
+from .few_nights import PairedRun, slower
 from .model import Basis, Change, Night, Point, Series, State
 from .nights import UNTRUSTED, Identity, Measured
 from .parameters import Parameters
 from .reference import Flags, Floats
 from .watch import Step, Watch, thresholds
-from .young import Beside, slower
 
 
 @dataclass
@@ -43,18 +43,18 @@ class _Trace:
 
 
 class Followed:
-    """The series of one machine. ``nights``, ``tables``, ``besides`` go together; those of a missed night are empty."""
+    """The series of one machine. ``nights``, ``tables``, ``paired`` go together; those of a missed night are empty."""
 
     def __init__(
         self,
         nights: Sequence[Night],
         tables: Sequence[Mapping[Identity, Measured]],
-        besides: Sequence[Mapping[Identity, Beside]],
+        paired: Sequence[Mapping[Identity, PairedRun]],
         notes: Sequence[Note],
         commands: Mapping[str, Sequence[str]],
         parameters: Parameters,
     ) -> None:
-        self.nights, self.tables, self.besides = nights, tables, besides
+        self.nights, self.tables, self.paired = nights, tables, paired
         self.parameters, self.commands = parameters, commands
         self.machine = nights[0].machine
         self.identities = list(dict.fromkeys(identity for table in tables for identity in table))
@@ -86,7 +86,7 @@ class Followed:
         self.doubtful = watch.doubtful(look)
         step = watch.take(values, errors, slower=self._slower(column), reference=look.reference)
         self.young = ~watch.judged
-        self.detectable = np.where(watch.judged, np.nan, watch.young.detectable(errors))
+        self.detectable = np.where(watch.judged, np.nan, watch.few_nights.detectable(errors))
         for one in np.flatnonzero(step.regressed | step.improved | step.returned):
             self._note_events(int(one), column, step)
         self.last = step
@@ -109,9 +109,9 @@ class Followed:
 
     def _slower(self, column: int) -> Flags:
         """Which were measured beside the code of an earlier night, and are slower."""
-        besides = self.besides[column]
+        paired = self.paired[column]
         found = [
-            i in besides and self._of_level(one, column, besides[i].commit) and slower(besides[i], self.parameters)
+            i in paired and self._of_level(one, column, paired[i].commit) and slower(paired[i], self.parameters)
             for one, i in enumerate(self.identities)
         ]
         return np.array(found, dtype=np.bool_)

@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 
+from .few_nights import FewNights
 from .parameters import Parameters
 from .reference import Counts, Flags, Floats, Memory, Reference, fleet_scatter
-from .young import Young
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Watch:
         self.waiting: Counts = np.zeros(series, dtype=np.int64)  # filled places of ``pending``
         self.raised: Flags = np.zeros(series, dtype=np.bool_)
         self.height: Floats = np.zeros(series)  # of the confirmed regression above the level; valid while raised
-        self.young = Young(np.zeros(series, dtype=np.int64) if pools is None else pools, parameters)
+        self.few_nights = FewNights(np.zeros(series, dtype=np.int64) if pools is None else pools, parameters)
 
     def look(self, values: Floats, errors: Floats | None = None, reference: Reference | None = None) -> Look:
         """What these numbers would say; ``errors`` is what their blocks say of them. Changes nothing."""
@@ -79,8 +79,8 @@ class Watch:
         evidence = share[np.arange(len(best)), best]
         evidence = np.where(np.isfinite(values), evidence, 0.0)
         errors = _whole(errors, len(values))
-        early = np.where(judged | self.raised, 0.0, self.young.standing_out(values, errors))
-        noise = np.where(judged, reference.noise, self.young.noise(errors))
+        early = np.where(judged | self.raised, 0.0, self.few_nights.standing_out(values, errors))
+        noise = np.where(judged, reference.noise, self.few_nights.noise(errors))
         span = np.where(early >= 1, 1, spans[best])
         return Look(reference, evidence, span, off / scatter, scatter, early, noise)
 
@@ -109,7 +109,7 @@ class Watch:
         early = doubtful & slower if slower is not None else np.zeros(len(values), dtype=np.bool_)
         regressed, improved = (sure & (look.evidence > 0)) | early, sure & (look.evidence < 0)
         nights, scatters, filled = self._with(values, look.scatter)
-        self.young.add(present & ~judged & ~early & ~self.raised, values, _whole(errors, len(values)))
+        self.few_nights.add(present & ~judged & ~early & ~self.raised, values, _whole(errors, len(values)))
         self._keep_ordinary(present & ~sure & ~early & ~self.raised, judged, look, nights, scatters, filled)
         for one in np.flatnonzero(regressed | improved):
             self._found(int(one), int(look.span[one]), look, nights, scatters, filled, accept=bool(improved[one]))
@@ -205,7 +205,7 @@ class Watch:
         flags[one] = True
         for value in self.pending[one, : self.waiting[one]][::-1]:
             self.memory.add(flags, np.full(len(flags), value))
-        self.young.restart(one)
+        self.few_nights.restart(one)
         self._drop_all_but(one, 0)
 
     def _drop_all_but(self, one: int, newest: int) -> None:

@@ -77,7 +77,7 @@ def _concluded(asked: Asked, judged: JudgedHistory, night: Path) -> int:
     """Keep the verdict, build the page, say it all; returns the exit status."""
     machine = next(one for one in judged.machines if one.name == asked.machine)
     add_file(night, verdict.VERDICT, verdict.written(judged, machine, asked.out / verdict.VERDICT))
-    print(verdict.told(judged, machine))
+    print(verdict.summary(judged, machine))
     page = _page(judged, asked)
     if page is not None:
         print(f"page: {page}")

@@ -13,7 +13,7 @@ from ..judging import Change, ClauseState, JudgedHistory, Machine, Series, State
 from ..records import Writer, identity
 from ..wording import plural
 
-__all__ = ["VERDICT", "explained", "told", "written"]
+__all__ = ["VERDICT", "explained", "summary", "written"]
 
 _SHOWN = 3  # lines of each kind
 
@@ -49,7 +49,7 @@ def _rows(judged: JudgedHistory, machine: Machine) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def told(judged: JudgedHistory, machine: Machine) -> str:
+def summary(judged: JudgedHistory, machine: Machine) -> str:
     """Tonight in a few lines: healthy or not, what regressed since when, how to reproduce it; the page has the rest."""
     counts = ", ".join(f"{count} {state}" for state, count in _counts(judged, machine).items()) or "none judged"
     lines = [f"{machine.name}: {machine.health.value.upper()} tonight (series: {counts})"]

@@ -17,7 +17,7 @@ from ..judging.dating import detectable
 from ..judging.judge import clustered
 from ..judging.parameters import DEFAULT, Parameters
 from ..judging.watch import thresholds
-from . import recorded, youth
+from . import few_nights, recorded
 from .replay import Replay, change_points, replay, threshold
 from .year import World, Year, year
 
@@ -239,22 +239,22 @@ def _detectable(parameters: Parameters) -> None:
     print(f"\nsmallest slow-down found within {TARGET_WITHIN} nights nine times of ten: " + ", ".join(told))
 
 
-def _young(machines: int, seed: int, parameters: Parameters) -> dict[str, youth.Told]:
+def _young(machines: int, seed: int, parameters: Parameters) -> dict[str, few_nights.FewNightsFigures]:
     """The same for machines that have few nights yet."""
-    world = youth.Youth()
+    world = few_nights.FewNightsModel()
     print(
         f"\nMachines with few nights: {world.ratios} ratios each, {parameters.least} nights, blocks of a run "
         f"{world.error:.1%} off, starts {world.starts:.1%}, nights {world.nightly:.1%}, series unequal; "
         f"{world.outliers:.0%} of a series' nights and {world.strays:.0%} of its runs are outliers.\n"
     )
     found = {}
-    for name, one in youth.youths(machines).items():
-        found[name] = youth.replayed(one, seed, parameters)
-        print(f"{name}\n  {youth.words(found[name])}", flush=True)
+    for name, one in few_nights.models(machines).items():
+        found[name] = few_nights.replayed(one, seed, parameters)
+        print(f"{name}\n  {few_nights.words(found[name])}", flush=True)
     return found
 
 
-def _target(done: list[Figures], young: dict[str, youth.Told]) -> bool:
+def _target(done: list[Figures], young: dict[str, few_nights.FewNightsFigures]) -> bool:
     """Say whether the target was met, by the figures of the real judgement."""
     mine = {told.scenario: told for told in done if told.rule == "joinery"}
     quiet, step = mine["nothing changes"], mine["step of 10 %"]

@@ -16,7 +16,7 @@ from reports.accelerator.facts import Facts, question
 from reports.accelerator.parts import PARTS, Here
 from reports.accelerator.results import Outcome, found_by, judged_by_sanitizer, outcome_of, row
 from reports.accelerator.state import keep, kept
-from reports.accelerator.told import paragraph
+from reports.accelerator.summary import paragraph
 from reports.accelerator.written import write
 from reports.nightly.child import Ended
 from reports.records import read

@@ -36,7 +36,7 @@ def divides_by_the_number_of_users() -> None:
 @defect("DDP-102")
 def frozen_dataclasses_are_written_to() -> None:
     """Outputs in a dataclass are replaced by ordinary assignment, which a frozen one refuses."""
-    edit("object.__setattr__(twin, name, attribute)", "setattr(twin, name, attribute)")
+    edit("object.__setattr__(duplicate, name, attribute)", "setattr(duplicate, name, attribute)")
 
 
 @defect("DDP-099")
@@ -243,13 +243,13 @@ def only_the_first_output_is_cloned() -> None:
 @defect("DDP-112")
 def items_of_mappings_stay_behind_the_sink() -> None:
     """A mapping of a class of its own comes back with the tensors that the module made, not with their clones."""
-    edit("for key, item in items.items():\n        twin[key]", "for key, item in original.items():\n        twin[key]")
+    edit("item in items.items():\n        duplicate[key]", "item in original.items():\n        duplicate[key]")
 
 
 @defect("DDP-112")
 def attributes_of_mappings_stay_behind_the_sink() -> None:
     """Of a model's output the items are clones, and the attributes that stand for them are not."""
-    edit('vars(twin).items() if hasattr(twin, "__dict__") else ():', "():")
+    edit('vars(duplicate).items() if hasattr(duplicate, "__dict__") else ():', "():")
 
 
 @defect("DDP-112")

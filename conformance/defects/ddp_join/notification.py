@@ -6,13 +6,13 @@ from ..planting import defect, edit
 
 
 @defect("JOIN-054")
-def foretold_reduction_is_not_owed() -> None:
-    """A reduction that the roll call foretold is forgotten, where the iteration has no backward."""
+def early_announcement_is_not_shadowed() -> None:
+    """A reduction that the roll call announced is forgotten, where the iteration has no backward."""
     edit("self._follow(act)", "pass")
 
 
 @defect("JOIN-054")
-def who_was_alone_pays_alone() -> None:
-    """A rank that was alone in one context leaves the others out of a reduction that it owes them in the next."""
+def who_was_alone_reduces_alone() -> None:
+    """A rank that was alone in one context leaves the others out of a reduction that they wait for in the next."""
     edit("self.alone = (", "self.was_alone = self.alone = (")
     edit("last=bucket.is_last, alone=False)", "last=bucket.is_last, alone=getattr(self, 'was_alone', False))")

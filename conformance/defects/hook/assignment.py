@@ -48,7 +48,7 @@ def more_pieces_than_ranks_fail() -> None:
 @defect("HOOK-038")
 def owners_are_those_of_the_expected_buckets() -> None:
     """Owners stay those of the buckets that were expected, even though DDP has settled on others."""
-    edit("            self._settle_owners(ddp)\n", "            pass\n")
+    edit("            self._reassign_owners(ddp)\n", "            pass\n")
 
 
 @defect("HOOK-039", worlds=(3,))

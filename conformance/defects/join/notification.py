@@ -27,9 +27,9 @@ def evaluation_is_shadowed_as_training() -> None:
 
 
 @defect("JOIN-054")
-def foretold_reductions_are_not_paid_for_at_the_end() -> None:
-    """A rank whose last forward had no backward leaves joined ranks alone in the reduction that it foretold."""
-    edit("    self._make_good()\n", "", within="_catch_up")
+def early_announcements_stay_pending_at_the_end() -> None:
+    """A rank whose last forward had no backward leaves joined ranks alone in the reduction that it announced early."""
+    edit("    self._shadow_pending()\n", "", within="_catch_up")
 
 
 @defect("JOIN-050", worlds=(1,))

@@ -18,7 +18,7 @@ from .reference import Counts, Flags, Floats
 
 
 @dataclass(frozen=True)
-class Beside:
+class PairedRun:
     """One series on one night, measured in turns with tonight's code and with that of an earlier night."""
 
     now: Measured
@@ -26,7 +26,7 @@ class Beside:
     commit: str  # of the code before
 
 
-def slower(beside: Beside, parameters: Parameters) -> bool:
+def slower(beside: PairedRun, parameters: Parameters) -> bool:
     """Whether tonight's code is slower: in every repetition, and by far more than repetitions and blocks scatter."""
     now, before = np.log(beside.now.attempts), np.log(beside.before.attempts)
     if min(len(now), len(before)) < parameters.early_again or now.min() <= before.max():
@@ -39,7 +39,7 @@ def slower(beside: Beside, parameters: Parameters) -> bool:
     return bool(apart >= np.log1p(parameters.early) and apart >= parameters.early_apart * error)
 
 
-class Young:
+class FewNights:
     """The first nights of each series. Values are logarithms; errors what their blocks say of them.
 
     Series with the same number in ``pools`` tell each other's noise; those with 0 are never judged on few nights.

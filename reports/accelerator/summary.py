@@ -9,7 +9,7 @@ from .results import Outcome, Row
 
 _REHEARSED = "This was a rehearsal on the CPU: it shows that the commands work, and proves nothing of a GPU."
 _MOST_FIGURES = 6
-_MOST_SAID = 120  # characters of why something could not be asked
+_LONGEST_REASON = 120  # characters of why something could not be asked
 _FIGURES = ("step", "host time", "launches", "synchronisations")
 
 
@@ -51,8 +51,8 @@ def _libraries(facts: Facts) -> str:
 
 def _listed(word: str, rows: Sequence[Row], outcome: Outcome, *, reasons: bool = False) -> list[str]:
     mine = [one for one in rows if one["outcome"] == outcome.value]
-    told = [one["proves"] + (f" ({one['why']})" if reasons else _extent(one)) for one in mine]
-    return [f"{word}: {'; '.join(told)}."] if told else []
+    shown = [one["proves"] + (f" ({one['why']})" if reasons else _extent(one)) for one in mine]
+    return [f"{word}: {'; '.join(shown)}."] if shown else []
 
 
 def _extent(one: Row) -> str:
@@ -63,7 +63,7 @@ def _extent(one: Row) -> str:
     missing: dict[str, list[str]] = {}
     for each in one["findings"]:
         if each["state"] == "not run":
-            missing.setdefault(each["why"][:_MOST_SAID], []).append(each["what"])
+            missing.setdefault(each["why"][:_LONGEST_REASON], []).append(each["what"])
     words += [f"left out, because {why}: {'; '.join(whats)}" for why, whats in missing.items()]
     return f" ({', '.join(words)})" if words else ""
 

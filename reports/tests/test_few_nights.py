@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from reports.judging import DEFAULT
+from reports.judging.few_nights import FewNights, PairedRun, slower
 from reports.judging.nights import Measured
 from reports.judging.watch import Watch
-from reports.judging.young import Beside, Young, slower
-from reports.simulate.youth import Youth, replayed
+from reports.simulate.few_nights import FewNightsModel, replayed
 
 SERIES = 12
 ERRORS = np.full(SERIES, 0.004)
@@ -22,7 +22,7 @@ def measured(*attempts, scatter=0.01, blocks=24):
 
 
 def beside(now, before, **more):
-    return slower(Beside(measured(*now, **more), measured(*before, **more), ""), DEFAULT)
+    return slower(PairedRun(measured(*now, **more), measured(*before, **more), ""), DEFAULT)
 
 
 def test_tonights_code_must_be_slower_in_every_repetition_and_by_more_than_they_scatter():
@@ -77,7 +77,7 @@ def test_nights_that_scatter_or_blocks_that_do_leave_no_doubt():
 
 
 def test_noise_is_drawn_towards_that_of_all_ratios():
-    young = Young(POOL, DEFAULT)
+    young = FewNights(POOL, DEFAULT)
     draw = np.random.default_rng(3)
     for _ in range(3):
         values = 0.03 * draw.normal(size=SERIES)
@@ -110,11 +110,11 @@ def test_an_alarm_stands_until_it_is_accepted_and_then_its_level_is_the_one_to_c
 
 
 def test_simulated_machines_hold_the_truth_and_nights_that_are_odd_as_a_whole_do_not_alarm():
-    small = Youth(machines=6, error=0.005, starts=0.002, nightly=0.004, outliers=0, strays=0, noisy=0)
+    small = FewNightsModel(machines=6, error=0.005, starts=0.002, nightly=0.004, outliers=0, strays=0, noisy=0)
     assert replayed(small, 1, DEFAULT) == replayed(small, 1, DEFAULT)
-    found = replayed(Youth(**{**vars(small), "step": 0.15}), 1, DEFAULT)
+    found = replayed(FewNightsModel(**{**vars(small), "step": 0.15}), 1, DEFAULT)
     assert found.found[0] >= 0.9
     assert found.false == 0
-    odd = replayed(Youth(**{**vars(small), "outliers": 0.3}), 1, DEFAULT)
+    odd = replayed(FewNightsModel(**{**vars(small), "outliers": 0.3}), 1, DEFAULT)
     assert odd.again > 0.02
     assert odd.false == 0

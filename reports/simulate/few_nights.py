@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..judging.few_nights import PairedRun, slower
 from ..judging.judge import clustered
 from ..judging.nights import Measured
 from ..judging.parameters import Parameters
 from ..judging.reference import Counts, Flags, Floats
 from ..judging.watch import Watch
-from ..judging.young import Beside, slower
 
 _MAD, _OF_MEDIAN = 1.4826, np.sqrt(np.pi / 2)
 
 
 @dataclass(frozen=True)
-class Youth:
+class FewNightsModel:
     """What the machines are like. Noise is a fraction; each series has its own, so ``unequal`` in its logarithm."""
 
     machines: int = 400
@@ -37,7 +37,7 @@ class Youth:
 
 
 @dataclass(frozen=True)
-class Told:
+class FewNightsFigures:
     """What was said of such machines."""
 
     verdicts: int
@@ -53,7 +53,7 @@ class Told:
 class _Machine:
     """One machine; every call measures something anew."""
 
-    def __init__(self, world: Youth, random: np.random.Generator) -> None:
+    def __init__(self, world: FewNightsModel, random: np.random.Generator) -> None:
         self.world, self.random = world, random
         usual = np.array([[world.error], [world.starts], [world.nightly]])
         own = usual * np.exp(world.unequal * random.normal(size=(3, world.ratios)))
@@ -89,7 +89,7 @@ class _Machine:
         return np.asarray((random.random(size) < share) * np.log1p(random.uniform(0.1, 0.4, size)) * sign)
 
 
-def replayed(world: Youth, seed: int, parameters: Parameters) -> Told:
+def replayed(world: FewNightsModel, seed: int, parameters: Parameters) -> FewNightsFigures:
     """Replay the first nights of all machines."""
     random = np.random.default_rng(seed)
     verdicts, false, again = [0] * world.machines, [0] * world.machines, 0
@@ -111,7 +111,7 @@ def replayed(world: Youth, seed: int, parameters: Parameters) -> Told:
     low, high = clustered(false, verdicts)  # a machine's ratios share its nights
     shares = tuple(float(count) / changes for count in found) if world.step else ()
     whole = max(1, sum(verdicts))
-    return Told(sum(verdicts), sum(false), sum(false) / whole, low, high, again / whole, shares,
+    return FewNightsFigures(sum(verdicts), sum(false), sum(false) / whole, low, high, again / whole, shares,
                 float(np.median(sizes)))  # fmt: skip
 
 
@@ -124,8 +124,8 @@ def _nights(machine: _Machine, parameters: Parameters) -> Iterator[tuple[Flags, 
         slow = night >= parameters.early_nights
         runs = [machine.run(slow=slow)]
         values, errors = _summed(runs)
-        judged = (watch.young.nights >= parameters.early_nights) & ~watch.raised
-        least = watch.young.detectable(errors)
+        judged = (watch.few_nights.nights >= parameters.early_nights) & ~watch.raised
+        least = watch.few_nights.detectable(errors)
         doubtful = watch.doubtful(watch.look(values, errors))
         if not doubtful.any():
             values, errors = _summed([*runs, machine.run(slow=slow)])
@@ -142,7 +142,7 @@ def _nights(machine: _Machine, parameters: Parameters) -> Iterator[tuple[Flags, 
 def _slower(doubtful: Flags, now: list[Floats], before: list[Floats], parameters: Parameters) -> Flags:
     found = np.zeros(len(doubtful), dtype=np.bool_)
     for one in np.flatnonzero(doubtful):
-        beside = Beside(_measured([run[one] for run in now]), _measured([run[one] for run in before]), "")
+        beside = PairedRun(_measured([run[one] for run in now]), _measured([run[one] for run in before]), "")
         found[one] = slower(beside, parameters)
     return found
 
@@ -160,9 +160,9 @@ def _summed(runs: list[Floats]) -> tuple[Floats, Floats]:
     return values, _OF_MEDIAN * _MAD * np.median(apart, axis=1) / np.sqrt(blocks.shape[1])
 
 
-def youths(machines: int) -> dict[str, Youth]:
+def models(machines: int) -> dict[str, FewNightsModel]:
     """The machines that are judged."""
-    usual = Youth(machines=machines)
+    usual = FewNightsModel(machines=machines)
     return {
         "nothing changes": usual,
         "nothing changes, heavy tails": replace(usual, heavy=True),
@@ -174,7 +174,7 @@ def youths(machines: int) -> dict[str, Youth]:
     }
 
 
-def words(one: Told) -> str:
+def words(one: FewNightsFigures) -> str:
     line = f"false {one.false:3d} of {one.verdicts} verdicts: {one.rate:.1e} [{one.low:.1e}, {one.high:.1e}]; "
     line += f"measured again {one.again:.1%}; said to be found: {one.detectable:.0%}"
     if one.found:
