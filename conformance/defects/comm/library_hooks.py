@@ -288,3 +288,9 @@ def only_flat_results_reach_the_views() -> None:
 def views_ignore_where_a_part_begins() -> None:
     """A bucket whose buffer was replaced by a part of a larger tensor shows gradients from that tensor's beginning."""
     edit("shift = buffer.storage_offset() - self._flat.storage_offset()", "shift = 0")
+
+
+@defect("COMM-029")
+def eight_bits_of_empty_buckets() -> None:
+    """Hooks of eight bits look for the extremes of a bucket without elements."""
+    edit("if buffer.is_sparse or not buffer.numel():", "if buffer.is_sparse:")

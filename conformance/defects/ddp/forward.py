@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from impl.ddp import DistributedDataParallel
+from impl.ddp.readiness import Arrivals
 
 from ..planting import defect, edit, swap
 
@@ -111,3 +112,15 @@ def training_mode_takes_part() -> None:
         "self.iteration.wants_reductions and torch.is_grad_enabled()",
         "self.iteration.wants_reductions and (torch.is_grad_enabled() or self.iteration.training)",
     )
+
+
+@defect("DDP-040")
+def a_loss_past_the_wrapper_is_told_to_nobody() -> None:
+    """Nobody hears that the gradients of a loss which a method of the module makes stay local."""
+    edit("warnings.warn(PAST_THE_WRAPPER, UserWarning, stacklevel=2)", "pass")
+
+
+@defect("DDP-174")
+def dropped_models_stay() -> None:
+    """Parameters hold the lists that hold them, also when their model was dropped."""
+    swap(Arrivals, "__del__", lambda self: None)

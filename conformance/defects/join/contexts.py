@@ -68,3 +68,12 @@ def the_context_around_does_not_come_back() -> None:
 def a_peer_that_failed_before_is_not_named() -> None:
     """A rank that cannot go on behind a failed batch takes itself for the first that failed."""
     edit("self.watch()  # a peer that has failed before is the cause", "pass")
+
+
+@defect("DDPJ-034")
+def messages_between_two_ranks_are_compared() -> None:
+    """After a failure the backend's own numbers are compared, which count messages between two ranks as well."""
+    edit(
+        "store.set(key, str(standing.started))",
+        "store.set(key, str(dist.group.WORLD._get_sequence_number_for_group()))",
+    )
