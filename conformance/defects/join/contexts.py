@@ -68,3 +68,9 @@ def the_context_around_does_not_come_back() -> None:
 def a_peer_that_failed_before_is_not_named() -> None:
     """A rank that cannot go on behind a failed batch takes itself for the first that failed."""
     edit("self.watch()  # a peer that has failed before is the cause", "pass")
+
+
+@defect("JOIN-038")
+def stays_bound_where_it_could_not_be_entered() -> None:
+    """A context that is refused where it is entered leaves its joinables bound."""
+    edit("        self._bindings.take_off()\n", "", within="_enter")
