@@ -288,3 +288,12 @@ def only_flat_results_reach_the_views() -> None:
 def views_ignore_where_a_part_begins() -> None:
     """A bucket whose buffer was replaced by a part of a larger tensor shows gradients from that tensor's beginning."""
     edit("shift = buffer.storage_offset() - self._flat.storage_offset()", "shift = 0")
+
+
+@defect("COMM-025")
+def iteration_that_ends_with_a_table_is_not_counted() -> None:
+    """PowerSGD counts no iteration whose last bucket is a sparse gradient."""
+    edit(
+        "    state.maybe_increase_iter(bucket)\n    return allreduce_hook",
+        "    if not bucket.buffer().is_sparse:\n        state.maybe_increase_iter(bucket)\n    return allreduce_hook",
+    )
