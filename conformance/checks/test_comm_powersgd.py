@@ -321,3 +321,38 @@ def test_a_saved_state_goes_on_where_it_was_on_the_default_group(ranks):
             "iterations": ITERATIONS,
         }
         assert resumed == kept
+
+
+class Looked(nn.Module):
+    """A sparse table before a layer: under a tiny cap its bucket comes last."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6, 4, sparse=True)
+        self.layer = nn.Linear(4, 4)
+        drawn(self)
+
+    def forward(self, rows):
+        return self.layer(self.table(rows))
+
+
+def count_iterations(ctx):
+    """What each state of the library's has counted after three iterations, and the last gradients."""
+    library, local = ctx.subject.powerSGD_hook, ctx.subject.post_localSGD_hook
+    states = [(library.PowerSGDState(None), library.powerSGD_hook),
+              (library.PowerSGDState(None), library.batched_powerSGD_hook),
+              (local.PostLocalSGDState(None, None, 1000), local.post_localSGD_hook)]  # fmt: skip
+    told = []
+    for state, hook in states:
+        model = ctx.subject.DistributedDataParallel(Looked().to(ctx.device), bucket_cap_mb=1e-6)
+        model.register_comm_hook(state, hook)
+        for iteration in range(3):
+            rows = torch.tensor([ctx.rank % 3, 3 + iteration], device=ctx.device)
+            model(rows).sum().backward()
+        told.append(state.iter)
+    return told
+
+
+@check("COMM-025", worlds=(1, 2))
+def test_an_iteration_is_counted_whatever_its_last_bucket_holds(ranks):
+    assert ranks(count_iterations) == [[3, 3, 3]] * ranks.world

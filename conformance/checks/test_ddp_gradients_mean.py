@@ -8,6 +8,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
+from conformance.fixtures.observing import takes
 from conformance.fixtures.training import EVERY_WAY, Job, assert_as_alone, ddp, gradients, numbers, train_each, whole
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
@@ -316,3 +317,59 @@ def test_gradients_that_are_kept_in_a_wider_dtype_are_averaged_in_it_or_refused(
             assert error.is_a(RuntimeError), f"rank {rank}: {error}"
             continue
         assert (seen, dtype) == ({"layer.weight": [1.0 + FINE]}, torch.float32), f"rank {rank}"
+
+
+class KeptWide(nn.Module):
+    """A layer, a delayed one and a sparse table, all of which keep doubles as gradients of their float weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.late = models.scalar(), models.scalar()
+        self.table = nn.Embedding(2, 1, sparse=True)
+        for parameter in self.parameters():
+            if not hasattr(parameter, "grad_dtype"):
+                raise Unsupported("the parameters of this torch have no grad_dtype")
+            parameter.grad_dtype = torch.float64
+
+    def forward(self, x, looks):
+        out = self.a(x) + self.late(x)
+        return out + x * self.table(torch.zeros(1, dtype=torch.long, device=x.device)) if looks else out
+
+
+WIDE = 2.0**24 + 1  # a whole number that a float32 cannot hold: half of what the first two ranks have together
+
+
+def average_widely(ctx, delays):
+    """Each parameter's gradient in four iterations, before the last two of which the model is moved to where it is."""
+    if delays:
+        takes(ctx, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+    told = []
+
+    def run():
+        module = KeptWide().to(ctx.device)
+        late = {"delay_all_reduce_named_params": [("late.weight", module.late.weight)],
+                "param_to_hook_all_reduce": module.a.weight}  # fmt: skip
+        model = ddp(ctx, module, find_unused_parameters=True, **(late if delays else {}))
+        x = torch.full((1, 1), 2.0 * (WIDE - 1) if ctx.rank == 0 else 2.0, device=ctx.device)
+        for iteration in range(4):
+            if iteration == 2:
+                model.to(ctx.device)
+            model.zero_grad()
+            model(x, looks=ctx.rank == 0 or iteration % 2 == 0).sum().backward()
+            told.append([p.grad.to_dense().flatten()[0].item() for p in module.parameters()])
+
+    return caught(run), told
+
+
+@check("DDP-049", worlds=(2,), beyond=False)
+def test_gradients_that_are_kept_in_doubles_lose_no_digit_on_any_way_or_are_refused(ranks):
+    """Who averages them in buckets refuses no other way."""
+    refused = False
+    for delays in (False, True):
+        for rank, (error, told) in enumerate(ranks(average_widely, delays)):
+            if error is not None:
+                refused = refused or not delays
+                assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+                assert refused, f"rank {rank}: {error}"
+                continue
+            assert told == [[WIDE, WIDE, WIDE], [WIDE, WIDE, WIDE - 1]] * 2, f"rank {rank}"

@@ -28,10 +28,14 @@ LOW, HALF, FULL = torch.bfloat16, torch.float16, torch.float32
 # -- DDP-136: the dtype on the way
 
 
-def reduce_low(ctx, config, x):
+def reduce_low(ctx, config, x, moved=False):
     def run():
         model = mixed(ctx, models.scalar(), config)
         value = x[0] if ctx.rank == 0 else x[1]
+        if moved:
+            model(torch.full((1, 1), 5 * value, device=ctx.device)).sum().backward()
+            model.to(ctx.device)  # it is there already: nothing changes
+            model.zero_grad()
         events = started(ctx, lambda: model(torch.full((1, 1), value, device=ctx.device)).sum().backward())
         sent = {event.dtype for event in events if event.op in ("all_reduce", "reduce_scatter")}
         return sent, model.module.weight.grad.dtype, whole(model.module.weight.grad).item()
@@ -51,7 +55,8 @@ REDUCED = {
 def test_gradients_travel_in_the_dtype_of_the_rule_and_arrive_in_full(ranks, scenario):
     config, dtype = scenario
     mean = (12.0 + (ranks.world - 1) * 36.0) / ranks.world
-    for sent, arrived, value in ranks(reduce_low, config, (12.0, 36.0), trace=True):
+    told = ranks(reduce_low, config, (12.0, 36.0), trace=True)
+    for sent, arrived, value in [*told, *ranks(reduce_low, config, (12.0, 36.0), True, trace=True)]:
         assert str(dtype).removeprefix("torch.") in sent
         assert not sent & ({"float32", "float16", "bfloat16"} - {str(dtype).removeprefix("torch.")}), sent
         assert arrived is FULL

@@ -120,19 +120,19 @@ class Failing(torch.nn.Module):
         raise KeyError(SPILLED)
 
 
-def break_off(ctx, where):
+def break_off(ctx, where, beside=False):
     """Rank 0 catches an error of its second iteration inside the block and goes on; its peers have none, or fail too.
 
-    Every rank says what it ended with.
+    Every rank says what it ended with. ``beside``: rank 0 goes on with another joinable of the context.
     """
-    model = ddp(ctx, Failing())
+    model, other = ddp(ctx, Failing()), recorder(ctx)
 
     def iterate():
         model.zero_grad()
         model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
 
     def epoch():
-        with model.join():
+        with ctx.subject.Join([model, other] if beside else [model]):
             iterate()
             if ctx.rank == 0:
                 model.module.fails = "forward" if where == "everywhere" else where
@@ -140,15 +140,27 @@ def break_off(ctx, where):
                 model.module.fails = ""
                 if where == "everywhere":
                     ctx.store.wait(["left"])
+                if beside:
+                    other.step()
             elif where == "everywhere":
                 model.module.fails = "forward"
             iterate()
             iterate()
 
-    error = caught(epoch)
+    notes = []
+
+    def noted():
+        try:
+            epoch()
+        except Exception as error:
+            notes.extend(getattr(error, "__notes__", []))
+            raise
+
+    error = caught(noted)
     if ctx.rank == ctx.world - 1:
         ctx.store.set("left", "1")
     ctx.meet("ended")  # a process that ended before would be taken for one that died
+    assert ctx.rank or where == "everywhere" or not notes, f"rank 0 blames another for its own failure: {notes}"
     return error
 
 
@@ -160,9 +172,10 @@ def says(errors, *words):
 
 @check("JOIN-024", worlds=(2, 3), deadline_s=6, beyond=False)
 def test_a_rank_whose_backward_was_broken_off_cannot_go_on_and_its_peers_are_told(ranks):
-    first, *peers = ranks(break_off, "backward")
-    says([first], "rank 0", "backward")
-    says(peers, "rank 0")
+    for beside in (False, True):
+        first, *peers = ranks(break_off, "backward", beside)
+        says([first], "rank 0", "backward")
+        says(peers, "rank 0")
 
 
 @check("JOIN-024", worlds=(2,), deadline_s=6, beyond=False)

@@ -27,7 +27,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "table": ("none", "dense", "sparse", "sparse bag"),
     "shared": ("none", "tied"),
     "frozen": ("none", "one layer", "between blocks"),
-    "use": ("all", "never", "by rank", "by iteration", "by both"),
+    "use": ("all", "never", "without gradient", "by rank", "by iteration", "by both"),
     "checkpoint": ("none", "once", "twice", "reentrant"),
     "types": ("float", "double", "half", "bfloat16", "mixed", "complex"),
     "gradient dtype": ("the parameter's", "wider"),
@@ -60,7 +60,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "copied": ("no", "pickled"),
     "second model": ("none", "beside"),
     # optimizers
-    "optimizer": ("sgd", "momentum", "adam", "counting"),
+    "optimizer": ("sgd", "momentum", "decay", "adam", "counting"),
     "param groups": ("one", "added later"),
     "sharded": ("no", "zero", "bucket views"),
     "listed": ("model first", "optimizer first"),
@@ -142,7 +142,7 @@ RULES: tuple[Rule, ...] = (
     _needs(
         "DDP-062",
         "a parameter without a gradient must be looked for",
-        {"use": "never", "graph": "dynamic"},
+        {"use": "never | without gradient", "graph": "dynamic"},
         {"unused": "found | skipped"},
     ),
     _needs(
@@ -243,8 +243,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _never(
         "ZERO-004",
-        "sparse gradients have no Adam, and momentum is not defined for them",
-        {"table": "sparse | sparse bag", "optimizer": "adam | momentum | counting"},
+        "sparse gradients have no Adam and no weight decay, and momentum is not defined for them",
+        {"table": "sparse | sparse bag", "optimizer": "adam | momentum | decay | counting"},
     ),
     _never("DDP-117", "a sparse gradient has no view", {"table": "sparse | sparse bag", "gradients": "views"}),
     _never(

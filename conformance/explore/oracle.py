@@ -90,6 +90,8 @@ class Oracle:
         self.text.fill(model, offset)
         ignored = frozenset(["ignored.weight", "ignored.bias"] if program.has("ignored") else [])
         wrapped = Wrapped(self._cast(model), ignored)
+        if program["use"] == "without gradient":
+            wrapped.trained = [name for name in wrapped.trained if not name.startswith("extra.")]
         if program.has("gradient dtype"):
             self.text.keep_wider([getattr(model, name.split(".")[1]) for name in sources.kept_wider(program)])
         replica = Replica(rank, wrapped, *self._optimizer(wrapped, program.has("param groups")))

@@ -17,6 +17,7 @@ _DTYPES = {"double": "torch.float64", "half": "torch.float16", "bfloat16": "torc
 SETTINGS = {
     "sgd": ("torch.optim.SGD", "lr=2**-6"),
     "momentum": ("torch.optim.SGD", "lr=2**-6, momentum=0.5"),
+    "decay": ("torch.optim.SGD", "lr=2**-6, momentum=0.5, weight_decay=2**-2"),
     "adam": ("torch.optim.Adam", "lr=2**-5"),
     "counting": ("Counting", "lr=2**-6"),
 }
@@ -37,6 +38,18 @@ class Counting(torch.optim.Optimizer):
                     total = self.state[p].setdefault("total", torch.zeros_like(p))
                     total.add_(p.grad, alpha=group["count"] + self.steps)
                     p.sub_(total, alpha=group["lr"])
+'''
+
+#: uses parameters for which its backward passes None
+SILENT = '''
+class Silent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, total, weight, bias):
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None, None
 '''
 
 FILL = '''
@@ -106,6 +119,8 @@ def keep_wider(modules):
 def source(program: Program) -> str:
     """The whole text: model, data, loss and ``train(rank, look)``."""
     parts = [model(program), FILL, _data(program), _loss(program)]
+    if program["use"] == "without gradient":
+        parts.insert(0, SILENT)
     if program["optimizer"] == "counting":
         parts.append(COUNTING)
     if program.has("gradient dtype"):
@@ -196,7 +211,12 @@ def _signature(program: Program) -> str:
 
 
 def _inputs(program: Program) -> list[str]:
-    return ["x", *(["rows"] if program["table"] != "none" else []), *(["more"] if program["use"] != "all" else [])]
+    return ["x", *(["rows"] if program["table"] != "none" else []), *(["more"] if _varies(program) else [])]
+
+
+def _varies(program: Program) -> bool:
+    """Whether the data say if the extra layer is used."""
+    return program["use"] not in ("all", "without gradient")
 
 
 def _forward(program: Program, nodes: list[tuple[str, str, str]]) -> Iterator[str]:
@@ -218,7 +238,9 @@ def _forward(program: Program, nodes: list[tuple[str, str, str]]) -> Iterator[st
         else:
             yield f"h{place} = {called.format(feed)}"
     yield f"total = {' + '.join(f'h{place}' for place in range(len(nodes)))}"
-    if program["use"] != "all":
+    if program["use"] == "without gradient":
+        yield "total = Silent.apply(total, self.extra.weight, self.extra.bias)"
+    if _varies(program):
         yield "if more:"
         yield "    total = total + self.extra(x)"
     yield from _counting(program)
@@ -259,7 +281,7 @@ def _data(program: Program) -> str:
     fields = ['"x": x']
     if program["table"] != "none":
         fields.append('"rows": torch.tensor([rank % 3, 3 + i % 3])')
-    if program["use"] != "all":
+    if _varies(program):
         fields.append(f'"more": {use[program["use"]]}')
     return "\n".join([*lines, f"    return {{{', '.join(fields)}}}"]) + "\n"
 

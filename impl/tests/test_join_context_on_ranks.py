@@ -338,3 +338,19 @@ def first_device(ctx):
 
 def test_the_device_of_the_first_joinable_serves_for_the_context(cluster):
     assert on_ranks(cluster, first_device, world=1) == [["cpu", "meta"]]
+
+
+def ask_for_the_result_at_once(ctx):
+    """Rank 0 asks before rank 1 has notified, which it does once rank 0 is about to wait."""
+    unit = Unit(ctx.group)
+    with Join([unit]):
+        if ctx.rank:
+            ctx.store.wait(["asking"])
+        handle = Join.notify_join_context(unit)
+        if not ctx.rank:
+            ctx.store.set("asking", "1")
+        return handle.result()[0].item()
+
+
+def test_a_result_that_is_asked_for_at_once_waits_for_all_ranks(cluster):
+    assert on_ranks(cluster, ask_for_the_result_at_once) == [2.0, 2.0]

@@ -294,3 +294,12 @@ def views_ignore_where_a_part_begins() -> None:
 def eight_bits_of_empty_buckets() -> None:
     """Hooks of eight bits look for the extremes of a bucket without elements."""
     edit("if buffer.is_sparse or not buffer.numel():", "if buffer.is_sparse:")
+
+
+@defect("COMM-025")
+def iteration_that_ends_with_a_table_is_not_counted() -> None:
+    """PowerSGD counts no iteration whose last bucket is a sparse gradient."""
+    edit(
+        "    state.maybe_increase_iter(bucket)\n    return allreduce_hook",
+        "    if not bucket.buffer().is_sparse:\n        state.maybe_increase_iter(bucket)\n    return allreduce_hook",
+    )

@@ -242,3 +242,13 @@ def torchs_own_hooks_not_known_in_a_partial() -> None:
 def hooks_get_sparse_gradients_as_dense_ones() -> None:
     """A hook is given a sparse gradient with all the rows that have none."""
     edit("flat = flat.coalesce()", "flat = flat.to_dense()")
+
+
+@defect("COMM-007")
+def second_hook_is_refused_and_used() -> None:
+    """The second of two hooks is refused, but takes the place of the first all the same."""
+    edit(
+        "    if self.reducer.transport.hook is not None:\n",
+        "    before, self.reducer.transport.hook = self.reducer.transport.hook, (state, hook)\n"
+        "    if before is not None:\n",
+    )

@@ -107,3 +107,9 @@ def delayed_gradients_are_local_in_evaluation_mode() -> None:
 def delayed_reduction_inside_a_checkpoints_backward() -> None:
     """Where the trigger lies in a reentrant checkpoint, gradients that come after it are not averaged."""
     edit("if outer is None:", "if outer is None or self._flats:", within="DelayedReduction._backward_ended")
+
+
+@defect("DDP-049")
+def delayed_doubles_travel_as_floats() -> None:
+    """The gradient of a delayed parameter travels in the parameter's dtype, not in that of its gradient."""
+    edit("(gradient_dtype(parameter), parameter.device)", "(parameter.dtype, parameter.device)")

@@ -417,3 +417,18 @@ def results_are_read_in_the_parameters_present_layout() -> None:
         "[kernels.dense_view(flat, slot.offset, p) for slot, p in zip(self.spec.slots, self.parameters, strict=True)]",
         within="Bucket.views_of",
     )
+
+
+@defect("DDP-049")
+def early_arrivals_of_a_failed_backward_count() -> None:
+    """What arrived early in a backward that failed counts as arrived in the one that follows."""
+    edit("[index for when, index in early if when == backward]", "[index for _, index in early]")
+
+
+@defect("DDP-049")
+def failed_block_goes_on_accumulating() -> None:
+    """A no_sync block that an error ends is never left: later forwards are not synchronised either."""
+    edit(
+        "    finally:\n        self.require_backward_grad_sync = before\n",
+        "    finally:\n        pass\n    self.require_backward_grad_sync = before\n",
+    )

@@ -73,3 +73,24 @@ def a_piece_may_reach_the_limit() -> None:
 def seen_buckets_are_not_cleared() -> None:
     """The buckets seen in one iteration still count as seen in the next."""
     edit("self._flights, self._completed = [], 0", "self._flights = []", within="_forget")
+
+
+@defect("HOOK-018")
+def optimizer_stays_on_the_former_group() -> None:
+    """An optimizer that follows DDP to another group is put back on the former one in every iteration."""
+    edit("        self._team = reducer.team\n        if self._follows_ddp", "        if self._follows_ddp")
+
+
+@defect("HOOK-018")
+def optimizer_follows_from_other_ranks() -> None:
+    """An optimizer follows DDP to another group though it was on other ranks than DDP, of the same number."""
+    edit(
+        "members_of(overlap.shard.team) == members_of(ddp.reducer.team)",
+        "overlap.shard.team.size == ddp.reducer.team.size",
+    )
+
+
+@defect("HOOK-018")
+def joined_ranks_step_what_nobody_uses() -> None:
+    """Joined ranks step parameters that no rank ever uses, with gradients of zeros."""
+    edit("kept = set() if shadows else set(unused)", "kept = set(unused)")

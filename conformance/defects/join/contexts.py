@@ -77,3 +77,9 @@ def messages_between_two_ranks_are_compared() -> None:
         "store.set(key, str(standing.started))",
         "store.set(key, str(dist.group.WORLD._get_sequence_number_for_group()))",
     )
+
+
+@defect("JOIN-038")
+def stays_bound_where_it_could_not_be_entered() -> None:
+    """A context that is refused where it is entered leaves its joinables bound."""
+    edit("        self._bindings.take_off()\n", "", within="_enter")

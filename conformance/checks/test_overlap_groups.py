@@ -1,0 +1,73 @@
+"""An overlapped step where DDP and the optimizer are on different groups, and where DDP moves to another one."""
+
+from conformance.api import oracle
+from conformance.api.checking import check
+from conformance.fixtures import models, overlapping
+from conformance.fixtures.comm_hooks import TINY_MIB
+from conformance.fixtures.overlapping import factory_of, group_of, optimizer_of
+from conformance.fixtures.training import ddp, parameters, private
+from conformance.ranks import caught
+from conformance.subjects import Unsupported
+
+ROWS, COLUMNS = ([0, 1], [2, 3]), ([0, 2], [1, 3])
+BEFORE, AFTER = 3, 3  # iterations
+
+
+def mine(ctx, several):
+    """The group of these that this rank is in; all ranks make all of them."""
+    made = [group_of(ctx, members) for members in several]
+    return next(group for group, members in zip(made, several, strict=True) if ctx.rank in members)
+
+
+def train_and_move(ctx, crossed, interleaved):
+    """DDP averages over rows; the optimizer's shards lie on the same rows or across them. Then DDP moves.
+
+    The error of a reduction to owners, the weights after each iteration, and the groups on which something was sent
+    after the move.
+    """
+    factory = factory_of(ctx, interleaved)
+    group, elsewhere = mine(ctx, ROWS), mine(ctx, ROWS)
+    model = ddp(ctx, models.Sum().to(ctx.device), bucket_cap_mb=TINY_MIB, process_group=group)
+    zero = optimizer_of(ctx, model.parameters(), "momentum", mine(ctx, COLUMNS) if crossed else group)
+    refused = caught(factory, None, model, zero, reduce_scatter=True)
+    if refused is not None and refused.is_a(TypeError):
+        raise Unsupported(f"the overlap hooks of {ctx.subject.name} know nothing of owners alone")
+    now, left = [group], 0
+
+    def reduce(_state, bucket):
+        return ctx.subject.default_hooks.allreduce_hook(now[0], bucket)
+
+    model.register_comm_hook(None, factory(reduce, model, zero))
+    seen = []
+    for iteration in range(BEFORE + AFTER):
+        if iteration == BEFORE:
+            private(model, "_update_process_group")(elsewhere)
+            now[0] = elsewhere
+            left = len(ctx.trace())
+        model.zero_grad()
+        model(models.divisible(ctx.rank % 2, iteration).to(ctx.device)).sum().backward()
+        seen.append(parameters(model.module))
+    return refused, seen, {event.group for event in ctx.trace()[left:]}
+
+
+def alone():
+    model = models.Sum()
+    kind, settings = overlapping.OPTIMIZERS["momentum"]
+    optimizer, seen = kind(model.parameters(), **settings), []
+    for iteration in range(BEFORE + AFTER):
+        batches = [models.divisible(place, iteration) for place in (0, 1)]
+        for name, mean in oracle.averaged_gradients(model, batches, 2).items():
+            model.get_parameter(name).grad = mean
+        optimizer.step()
+        seen.append(parameters(model))
+    return seen
+
+
+@check("HOOK-018", worlds=(4,), deadline_s=15, beyond=False)
+def test_an_overlapped_step_follows_ddp_to_another_group_only_if_both_are_on_the_same_ranks(ranks):
+    expected = alone()
+    for crossed, interleaved in ((False, False), (False, True), (True, False)):
+        for rank, (refused, seen, groups) in enumerate(ranks(train_and_move, crossed, interleaved, trace=True)):
+            assert (refused is not None) == crossed, f"rank {rank}: reducing to owners on other ranks: {refused}"
+            assert seen == expected, f"rank {rank}, {crossed=}, {interleaved=}"
+            assert len(groups) == 1 + crossed, f"rank {rank}, {crossed=}: both groups are used: {groups}"
