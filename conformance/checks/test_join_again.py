@@ -1,5 +1,7 @@
 """A context over a model, a plain joinable and a sharded optimizer is left in every way; then it is entered again."""
 
+import time
+
 import torch.distributed as dist
 
 from conformance.api.checking import check
@@ -10,6 +12,7 @@ from conformance.fixtures.sharding import Alone, sharded, whole
 from conformance.fixtures.training import ddp
 from conformance.ranks import caught
 
+SLOW_S = 0.15
 OPTIMIZER = "SGD with momentum and decay"
 UNEVEN, EVEN, UPWARDS = (3, 1, 2), (2, 2, 2), (0, 2, 3)
 
@@ -34,7 +37,7 @@ class Trainer:
         self.ddp = ddp(ctx, self.model, process_group=group)
         self.zero = sharded(ctx, self.model.parameters(), OPTIMIZER, process_group=group)
         self.beside = recorder(ctx, "a", self.log, group=group)
-        self.first, self.expected = 0, []
+        self.first, self.slow = 0, False
 
     def join(self, **keywords):
         return self.ctx.subject.Join([self.ddp, self.beside, self.zero], **keywords)
@@ -46,6 +49,8 @@ class Trainer:
     def _block(self, context, schedule, fails):
         with context:
             for number in range(schedule[self.ctx.rank]):
+                if self.slow and self.ctx.rank == 1:
+                    time.sleep(SLOW_S)  # so that the others wait for long, and look out for failures
                 self.zero.zero_grad()
                 self.ddp(whole(self.ctx.rank, self.first + number).to(self.ctx.device)).sum().backward()
                 self.beside.step()
@@ -72,6 +77,7 @@ def leave_and_come_back(ctx, ways):
         gaps = [trainer.follow([min(schedule)] * ctx.world if keywords.get("throw_on_early_termination") else schedule)]
         flags = [tuple(each._join_config) for each in (trainer.ddp, trainer.beside, trainer.zero)]
         trainer.log.clear()
+        trainer.slow = fails
         errors = []
         for again, counts in ((context, EVEN if keywords else UPWARDS), (trainer.join(), UNEVEN)):
             errors.append(trainer.run(again, counts))

@@ -212,7 +212,8 @@ def change_the_group(ctx, moves, members):
     groups = [(overlapping.group_of(ctx), overlapping.group_of(ctx, members)) for _ in moves]
     at = [[group] for group, _ in groups]  # whom a hook's state names is the user's affair (DDP-165)
     pairs = [pair_of(ctx, how, *group, following(group)) for (how, _), group in zip(moves, at, strict=True)]
-    told = [[held.parameters for held in iterations(pair, count)] for pair, (_, count) in zip(pairs, moves, strict=True)]
+    counts = [count for _, count in moves]
+    told = [[held.parameters for held in iterations(*one)] for one in zip(pairs, counts, strict=True)]
     if ctx.rank not in members:
         return told
     for pair, (_, count), group, (_, other), found in zip(pairs, moves, at, groups, told, strict=True):
