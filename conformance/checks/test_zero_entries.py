@@ -185,38 +185,3 @@ def test_a_state_under_other_keys_is_loaded_by_the_order_of_the_groups_or_refuse
     assert found in ([None] * ranks.world, ["refused"] * ranks.world)
     if found[0]:
         ranks.at_limit("a state whose keys are no places is refused")
-
-
-class Noting(torch.optim.Optimizer):
-    """Keeps an object in each state, which changes in place."""
-
-    def __init__(self, params, lr=0.125):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self.state[parameter].setdefault("marks", []).append(1)
-                    parameter.sub_(parameter.grad, alpha=group["lr"])
-
-
-def keep_what_was_saved(ctx):
-    """Whether objects in a saved state stay as they were when the optimizer goes on."""
-    params = some_parameters(ctx)
-    zero = ctx.subject.ZeroRedundancyOptimizer(params, Noting)
-    for iteration in range(2):
-        give(params, iteration)
-        zero.step()
-    zero.consolidate_state_dict(0)
-    saved = zero.state_dict()["state"] if ctx.rank == 0 else {}
-    kept = str(saved)
-    give(params, 2)
-    zero.step()
-    return str(saved) == kept
-
-
-@check("ZERO-016", worlds=MANY)
-def test_objects_in_a_saved_state_stay_as_they_were(ranks):
-    assert ranks(keep_what_was_saved) == [True] * ranks.world
