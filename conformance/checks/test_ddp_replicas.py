@@ -309,30 +309,48 @@ def test_a_replaced_only_parameter_is_noticed_at_the_next_forward_at_the_latest(
 FINE = 1 + 2**-30  # no float32
 
 
-def cast_after_wrapping(ctx, options):
-    model = ddp(ctx, nn.Linear(1, 1, bias=False), **options)
+class Halves(nn.Module):
+    """Two layers beside each other, each in the dtype that it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Linear(1, 1, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        return sum(half(x.to(half.weight.dtype)).double() for half in (self.first, self.second))
+
+
+def cast_after_wrapping(ctx, jobs):
+    """By job, the gradient of the second layer in two iterations before the cast and two after it."""
     told = []
+    for part, options in jobs:
+        model, seen = ddp(ctx, Halves(), **options), []
 
-    def use(dtype):
-        scale = 12 * FINE if dtype is torch.float64 else 12
-        model(scale * models.place(ctx.rank, 0).to(dtype)).sum().backward()
+        def use(x, model=model):
+            model(x).sum().backward()
 
-    for dtype in [torch.float32] * 2 + [torch.float64] * 2:  # the parameters stay the same objects
-        model.to(dtype).zero_grad()
-        error = caught(use, dtype)
-        told.append(gradient(model.module.weight) if error is None else error)
-    ctx.meet("told")
+        for dtype in [torch.float32] * 2 + [torch.float64] * 2:  # the parameters stay the same objects
+            cast = {"whole": model, "past the wrapper": model.module, "in part": model.module.second}[part]
+            cast.to(dtype)
+            model.zero_grad()
+            scale = 12 * FINE if dtype is torch.float64 else 12
+            error = caught(use, scale * models.place(ctx.rank, 0).to(dtype))
+            seen.append(gradient(model.module.second.weight) if error is None else error)
+        ctx.meet("told")
+        told.append(seen)
     return told
 
 
 @check("DDP-034", worlds=MANY, beyond=False)
 def test_a_model_that_was_cast_after_wrapping_is_averaged_or_refused(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    for options in ({}, {"gradient_as_bucket_view": True}):
-        for rank, (*before, third, fourth) in enumerate(ranks(cast_after_wrapping, options)):
+    wholly = [("whole", {}), ("whole", {"gradient_as_bucket_view": True})]
+    jobs = [*wholly, *((part, {"find_unused_parameters": True}) for part in ("past the wrapper", "in part"))]
+    for rank, told in enumerate(ranks(cast_after_wrapping, jobs)):
+        for job, (*before, third, fourth) in zip(jobs, told, strict=True):
             assert before == [mean, mean]
             for found in (third, fourth):
-                assert found != mean, f"rank {rank}: gradients are rounded to the former dtype"
+                assert found != mean, f"rank {rank}, {job}: gradients are rounded to the former dtype"
                 local = isinstance(found, float) and found != mean * FINE
-                assert not local, f"rank {rank} goes on with local gradients: {found}"
-                assert found == mean * FINE or is_refusal(found, "param"), f"rank {rank} got {found}"
+                assert not local, f"rank {rank}, {job} goes on with local gradients: {found}"
+                assert found == mean * FINE or is_refusal(found, "param"), f"rank {rank}, {job} got {found}"

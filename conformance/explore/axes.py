@@ -326,7 +326,7 @@ RULES: tuple[Rule, ...] = (
     _needs("DDP-158", "it is copied between two blocks", {"copied": "*"}, {"blocks": "two | second without context"}),
     _never(
         "JOIN-015",
-        "an overlapping optimizer follows with the next bucket; until then a context would see two groups",
+        "the documents let no overlapping optimizer follow its model: a context may see two groups (HOOK-045)",
         {"moved": "*", "overlapped": "*", "context": "*", "blocks": "two"},
     ),
     _needs("DDP-162", "it moves between two blocks", {"moved": "*"}, {"blocks": "two | second without context"}),

@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Protocol
 
 import torch
@@ -48,6 +49,8 @@ from .reduction import BucketQueue, Reduction, Transport
 from .remote import RemoteBackward
 from .shared import SharedFacts
 from .usage import Usage
+
+_dtype_of = attrgetter("dtype")  # mapped over all parameters before each forward, where a Python loop would show
 
 
 class Phase(Enum):
@@ -115,7 +118,8 @@ class Reducer:
         self.reduction = Reduction(transport, self.facts, self.usage, self.queue, self.planner, log.times)
         self.arrivals = Arrivals(self, self.parameters, recast=recast)
         self._lowered = recast
-        self._first_dtype = self.parameters[0].dtype
+        #: of the parameters at the last look; the buckets are made for these
+        self._dtypes = list(map(_dtype_of, self.parameters))
         self.readiness = Readiness(self.parameters, self.facts, self.usage, self.queue, self.arrivals)
         #: the forwards whose backward may come
         self.forwards = Forwards()
@@ -209,6 +213,7 @@ class Reducer:
     def watch_anew(self) -> None:
         """The parameters were moved or cast, on all ranks alike: new buckets where they have another dtype or device,
         and new nodes to watch. (What mixed precision lowers goes by the dtypes that the user chose.)"""
+        self._dtypes = list(map(_dtype_of, self.parameters))
         specs = self.specs if self._lowered else respecified(self.specs, self.parameters)
         if specs != self.specs:
             self.specs[:] = specs
@@ -217,11 +222,9 @@ class Reducer:
         self.readiness.watch_anew()
 
     def notice_cast(self) -> None:
-        """Watch anew if the parameters were cast past the wrapper: ``ddp.module.double()``. All ranks ask at the same
-        points: before a forward, and where a join context begins, in which a rank may make none."""
-        dtype = self.parameters[0].dtype
-        if dtype is not self._first_dtype and not self._lowered:
-            self._first_dtype = dtype
+        """Watch anew if some parameters were cast past the wrapper: ``ddp.module.head.double()``. All ranks ask at the
+        same points: before a forward, and where a join context begins, in which a rank may make none."""
+        if not self._lowered and list(map(_dtype_of, self.parameters)) != self._dtypes:
             self.watch_anew()
 
     def remove_hooks(self) -> None:

@@ -68,8 +68,12 @@ class OverlapSession:
         self._clipping = clipping
         # whether ZeRO's group had the members of DDP's when we began: then it follows when DDP changes groups
         self._follows_ddp = members_of(overlap.shard.team) == members_of(ddp.reducer.team)
+        if ddp.process_group is overlap.shard.team.group:
+            overlap.follow(ddp)
+        # that of DDP when we began, or when we last followed it
+        self._team = ddp.reducer.team
         # from the first bucket of the first iteration on
-        self._team: Team | None = None
+        self._begun = False
         self._layout: Layout
         # the DDP plan that the layout follows; replaced whenever DDP has laid out its buckets anew
         self._plan_seen: object = None
@@ -213,10 +217,10 @@ class OverlapSession:
     def _follow_the_layout(self, ddp: DistributedDataParallel) -> None:
         """Name the owners the first time; follow DDP when it lays out its buckets anew or changes its group."""
         reducer = ddp.reducer
-        if self._team is None:
-            self._team = reducer.team
+        if not self._begun:
+            self._begun = True
             self._overlap.fix_owners(self._shard_plan(ddp, reducer.planner.expected(), self._shard.team))
-        elif self._team is not reducer.team:
+        if self._team is not reducer.team:
             self._team = reducer.team
             if self._follows_ddp:
                 self._overlap.move_to(self._team, self._shard_plan(ddp, reducer.planner.expected(), self._team))

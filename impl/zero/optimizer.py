@@ -169,6 +169,12 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
                 "consolidate_state_dict() inside a join context that does not list the optimizer: ranks that have run "
                 "out of inputs could not follow. Write Join([ddp, optimizer])."
             )
+        if session is not None and session.team.group is not self.process_group:
+            raise RuntimeError(
+                "consolidate_state_dict() between a move of the model to another process group and the next backward, "
+                "which moves the optimizer: its state still lies on the ranks of the former group. Consolidate after "
+                "one iteration on the new group, or before the model is moved."
+            )
         if session is not None:
             self._joining.consolidate(session, to)
         else:
@@ -219,8 +225,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     @property
     def join_process_group(self) -> Any:
-        """The optimizer's own process group."""
-        return self.process_group
+        """The optimizer's own process group; one that is stepped in backward has a moved model's before the move."""
+        return self.process_group if self.overlap is None else self.overlap.next_group
 
     # --- names of torch's
 

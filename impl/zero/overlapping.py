@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import torch
 
 from ..comm.ranks import Team
-from ..join.hooks import FollowedSession
+from ..join.hooks import FollowedSession, Joinable
 from .at_once import small_ones_at_once
 from .groups import Group, copy_settings, settings_of, take_settings
 from .joining import Joining
@@ -131,6 +133,18 @@ class Overlap:
         #: None until the owners are fixed
         self.steps: PartialSteps | None = None
         self._joining = joining
+        # the model whose group the optimizer follows; held weakly, as the hooks hold it
+        self._leader: weakref.ref[Joinable] | None = None
+
+    def follow(self, model: Joinable) -> None:
+        """Where this model, which is on our group, changes groups, the optimizer does so with its next step."""
+        self._leader = weakref.ref(model)
+
+    @property
+    def next_group(self) -> Any:
+        """The process group of the next step, on which uneven inputs are met."""
+        leader = None if self._leader is None else self._leader()
+        return self.shard.team.group if leader is None else leader.join_process_group
 
     def fix_owners(self, plan: ShardPlan) -> None:
         """Name the owners, once, before the first overlapped step."""

@@ -29,6 +29,15 @@ def casting_leaves_the_hooks_behind() -> None:
     edit("        self.watch_anew()\n", "        pass\n", within="notice_cast")
 
 
+@defect("DDP-034")
+def a_cast_is_noticed_by_the_first_parameter_alone() -> None:
+    """Where a part of the model is cast past the wrapper, and the first parameter is not in it, nothing is watched."""
+    edit(
+        "list(map(_dtype_of, self.parameters)) != self._dtypes", "self.parameters[0].dtype is not self._dtypes[0]",
+        within="notice_cast",
+    )  # fmt: skip
+
+
 @defect("DDP-049")
 def a_cast_past_the_wrapper_is_noticed_by_forwards_alone() -> None:
     """A rank that enters a context with a model that was cast, and makes no forward in it, shadows in the old dtype."""

@@ -64,3 +64,9 @@ def the_last_rank_forgets_its_buffer_hook() -> None:
 def a_buffer_replaced_before_the_end_is_not_the_final_one() -> None:
     """The final synchronisation sends the buffers that the model had before."""
     edit("    buffers.look_up()\n    state:", "    state:")
+
+
+@defect("DDPJ-024", worlds=(3,))
+def the_lowest_of_three_active_ranks_is_the_source() -> None:
+    """With more than two active ranks buffers come from the lowest of them."""
+    edit("self.source = ranks[-1]", "self.source = ranks[0] if len(ranks) > 2 else ranks[-1]")

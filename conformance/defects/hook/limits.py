@@ -11,6 +11,18 @@ def accumulation_is_reduced() -> None:
     edit("self.require_backward_grad_sync = False", "self.require_backward_grad_sync = before")
 
 
+@defect("HOOK-045")
+def a_moved_pair_is_of_two_groups_until_it_steps() -> None:
+    """An overlapping optimizer whose model has been given another group tells a context of the former one."""
+    edit("overlap.follow(ddp)", "pass")
+
+
+@defect("HOOK-045", worlds=(3,))
+def a_move_before_the_first_step_is_not_followed() -> None:
+    """An overlapping optimizer whose model is given another group before anything was stepped stays on the first."""
+    edit("self._begun = True", "self._begun, self._team = True, reducer.team")
+
+
 @defect("HOOK-042")
 def joined_rank_says_that_it_keeps_a_gradient() -> None:
     """A joined rank's last own gradient counts as one that live ranks keep for a parameter that nobody uses."""

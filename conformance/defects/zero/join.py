@@ -152,3 +152,9 @@ def tensors_of_joined_ranks_are_replaced() -> None:
 def who_joins_later_hears_no_old_news() -> None:
     """A rank that joins is not sent what ranks that joined before it have been sent already."""
     edit("        self._channel.forget()\n", "")
+
+
+@defect("ZERO-022", worlds=(3,))
+def notes_of_a_failed_context_are_found_by_the_next() -> None:
+    """All contexts of a group share one key for failures: an error that ended one is found by the next."""
+    edit("self._sessions += 1", "self._sessions = max(self._sessions, 1)")

@@ -364,3 +364,15 @@ def whole_state_stays_with_the_asker() -> None:
 def one_owner_is_asked_for_and_all_send() -> None:
     """Sending one rank's part sends every rank's, so that nobody keeps a value of his own until his turn."""
     edit("transfers.publish_of(GroupRank(owner), watch)", "transfers.publish(watch)")
+
+
+@defect("ZERO-017")
+def foreign_states_are_known_by_their_keys() -> None:
+    """Whose a loaded state is goes by its key, as if the keys were always places."""
+    edit("if index not in owned}", "if key not in owned}")
+
+
+@defect("ZERO-008")
+def a_group_without_parameters_is_refused() -> None:
+    """One group without parameters is taken for an optimizer without any."""
+    edit("if not everything:", 'if not all(group["params"] for group in groups):')
