@@ -9,7 +9,6 @@ from conformance.fixtures.comm_hooks import done, summing
 from conformance.fixtures.errors import BadBatch, Wrong, each_and_on, fail
 from conformance.fixtures.training import gradients, private
 from conformance.ranks import caught
-from conformance.subjects import Unsupported
 
 WORLDS = (2,)
 REFUSED = "Expected to have finished reduction"  # torch's words for a backward that it takes for an unfinished one
@@ -21,7 +20,8 @@ def as_if_without(ranks, function, *, on_purpose=False):
     for rank, several in enumerate(told):
         for one in several:
             if REFUSED in one.gap:
-                raise Unsupported("after a backward that failed, the next forward is refused")
+                ranks.at_limit("after a backward that failed, the next forward is refused")
+                continue
             assert not one.gap, f"rank {rank}, after {one.name} ({one.error}): {one.gap}"
             assert not on_purpose or one.error.is_a(BadBatch), f"rank {rank}, {one.name}: {one.error}"
     assert any(one.error is not None for several in told for one in several), "nothing was refused at all"
