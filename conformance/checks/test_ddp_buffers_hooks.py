@@ -206,7 +206,7 @@ def test_futures_of_all_forwards_before_a_backward_are_done_when_it_returns(rank
     assert ranks(return_futures_of_two_forwards) == [[0.0, 0.2]] * ranks.world
 
 
-PATIENCE_S = 1.0  # after which an implementation that waits too early is let go
+PATIENCE_S = 6.0  # after which an implementation that waits too early is let go; a forward may compile meanwhile
 
 
 def complete_between(ctx):
@@ -235,6 +235,8 @@ def complete_between(ctx):
             out.register_hook(partial(complete_unless_done, futures[1]))
             out.sum().backward()
             told.append((waited, [future.done() for future in futures], whole(model.module.a.weight.grad).item()))
+            if any(waited):
+                return told  # too early, and as slow again each time
     return told
 
 
