@@ -36,6 +36,8 @@ def ensure(column: Column, folder: Path) -> Path:
     wanted = "\n".join([column.torch, seen, str(column.dependencies), *column.requires])
     if ready.is_file() and ready.read_text() == wanted:
         return python
+    if folder.is_symlink():
+        folder.unlink()  # to an environment that is gone, or that serves others as it is
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder)
     own = next(folder.glob("lib/python*/site-packages"))

@@ -14,7 +14,7 @@ from ..engine.judgement import Standing
 from ..pages.record_book import Book, Source
 from ..pages.render import fill
 from ..pages.write import put, write_book
-from . import classes
+from . import classes, releases
 from .columns import Column
 
 SHOWN = ("kept", "broken", "by design", "unsupported", "not judged")
@@ -59,12 +59,30 @@ def publish(judged: Sequence[Judged], out: Path) -> list[Path]:
         if each.source:
             write_book(Book([each.source]), out / each.column.name)
     table = [_row(each, catalogue) for each in judged]
-    put(out / "board.json", json.dumps({"columns": table}, indent=1) + "\n")
+    compared = _releases(judged)
+    put(out / "board.json", json.dumps({"columns": table, "releases": compared}, indent=1) + "\n")
     put(out / "board.md", "\n".join(_markdown(table)) + "\n")
-    put(out / "index.html", fill("board.html.j2", columns=table, counted=COUNTED[:4], areas=catalogue.areas))
+    put(out / "index.html", fill(
+        "board.html.j2", columns=table, counted=COUNTED[:4], areas=catalogue.areas, releases=bool(compared)
+    ))  # fmt: skip
+    if compared:
+        titles = {clause.id: clause.title for clause in catalogue}
+        put(out / "releases.html", fill("releases.html.j2", subjects=compared, titles=titles))
+        lines = [line for name, shown in compared.items() for line in releases.markdown(name, shown)]
+        put(out / "releases.md", "\n".join(lines))
     sources = [each.source for each in judged if each.source]
     matrix = write_book(Book(sources), out / "matrix") if sources else []
     return [out / "index.html", out / "board.json", *matrix[:1]]
+
+
+def _releases(judged: Sequence[Judged]) -> dict[str, Any]:
+    """What releases of torch change, for each subject that was judged on several."""
+    answers: dict[str, dict[str, releases.Answer]] = {}
+    for each in judged:
+        if each.source:
+            found = releases.answer(each.source, each.answers())
+            answers.setdefault(each.column.subject, {})[found.release] = found
+    return {name: releases.table([*found.values()]) for name, found in answers.items() if len(found) > 1}
 
 
 def _row(judged: Judged, catalogue: Catalogue) -> dict[str, Any]:

@@ -206,21 +206,25 @@ def test_futures_of_all_forwards_before_a_backward_are_done_when_it_returns(rank
     assert ranks(return_futures_of_two_forwards) == [[0.0, 0.2]] * ranks.world
 
 
-PATIENCE_S = 1.0  # after which an implementation that waits too early is let go
+PATIENCE_S = 3.0  # after which an implementation that waits too early is let go
 
 
 def complete_between(ctx):
     """Futures that the loop itself completes, when forward has returned or in the middle of the backward."""
     told = []
     for location in ("PRE_FORWARD", "POST_FORWARD"):
-        model, futures = counting(ctx), []
+        model, futures, done = counting(ctx), [], [True]
 
-        def start(_state, _buffers, futures=futures):
+        def start(_state, _buffers, futures=futures, done=done):
             futures.extend(torch.futures.Future() for _ in range(2))
+            for future in futures[-2:] if done else ():
+                future.set_result(None)
             return futures[-2:]
 
         register(ctx, model, None, start, location)
-        for _ in range(2):
+        for turn in range(4):  # the first two may take long, for they may be compiled: nothing waits in them
+            if turn == 2:
+                done.clear()
             futures.clear()
             ended = threading.Event()
             late = threading.Thread(target=complete_late, args=(futures, ended))
@@ -234,7 +238,10 @@ def complete_between(ctx):
                 future.set_result(None) if not future.done() else None
             out.register_hook(partial(complete_unless_done, futures[1]))
             out.sum().backward()
-            told.append((waited, [future.done() for future in futures], whole(model.module.a.weight.grad).item()))
+            if not done:
+                told.append((waited, [future.done() for future in futures], whole(model.module.a.weight.grad).item()))
+            if any(waited) and not done:
+                return told  # too early, and as slow again each time
     return told
 
 
@@ -246,7 +253,7 @@ def complete_unless_done(future, _gradient):
 def complete_late(futures, ended):
     if not ended.wait(PATIENCE_S):
         for future in futures:
-            future.set_result(None)
+            complete_unless_done(future, None)
 
 
 @check("DDP-095", worlds=MANY)

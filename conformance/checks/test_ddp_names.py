@@ -6,7 +6,7 @@ import torch
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import mine, trained, wrapped
+from conformance.fixtures.observing import mine, missing_of, trained, wrapped
 from conformance.fixtures.training import private
 from conformance.ranks import caught
 
@@ -29,7 +29,8 @@ def test_buffers_and_other_tensors_are_sent_from_the_rank_that_is_asked_for(rank
 
 def ask_for_buffers(ctx):
     told = []
-    for options in ({}, {"forward_sync_buffers": False}):
+    older = missing_of(ctx, "forward_sync_buffers")
+    for options in ({}, {"broadcast_buffers" if older else "forward_sync_buffers": False}):
         model = wrapped(ctx, models.Counting(1.0), **options)
         before, after = private(model, "_check_sync_bufs_pre_fwd"), private(model, "_check_sync_bufs_post_fwd")
         told.append((bool(before()), bool(after())))

@@ -6,6 +6,7 @@ from conformance.api.checking import MANY, check
 from conformance.explore import axes
 from conformance.explore.drawing import sample, spread
 from conformance.explore.judging import first_broken, train_each
+from conformance.explore.session import lacked_features
 from conformance.explore.source import source
 from conformance.subjects import Unsupported
 
@@ -20,8 +21,9 @@ NOT_SOUND = (("outputs", "one outside the loss"), ("outputs", "dataclass"), ("ty
 UNEVEN = ("context", "schedule", "divisor")
 
 
-def features(*more):
-    return [one for one in axes.FEATURES if one[0] in (*SOUND, *more) and one not in NOT_SOUND]
+def features(ranks, *more):
+    without = {*NOT_SOUND, *lacked_features(ranks.subject.lacks)}
+    return [one for one in axes.FEATURES if one[0] in (*SOUND, *more) and one not in without]
 
 
 def train_as_one_process(ranks, programs):
@@ -32,12 +34,12 @@ def train_as_one_process(ranks, programs):
 
 @check("DDP-049", worlds=MANY)
 def test_programs_drawn_at_random_train_as_one_process(ranks):
-    train_as_one_process(ranks, sample(17, FEW, features(), ranks.world))
+    train_as_one_process(ranks, sample(17, FEW, features(ranks), ranks.world))
 
 
 @check("DDPJ-007", "DDPJ-008", worlds=MANY)
 def test_programs_drawn_at_random_train_as_one_process_on_uneven_inputs(ranks):
-    train_as_one_process(ranks, sample(23, FEW, features(*UNEVEN), ranks.world))
+    train_as_one_process(ranks, sample(23, FEW, features(ranks, *UNEVEN), ranks.world))
 
 
 # -- sharded optimizers: programs that choose something on nearly every axis

@@ -4,12 +4,10 @@ from conformance.api.checking import NotRun, check
 from conformance.explore.causes import listed
 from conformance.explore.covering import batches, once_failed
 from conformance.explore.judging import first_broken, train_each
-from conformance.explore.session import allowed_features
+from conformance.explore.session import allowed_features, lacked_features
 from conformance.explore.source import source
 
 WORLDS = (2, 3)
-#: What a program asks for with a choice, and a subject may say that it lacks.
-ASKED = {("copied", "pickled"): "pickling"}
 
 
 def worlds_of(programs):
@@ -18,8 +16,7 @@ def worlds_of(programs):
 
 def train_as_one_process(ranks, programs):
     """What a subject's listed deviations explain is decided by the checks of their clauses."""
-    lacked = {feature for feature, service in ASKED.items() if service in ranks.subject.lacks}
-    offered = set(allowed_features(ranks.subject_spec)) - lacked
+    offered = set(allowed_features(ranks.subject_spec)) - lacked_features(ranks.subject.lacks)
     left = [each for each in programs if each.features <= offered and not listed(each, ranks.subject_spec)]
     if not left:
         raise NotRun("each of these programs chooses what is listed as broken, or not offered")

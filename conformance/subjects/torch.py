@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms import join
@@ -20,6 +22,10 @@ from torch.distributed.optim import zero_redundancy_optimizer as zero
 from torch.nn.parallel import distributed as ddp
 
 from . import Subject
+
+#: Keywords of newer releases than the oldest that serves.
+_NEWER = ("forward_sync_buffers", "batched_grad_copy")
+_TAKEN = inspect.signature(ddp.DistributedDataParallel).parameters
 
 subject = Subject(
     name="torch",
@@ -52,4 +58,5 @@ subject = Subject(
         "hook_with_zero_step": ddp_zero_hook.hook_with_zero_step,
         "hook_with_zero_step_interleaved": ddp_zero_hook.hook_with_zero_step_interleaved,
     },
+    lacks={name: f"torch {torch.__version__} has no such option" for name in _NEWER if name not in _TAKEN},
 )

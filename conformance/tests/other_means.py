@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from conformance.subjects import Subject
 from conformance.subjects.foreign import OF_DDP_ALONE, lacking, taken
@@ -32,22 +33,71 @@ class EndOfBackward(nn.Module):
         super().__init__()
         options = taken(options, "process_group", *_WITHOUT_EFFECT)
         self.module, self.require_backward_grad_sync = module, True
-        self._reduces, self._due = True, False  # whether the last forward that was for training allows it
-        self._group = options.get("process_group") or dist.group.WORLD
-        self._trained = [each for each in module.parameters() if each.requires_grad]
-        self._came: set[nn.Parameter] = set()  # in this backward
-        if not self._trained:
-            raise Refused("nothing to train here")
+        self._may_miss = options.get("find_unused_parameters", False)
+        self._own_group = options.get("process_group")
+        self._begin()
+        self._look_over()
         for tensor in [*module.parameters(), *module.buffers()]:
             self._from_first(tensor)
+
+    def _begin(self) -> None:
+        """What is not pickled: the group, and what hangs on parameters."""
+        self._reduces, self._due = True, False  # whether the last forward that was for training allows it
+        self._group = self._own_group or dist.distributed_c10d._get_default_group()
+        self._trained = [each for each in self.module.parameters() if each.requires_grad]
+        self._came: set[nn.Parameter] = set()  # since the last reduction
+        self._now: set[nn.Parameter] = set()  # in this backward
+        self._missed: list[int] = []  # those that had no gradient in the last one
         for parameter in self._trained:
-            parameter.register_post_accumulate_grad_hook(self._arrived)
+            if not isinstance(parameter, UninitializedParameter):
+                parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._own_group is not None and self._own_group is not dist.group.WORLD:
+            raise Refused("another group than the default one cannot be taken along")
+        without = ("_group", "_own_group", "_trained", "_came", "_now")
+        return {name: value for name, value in vars(self).items() if name not in without}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._own_group = None
+        self._begin()
+
+    def _look_over(self) -> None:
+        """Refuse what cannot be trained, on every rank if one of them has it."""
+        every = list(self.module.parameters())
+        if not self._trained:
+            raise Refused("nothing to train here")
+        if any(isinstance(each, UninitializedParameter) for each in every):
+            raise Refused("run the model once, so that its lazy layers get their sizes")
+        if len({each.device.type for each in every}) > 1:
+            raise Refused("one model on devices of two types")
+        if any(isinstance(each, nn.SyncBatchNorm) for each in self.module.modules()) and every[0].device.type == "cpu":
+            raise Refused("a layer of this model works on GPUs alone")
+        names = {each: name for name, each in self.module.named_parameters()}
+        mine = [(names[each], tuple(each.shape), each.stride(), str(each.dtype)) for each in self._trained]
+        told: list[Any] = [None] * self._group.size()
+        dist.all_gather_object(told, mine, self._group)
+        counts = [len(each) for each in told]
+        if len({*counts}) > 1:
+            each = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(counts))
+            raise Refused(f"ranks train unlike numbers of parameters, {each}")
+        for place, kinds in enumerate(zip(*told, strict=True)):
+            if len({*kinds}) > 1:
+                raise Refused(f"ranks have unlike models, from trained parameter {place} on")
 
     def forward(self, *given: Any, **named: Any) -> Any:
         if self.require_backward_grad_sync and self._reduces:
             for buffer in self.module.buffers():
                 self._from_first(buffer)
         if torch.is_grad_enabled():
+            if self._missed:
+                names = {each: name for name, each in self.module.named_parameters()}
+                left_out = ", ".join(f"{at} ({names.get(self._trained[at])})" for at in self._missed)
+                raise Refused(f"the backward before left out {left_out}; find_unused_parameters=True allows that")
+            if not {*self._trained} <= {*self.module.parameters()}:
+                raise Refused("a parameter was put in place of another after wrapping")
+            self._now.clear()
             self._reduces = self.require_backward_grad_sync
         return self.module(*given, **named)
 
@@ -69,6 +119,7 @@ class EndOfBackward(nn.Module):
 
     def _arrived(self, parameter: nn.Parameter) -> None:
         self._came.add(parameter)
+        self._now.add(parameter)
         if self._reduces and not self._due:
             self._due = True
             torch.autograd.Variable._execution_engine.queue_callback(self._reduce)
@@ -78,6 +129,8 @@ class EndOfBackward(nn.Module):
         came = [1 + each.grad.is_sparse if each in self._came else 0 for each in self._trained]
         kinds = torch.tensor(came, dtype=torch.uint8)  # of gradients that any rank has: 1 dense, 2 sparse
         dist.all_reduce(kinds, dist.ReduceOp.MAX, self._group)
+        missed = [at for at, each in enumerate(self._trained) if each not in self._now]
+        self._missed = [] if self._may_miss else missed
         self._came.clear()
         for parameter, kind in zip(self._trained, kinds.tolist(), strict=True):
             if kind:
@@ -99,6 +152,5 @@ subject = Subject(
     {"DistributedDataParallel": EndOfBackward},
     {
         **lacking(OF_DDP_ALONE, "it has no such attribute", ("require_backward_grad_sync",)),
-        "pickling": "it holds its group",
     },
 )

@@ -143,6 +143,20 @@ def test_columns_of_one_release_of_torch_share_an_environment_that_sees_nothing_
     assert not seen.read_text().strip()
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_environment_that_is_a_stale_link_is_made_anew_in_its_place(tmp_path, monkeypatch, gone):
+    monkeypatch.setattr(environment, "_run", lambda command: None)
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "environment"
+    if not gone:
+        elsewhere.mkdir()
+        (elsewhere / "ready").write_text("another release")
+    folder.symlink_to(elsewhere)
+    python = environment.ensure(Column("a", "a:subject", "about", requires=("a==1",)), folder)
+    assert python.is_file()
+    assert not folder.is_symlink()
+    assert gone or (elsewhere / "ready").read_text() == "another release"  # what others use is left alone
+
+
 def test_a_run_that_fails_is_not_taken_for_an_answer(tmp_path, monkeypatch):
     suite = Suite(status=2)
     monkeypatch.setattr(judge, "_run", suite)

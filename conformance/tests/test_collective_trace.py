@@ -81,6 +81,20 @@ def test_every_collective_is_noted_in_order_with_its_facts(cluster):
     assert {event.thread for event in events} == {"MainThread"}
     assert not seen.notes
 
+def train_compiled(ctx):
+    module = torch.nn.Linear(1, 1)
+    module.register_buffer("steps", torch.zeros(1))
+    model = DistributedDataParallel(module)
+    model.compile(backend="eager")
+    for _ in range(2):
+        model(torch.ones(1, 1)).sum().backward()
+    return [event.op for event in ctx.trace()].count("broadcast")
+
+
+def test_a_compiled_model_sends_its_buffers_through_a_recorded_group(cluster):
+    sent = record(cluster, train_compiled, deadline_s=60.0).values()
+    assert min(sent) >= 3, "module state at construction, buffers in each forward"
+
 
 def train_with_ddp(ctx):
     torch.manual_seed(0)

@@ -1,6 +1,6 @@
 """Both 8-bit hooks end in an IndexError."""
 
-# shows: COMM-029 *
+# shows: COMM-029 [*] [*]
 
 import torch
 import torch.distributed as dist
