@@ -501,3 +501,23 @@ def test_consolidating_in_a_context_works_where_the_optimizer_is_listed(run):
     assert run(consolidating_in_a_context, True, world=3) == [(None, None), (None, count), (None, None)]
     refused = ("RuntimeError", None)
     assert run(consolidating_in_a_context, False, world=3) == [(None, None), refused, refused]
+
+
+def consolidating_after_a_move(ctx):
+    """In a context, before and after the backward with which the optimizer follows."""
+    model = Net()
+    ddp, zero = build(ctx, model, "adam", {})
+    loss_of(ddp(batch(ctx.rank, 0), True)).backward()
+    ddp._update_process_group(torch.distributed.new_group())
+    with ctx.subject.Join([ddp, zero]):
+        early = caught(zero.consolidate_state_dict)
+        ddp.zero_grad()
+        loss_of(ddp(batch(ctx.rank, 1), True)).backward()
+        late = caught(zero.consolidate_state_dict)
+    return str(early), late
+
+
+def test_consolidating_between_a_move_and_the_next_backward_is_refused_within_a_context(run):
+    for early, late in run(consolidating_after_a_move, world=2):
+        assert "Consolidate after one iteration on the new group" in early
+        assert late is None
