@@ -21,6 +21,17 @@ MAX_NORM = 3.0
 # -- HOOK-018: clipping by a common norm
 
 
+class Doubles(models.SumBackwards):
+    """Of double precision, so that a norm that is taken in another shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.double()
+
+    def forward(self, x):
+        return super().forward(x.double())
+
+
 def train_each_clipped(ctx, ways):
     group = overlapping.group_of(ctx)
     told = []
@@ -52,17 +63,19 @@ def test_gradients_that_are_clipped_together_are_stepped_as_by_one_process(ranks
         Overlap(shard=place % 2 == 0, model=models.SumBackwards, keywords={**settings, "reduce_scatter": scatter})
         for scatter in (False, True) for place, settings in enumerate(norms)
     ]  # fmt: skip
+    ways.append(Overlap(model=Doubles, keywords={**norms[0], "reduce_scatter": False}))
     told = ranks(train_each_clipped, ways)
     for place, how in enumerate(ways):
         settings = {name: value for name, value in how.keywords.items() if name != "reduce_scatter"}
+        close = 1e-12 if how.model is Doubles else 1e-5
         expected = clipped_alone(how, ranks.world, settings)
         for rank, runs in enumerate(told):
             for number, (found, right) in enumerate(zip(runs[place], expected, strict=True)):
                 for name, values in right[0].items():
-                    assert found[0][name] == pytest.approx(values, rel=1e-5, abs=1e-5), (rank, number, name, how)
+                    assert found[0][name] == pytest.approx(values, rel=close, abs=close), (rank, number, name, how)
                 if not how.keywords["reduce_scatter"]:
                     for name, values in right[1].items():
-                        assert found[1][name] == pytest.approx(values, rel=1e-5, abs=1e-5), (rank, number, name, how)
+                        assert found[1][name] == pytest.approx(values, rel=close, abs=close), (rank, number, name, how)
 
 
 # -- HOOK-018: reductions to owners, of other kinds

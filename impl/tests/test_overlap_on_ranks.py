@@ -12,7 +12,7 @@ from conformance.fixtures.models import integers
 from conformance.ranks import caught
 
 from .overlap_training import Alone, Net, batch, build, clear_gradients, differences, loss_of, uses_extra
-from .zero_training import OPTIMIZERS, halving
+from .zero_training import OPTIMIZERS, halving, what_is_said
 
 pytestmark = pytest.mark.slow
 
@@ -521,3 +521,18 @@ def test_consolidating_between_a_move_and_the_next_backward_is_refused_within_a_
     for early, late in run(consolidating_after_a_move, world=2):
         assert "Consolidate after one iteration on the new group" in early
         assert late is None
+
+
+def asking_for_an_old_state(ctx):
+    ddp, zero = build(ctx, Net(), "adam", {})
+    for iteration in range(4):
+        ddp.zero_grad()
+        loss_of(ddp(batch(ctx.rank, iteration), True)).backward()
+        if iteration == 1:
+            zero.consolidate_state_dict(0)
+    return what_is_said(zero.state_dict) if ctx.rank == 0 else []
+
+
+def test_steps_in_backward_make_a_consolidated_state_old(run):
+    (told,), _ = run(asking_for_an_old_state, world=2)
+    assert "2 step(s) old" in told

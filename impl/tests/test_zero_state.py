@@ -1,14 +1,13 @@
 """The consolidated state over an optimizer's life: when it holds, when it is refused, when it is said to be old."""
 
 import copy
-import logging
 
 import pytest
 import torch
 
 from conformance.ranks import caught
 
-from .zero_training import give_gradients, parameters
+from .zero_training import give_gradients, parameters, what_is_said
 
 
 class Shared(torch.optim.Optimizer):
@@ -35,17 +34,6 @@ def stepped(ctx, kind=Shared, count=3):
     give_gradients(params, 0)
     zero.step()
     return params, zero
-
-
-def what_is_said(act):
-    said, handler = [], logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger("impl.zero").addHandler(handler)
-    try:
-        act()
-    finally:
-        logging.getLogger("impl.zero").removeHandler(handler)
-    return said
 
 
 ACTS = ("a load", "an added group")

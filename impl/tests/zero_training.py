@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import torch
 from torch import nn
@@ -91,3 +92,15 @@ def differences(params, alone):
         for place, (mine, theirs) in enumerate(zip(params, alone.params, strict=True))
         if not torch.equal(mine, theirs)
     ]
+
+
+def what_is_said(act):
+    """What impl.zero logs meanwhile."""
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("impl.zero").addHandler(handler)
+    try:
+        act()
+    finally:
+        logging.getLogger("impl.zero").removeHandler(handler)
+    return said

@@ -94,3 +94,9 @@ def optimizer_follows_from_other_ranks() -> None:
 def joined_ranks_step_what_nobody_uses() -> None:
     """Joined ranks step parameters that no rank ever uses, with gradients of zeros."""
     edit("kept = set() if shadows else set(unused)", "kept = set(unused)")
+
+
+@defect("HOOK-018")
+def common_norm_is_taken_in_single_precision() -> None:
+    """The norms that make up the common one are of float32, whatever the gradients are."""
+    edit("dtype=first.dtype, device", "dtype=torch.float32, device", within="_own_norms")
