@@ -6,6 +6,7 @@ says against it, beside what it declares to lack, is a false alarm.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,9 +49,24 @@ class EndOfBackward(nn.Module):
         self._came: set[nn.Parameter] = set()  # since the last reduction
         self._now: set[nn.Parameter] = set()  # in this backward
         self._missed: list[int] = []  # those that had no gradient in the last one
+        me = weakref.ref(self)  # a hook that held us would keep us for as long as our own parameters live
+
+        def arrived(parameter: nn.Parameter) -> None:
+            model = me()
+            if model is not None:
+                model._arrived(parameter)
+
         for parameter in self._trained:
             if not isinstance(parameter, UninitializedParameter):
-                parameter.register_post_accumulate_grad_hook(self._arrived)
+                parameter.register_post_accumulate_grad_hook(arrived)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._own_group is not None and self._own_group is not dist.group.WORLD:
@@ -139,7 +155,10 @@ class EndOfBackward(nn.Module):
 
     def _average(self, parameter: nn.Parameter, mine: torch.Tensor | None, sparse: bool) -> torch.Tensor:
         """The mean in a new tensor, laid out as the parameter is; divided first, then added."""
-        mine = torch.zeros_like(parameter) if mine is None else mine.to_dense() if mine.is_sparse else mine
+        wanted = getattr(parameter, "grad_dtype", None) or parameter.dtype
+        if mine is None:
+            mine = torch.zeros_like(parameter, dtype=wanted)
+        mine = mine.to_dense() if mine.is_sparse else mine
         everyone = [torch.empty_like(mine).contiguous() for _ in range(self._group.size())]
         dist.all_gather(everyone, mine.contiguous() / len(everyone), self._group)
         mean = torch.empty_like(parameter, dtype=mine.dtype).copy_(torch.stack(everyone).sum(0))

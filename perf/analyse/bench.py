@@ -13,13 +13,14 @@ _LIMIT_S = 120
 
 def beside(record: Path) -> Path | None:
     """Write the JSON beside a record that has times; None, and a word on standard error, if that cannot be done."""
+    record = record.resolve()  # pytest runs in another folder
     path = record.with_name(record.name.removesuffix(".jsonl") + ".benchmark.json")
     tests = Path(__file__).parents[1] / "tests" / "test_bench.py"
     command = [
         sys.executable, "-m", "pytest", str(tests), "--benchmark-only", f"--benchmark-json={path}", "-q", "-p",
         "no:cacheprovider", "-o", "addopts=", "--benchmark-quiet", "--rootdir", str(tests.parent.parent),
     ]  # fmt: skip
-    environment = {**os.environ, RECORD: str(record.resolve())}
+    environment = {**os.environ, RECORD: str(record)}
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):  # of a test that runs us
         environment.pop(name, None)
     try:
