@@ -1,6 +1,6 @@
 """Prints how much optimizer state each rank holds with ZeroRedundancyOptimizer, beside an equal share of the whole.
 
-    torchrun --standalone --nproc-per-node 4 conformance/examples/zero_memory.py
+    torchrun --standalone --nproc-per-node 4 -m conformance.examples.zero_memory
 
 Forty similar layers with Adam; add ``--torch`` to see torch's own class.
 """
