@@ -32,5 +32,6 @@ def beside(record: Path) -> Path | None:
         return None
     if done.returncode == 0 and path.exists():
         return path
-    print(f"perf: pytest-benchmark's JSON was not written:\n{done.stdout[-2000:]}", file=sys.stderr)
+    said = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    print(f"perf: pytest-benchmark's JSON was not written (status {done.returncode}):\n{said}", file=sys.stderr)
     return None
