@@ -225,7 +225,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     @property
     def join_process_group(self) -> Any:
-        """The optimizer's own process group; one that is stepped in backward has a moved model's before the move."""
+        """The optimizer's own process group; if it is stepped in backward and its model has moved, the model's."""
         return self.process_group if self.overlap is None else self.overlap.next_group
 
     # --- names of torch's
