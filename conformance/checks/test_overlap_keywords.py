@@ -78,6 +78,65 @@ def test_gradients_that_are_clipped_together_are_stepped_as_by_one_process(ranks
                         assert found[1][name] == pytest.approx(values, rel=close, abs=close), (rank, number, name, how)
 
 
+class UsedOnce(nn.Module):
+    """Two layers, of which the second is used when asked; no gradient depends on a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.once = nn.Linear(4, 4), nn.Linear(4, 4)
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 1.0)
+
+    def forward(self, x, both):
+        return self.always(x) + self.once(x) if both else self.always(x)
+
+
+def clip_what_is_kept(ctx):
+    """Only what is used is cleared, so that the second layer's first gradient stays and belongs to the norm."""
+    told = []
+    for views in (False, True):
+        group = overlapping.group_of(ctx)
+        options = {"find_unused_parameters": True, "gradient_as_bucket_view": views}
+        model = ddp(ctx, UsedOnce().to(ctx.device), process_group=group, **options)
+        zero = overlapping.optimizer_of(ctx, model.parameters(), "momentum", group)
+        factory = overlapping.factory_of(ctx, False)
+        try:
+            hook = factory(ctx.subject.default_hooks.allreduce_hook, model, zero, max_norm=MAX_NORM)
+        except TypeError as error:
+            raise Unsupported("the overlap hooks have no argument max_norm") from error
+        model.register_comm_hook(group, hook)
+        for number in range(3):
+            model.module.always.zero_grad()
+            model(overlapping.batch(ctx.rank, number), number == 0).sum().backward()
+            held = numbers((name, parameter.grad) for name, parameter in model.module.named_parameters())
+            told.append((numbers(model.module.named_parameters()), held))
+    return told
+
+
+def kept_alone(world):
+    alone = UsedOnce()
+    kind, settings = overlapping.OPTIMIZERS["momentum"]
+    optimizer = kind(alone.parameters(), **settings)
+    for number in range(3):
+        alone.always.zero_grad()
+        for rank in range(world):
+            (alone(overlapping.batch(rank, number), number == 0).sum() / world).backward()
+        nn.utils.clip_grad_norm_(alone.parameters(), MAX_NORM)
+        optimizer.step()
+        held = numbers((name, parameter.grad) for name, parameter in alone.named_parameters())
+        yield numbers(alone.named_parameters()), held
+
+
+@check("HOOK-018", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False)
+def test_a_gradient_that_nobody_renewed_is_clipped_with_the_others(ranks):
+    expected = 2 * list(kept_alone(ranks.world))
+    for rank, told in enumerate(ranks(clip_what_is_kept)):
+        for number, (found, right) in enumerate(zip(told, expected, strict=True)):
+            for place, kind in enumerate(("weight", "gradient")):
+                for name, values in right[place].items():
+                    assert found[place][name] == pytest.approx(values, rel=1e-5), (rank, number, kind, name)
+
+
 # -- HOOK-018: reductions to owners, of other kinds
 
 
@@ -136,24 +195,27 @@ def some_alone(dtype, world):
 SOME = list(itertools.product((torch.float32, torch.bfloat16, torch.float16), (False, True)))
 
 
-def reduce_some_in_every_way(ctx):
+def far_apart(ctx):
+    """Tell an implementation that asks that every rank has a host of its own."""
+    os.environ["JOINERY_HOSTID"] = f"host {ctx.rank}"
+
+
+def reduce_some_in_every_way(ctx, far):
+    if far:
+        far_apart(ctx)
     return [reduce_some(ctx, dtype, interleaved) for dtype, interleaved in SOME]
 
 
 @check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
-def test_gradients_are_reduced_to_their_owners_in_half_precision_and_beside_others_that_have_none(ranks):
-    for rank, told in enumerate(ranks(reduce_some_in_every_way)):
+@pytest.mark.parametrize("far", [False, True], ids=("one host", "hosts"))
+def test_gradients_are_reduced_to_their_owners_in_half_precision_and_beside_others_that_have_none(ranks, far):
+    for rank, told in enumerate(ranks(reduce_some_in_every_way, far)):
         for (dtype, interleaved), seen in zip(SOME, told, strict=True):
             for number, (found, right) in enumerate(zip(seen, some_alone(dtype, ranks.world), strict=True)):
                 assert found == right, f"rank {rank}, iteration {number}, {dtype}, {interleaved=}"
 
 
 # -- ZERO-008, HOOK-019: between several hosts, where owners may send in another way
-
-
-def far_apart(ctx):
-    """Tell an implementation that asks that every rank has a host of its own."""
-    os.environ["JOINERY_HOSTID"] = f"host {ctx.rank}"
 
 
 def train_far_apart(ctx, ways):

@@ -46,7 +46,8 @@ class Clipping:
         factor = torch.clamp(self.max_norm / (total + _AVOIDS_ZERO), max=1.0)
         for flight in flights:
             assert flight.flat is not None
-            flight.flat.mul_(factor.to(flight.flat.device))
+            for gradient in (flight.flat, *flight.kept):
+                gradient.mul_(factor.to(gradient.device))
         return total
 
     def _own_norms(self, flights: Sequence[InFlight], shard: Shard) -> torch.Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..comm.flat import MovedTensors
+from ..comm.placement import on_one_host
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
 from ..ddp.kernels import dense_view
@@ -23,6 +24,10 @@ class BucketPart:
     members: tuple[int, ...]
     pieces: tuple[Piece, ...]
     own: tuple[int, ...]
+    #: whether it is the last of its window, the buckets that are reduced to owners, or published, together
+    closes: bool = True
+    #: whether gradients go to their owners by an exchange
+    exchanged: bool = False
     #: what can be published once this bucket has been stepped
     publications: list[Publication] = field(default_factory=list)
 
@@ -49,11 +54,35 @@ class Layout:
             own = next((piece.places for piece in pieces if piece.owner == team.rank), ())
             self.parts.append(BucketPart(bucket, plan.buckets[place], pieces, own))
         if team.size > 1:
+            if self._over_a_network():
+                self._close_windows()
             self._publish(together)
 
     def stale(self) -> bool:
         """Whether somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
         return self._moved.stale
+
+    def _over_a_network(self) -> bool:
+        device = self.parts[0].bucket.spec.device
+        return device.type == "cpu" and not on_one_host(self._team, device)
+
+    def _close_windows(self) -> None:
+        """A window ends where every rank owns a part of it, so that all links are used; or before another dtype."""
+        missing = set(self._team.members)
+        for part, following in zip(self.parts, [*self.parts[1:], None], strict=True):
+            part.exchanged = True
+            missing -= {piece.owner for piece in part.pieces}
+            part.closes = not missing or following is None or _kind(part) != _kind(following)
+            if part.closes:
+                missing = set(self._team.members)
+
+    def _windows(self, parts: Sequence[BucketPart]) -> list[list[BucketPart]]:
+        found: list[list[BucketPart]] = [[]]
+        for part in parts:
+            found[-1].append(part)
+            if part.closes:
+                found.append([])
+        return [window for window in found if window]
 
     def _publish(self, together: bool) -> None:
         by_device: dict[torch.device, list[BucketPart]] = {}
@@ -61,9 +90,9 @@ class Layout:
             if part.pieces:
                 by_device.setdefault(part.bucket.spec.device, []).append(part)
         for alike in by_device.values():
-            groups = [alike] if together and self._gathers(alike) else [[part] for part in alike]
-            for parts in groups:
-                parts[-1].publications.append(self._publication(parts))
+            for parts in [alike] if together else self._windows(alike):
+                for group in [parts] if self._gathers(parts) else [[part] for part in parts]:
+                    group[-1].publications.append(self._publication(group))
 
     def _owned(self, parts: Sequence[BucketPart]) -> list[list[torch.Tensor]]:
         """The parameters of some buckets by owner."""
@@ -96,3 +125,7 @@ class Layout:
             offset += member.numel()
         self._moved.move(members, views)
         return flat
+
+
+def _kind(part: BucketPart) -> tuple[torch.dtype, torch.device]:
+    return part.bucket.spec.dtype, part.bucket.spec.device

@@ -87,11 +87,16 @@ def plan(
                 if cell not in group:
                     group.append(cell)
     groups = [piece for shared, cells in found.items() for piece in _cut(shared, cells)]
-    groups.sort(key=lambda group: group.network)  # hosts are set up once for all groups of a network
+    groups.sort(key=_hosts_order)
     if not groups:
         reasons = "; ".join(left_out) or "it lists none"
         raise BadInput(f"sweep {sweep.name!r} has no cell to measure at WORLD={world}: {reasons}")
     return Plan(sweep, tuple(groups), left_out)
+
+
+def _hosts_order(group: Group) -> tuple[bool, bool, str]:
+    """Groups of one network stand together, for its hosts are set up once; delayed ones first, for they may not run."""
+    return bool(group.network), " " not in group.network, group.network
 
 
 def _worlds(wanted: Any, most: int) -> list[int]:

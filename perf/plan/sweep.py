@@ -20,7 +20,7 @@ HOME = Path(__file__).parents[1] / "sweeps"
 # how much is measured, where no budget says otherwise: name -> (default, least, most)
 BESIDE = ("traffic", "starts", "checks")  # see ``traffic`` and ``beside``
 PRINTS = ("targets", "laws")
-_COUNTS = {"rounds": (12, 1, 1000), "block": (5, 2, 1000), "epoch": (8, 2, 1000)}
+_COUNTS = {"rounds": (12, 1, 1000), "block": (5, 1, 1000), "epoch": (8, 2, 1000)}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ SWEEPS = {
     "network": ('[[cells]]\nnetwork = "fast"\n', "write it like 100kbit"),
     "rounds": ("rounds = true\n[[cells]]\n", "rounds cannot be True; give a whole number from 1 to 1000"),
     "none": ("rounds = 0\n[[cells]]\n", "rounds cannot be 0"),
-    "block": ("block = 1\n[[cells]]\n", "block cannot be 1; give a whole number from 2"),
+    "block": ("block = 0\n[[cells]]\n", "block cannot be 0; give a whole number from 1"),
     "prints": ("prints = [3]\n[[cells]]\n", "prints cannot be 3; there are targets, laws"),
     "beside": ('beside = ["weather"]\n[[cells]]\n', "beside cannot be 'weather'"),
     "blocks": ('blocks = {mlp = "x"}\n[[cells]]\n', "block cannot be 'x'"),
