@@ -19,11 +19,6 @@ def flat_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.T
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
 
 
-def real(flat: torch.Tensor) -> torch.Tensor:
-    """A view of a flat tensor as real numbers, for a collective that knows no complex ones."""
-    return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
-
-
 class MovedTensors:
     """Tensors that were made views of flat ones (``tensor.data = view``), and whether somebody has moved them since."""
 

@@ -11,7 +11,7 @@ from ..ddp.buckets import GradBucket
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
 from .clipping import Clipping
-from .reduction import Hook, OwnerReducing, WrappedReduction
+from .reduction import Hook, OwnerReduction, WrappedReduction
 from .session import OverlapSession, Reducing, Schedule, members_of
 
 _OverlapHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
@@ -124,7 +124,7 @@ def _make(
 
 def _reducing(hook: Hook | None, reduce_scatter: bool) -> Reducing:
     if reduce_scatter:
-        return OwnerReducing()
+        return lambda _state, bucket, part, team: OwnerReduction(bucket, part, team)
     assert hook is not None
     return lambda state, bucket, _part, team: WrappedReduction(hook, state, bucket, team)
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 import torch
 
 from ..comm.flat import MovedTensors
-from ..comm.placement import on_one_host
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
 from ..ddp.kernels import dense_view
 from ..zero.transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
-from .plan import BucketLayout, Piece
+from .plan import BucketLayout, Piece, windows
 
 
 @dataclass
@@ -24,10 +23,6 @@ class BucketPart:
     members: tuple[int, ...]
     pieces: tuple[Piece, ...]
     own: tuple[int, ...]
-    #: whether it is the last of its window, the buckets that are reduced to owners, or published, together
-    closes: bool = True
-    #: whether gradients go to their owners by an exchange
-    exchanged: bool = False
     #: what can be published once this bucket has been stepped
     publications: list[Publication] = field(default_factory=list)
 
@@ -54,45 +49,26 @@ class Layout:
             own = next((piece.places for piece in pieces if piece.owner == team.rank), ())
             self.parts.append(BucketPart(bucket, plan.buckets[place], pieces, own))
         if team.size > 1:
-            if self._over_a_network():
-                self._close_windows()
-            self._publish(together)
+            self._publish([self.parts] if together else self._windows())
 
     def stale(self) -> bool:
         """Whether somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
         return self._moved.stale
 
-    def _over_a_network(self) -> bool:
-        device = self.parts[0].bucket.spec.device
-        return device.type == "cpu" and not on_one_host(self._team, device)
+    def _windows(self) -> list[list[BucketPart]]:
+        found = windows([[piece.owner for piece in part.pieces] for part in self.parts], self._team.size)
+        return [[self.parts[place] for place in window] for window in found]
 
-    def _close_windows(self) -> None:
-        """A window ends where every rank owns a part of it, so that all links are used; or before another dtype."""
-        missing = set(self._team.members)
-        for part, following in zip(self.parts, [*self.parts[1:], None], strict=True):
-            part.exchanged = True
-            missing -= {piece.owner for piece in part.pieces}
-            part.closes = not missing or following is None or _kind(part) != _kind(following)
-            if part.closes:
-                missing = set(self._team.members)
-
-    def _windows(self, parts: Sequence[BucketPart]) -> list[list[BucketPart]]:
-        found: list[list[BucketPart]] = [[]]
-        for part in parts:
-            found[-1].append(part)
-            if part.closes:
-                found.append([])
-        return [window for window in found if window]
-
-    def _publish(self, together: bool) -> None:
-        by_device: dict[torch.device, list[BucketPart]] = {}
-        for part in self.parts:
-            if part.pieces:
-                by_device.setdefault(part.bucket.spec.device, []).append(part)
-        for alike in by_device.values():
-            for parts in [alike] if together else self._windows(alike):
-                for group in [parts] if self._gathers(parts) else [[part] for part in parts]:
-                    group[-1].publications.append(self._publication(group))
+    def _publish(self, windows: Sequence[Sequence[BucketPart]]) -> None:
+        """Say what is published at the end of each window: all of it at once where that is faster, on each device."""
+        for window in windows:
+            by_device: dict[torch.device, list[BucketPart]] = {}
+            for part in window:
+                if part.pieces:
+                    by_device.setdefault(part.bucket.spec.device, []).append(part)
+            for alike in by_device.values():
+                for parts in [alike] if self._gathers(alike) else [[part] for part in alike]:
+                    parts[-1].publications.append(self._publication(parts))
 
     def _owned(self, parts: Sequence[BucketPart]) -> list[list[torch.Tensor]]:
         """The parameters of some buckets by owner."""
@@ -125,7 +101,3 @@ class Layout:
             offset += member.numel()
         self._moved.move(members, views)
         return flat
-
-
-def _kind(part: BucketPart) -> tuple[torch.dtype, torch.device]:
-    return part.bucket.spec.dtype, part.bucket.spec.device

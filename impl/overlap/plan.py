@@ -61,6 +61,21 @@ class BucketLayout:
         return tuple(Piece(owner, tuple(places[owner])) for owner in sorted(places))
 
 
+def windows(owners: Sequence[Iterable[int]], world: int) -> list[range]:
+    """Consecutive buckets that are best published together over a network; ``owners``: the ranks with a part of each.
+
+    A window ends as soon as every rank owns a part, so that all links are used.
+    """
+    found: list[range] = []
+    begin, seen = 0, set[int]()
+    for end, ranks in enumerate(owners, 1):
+        seen.update(ranks)
+        if len(seen) == world or end == len(owners):
+            found.append(range(begin, end))
+            begin, seen = end, set()
+    return found
+
+
 def whole_buckets(buckets: Sequence[Members], world: int) -> dict[int, int]:
     """Owner by parameter: bucket k belongs to rank k modulo the number of ranks (HOOK-038)."""
     return {index: place % world for place, bucket in enumerate(buckets) for index in bucket if index >= 0}

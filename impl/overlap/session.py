@@ -6,13 +6,13 @@ For every bucket: reduce (R), step what this rank owns of it (S), publish the ow
     interleaved    R0 │ R1 S0 P0 │ R2 S1 P1 S2 P2
 
 Between hosts whose collectives are not pipelined (Gloo) the buckets of a *window*, in which every rank owns a part, are
-published together, and reduced together where gradients go to their owners only. Where a publication is of two
-messages (``Gathering``), the second starts in the next bucket's hook, when the first has come as a rule.
+published together, in the contiguous schedule all. Where a publication is of two messages (``Gathering``), the second
+starts in the next bucket's hook, when the first has come as a rule.
 
 All collectives start on the thread that runs backward, in an order that depends on nothing but the plan: a bucket is
-stepped in the hook after that in which its reduction was started, never when a future happens to complete. A future's
-callback neither communicates nor waits. That is why any backend will do. A joined rank goes through the same calls with
-zero buckets, steps what it owns with the reduced gradients, and takes its settings from a live rank.
+stepped when the next one's reduction has been started, never when a future happens to complete. A future's callback
+neither communicates nor waits. That is why any backend will do. A joined rank goes through the same calls with zero
+buckets, steps what it owns with the reduced gradients, and takes its settings from a live rank.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Schedule(Enum):
     """When a bucket is stepped and sent."""
 
     CONTIGUOUS = "all in the last bucket's hook"
-    INTERLEAVED = "each in the next bucket's hook after that in which its reduction was started"
+    INTERLEAVED = "each when the next bucket's reduction has been started"
 
 
 #: Starts one bucket's reduction: (state, bucket, part of the layout, team of the DDP).
@@ -98,20 +98,21 @@ class OverlapSession:
                 f"DDP's buckets must come in order: bucket {index} came where bucket {len(self._flights)} was due"
             )
         part = self._layout.parts[index]
-        started = sum(flight.reduction.started for flight in self._flights)
         flight = InFlight(part, self._reducing(state, bucket, part, ddp.reducer.team))
         if index == 0:
             self._begin(ddp)
         self._flights.append(flight)
         self._ask_who_uses(ddp, bucket.is_last())
-        self._advance(ddp, started, bucket.is_last())
+        self._advance(ddp, bucket.is_last())
         return flight.reduction.future
 
-    def _advance(self, ddp: DistributedDataParallel, started: int, last: bool) -> None:
-        """Step and send what the schedule says is due. ``started``: so many reductions were under way before this."""
-        due = 0 if self._schedule is Schedule.CONTIGUOUS else started
-        if last:
-            due = len(self._flights)
+    def _advance(self, ddp: DistributedDataParallel, last: bool) -> None:
+        """Step and send what the schedule says is due now that one more reduction has been started."""
+        due = len(self._flights)
+        if self._schedule is Schedule.CONTIGUOUS:
+            due = due if last else 0
+        elif not last:
+            due -= 1
         watch = ddp.reducer.iteration.watch()
         due_flights = self._flights[self._completed : due]
         if self._clipping is not None and due_flights:

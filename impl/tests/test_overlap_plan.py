@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impl.overlap.plan import BucketLayout, Piece, complete, cut, sharded_buckets, whole_buckets
+from impl.overlap.plan import BucketLayout, Piece, complete, cut, sharded_buckets, whole_buckets, windows
 
 
 @st.composite
@@ -85,3 +85,10 @@ def test_buckets_share_one_limit_so_that_a_small_one_stays_whole():
     owners = sharded_buckets([(0, 1), (2, 3, 4)], [2, 2, 8, 8, 8], 3)
     assert owners[0] == owners[1]
     assert {owners[2], owners[3], owners[4]} == {0, 1, 2}
+
+
+def test_a_window_of_publications_ends_where_every_rank_has_a_part():
+    assert windows([[0], [1], [2], [0], [1]], 3) == [range(3), range(3, 5)]
+    assert windows([[0, 1], [1], [], [0]], 2) == [range(1), range(1, 4)]
+    assert windows([[0], [0]], 1) == [range(1), range(1, 2)]
+    assert windows([], 2) == []

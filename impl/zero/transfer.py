@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ..comm.collectives import all_gather, all_to_all, broadcast
-from ..comm.flat import copy_all, flat_views, real
+from ..comm.flat import copy_all, flat_views
 from ..comm.pending import Pending, Watch
 from ..comm.placement import on_one_host
 from ..comm.ranks import GroupRank, Team
@@ -153,7 +153,7 @@ class Gathering(Publication):
         into, label = into[: sum(arriving)], f"{self._label}, to equal shares"
         if flat.is_complex():
             arriving, leaving = [2 * numel for numel in arriving], [2 * numel for numel in leaving]
-        self._spreading = all_to_all(self._team, real(into), real(out_of), label, arriving, leaving)
+        self._spreading = all_to_all(self._team, _real(into), _real(out_of), label, arriving, leaving)
 
     def advance(self, watch: Watch | None = None) -> None:
         if self._spreading is None:
@@ -165,7 +165,7 @@ class Gathering(Publication):
 
     def _gather(self, flat: torch.Tensor) -> None:
         share = part_of(flat, self._plan.share_of(self._team.rank))
-        self._gathering = all_gather(self._team, real(flat), real(share), self._label)
+        self._gathering = all_gather(self._team, _real(flat), _real(share), self._label)
 
     def finish(self, watch: Watch | None = None) -> None:
         self.advance(watch)
@@ -194,3 +194,7 @@ def gathers(team: Team, plan: FlatPlan, like: torch.Tensor) -> bool:
 def part_of(flat: torch.Tensor, places: range) -> torch.Tensor:
     """The elements of a flat tensor at these places."""
     return flat[places.start : places.stop]
+
+
+def _real(flat: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat

@@ -34,18 +34,15 @@ def bucket_out_of_order_is_let_in() -> None:
 @defect("HOOK-030", "HOOK-048")
 def contiguous_steps_before_the_last_bucket() -> None:
     """The contiguous hook begins to step in the hook of the last bucket but one."""
-    edit(
-        "due = 0 if self._schedule is Schedule.CONTIGUOUS else started",
-        "due = 0 if len(self._flights) < len(self._layout.parts) - 1 else started",
-    )
+    edit("due = due if last else 0", "due = due if last else due - 1 if due >= len(self._layout.parts) - 1 else 0")
 
 
 @defect("HOOK-036", "HOOK-018")
 def end_comes_one_bucket_early() -> None:
     """An iteration is taken to be over when all buckets but one have come."""
     edit(
-        "self._advance(ddp, started, bucket.is_last())",
-        "self._advance(ddp, started, len(self._flights) == max(len(self._layout.parts) - 1, 1))",
+        "self._advance(ddp, bucket.is_last())",
+        "self._advance(ddp, len(self._flights) == max(len(self._layout.parts) - 1, 1))",
     )
 
 
