@@ -61,7 +61,8 @@ def publish(judged: Sequence[Judged], out: Path) -> list[Path]:
     table = [_row(each, catalogue) for each in judged]
     compared = _releases(judged)
     put(out / "board.json", json.dumps({"columns": table, "releases": compared}, indent=1) + "\n")
-    put(out / "board.md", "\n".join(_markdown(table)) + "\n")
+    see = ["", "[What the releases changed](releases.md)"] if compared else []
+    put(out / "board.md", "\n".join([*_markdown(table), *see]) + "\n")
     put(out / "index.html", fill(
         "board.html.j2", columns=table, counted=COUNTED[:4], areas=catalogue.areas, releases=bool(compared)
     ))  # fmt: skip

@@ -64,3 +64,4 @@ def test_the_page_compares_a_subject_that_was_judged_on_several_releases(tmp_pat
     assert 'href="releases.html"' in (tmp_path / "index.html").read_text()
     assert "DDP-001</a> repaired" in (tmp_path / "releases.html").read_text()
     assert "| 2.11.0 | repaired | DDP-001 |" in (tmp_path / "releases.md").read_text()
+    assert "(releases.md)" in (tmp_path / "board.md").read_text()
