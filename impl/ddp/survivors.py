@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,24 @@ class Survivors:
     source: int  # the global rank whose state all of them have now
 
 
+class Mirror(Protocol):
+    """Copies of a sharded optimizer's shards on other ranks, as ``ZeroRedundancyOptimizer.keep_mirror`` makes them."""
+
+    @property
+    def team(self) -> Team:
+        """The ranks that share the state."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps have been copied to the end on this rank, since the mirror was made."""
+
+    def held(self) -> dict[int, list[int]]:
+        """By group rank: the steps behind which this rank holds a copy of that one's shard."""
+
+    def restore(self, team: Team, step: int, lost: Collection[int], source: GroupRank) -> None:
+        """Go back to what was behind this step, on the ranks of another team."""
+
+
 def regroup(
     model: DistributedDataParallel, optimizer: torch.optim.Optimizer, steps: int, limit_s: float = 60.0
 ) -> Survivors:
@@ -43,29 +62,32 @@ def regroup(
     The state of the rank with the most steps becomes that of all: of parameters, buffers and the optimizer. If one of
     them had made the step in which the rank was lost, that step counts; else it is made again, without the lost rank.
 
+    With a ``ZeroRedundancyOptimizer`` that keeps a mirror, parameters and state are put together from the copies of the
+    last step of which the survivors hold every shard; ``Survivors.steps`` may be less than a rank has made.
+
     Args:
         model: outside every join context.
-        optimizer: an ordinary one, over all parameters, equal on all ranks (no ``ZeroRedundancyOptimizer``: the lost
-            rank has taken its shard with it).
+        optimizer: over all parameters: an ordinary one, equal on all ranks, or a ``ZeroRedundancyOptimizer`` on the
+            ranks of the model that keeps a mirror (else a lost rank has taken its shard with it).
         steps: how many steps of the optimizer this rank has made.
         limit_s: how long to wait for ranks that are not known to be lost.
 
     Raises:
-        TypeError: the optimizer is sharded.
-        RuntimeError: the failure guard is off, the store has gone with the lost rank, too many ranks do not come, or
-            this rank has been given up by the others.
+        TypeError: the optimizer is sharded and keeps no mirror.
+        ValueError: it is sharded over other ranks than those of the model.
+        RuntimeError: the failure guard is off, the store has gone with the lost rank, too many ranks do not come, this
+            rank has been given up by the others, or a shard has been lost together with its copies.
     """
-    if hasattr(optimizer, "consolidate_state_dict"):
-        raise TypeError(
-            "regroup: a sharded optimizer cannot go on without a rank, which has taken its shard of the state with it. "
-            "Start the job anew from the last checkpoint, or train with an ordinary optimizer."
-        )
     team = model.reducer.team
+    mirror = _mirror_of(optimizer, team)
     guard, store = guard_of(team.group), stores.shared_by(team.group)
     if guard is None or store is None:
         raise RuntimeError(f"regroup: which ranks are left is not known, for the failure guard is off ({DETECTION}=0).")
+    told: dict[str, Any] = {"steps": steps}
+    if mirror is not None:
+        told |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
     try:
-        plan = _agreed(team, guard, store, steps, time.monotonic() + limit_s)
+        plan = _agreed(team, guard, store, told, time.monotonic() + limit_s)
     except dist.DistNetworkError as error:
         raise RuntimeError(
             "regroup: the store in which the ranks meet has gone with the lost rank. Start the job under torchrun, "
@@ -73,26 +95,63 @@ def regroup(
         ) from error
     if team.global_rank(team.rank) not in plan["ranks"]:
         raise RuntimeError("regroup: this rank has been given up by the others, which go on without it.")
+    if plan["gone"]:
+        raise RuntimeError(
+            f"regroup: the shard of rank {' and of rank '.join(map(str, plan['gone']))} is gone: no rank that is left "
+            "holds a copy of it. Usual cause: a rank was lost together with the one that held its copies, or before "
+            "the first step after load_state_dict. Start anew from the last checkpoint; where ranks share a host, "
+            "give keep_mirror() their number as distance."
+        )
     guard.begin_anew()
     group = dist.new_group(
         plan["ranks"], timeout=timedelta(seconds=plan["timeout_s"]), use_local_synchronization=True,
         group_desc="joinery: survivors",
     )  # fmt: skip
-    source = GroupRank(plan["ranks"].index(plan["source"]))
-    _take_state(Team.of(group), model, optimizer, source)
+    left, source = Team.of(group), GroupRank(plan["ranks"].index(plan["source"]))
+    tensors = [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
+    broadcast_coalesced(left, tensors, source, "survivors: parameters and buffers")
+    if mirror is None:
+        _take_state(left, optimizer, source, model.device)
+    else:
+        mirror.restore(left, plan["mirrored"], [rank for rank in team.members if rank not in plan["here"]], source)
     model._update_process_group(group)
     return Survivors(group, tuple(plan["ranks"]), plan["steps"], plan["source"])
 
 
-def _agreed(team: Team, guard: Guard, store: dist.Store, steps: int, end: float) -> dict[str, Any]:
-    """Who goes on, and whose state counts. The first rank that has seen everybody come, or be lost, decides."""
+def _mirror_of(optimizer: torch.optim.Optimizer, team: Team) -> Mirror | None:
+    """None for an ordinary optimizer."""
+    if not hasattr(optimizer, "consolidate_state_dict"):
+        return None
+    mirror: Mirror | None = getattr(optimizer, "mirror", None)
+    if mirror is None:
+        raise TypeError(
+            "regroup: a sharded optimizer cannot go on without a rank, which has taken its shard of the state with it. "
+            "Start the job anew from the last checkpoint. To be able to go on, call keep_mirror() of Joinery's "
+            "ZeroRedundancyOptimizer before training, or train with an ordinary optimizer."
+        )
+    if _members(mirror.team) != _members(team):
+        raise ValueError(
+            f"regroup: the optimizer is sharded over the ranks {_members(mirror.team)}, but the model averages over "
+            f"{_members(team)}. Build both on the same process group."
+        )
+    return mirror
+
+
+def _members(team: Team) -> list[int]:
+    return [team.global_rank(GroupRank(rank)) for rank in team.members]
+
+
+def _agreed(team: Team, guard: Guard, store: dist.Store, told: dict[str, Any], end: float) -> dict[str, Any]:
+    """Who goes on, and from what. The first rank that has seen everybody come, or be lost, decides."""
     key = f"{standing_of(team).token}/survivors"
-    store.set(f"{key}/{team.rank}", str(steps))
+    store.set(f"{key}/{team.rank}", json.dumps(told))
     while not store.check([f"{key}/plan"]):
         here = {rank for rank in team.members if store.check([f"{key}/{rank}"])} - guard.lost()
         waiting = set(team.members) - here - guard.lost()
         if not waiting:
-            store.compare_set(f"{key}/plan", "", json.dumps(_plan(team, store, key, sorted(here))))
+            by_rank = {rank: json.loads(store.get(f"{key}/{rank}")) for rank in sorted(here)}
+            limit_s = store.timeout.total_seconds()  # type: ignore[attr-defined]
+            store.compare_set(f"{key}/plan", "", json.dumps({**_plan(team, by_rank), "timeout_s": limit_s}))
         elif time.monotonic() > end:
             raise RuntimeError(
                 f"regroup: ranks {sorted(waiting)} answer, but have not come. Usual cause: they have not met the "
@@ -102,24 +161,43 @@ def _agreed(team: Team, guard: Guard, store: dist.Store, steps: int, end: float)
     return dict(json.loads(store.get(f"{key}/plan")))
 
 
-def _plan(team: Team, store: dist.Store, key: str, here: list[int]) -> dict[str, Any]:
-    made = {rank: int(store.get(f"{key}/{rank}")) for rank in here}
+def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """What all do, by what each of the ranks that are left has told."""
+    made = {rank: told["steps"] for rank, told in by_rank.items()}
     steps = max(made.values())
-    source = min(rank for rank in here if made[rank] == steps)
-    everywhere = [team.global_rank(GroupRank(rank)) for rank in here]
+    source = min(rank for rank in by_rank if made[rank] == steps)
+    mirrored: int | None = None
+    gone: list[int] = []
+    if any("held" in told for told in by_rank.values()):
+        mirrored, gone = last_whole([dict(told.get("held", ())) for told in by_rank.values()], team.members)
+        # the program and the mirror need not have begun to count at the same step
+        steps = max(made[rank] - told.get("mirrored", 0) for rank, told in by_rank.items()) + (mirrored or 0)
     return {
-        "ranks": everywhere, "source": team.global_rank(GroupRank(source)), "steps": steps,
-        "timeout_s": store.timeout.total_seconds(),  # type: ignore[attr-defined]
+        "ranks": [team.global_rank(GroupRank(rank)) for rank in by_rank], "here": list(by_rank),
+        "source": team.global_rank(GroupRank(source)), "steps": steps, "mirrored": mirrored,
+        "gone": [team.global_rank(GroupRank(rank)) for rank in gone],
     }  # fmt: skip
 
 
-def _take_state(
-    team: Team, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, source: GroupRank
-) -> None:
-    """Parameters, buffers and the optimizer's state as they are on the source."""
-    tensors = [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
-    broadcast_coalesced(team, tensors, source, "survivors: parameters and buffers")
+def last_whole(
+    held: Collection[Mapping[int, Collection[int]]], owners: Collection[int]
+) -> tuple[int | None, list[int]]:
+    """The last step behind which every owner's shard is held by somebody; where there is none, whose are missing.
+
+    ``held``: of each rank that is left, by owner, the steps of which it has that one's shard.
+    """
+    steps = {owner: {step for each in held for step in each.get(owner, ())} for owner in owners}
+    whole = set.intersection(*steps.values())
+    if whole:
+        return max(whole), []
+    last = max((max(some) for some in steps.values() if some), default=0)
+    nowhere = [owner for owner, some in steps.items() if not some]
+    return None, nowhere or [owner for owner, some in steps.items() if last not in some]
+
+
+def _take_state(team: Team, optimizer: torch.optim.Optimizer, source: GroupRank, device: torch.device) -> None:
+    """The optimizer's state as it is on the source."""
     state = optimizer.state_dict() if team.rank == source else None
-    state = broadcast_object(team, state, source, model.device, "survivors: state of the optimizer")
+    state = broadcast_object(team, state, source, device, "survivors: state of the optimizer")
     if team.rank != source:
         optimizer.load_state_dict(state)
