@@ -27,6 +27,7 @@ from impl.comm.collectives import all_reduce
 from impl.ddp.survivors import last_whole, regroup
 from impl.errors import PeerFailed
 from impl.tests.comm_hook_ranks import _starting, run_on_ranks
+from impl.tests.zero_training import OPTIMIZERS, halving
 from impl.zero import copies
 from impl.zero.publisher import Publisher
 
@@ -40,6 +41,7 @@ _SOON_S = 0.3  # as long as the steps may take, or longer
 _OPTIMIZERS = {
     "momentum": (torch.optim.SGD, {"lr": 0.5, "momentum": 0.5}),
     "adam": (torch.optim.Adam, {"lr": 0.25}),
+    "counting": OPTIMIZERS["counting"],  # in its groups and in itself
 }
 
 
@@ -54,6 +56,8 @@ class Cell:
     distance: int = 1
     limits: tuple[int, ...] | None = None  # in a Join: how many inputs each rank has
     numels: tuple[int, ...] = (2, 2)
+    views: bool = False
+    scheduled: bool = False
 
     @staticmethod
     def drawn(seed):
@@ -75,7 +79,7 @@ class Cell:
         limits = tuple(draw.randint(1, _STEPS) for _ in range(world)) if draw.random() < 0.5 else None
         numels = tuple(draw.randint(1, 9) for _ in range(draw.randint(2, 7)))
         optimizer, distance = draw.choice(list(_OPTIMIZERS)), draw.randint(1, world - 1)
-        return Cell(world, kills, optimizer, True, distance, limits, numels)
+        return Cell(world, kills, optimizer, True, distance, limits, numels, draw.random() < 0.5)
 
     def inputs(self, rank):
         return _STEPS if self.limits is None else self.limits[rank]
@@ -112,10 +116,12 @@ class Trainer:
         self.model = DistributedDataParallel(Weights(cell.numels), bucket_cap_mb=1e-6)
         kind, options = _OPTIMIZERS[cell.optimizer]
         if cell.sharded:
-            self.optimizer = ZeroRedundancyOptimizer(self.model.parameters(), kind, **options)
+            groups = groups_of(self.model.module)
+            self.optimizer = ZeroRedundancyOptimizer(groups, kind, parameters_as_bucket_view=cell.views, **options)
             self.optimizer.keep_mirror(cell.distance)
         else:
-            self.optimizer = kind(self.model.parameters(), **options)
+            self.optimizer = kind(groups_of(self.model.module), **options)
+        self.scheduler = halving(self.optimizer) if cell.scheduled else None
         self.ranks, self.steps = list(range(cell.world)), 0
         # from which step on which ranks took part
         self.segments = [(0, self.ranks)]
@@ -176,8 +182,16 @@ class Trainer:
             self.model(torch.tensor(self.cell.factor(self.rank, self.steps))).backward()
             self._dies(_PLACES[2])
             self.optimizer.step()
+            if self.scheduler is not None:
+                self.scheduler.step()
             self.steps += 1
             self._dies(_PLACES[3], self.steps - 1)
+
+
+def groups_of(module):
+    """Two groups, of which only the first has the optimizer's own rate; alike for all optimizers."""
+    parameters = list(module.parameters())
+    return [{"params": parameters[::2]}, {"params": parameters[1::2], "lr": 0.125}]
 
 
 def before(owner, name, act):
@@ -205,7 +219,8 @@ def oracle(cell, segments):
     """One process: each step averages over the ranks that took part in it."""
     module = Weights(cell.numels)
     kind, options = _OPTIMIZERS[cell.optimizer]
-    optimizer = kind(module.parameters(), **options)
+    optimizer = kind(groups_of(module), **options)
+    scheduler = halving(optimizer) if cell.scheduled else None
     for step in range(_STEPS):
         alive = next(ranks for first, ranks in reversed(segments) if first <= step)
         ranks = [rank for rank in alive if cell.inputs(rank) > step]
@@ -214,6 +229,8 @@ def oracle(cell, segments):
         optimizer.zero_grad()
         module(torch.tensor(sum(cell.factor(rank, step) for rank in ranks) / len(ranks))).backward()
         optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
     return [parameter.tolist() for parameter in module.parameters()]
 
 
@@ -269,6 +286,16 @@ def test_a_rank_with_a_shard_may_be_lost_at_any_place_of_a_step(place):
 @pytest.mark.parametrize("place", _PLACES_OF_ZERO)
 def test_a_rank_that_shadows_may_be_lost(place):
     assert one_kill(Cell(3, {1: (4, place)}, "adam", sharded=True, limits=(6, 2, 7), numels=(3, 4, 2))) == "right"
+
+
+def test_settings_that_the_program_has_changed_since_the_last_step_go_on():
+    kills = {1: (3, _PLACES[1])}
+    assert one_kill(Cell(3, kills, "adam", sharded=True, numels=(3, 4, 2), scheduled=True)) == "right"
+
+
+@pytest.mark.parametrize("place", _PLACES_OF_ZERO)
+def test_what_the_optimizer_counts_beside_its_state_goes_back_with_it(place):
+    assert one_kill(Cell(3, {1: (2, place)}, "counting", sharded=True, numels=(3, 4, 2, 5), views=True)) == "right"
 
 
 def test_one_rank_that_is_left_goes_on_alone():
@@ -329,6 +356,36 @@ def sharded(rank, world):
 
 def test_a_sharded_optimizer_without_copies_or_on_other_ranks_is_refused_by_name():
     assert run_on_ranks(sharded, 2) == [True, True]
+
+
+def loaded(rank, world):
+    model = DistributedDataParallel(Weights((3, 4)))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.5)
+    optimizer.keep_mirror()
+    model(torch.tensor(1.0)).backward()
+    optimizer.step()
+    found = [[optimizer.mirror.steps, optimizer.mirror.held()]]
+    optimizer.consolidate_state_dict(0)
+    states = [optimizer.state_dict() if rank == 0 else None]
+    dist.broadcast_object_list(states)
+    optimizer.load_state_dict(states[0])
+    found.append([optimizer.mirror.steps, optimizer.mirror.held()])
+    optimizer.step()
+    found.append([optimizer.mirror.steps, optimizer.mirror.held()])
+    optimizer.keep_mirror()
+    found.append([optimizer.mirror.steps, optimizer.mirror.held()])
+    return found
+
+
+def test_copies_are_given_up_where_a_state_is_loaded_and_made_anew_where_they_are_asked_for_again():
+    for rank, found in enumerate(run_on_ranks(loaded, 2)):
+        other = 1 - rank
+        assert found == [
+            [1, {rank: [0, 1], other: [0, 1]}],
+            [1, {rank: [], other: []}],
+            [2, {rank: [2], other: [2]}],
+            [0, {rank: [0], other: [0]}],
+        ]
 
 
 def misused(rank, world):
