@@ -58,6 +58,7 @@ class Cell:
     numels: tuple[int, ...] = (2, 2)
     views: bool = False
     scheduled: bool = False
+    lags: tuple | None = None  # a rank, and the step in whose exchange it stays until another is lost
 
     @staticmethod
     def drawn(seed):
@@ -137,6 +138,7 @@ class Trainer:
         before(copies, "all_reduce", lambda: self._dies(_PLACES_OF_ZERO[1]))
         before(copies, "all_to_all", lambda: self._dies(_PLACES_OF_ZERO[2]))
         after(copies, "all_to_all", lambda: self._dies(_PLACES_OF_ZERO[3]))
+        after(copies, "all_to_all", self._stays)
 
     def _made(self):
         return self.optimizer.mirror.steps if self.cell.sharded else self.steps
@@ -144,6 +146,12 @@ class Trainer:
     def _dies(self, place, step=None):
         if self.cell.kills.get(self.rank) == (self._made() if step is None else step, place):
             self._die()
+
+    def _stays(self):
+        guard = self.model.reducer.team.guard
+        while self.cell.lags == (self.rank, self._made()) and len(self.segments) == 1:
+            guard()  # raises PeerFailed
+            time.sleep(0.01)
 
     def _die(self):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -234,7 +242,7 @@ def oracle(cell, segments):
     return [parameter.tolist() for parameter in module.parameters()]
 
 
-def one_kill(cell):
+def one_kill(cell, went_on_from=None):
     """How the survivors ended: "right", "refused: ..." or "wrong: ..."."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [_starting.Process(target=work, args=(folder, rank, cell), daemon=True) for rank in range(cell.world)]
@@ -250,6 +258,8 @@ def one_kill(cell):
         said = {rank: json.loads(file.read_text()) for rank, file in ended.items() if file.exists()}
     if late or not set(said) >= set(range(cell.world)) - set(cell.kills):
         return f"wrong: late {late}, ended {said}"
+    if went_on_from not in (None, *(each["segments"][1][0] for each in said.values())):
+        return f"wrong: went on from elsewhere, {said}"
     return judged(cell, said)
 
 
@@ -296,6 +306,16 @@ def test_settings_that_the_program_has_changed_since_the_last_step_go_on():
 @pytest.mark.parametrize("place", _PLACES_OF_ZERO)
 def test_what_the_optimizer_counts_beside_its_state_goes_back_with_it(place):
     assert one_kill(Cell(3, {1: (2, place)}, "counting", sharded=True, numels=(3, 4, 2, 5), views=True)) == "right"
+
+
+def test_ranks_go_back_by_a_step_where_one_had_not_got_the_copies_of_the_last():
+    kills, lags = {1: (3, _PLACES[0])}, (2, 2)  # the copies of rank 1 lie on rank 2
+    assert one_kill(Cell(3, kills, "counting", sharded=True, numels=(3, 4, 2), lags=lags), went_on_from=2) == "right"
+
+
+def test_ranks_do_not_go_back_where_it_had_those_of_the_lost_one():
+    kills, lags = {1: (3, _PLACES[0])}, (0, 2)
+    assert one_kill(Cell(3, kills, "counting", sharded=True, numels=(3, 4, 2), lags=lags), went_on_from=3) == "right"
 
 
 def test_one_rank_that_is_left_goes_on_alone():
