@@ -6,6 +6,7 @@ averages over the ranks that are left (``divide_by_initial_world_size=False``). 
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Collection, Mapping
@@ -51,7 +52,10 @@ class Mirror(Protocol):
         """By group rank: the steps behind which this rank holds a copy of that one's shard."""
 
     def restore(self, team: Team, step: int, lost: Collection[int], source: GroupRank) -> None:
-        """Go back to what was behind this step, on the ranks of another team."""
+        """Go back to what was behind this step, on the ranks of another team; perhaps again, for fewer."""
+
+    def settle(self) -> None:
+        """All ranks of that team have gone back."""
 
 
 def regroup(
@@ -70,7 +74,7 @@ def regroup(
         optimizer: over all parameters: an ordinary one, equal on all ranks, or a ``ZeroRedundancyOptimizer`` on the
             ranks of the model that keeps a mirror (else a lost rank has taken its shard with it).
         steps: how many steps of the optimizer this rank has made.
-        limit_s: how long to wait for ranks that are not known to be lost.
+        limit_s: how long to wait for ranks that are not known to be lost, and for the connections of the new group.
 
     Raises:
         TypeError: the optimizer is sharded and keeps no mirror.
@@ -87,12 +91,24 @@ def regroup(
     if mirror is not None:
         told |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
     try:
-        plan = _agreed(team, guard, store, told, time.monotonic() + limit_s)
+        for attempt in itertools.count():  # one more for each rank that is lost meanwhile
+            meeting = _Meeting(team, guard, store, f"{standing_of(team).token}/survivors/{attempt}")
+            plan = meeting.agree(told, time.monotonic() + limit_s)
+            _refuse(plan, team)
+            taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
+            if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
+                taken.settle(model, optimizer, mirror)
+                return Survivors(taken.group, tuple(plan["ranks"]), plan["steps"], plan["source"])
     except dist.DistNetworkError as error:
         raise RuntimeError(
             "regroup: the store in which the ranks meet has gone with the lost rank. Start the job under torchrun, "
             "which keeps it, or start anew from the last checkpoint."
         ) from error
+    raise AssertionError("there is always one more attempt")
+
+
+def _refuse(plan: dict[str, Any], team: Team) -> None:
+    """RuntimeError where this rank cannot go on, or none can."""
     if team.global_rank(team.rank) not in plan["ranks"]:
         raise RuntimeError("regroup: this rank has been given up by the others, which go on without it.")
     if plan["gone"]:
@@ -102,20 +118,76 @@ def regroup(
             "the first step after load_state_dict. Start anew from the last checkpoint; where ranks share a host, "
             "give keep_mirror() their number as distance."
         )
+
+
+@dataclass
+class _Taken:
+    """What this rank has got from the others, and does not use before all have theirs."""
+
+    group: dist.ProcessGroup
+    tensors: list[torch.Tensor]  # parameters and buffers
+    values: list[torch.Tensor]  # theirs on the source
+    state: dict[str, Any] | None  # of an ordinary optimizer
+
+    def settle(self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mirror: Mirror | None) -> None:
+        """All ranks have got theirs: go on with it."""
+        if mirror is None:
+            _copy(self.tensors, self.values)
+            assert self.state is not None
+            optimizer.load_state_dict(self.state)
+        else:
+            mirror.settle()
+        model._update_process_group(self.group)
+
+
+def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            if value is not tensor:
+                tensor.copy_(value)
+
+
+def _take_over(
+    plan: dict[str, Any],
+    team: Team,
+    guard: Guard,
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    mirror: Mirror | None,
+    limit_s: float,
+) -> _Taken | None:
+    """Form the group and bring the state to all of its ranks; None if one of them was lost meanwhile."""
     guard.begin_anew()
-    group = dist.new_group(
-        plan["ranks"], timeout=timedelta(seconds=plan["timeout_s"]), use_local_synchronization=True,
-        group_desc="joinery: survivors",
-    )  # fmt: skip
-    left, source = Team.of(group), GroupRank(plan["ranks"].index(plan["source"]))
-    tensors = [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
-    broadcast_coalesced(left, tensors, source, "survivors: parameters and buffers")
-    if mirror is None:
-        _take_state(left, optimizer, source, model.device)
-    else:
-        mirror.restore(left, plan["mirrored"], [rank for rank in team.members if rank not in plan["here"]], source)
-    model._update_process_group(group)
-    return Survivors(group, tuple(plan["ranks"]), plan["steps"], plan["source"])
+    try:
+        group = _new_group(plan["ranks"], min(limit_s, plan["timeout_s"]), plan["timeout_s"])
+        left, source = Team.of(group), GroupRank(plan["ranks"].index(plan["source"]))
+        tensors = [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
+        values = tensors
+        if left.rank != source:
+            values = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+        broadcast_coalesced(left, values, source, "survivors: parameters and buffers")
+        state = None
+        if mirror is None:
+            state = optimizer.state_dict() if left.rank == source else None
+            state = broadcast_object(left, state, source, model.device, "survivors: state of the optimizer")
+        else:
+            _copy(tensors, values)  # the mirror has what its optimizer's parameters were
+            lost = [rank for rank in team.members if rank not in plan["here"]]
+            mirror.restore(left, plan["mirrored"], lost, source)
+    except RuntimeError:  # PeerFailed, or the group could not be formed
+        if not guard.lost() & set(plan["here"]):
+            raise
+        return None
+    return _Taken(group, tensors, values, state)
+
+
+def _new_group(ranks: list[int], limit_s: float, timeout_s: float) -> dist.ProcessGroup:
+    """A group of these ranks, formed within the limit: nothing tells its ranks meanwhile that one is lost."""
+    group: dist.ProcessGroup = dist.new_group(
+        ranks, timeout=timedelta(seconds=limit_s), use_local_synchronization=True, group_desc="joinery: survivors"
+    )
+    group.set_timeout(timedelta(seconds=timeout_s))
+    return group
 
 
 def _mirror_of(optimizer: torch.optim.Optimizer, team: Team) -> Mirror | None:
@@ -141,24 +213,50 @@ def _members(team: Team) -> list[int]:
     return [team.global_rank(GroupRank(rank)) for rank in team.members]
 
 
-def _agreed(team: Team, guard: Guard, store: dist.Store, told: dict[str, Any], end: float) -> dict[str, Any]:
-    """Who goes on, and from what. The first rank that has seen everybody come, or be lost, decides."""
-    key = f"{standing_of(team).token}/survivors"
-    store.set(f"{key}/{team.rank}", json.dumps(told))
-    while not store.check([f"{key}/plan"]):
-        here = {rank for rank in team.members if store.check([f"{key}/{rank}"])} - guard.lost()
-        waiting = set(team.members) - here - guard.lost()
-        if not waiting:
-            by_rank = {rank: json.loads(store.get(f"{key}/{rank}")) for rank in sorted(here)}
-            limit_s = store.timeout.total_seconds()  # type: ignore[attr-defined]
-            store.compare_set(f"{key}/plan", "", json.dumps({**_plan(team, by_rank), "timeout_s": limit_s}))
-        elif time.monotonic() > end:
-            raise RuntimeError(
-                f"regroup: ranks {sorted(waiting)} answer, but have not come. Usual cause: they have not met the "
-                "failure yet (a collective of the user's own), or handle it in another way. Call regroup on every rank."
-            )
-        time.sleep(_LOOK_EVERY_S)
-    return dict(json.loads(store.get(f"{key}/plan")))
+class _Meeting:
+    """The ranks that are left decide in the store what they do; there, all see the same decision."""
+
+    def __init__(self, team: Team, guard: Guard, store: dist.Store, key: str) -> None:
+        self._team = team
+        self._guard = guard
+        self._store = store
+        self._key = key
+
+    def agree(self, told: dict[str, Any], end: float) -> dict[str, Any]:
+        """Who goes on, and from what. The first rank that has seen everybody come, or be lost, decides."""
+        team, guard, store, key = self._team, self._guard, self._store, self._key
+        store.set(f"{key}/{team.rank}", json.dumps(told))
+        while not store.check([f"{key}/plan"]):
+            here = {rank for rank in team.members if store.check([f"{key}/{rank}"])} - guard.lost()
+            waiting = set(team.members) - here - guard.lost()
+            if not waiting:
+                by_rank = {rank: json.loads(store.get(f"{key}/{rank}")) for rank in sorted(here)}
+                limit_s = store.timeout.total_seconds()  # type: ignore[attr-defined]
+                store.compare_set(f"{key}/plan", "", json.dumps({**_plan(team, by_rank), "timeout_s": limit_s}))
+            elif time.monotonic() > end:
+                raise RuntimeError(
+                    f"regroup: ranks {sorted(waiting)} answer, but have not come. Usual cause: they have not met the "
+                    "failure yet (a collective of the user's own), or handle it in another way. Call regroup on every "
+                    "rank."
+                )
+            time.sleep(_LOOK_EVERY_S)
+        return dict(json.loads(store.get(f"{key}/plan")))
+
+    def all_ready(self, plan: dict[str, Any], *, ready: bool) -> bool:
+        """Whether all ranks of the plan have what they need: the answer is the same on each of them."""
+        store, answer = self._store, f"{self._key}/ready"
+        keys = {rank: f"{answer}/{rank}" for rank in plan["here"]}
+        if ready:
+            store.set(keys[self._team.rank], "")
+        end = time.monotonic() + plan["timeout_s"]
+        while not store.check([answer]):
+            if not ready or self._guard.lost() & set(keys) or time.monotonic() > end:
+                store.compare_set(answer, "", "no")
+            elif store.check(list(keys.values())):
+                store.compare_set(answer, "", "yes")
+            else:
+                time.sleep(_LOOK_EVERY_S)
+        return bytes(store.get(answer)) == b"yes"
 
 
 def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
@@ -193,11 +291,3 @@ def last_whole(
     last = max((max(some) for some in steps.values() if some), default=0)
     nowhere = [owner for owner, some in steps.items() if not some]
     return None, nowhere or [owner for owner, some in steps.items() if last not in some]
-
-
-def _take_state(team: Team, optimizer: torch.optim.Optimizer, source: GroupRank, device: torch.device) -> None:
-    """The optimizer's state as it is on the source."""
-    state = optimizer.state_dict() if team.rank == source else None
-    state = broadcast_object(team, state, source, device, "survivors: state of the optimizer")
-    if team.rank != source:
-        optimizer.load_state_dict(state)

@@ -24,6 +24,7 @@ from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm.collectives import all_reduce
+from impl.ddp import survivors
 from impl.ddp.survivors import last_whole, regroup
 from impl.errors import PeerFailed
 from impl.tests.comm_hook_ranks import _starting, run_on_ranks
@@ -37,6 +38,8 @@ _DEADLINE_S = 120.0
 _STEPS = 8
 _PLACES = ("before the forward", "in the backward", "before the step", "after the step")
 _PLACES_OF_ZERO = ("before the publication", "before the sizes", "before the copies", "with the copies on their way")
+_IN_REGROUP = "before the new group is formed"
+_LIMIT_S = 15.0
 _SOON_S = 0.3  # as long as the steps may take, or longer
 _OPTIMIZERS = {
     "momentum": (torch.optim.SGD, {"lr": 0.5, "momentum": 0.5}),
@@ -123,6 +126,7 @@ class Trainer:
         else:
             self.optimizer = kind(groups_of(self.model.module), **options)
         self.scheduler = halving(self.optimizer) if cell.scheduled else None
+        self.stayed = False
         self.ranks, self.steps = list(range(cell.world)), 0
         # from which step on which ranks took part
         self.segments = [(0, self.ranks)]
@@ -134,6 +138,7 @@ class Trainer:
         if self.timer is not None and where is not None:
             self.timer.start()
         self.model.module.inner[-1].register_hook(lambda _: self._dies(_PLACES[1]))
+        before(survivors, "_new_group", lambda: self._dies(_IN_REGROUP))
         before(Publisher, "publish", lambda: self._dies(_PLACES_OF_ZERO[0]))
         before(copies, "all_reduce", lambda: self._dies(_PLACES_OF_ZERO[1]))
         before(copies, "all_to_all", lambda: self._dies(_PLACES_OF_ZERO[2]))
@@ -148,9 +153,10 @@ class Trainer:
             self._die()
 
     def _stays(self):
-        guard = self.model.reducer.team.guard
-        while self.cell.lags == (self.rank, self._made()) and len(self.segments) == 1:
-            guard()  # raises PeerFailed
+        stays = not self.stayed and self.cell.lags == (self.rank, self._made())
+        self.stayed = self.stayed or stays
+        while stays:
+            self.model.reducer.team.guard()  # raises PeerFailed
             time.sleep(0.01)
 
     def _die(self):
@@ -163,7 +169,7 @@ class Trainer:
                 break
             except PeerFailed:
                 try:
-                    left = regroup(self.model, self.optimizer, self._made())
+                    left = regroup(self.model, self.optimizer, self._made(), limit_s=_LIMIT_S)
                 except RuntimeError as error:
                     return {"refused": f"{type(error).__name__}: {error}"}
                 self.ranks, self.steps = list(left.ranks), left.steps
@@ -258,9 +264,11 @@ def one_kill(cell, went_on_from=None):
         said = {rank: json.loads(file.read_text()) for rank, file in ended.items() if file.exists()}
     if late or not set(said) >= set(range(cell.world)) - set(cell.kills):
         return f"wrong: late {late}, ended {said}"
-    if went_on_from not in (None, *(each["segments"][1][0] for each in said.values())):
-        return f"wrong: went on from elsewhere, {said}"
-    return judged(cell, said)
+    ending = judged(cell, said)
+    if went_on_from is not None and ending == "right":
+        starts = {each["segments"][1][0] for each in said.values()}
+        return "right" if starts == {went_on_from} else f"wrong: went on from {starts}"
+    return ending
 
 
 def judged(cell, said):
@@ -325,6 +333,15 @@ def test_one_rank_that_is_left_goes_on_alone():
 def test_ranks_that_are_lost_one_after_the_other_are_all_replaced():
     kills = {0: (1, _PLACES[1]), 1: (3, _PLACES[1]), 2: (5, _PLACES[1])}
     assert one_kill(Cell(4, kills, "adam", sharded=True, numels=(3, 4, 2, 5, 1))) == "right"
+
+
+@pytest.mark.parametrize(
+    ("sharded", "place"),
+    [(False, _IN_REGROUP), (True, _IN_REGROUP), (True, _PLACES_OF_ZERO[0]), (True, _PLACES_OF_ZERO[3])],
+)
+def test_a_rank_that_is_lost_while_the_others_regroup_is_left_out_too(sharded, place):
+    kills = {1: (2, _PLACES[1]), 3: (2, place)}
+    assert one_kill(Cell(4, kills, "adam", sharded=sharded, numels=(3, 4, 2, 5))) == "right"
 
 
 def test_a_shard_that_is_lost_with_its_copies_is_named():

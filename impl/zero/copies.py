@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -62,8 +63,8 @@ class Copies:
         # oldest first, two at most; the first of them is overwritten in the next exchange
         self._own: list[_Copy] = []
         self._others: list[_Copy] = []
-        # whose ranks hold the copies; others are worth nothing
-        self._team: Team | None = None
+        #: whose ranks hold the copies; for another team they are worth nothing
+        self.team: Team | None = None
         # by step: what the local optimizer counted behind it, and the settings with which the next one began
         self._counted: dict[int, Any] = {}
         self._begun: dict[int, list[Group]] = {}
@@ -90,9 +91,9 @@ class Copies:
         self, team: Team, content: Content, counted: Any, step: int, device: torch.device, watch: Watch | None
     ) -> None:
         """Keep a copy of ``content`` here and on another rank. Every rank of the team makes this call."""
-        if self._team is None or self._team.group is not team.group:
+        if self.team is None or self.team.group is not team.group:
             self.forget()
-            self._team = team
+            self.team = team
         if team.size > 1:
             self._exchange(team, _Packed(content), counted, step, team.control_device(device), watch)
         self.steps = step
@@ -120,16 +121,20 @@ class Copies:
 
     def held(self) -> dict[int, list[int]]:
         """By group rank: the steps of which this rank holds that one's shard."""
-        if self._team is None or self._team.size == 1:
+        return {rank: [copy.step for copy in copies] for rank, copies in self._by_rank().items()}
+
+    def content(self, step: int, lost: Collection[int]) -> Content:
+        """What this rank owned behind that step, and what the other did if it is lost; on the CPU, for the caller."""
+        content: Content = {}
+        for rank, copies in self._by_rank().items():
+            if copies is self._own or rank in lost:
+                content |= _Unpacked(next(copy.body for copy in copies if copy.step == step)).content
+        return content
+
+    def _by_rank(self) -> dict[int, list[_Copy]]:
+        team = self.team
+        if team is None or team.size == 1:
             return {}
-        return {rank: [copy.step for copy in copies] for rank, copies in self._by_rank(self._team).items()}
-
-    def content(self, rank: int, step: int) -> Content:
-        """That rank's shard behind that step, on the CPU, for the caller to keep."""
-        assert self._team is not None
-        return _Unpacked(next(copy.body for copy in self._by_rank(self._team)[rank] if copy.step == step)).content
-
-    def _by_rank(self, team: Team) -> dict[int, list[_Copy]]:
         return {int(team.rank): self._own, (team.rank - self._away(team)) % team.size: self._others}
 
 

@@ -19,16 +19,17 @@ class Mirror:
         self._shard = shard
         self._publisher = publisher
         self._distance = distance
-        self._begin(0)
+        self._copies = self._begin(0)
 
-    def _begin(self, step: int) -> None:
-        self._copies = self._shard.copies = Copies(self._distance)
+    def _begin(self, step: int) -> Copies:
+        copies = self._shard.copies = Copies(self._distance)
         self._shard.keep_copy(step=step)
+        return copies
 
     @property
     def team(self) -> Team:
         """The ranks that share the state."""
-        return self._shard.team
+        return self._copies.team or self._shard.team
 
     @property
     def steps(self) -> int:
@@ -43,16 +44,17 @@ class Mirror:
         """Go back to what was behind this step, on the ranks of another team; call it on each of them.
 
         ``lost``: the group ranks that are not among them. ``source``: a rank of the new team, whose settings count.
+        Until ``settle`` the copies of before are kept, so that it can be called again for fewer ranks.
         """
         shard, copies = self._shard, self._copies
-        kept = {}
-        for rank in copies.held():
-            if rank == shard.team.rank or rank in lost:
-                kept.update(copies.content(rank, step))
-        settings = copies.settings_behind(step) or settings_of(shard.exposed.param_groups)
-        known = (portable(settings), shard.sent)
+        known = (portable(copies.settings_behind(step) or settings_of(shard.exposed.param_groups)), shard.sent)
         settings, sent = broadcast_object(team, known, source, shard.device, "mirror: settings")
-        shard.restore(team, kept, settings, copies.counted_behind(step))
+        shard.restore(team, copies.content(step, lost), settings, copies.counted_behind(step))
         shard.take_settings(settings, sent)
         self._publisher.publish()
         self._begin(step)
+
+    def settle(self) -> None:
+        """All ranks of the new team have gone back: the copies of before are not needed any more."""
+        assert self._shard.copies is not None
+        self._copies = self._shard.copies
