@@ -6,11 +6,13 @@ averages over the ranks that are left (``divide_by_initial_world_size=False``). 
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -35,6 +37,27 @@ class Survivors:
     source: int  # the global rank whose state all of them have now
 
 
+class Mirror(Protocol):
+    """Copies of a sharded optimizer's shards on other ranks, as ``ZeroRedundancyOptimizer.keep_mirror`` makes them."""
+
+    @property
+    def team(self) -> Team:
+        """The ranks that share the state."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps have been copied to the end on this rank, since the mirror was made."""
+
+    def held(self) -> dict[int, list[int]]:
+        """By group rank: the steps behind which this rank holds a copy of that one's shard."""
+
+    def restore(self, team: Team, step: int, lost: Collection[int], source: GroupRank) -> None:
+        """Go back to what was behind this step, on the ranks of another team; perhaps again, for fewer."""
+
+    def settle(self) -> None:
+        """All ranks of that team have gone back."""
+
+
 def regroup(
     model: DistributedDataParallel, optimizer: torch.optim.Optimizer, steps: int, limit_s: float = 60.0
 ) -> Survivors:
@@ -43,83 +66,228 @@ def regroup(
     The state of the rank with the most steps becomes that of all: of parameters, buffers and the optimizer. If one of
     them had made the step in which the rank was lost, that step counts; else it is made again, without the lost rank.
 
+    With a ``ZeroRedundancyOptimizer`` that keeps a mirror, parameters and state are put together from the copies of the
+    last step of which the survivors hold every shard; ``Survivors.steps`` may be less than a rank has made.
+
     Args:
         model: outside every join context.
-        optimizer: an ordinary one, over all parameters, equal on all ranks (no ``ZeroRedundancyOptimizer``: the lost
-            rank has taken its shard with it).
+        optimizer: over all parameters: an ordinary one, equal on all ranks, or a ``ZeroRedundancyOptimizer`` on the
+            ranks of the model that keeps a mirror (else a lost rank has taken its shard with it).
         steps: how many steps of the optimizer this rank has made.
-        limit_s: how long to wait for ranks that are not known to be lost.
+        limit_s: how long to wait for ranks that are not known to be lost, and for the connections of the new group.
 
     Raises:
-        TypeError: the optimizer is sharded.
-        RuntimeError: the failure guard is off, the store has gone with the lost rank, too many ranks do not come, or
-            this rank has been given up by the others.
+        TypeError: the optimizer is sharded and keeps no mirror.
+        ValueError: it is sharded over other ranks than those of the model.
+        RuntimeError: the failure guard is off, the store has gone with the lost rank, too many ranks do not come, this
+            rank has been given up by the others, or a shard has been lost together with its copies.
     """
-    if hasattr(optimizer, "consolidate_state_dict"):
-        raise TypeError(
-            "regroup: a sharded optimizer cannot go on without a rank, which has taken its shard of the state with it. "
-            "Start the job anew from the last checkpoint, or train with an ordinary optimizer."
-        )
     team = model.reducer.team
+    mirror = _mirror_of(optimizer, team)
     guard, store = guard_of(team.group), stores.shared_by(team.group)
     if guard is None or store is None:
         raise RuntimeError(f"regroup: which ranks are left is not known, for the failure guard is off ({DETECTION}=0).")
+    told: dict[str, Any] = {"steps": steps}
+    if mirror is not None:
+        told |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
     try:
-        plan = _agreed(team, guard, store, steps, time.monotonic() + limit_s)
+        for attempt in itertools.count():  # one more for each rank that is lost meanwhile
+            meeting = _Meeting(team, guard, store, f"{standing_of(team).token}/survivors/{attempt}")
+            plan = meeting.agree(told, time.monotonic() + limit_s)
+            _refuse(plan, team)
+            taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
+            if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
+                taken.settle(model, optimizer, mirror)
+                return Survivors(taken.group, tuple(plan["ranks"]), plan["steps"], plan["source"])
     except dist.DistNetworkError as error:
         raise RuntimeError(
             "regroup: the store in which the ranks meet has gone with the lost rank. Start the job under torchrun, "
             "which keeps it, or start anew from the last checkpoint."
         ) from error
+    raise AssertionError("there is always one more attempt")
+
+
+def _refuse(plan: dict[str, Any], team: Team) -> None:
+    """RuntimeError where this rank cannot go on, or none can."""
     if team.global_rank(team.rank) not in plan["ranks"]:
         raise RuntimeError("regroup: this rank has been given up by the others, which go on without it.")
+    if plan["gone"]:
+        raise RuntimeError(
+            f"regroup: the shard of rank {' and of rank '.join(map(str, plan['gone']))} is gone: no rank that is left "
+            "holds a copy of it. Usual cause: a rank was lost together with the one that held its copies, or before "
+            "the first step after load_state_dict. Start anew from the last checkpoint; where ranks share a host, "
+            "give keep_mirror() their number as distance."
+        )
+
+
+@dataclass
+class _Taken:
+    """What this rank has got from the others, and does not use before all have theirs."""
+
+    group: dist.ProcessGroup
+    tensors: list[torch.Tensor]  # parameters and buffers
+    values: list[torch.Tensor]  # theirs on the source
+    state: dict[str, Any] | None  # of an ordinary optimizer
+
+    def settle(self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mirror: Mirror | None) -> None:
+        """All ranks have got theirs: go on with it."""
+        if mirror is None:
+            _copy(self.tensors, self.values)
+            assert self.state is not None
+            optimizer.load_state_dict(self.state)
+        else:
+            mirror.settle()
+        model._update_process_group(self.group)
+
+
+def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            if value is not tensor:
+                tensor.copy_(value)
+
+
+def _take_over(
+    plan: dict[str, Any],
+    team: Team,
+    guard: Guard,
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    mirror: Mirror | None,
+    limit_s: float,
+) -> _Taken | None:
+    """Form the group and bring the state to all of its ranks; None if one of them was lost meanwhile."""
     guard.begin_anew()
-    group = dist.new_group(
-        plan["ranks"], timeout=timedelta(seconds=plan["timeout_s"]), use_local_synchronization=True,
-        group_desc="joinery: survivors",
-    )  # fmt: skip
-    source = GroupRank(plan["ranks"].index(plan["source"]))
-    _take_state(Team.of(group), model, optimizer, source)
-    model._update_process_group(group)
-    return Survivors(group, tuple(plan["ranks"]), plan["steps"], plan["source"])
+    try:
+        group = _new_group(plan["ranks"], min(limit_s, plan["timeout_s"]), plan["timeout_s"])
+        left, source = Team.of(group), GroupRank(plan["ranks"].index(plan["source"]))
+        tensors = [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
+        values = tensors
+        if left.rank != source:
+            values = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+        broadcast_coalesced(left, values, source, "survivors: parameters and buffers")
+        state = None
+        if mirror is None:
+            state = optimizer.state_dict() if left.rank == source else None
+            state = broadcast_object(left, state, source, model.device, "survivors: state of the optimizer")
+        else:
+            _copy(tensors, values)  # the mirror has what its optimizer's parameters were
+            lost = [rank for rank in team.members if rank not in plan["here"]]
+            mirror.restore(left, plan["mirrored"], lost, source)
+    except RuntimeError:  # PeerFailed, or the group could not be formed
+        if not guard.lost() & set(plan["here"]):
+            raise
+        return None
+    return _Taken(group, tensors, values, state)
 
 
-def _agreed(team: Team, guard: Guard, store: dist.Store, steps: int, end: float) -> dict[str, Any]:
-    """Who goes on, and whose state counts. The first rank that has seen everybody come, or be lost, decides."""
-    key = f"{standing_of(team).token}/survivors"
-    store.set(f"{key}/{team.rank}", str(steps))
-    while not store.check([f"{key}/plan"]):
-        here = {rank for rank in team.members if store.check([f"{key}/{rank}"])} - guard.lost()
-        waiting = set(team.members) - here - guard.lost()
-        if not waiting:
-            store.compare_set(f"{key}/plan", "", json.dumps(_plan(team, store, key, sorted(here))))
-        elif time.monotonic() > end:
-            raise RuntimeError(
-                f"regroup: ranks {sorted(waiting)} answer, but have not come. Usual cause: they have not met the "
-                "failure yet (a collective of the user's own), or handle it in another way. Call regroup on every rank."
-            )
-        time.sleep(_LOOK_EVERY_S)
-    return dict(json.loads(store.get(f"{key}/plan")))
+def _new_group(ranks: list[int], limit_s: float, timeout_s: float) -> dist.ProcessGroup:
+    """A group of these ranks, formed within the limit: nothing tells its ranks meanwhile that one is lost."""
+    group: dist.ProcessGroup = dist.new_group(
+        ranks, timeout=timedelta(seconds=limit_s), use_local_synchronization=True, group_desc="joinery: survivors"
+    )
+    group.set_timeout(timedelta(seconds=timeout_s))
+    return group
 
 
-def _plan(team: Team, store: dist.Store, key: str, here: list[int]) -> dict[str, Any]:
-    made = {rank: int(store.get(f"{key}/{rank}")) for rank in here}
+def _mirror_of(optimizer: torch.optim.Optimizer, team: Team) -> Mirror | None:
+    """None for an ordinary optimizer."""
+    if not hasattr(optimizer, "consolidate_state_dict"):
+        return None
+    mirror: Mirror | None = getattr(optimizer, "mirror", None)
+    if mirror is None:
+        raise TypeError(
+            "regroup: a sharded optimizer cannot go on without a rank, which has taken its shard of the state with it. "
+            "Start the job anew from the last checkpoint. To be able to go on, call keep_mirror() of Joinery's "
+            "ZeroRedundancyOptimizer before training, or train with an ordinary optimizer."
+        )
+    if _members(mirror.team) != _members(team):
+        raise ValueError(
+            f"regroup: the optimizer is sharded over the ranks {_members(mirror.team)}, but the model averages over "
+            f"{_members(team)}. Build both on the same process group."
+        )
+    return mirror
+
+
+def _members(team: Team) -> list[int]:
+    return [team.global_rank(GroupRank(rank)) for rank in team.members]
+
+
+class _Meeting:
+    """The ranks that are left decide in the store what they do; there, all see the same decision."""
+
+    def __init__(self, team: Team, guard: Guard, store: dist.Store, key: str) -> None:
+        self._team = team
+        self._guard = guard
+        self._store = store
+        self._key = key
+
+    def agree(self, told: dict[str, Any], end: float) -> dict[str, Any]:
+        """Who goes on, and from what. The first rank that has seen everybody come, or be lost, decides."""
+        team, guard, store, key = self._team, self._guard, self._store, self._key
+        store.set(f"{key}/{team.rank}", json.dumps(told))
+        while not store.check([f"{key}/plan"]):
+            here = {rank for rank in team.members if store.check([f"{key}/{rank}"])} - guard.lost()
+            waiting = set(team.members) - here - guard.lost()
+            if not waiting:
+                by_rank = {rank: json.loads(store.get(f"{key}/{rank}")) for rank in sorted(here)}
+                limit_s = store.timeout.total_seconds()  # type: ignore[attr-defined]
+                store.compare_set(f"{key}/plan", "", json.dumps({**_plan(team, by_rank), "timeout_s": limit_s}))
+            elif time.monotonic() > end:
+                raise RuntimeError(
+                    f"regroup: ranks {sorted(waiting)} answer, but have not come. Usual cause: they have not met the "
+                    "failure yet (a collective of the user's own), or handle it in another way. Call regroup on every "
+                    "rank."
+                )
+            time.sleep(_LOOK_EVERY_S)
+        return dict(json.loads(store.get(f"{key}/plan")))
+
+    def all_ready(self, plan: dict[str, Any], *, ready: bool) -> bool:
+        """Whether all ranks of the plan have what they need: the answer is the same on each of them."""
+        store, answer = self._store, f"{self._key}/ready"
+        keys = {rank: f"{answer}/{rank}" for rank in plan["here"]}
+        if ready:
+            store.set(keys[self._team.rank], "")
+        end = time.monotonic() + plan["timeout_s"]
+        while not store.check([answer]):
+            if not ready or self._guard.lost() & set(keys) or time.monotonic() > end:
+                store.compare_set(answer, "", "no")
+            elif store.check(list(keys.values())):
+                store.compare_set(answer, "", "yes")
+            else:
+                time.sleep(_LOOK_EVERY_S)
+        return bytes(store.get(answer)) == b"yes"
+
+
+def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """What all do, by what each of the ranks that are left has told."""
+    made = {rank: told["steps"] for rank, told in by_rank.items()}
     steps = max(made.values())
-    source = min(rank for rank in here if made[rank] == steps)
-    everywhere = [team.global_rank(GroupRank(rank)) for rank in here]
+    source = min(rank for rank in by_rank if made[rank] == steps)
+    mirrored: int | None = None
+    gone: list[int] = []
+    if any("held" in told for told in by_rank.values()):
+        mirrored, gone = last_whole([dict(told.get("held", ())) for told in by_rank.values()], team.members)
+        # the program and the mirror need not have begun to count at the same step
+        steps = max(made[rank] - told.get("mirrored", 0) for rank, told in by_rank.items()) + (mirrored or 0)
     return {
-        "ranks": everywhere, "source": team.global_rank(GroupRank(source)), "steps": steps,
-        "timeout_s": store.timeout.total_seconds(),  # type: ignore[attr-defined]
+        "ranks": [team.global_rank(GroupRank(rank)) for rank in by_rank], "here": list(by_rank),
+        "source": team.global_rank(GroupRank(source)), "steps": steps, "mirrored": mirrored,
+        "gone": [team.global_rank(GroupRank(rank)) for rank in gone],
     }  # fmt: skip
 
 
-def _take_state(
-    team: Team, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, source: GroupRank
-) -> None:
-    """Parameters, buffers and the optimizer's state as they are on the source."""
-    tensors = [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
-    broadcast_coalesced(team, tensors, source, "survivors: parameters and buffers")
-    state = optimizer.state_dict() if team.rank == source else None
-    state = broadcast_object(team, state, source, model.device, "survivors: state of the optimizer")
-    if team.rank != source:
-        optimizer.load_state_dict(state)
+def last_whole(
+    held: Collection[Mapping[int, Collection[int]]], owners: Collection[int]
+) -> tuple[int | None, list[int]]:
+    """The last step behind which every owner's shard is held by somebody; where there is none, whose are missing.
+
+    ``held``: of each rank that is left, by owner, the steps of which it has that one's shard.
+    """
+    steps = {owner: {step for each in held for step in each.get(owner, ())} for owner in owners}
+    whole = set.intersection(*steps.values())
+    if whole:
+        return max(whole), []
+    last = max((max(some) for some in steps.values() if some), default=0)
+    nowhere = [owner for owner, some in steps.items() if not some]
+    return None, nowhere or [owner for owner, some in steps.items() if last not in some]

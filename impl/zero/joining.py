@@ -4,6 +4,7 @@
     step its own shard
     source: settings, gradients ───────────▶    take the settings; step its own shard with those gradients
     publish                     ◀──────────▶    publish
+    copies, if there is a mirror ◀─────────▶    copies
 
 The settings go out only while somebody has joined; otherwise a step sends what it sends outside.
 """
@@ -65,6 +66,7 @@ class Joining:
         if absent:
             self._pass_on(GroupSettings(settings, self._shard.sent, arguments), absent, session)
         self._publisher.publish(session.watch)
+        self._shard.keep_copy(session.watch)
         return loss
 
     def shadow_step(self, session: FollowedSession) -> None:
@@ -76,6 +78,7 @@ class Joining:
         with shown_gradients(gradients):
             self._shard.step(**self._arguments)
         self._publisher.publish(session.watch)
+        self._shard.keep_copy(session.watch)
 
     def consolidate(self, session: FollowedSession, to: int | None) -> None:
         """Consolidation, on live and joined ranks alike; joined ranks learn from the source to whom."""

@@ -13,6 +13,7 @@ from ..join.hooks import Follower, FollowingHook, JoinHook
 from . import checkpoint, compat
 from .arguments import Group, check_alike, checked_group, checked_groups, local_constructor
 from .joining import ACTS, CONSOLIDATE, STEP, Joining
+from .mirror import Mirror
 from .overlapping import Overlap, OverlapInfo, PartialSteps
 from .partition import ShardPlan
 from .publisher import Publisher
@@ -73,6 +74,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         self._joining = Joining(self, self.shard, self._publisher)
         #: what the overlap hooks drive; None says that this optimizer steps by itself
         self.overlap = Overlap(self.shard, self._joining) if overlap_with_ddp else None
+        #: what ``regroup`` goes on from; None says that a lost rank takes its shard with it
+        self.mirror: Mirror | None = None
         if overlap_with_ddp:
             if parameters_as_bucket_view:
                 logger.warning("parameters_as_bucket_view=True is ignored together with overlap_with_ddp=True.")
@@ -129,6 +132,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             return self._joining.step(session, closure, kwargs)
         loss = self.shard.step(closure, **kwargs)
         self._publisher.publish()
+        self.shard.keep_copy()
         return loss
 
     def _local_step(
@@ -211,6 +215,43 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         super().load_state_dict(checkpoint.own_part(state_dict, owned))
         self.shard.load_local(self.state)
         self.shard.consolidated = None
+        if self.shard.copies is not None:
+            self.shard.copies.forget()
+
+    def keep_mirror(self, distance: int = 1) -> None:
+        """Copy each rank's shard to another rank after every step from now on, so that ``regroup`` can go on without
+        ranks that are lost. Call it on every rank, outside every join context.
+
+        A rank keeps its shard of the last two steps, and that of the rank ``distance`` before it: four times parameters
+        and state of a shard (Adam: 12/N of the parameters' bytes on N ranks). A step sends one shard to another rank
+        (Adam: 3/N), and waits for it; with one rank nothing is kept or sent. What the program changes between two steps
+        is not in the copies: call it again after ``load_state_dict`` or a change of parameters.
+
+        Args:
+            distance: the copies of group rank r lie on rank r + ``distance``, modulo their number. Where several ranks
+                share a host, as many as those are: a host that is lost then does not take the copies with it.
+
+        Raises:
+            ValueError: the distance leads to no other rank, or ``overlap_with_ddp=True``. RuntimeError: inside a join
+                context. TypeError, in a step: the local optimizer's state cannot be pickled.
+        """
+        if self.overlap is not None:
+            raise ValueError(
+                "keep_mirror() is not possible with overlap_with_ddp=True, where the steps happen inside backward: "
+                "whether the last one counts could not be told. Train without overlap, or go on from checkpoints."
+            )
+        if self._join_session is not None:
+            raise RuntimeError(
+                "keep_mirror() inside a join context: ranks that have run out of inputs could not follow. Call it on "
+                "every rank before the block."
+            )
+        farthest = max(self.shard.team.size - 1, 1)
+        if type(distance) is not int or not 1 <= distance <= farthest:
+            raise ValueError(
+                f"distance={distance!r} leads to no other rank of the optimizer's group: give a whole number from 1 to "
+                f"{farthest}."
+            )
+        self.mirror = Mirror(self.shard, self._publisher, distance)
 
     # --- joining
 

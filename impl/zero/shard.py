@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
 from .arguments import Group
 from .at_once import small_ones_at_once
+from .copies import Content, Copies
 from .groups import copy_settings, settings_of, take_settings
 from .partition import ShardPlan
 
@@ -46,6 +48,8 @@ class Shard:
         #: every parameter's state after consolidation on its target, else None; and how many steps ago that was
         self.consolidated: checkpoint.States | None = None
         self.steps_since_consolidation = 0
+        #: copies of the shard here and on another rank; None unless they were asked for
+        self.copies: Copies | None = None
 
     # --- who owns what
 
@@ -102,6 +106,8 @@ class Shard:
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Step what this rank owns; nothing is sent."""
+        if self.copies is not None:
+            self.copies.begin(settings_of(self.exposed.param_groups))
         copy_settings(self.exposed.param_groups, self.optim.param_groups)
         self.look_at_trainability()
         hidden = self._hide_untouchable()
@@ -216,17 +222,53 @@ class Shard:
         """
         mine = self.states()
         held = checkpoint.handed_over(team, mine, plan.owners, self.device)
-        parameters, owned = self.parameters(), plan.owned_by(team.rank)
-        lost = [index for index in owned if index not in held]
+        lost = [index for index in plan.owned_by(team.rank) if index not in held]
         if lost and (mine or held) and team is not self.team:  # within one group nothing is lost: those have none yet
             logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
+        self._settle(team, plan, held, settings_of(self.exposed.param_groups), counters(self.optim))
+
+    def _settle(
+        self, team: Team, plan: ShardPlan, held: checkpoint.States, settings: Sequence[Group], counted: Counters
+    ) -> None:
+        """Go on with these states of what this rank owns now."""
         self.team, self.plan = team, plan
-        counted, settings = counters(self.optim), settings_of(self.exposed.param_groups)
         self.build_local()  # whose constructor begins with settings and counts of its own
         take_settings(settings, self.optim.param_groups)
         take_settings(settings, self.exposed.param_groups)
+        parameters, owned = self.parameters(), plan.owned_by(team.rank)
         self.load_local({parameters[index]: held[index] for index in owned if index in held})
         put_back(counted, self.optim)
+
+    # --- copies of the shard on another rank
+
+    def keep_copy(self, watch: Watch | None = None, *, step: int | None = None) -> None:
+        """A step has ended on all ranks: copy what this one owns, if that was asked for. All ranks make this call.
+
+        ``step``: its number; that after the last one where it is not given.
+        """
+        copies = self.copies
+        if copies is None:
+            return
+        parameters, states = self.parameters(), self.states()
+        owned = self.plan.owned_by(self.team.rank)
+        content: Content = {index: (parameters[index], states.get(index)) for index in owned}
+        number = copies.steps + 1 if step is None else step
+        copies.exchange(self.team, content, counters(self.optim), number, self.device, watch)
+
+    def restore(self, team: Team, kept: Content, settings: Sequence[Group], counted: Counters) -> None:
+        """Share what the ranks of this team have kept, all of it together, as a state of before; call it on each.
+
+        Afterwards every owner has its parameters and their states; the parameters are still to be sent.
+        """
+        parameters = self.parameters()
+        plan = ShardPlan.greedy([parameter.numel() for parameter in parameters], team.size)
+        held = checkpoint.handed_over(team, kept, plan.owners, self.device)
+        with torch.no_grad():
+            for index, (value, _) in held.items():
+                parameters[index].copy_(value)
+        states = {index: state for index, (_, state) in held.items() if state is not None}
+        self._settle(team, plan, states, settings, counted)
+        self.consolidated = None
 
 
 #: attributes by name, and entries of the state that belong to no parameter

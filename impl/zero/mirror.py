@@ -1,0 +1,60 @@
+"""What lets survivors go on with a sharded optimizer: its copies, and how they become the state of fewer ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..comm.collectives import broadcast_object
+from ..comm.ranks import GroupRank, Team
+from .copies import Copies
+from .groups import portable, settings_of
+from .publisher import Publisher
+from .shard import Shard
+
+
+class Mirror:
+    """The copies of one ZeroRedundancyOptimizer's shards; its method ``keep_mirror`` makes it, on every rank."""
+
+    def __init__(self, shard: Shard, publisher: Publisher, distance: int) -> None:
+        self._shard = shard
+        self._publisher = publisher
+        self._distance = distance
+        self._copies = self._begin(0)
+
+    def _begin(self, step: int) -> Copies:
+        copies = self._shard.copies = Copies(self._distance)
+        self._shard.keep_copy(step=step)
+        return copies
+
+    @property
+    def team(self) -> Team:
+        """The ranks that share the state."""
+        return self._copies.team or self._shard.team
+
+    @property
+    def steps(self) -> int:
+        """How many steps have been copied to the end on this rank, since the mirror was made."""
+        return self._copies.steps
+
+    def held(self) -> dict[int, list[int]]:
+        """By group rank: the steps behind which this rank holds a copy of that one's shard."""
+        return self._copies.held()
+
+    def restore(self, team: Team, step: int, lost: Collection[int], source: GroupRank) -> None:
+        """Go back to what was behind this step, on the ranks of another team; call it on each of them.
+
+        ``lost``: the group ranks that are not among them. ``source``: a rank of the new team, whose settings count.
+        Until ``settle`` the copies of before are kept, so that it can be called again for fewer ranks.
+        """
+        shard, copies = self._shard, self._copies
+        known = (portable(copies.settings_behind(step) or settings_of(shard.exposed.param_groups)), shard.sent)
+        settings, sent = broadcast_object(team, known, source, shard.device, "mirror: settings")
+        shard.restore(team, copies.content(step, lost), settings, copies.counted_behind(step))
+        shard.take_settings(settings, sent)
+        self._publisher.publish()
+        self._begin(step)
+
+    def settle(self) -> None:
+        """All ranks of the new team have gone back: the copies of before are not needed any more."""
+        assert self._shard.copies is not None
+        self._copies = self._shard.copies
