@@ -7,6 +7,7 @@ from torch import nn
 from conformance.api.checking import MANY, NotRun, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import alone, hooked, step, steps
+from conformance.fixtures.joinables import upper_ranks
 from conformance.fixtures.training import ddp
 
 START = 2
@@ -42,8 +43,13 @@ def train_by_default(ctx):
     library = ctx.subject.post_localSGD_hook
     state = library.PostLocalSGDState(ctx.group, None, START)
     model = hooked(ctx, state, library.post_localSGD_hook)
+    return or_not_run(ctx, lambda: steps(ctx, model, count=ITERATIONS))
+
+
+def or_not_run(ctx, act):
+    """What ``act`` returns; *not run* where the subject asks accelerators who is on this machine."""
     try:
-        return steps(ctx, model, count=ITERATIONS)
+        return act()
     except (RuntimeError, ValueError) as error:
         if ctx.device.type == "cpu" and "is available" in str(error):
             raise NotRun(f"{ctx.subject.name} finds a machine's ranks only where there are accelerators") from error
@@ -53,6 +59,23 @@ def train_by_default(ctx):
 @check("COMM-028", worlds=MANY, beyond=False)
 def test_without_a_subgroup_gradients_are_averaged_over_the_machine(ranks):
     assert ranks(train_by_default) == [alone(range(ranks.world))] * ranks.world
+
+
+def train_upper_by_default(ctx):
+    """The same on all ranks but the first, whose places in their group are not their places in the world."""
+    group = dist.new_group(upper_ranks(ctx.world))
+    if ctx.rank == 0:
+        return None
+    library = ctx.subject.post_localSGD_hook
+    state = library.PostLocalSGDState(group, None, START)
+    model = hooked(ctx, state, library.post_localSGD_hook, group=group)
+    return or_not_run(ctx, lambda: steps(ctx, model, count=ITERATIONS))
+
+
+@check("COMM-028", worlds=(3, 4), beyond=False)
+def test_without_a_subgroup_a_model_on_some_ranks_averages_over_those_of_the_machine(ranks):
+    _, *told = ranks(train_upper_by_default)
+    assert told == [alone(upper_ranks(ranks.world))] * (ranks.world - 1)
 
 
 # -- COMM-029: 8-bit

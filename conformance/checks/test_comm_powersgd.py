@@ -156,16 +156,30 @@ def test_with_such_a_number_a_gradient_of_zeros_stays_one(ranks):
 
 @check("COMM-026", worlds=(2,))
 def test_with_error_feedback_what_was_lost_arrives_later(ranks):
-    """On data that never change, the mean gradient over many iterations goes towards the true one; else it cannot."""
-    count = 60
+    """On data that never change, the mean gradient over many iterations goes towards the true one; else it cannot.
+
+    It does not matter whether matrices of one shape are compressed together.
+    """
+    far = gap_of_mean(ranks, "powerSGD_hook", use_error_feedback=False)
+    for together in (False, True):
+        near = gap_of_mean(ranks, "powerSGD_hook", batch_tensors_with_same_shape=together)
+        assert near < far / 3, f"{together=}: {near}, and {far} without"
+
+
+@check("COMM-026", worlds=(2,))
+def test_with_error_feedback_what_a_whole_bucket_lost_arrives_later(ranks):
+    """The bucket is one matrix, which is filled up with zeros to be square."""
+    far = gap_of_mean(ranks, "batched_powerSGD_hook", use_error_feedback=False)
+    near = gap_of_mean(ranks, "batched_powerSGD_hook")
+    assert near < far / 3, f"{near}, and {far} without"
+
+
+def gap_of_mean(ranks, hook, count=60, **options):
+    """How far the mean of many compressed gradients is from the true one, where that is always the same."""
     exact = alone(range(ranks.world), batch=always_the_same, model=Layers, count=1)[0]
-    gaps = {}
-    for feedback in (True, False):
-        options = {"use_error_feedback": feedback, "matrix_approximation_rank": 1}
-        seen = ranks(train, "powerSGD_hook", Layers, always_the_same, START + count, options)[0][START:]
-        mean = {name: (torch.tensor([each[name] for each in seen]).mean(0)).tolist() for name in exact}
-        gaps[feedback] = gap([mean], [exact])
-    assert gaps[True] < gaps[False] / 3, gaps
+    options = {"matrix_approximation_rank": 1, **options}
+    seen = ranks(train, hook, Layers, always_the_same, START + count, options)[0][START:]
+    return gap([{name: torch.tensor([each[name] for each in seen]).mean(0).tolist() for name in exact}], [exact])
 
 
 def best_of_rank_one(gradient):

@@ -65,6 +65,40 @@ def test_numbers_of_every_kind_arrive_with_every_bit(ranks):
         assert in_forward == expected, f"rank {rank} in its forward"
 
 
+class Expanded(nn.Module):
+    """Buffers that show a number in many places, along one dimension or along several."""
+
+    SHAPES = (((1, 1), (3, 4)), ((3, 1), (3, 4)), ((1, 4), (3, 4)), ((1, 2, 1), (5, 2, 3)), ((), (2, 2)))
+
+    def __init__(self, rank):
+        super().__init__()
+        self.a = models.scalar()
+        for place, (shape, shown) in enumerate(self.SHAPES):
+            self.register_buffer(f"mask{place}", (models.integers(*shape, seed=place) + 10 * rank).expand(shown))
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(values(self))
+        return self.a(x)
+
+
+def take_over_expanded(ctx):
+    model = wrapped(ctx, Expanded(ctx.rank))
+    at_start = values(model.module)
+    for name, own in Expanded(ctx.rank).named_buffers():
+        model.module.get_buffer(name).data = own
+    trained(model, mine(ctx))
+    return at_start, model.module.seen[0]
+
+
+@check("DDP-025", worlds=MANY)
+def test_buffers_that_show_one_number_in_many_places_follow_rank_0(ranks):
+    expected = values(Expanded(0))
+    for rank, (at_start, in_forward) in enumerate(ranks(take_over_expanded)):
+        assert at_start == expected, f"rank {rank} after construction"
+        assert in_forward == expected, f"rank {rank} in its forward"
+
+
 # -- DDP-052, DDP-049: gradients of complex numbers
 
 

@@ -190,13 +190,16 @@ def test_a_restored_model_runs_in_the_precision_it_had_or_cannot_be_pickled(rank
 def restore_what_was_left_alone(ctx, way):
     """A model of which a parameter and a buffer are left alone, beside one whose buffers are never synchronised."""
     told = []
-    for options, ignored in (({}, ["0.a.weight", "0.count"]), ({"forward_sync_buffers": False}, [])):
-        if options:
-            takes(ctx, *options)
+    off, on = {"forward_sync_buffers": False}, {"forward_sync_buffers": True}
+    takes(ctx, *off)
+    for options, ignored, later in (({}, ["0.a.weight", "0.count"], {}), (off, [], {}), ({}, [], off), (off, [], on)):
         module = torch.nn.Sequential(models.Counting(1.0 + 10 * ctx.rank), models.Counting(1.0 + 10 * ctx.rank))
         leave = private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")
         leave(module, ignored)
-        restored = brought_back(wrapped(ctx, module, **options), WAYS[way])
+        model = wrapped(ctx, module, **options)
+        for name, value in later.items():
+            setattr(model, name, value)
+        restored = brought_back(model, WAYS[way])
         for counter in restored.module:
             counter.count.fill_(100.0 * ctx.rank)
         found = [trained(restored, mine(ctx, times)) for times in (1, 2)]
@@ -206,14 +209,16 @@ def restore_what_was_left_alone(ctx, way):
 
 @check("DDP-158", "DDP-149", worlds=MANY, beyond=False, scenarios={way: way for way in ("pickled", "deep copy")})
 def test_a_restored_model_leaves_alone_what_it_left_alone_before(ranks, scenario):
-    for rank, (ignoring, silent) in enumerate(ranks(restore_what_was_left_alone, scenario)):
+    for rank, (ignoring, *silent, loud) in enumerate(ranks(restore_what_was_left_alone, scenario)):
         found, (left, followed) = ignoring
         own, step = 100.0 * rank, 1.0 + 10 * rank
         for times, each in zip((1, 2), found, strict=True):
             assert each == {"0.a.weight": [12.0 * (rank + 1) * times], "1.a.weight": [mean_of_all(ranks.world, times)]}
         assert left == [own, own + step], f"rank {rank}: an ignored buffer was synchronised"
         assert followed == [0.0, 1.0], f"rank {rank}: a buffer was not synchronised"
-        assert silent[1] == [[own, own + step]] * 2, f"rank {rank}: synchronised though that was switched off"
+        for _, seen in silent:  # by an argument, and later
+            assert seen == [[own, own + step]] * 2, f"rank {rank}: synchronised though that was switched off"
+        assert loud[1] == [[0.0, 1.0]] * 2, f"rank {rank}: not synchronised though that was switched on"
 
 
 # -- DDP-159: old pickles and static graphs

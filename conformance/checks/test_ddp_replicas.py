@@ -310,12 +310,23 @@ def test_a_replaced_only_parameter_is_noticed_at_the_next_forward_at_the_latest(
 FINE = 1 + 2**-30  # no float32
 
 
-class Halves(nn.Module):
-    """Two layers beside each other, each in the dtype that it has."""
+class Row(nn.Embedding):
+    """One row, which is looked up for each input: its sparse gradient is the sum of them."""
 
     def __init__(self):
+        super().__init__(1, 1, sparse=True)
+
+    def forward(self, x):
+        return x * super().forward(torch.zeros(len(x), dtype=torch.int64, device=x.device))
+
+
+class Halves(nn.Module):
+    """Two layers beside each other, each in the dtype that it has; the gradient of the second may be sparse."""
+
+    def __init__(self, sparse=False):
         super().__init__()
-        self.first, self.second = (nn.Linear(1, 1, bias=False) for _ in range(2))
+        self.first = nn.Linear(1, 1, bias=False)
+        self.second = Row() if sparse else nn.Linear(1, 1, bias=False)
 
     def forward(self, x):
         return sum(half(x.to(half.weight.dtype)).double() for half in (self.first, self.second))
@@ -324,8 +335,8 @@ class Halves(nn.Module):
 def cast_after_wrapping(ctx, jobs):
     """By job, the gradient of the second layer in two iterations before the cast and two after it."""
     told = []
-    for part, options in jobs:
-        model, seen = ddp(ctx, Halves(), **options), []
+    for part, sparse, options in jobs:
+        model, seen = ddp(ctx, Halves(sparse), **options), []
 
         def use(x, model=model):
             model(x).sum().backward()
@@ -336,7 +347,7 @@ def cast_after_wrapping(ctx, jobs):
             model.zero_grad()
             scale = 12 * FINE if dtype is torch.float64 else 12
             error = caught(use, scale * models.place(ctx.rank, 0).to(dtype))
-            seen.append(gradient(model.module.second.weight) if error is None else error)
+            seen.append(whole(model.module.second.weight.grad).to_dense().item() if error is None else error)
         ctx.meet("told")
         told.append(seen)
     return told
@@ -345,8 +356,8 @@ def cast_after_wrapping(ctx, jobs):
 @check("DDP-034", worlds=MANY, beyond=False)
 def test_a_model_that_was_cast_after_wrapping_is_averaged_or_refused(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    wholly = [("whole", {}), ("whole", {"gradient_as_bucket_view": True})]
-    jobs = [*wholly, *((part, {"find_unused_parameters": True}) for part in ("past the wrapper", "in part"))]
+    wholly = [("whole", False, {}), ("whole", False, {"gradient_as_bucket_view": True}), ("whole", True, {})]
+    jobs = [*wholly, *((part, False, {"find_unused_parameters": True}) for part in ("past the wrapper", "in part"))]
     for rank, told in enumerate(ranks(cast_after_wrapping, jobs)):
         for job, (*before, third, fourth) in zip(jobs, told, strict=True):
             assert before == [mean, mean]

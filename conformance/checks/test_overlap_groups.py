@@ -22,13 +22,16 @@ def mine(ctx, several):
 def train_and_move(ctx, crossed, interleaved):
     """DDP averages over rows; the optimizer's shards lie on the same rows or across them. Then DDP moves.
 
+    On the same rows the optimizer has DDP's own group, or (interleaved) another one of the same ranks.
+
     The error of a reduction to owners, the weights after each iteration, and the groups on which something was sent
     after the move.
     """
     factory = factory_of(ctx, interleaved)
     group, elsewhere = mine(ctx, ROWS), mine(ctx, ROWS)
     model = ddp(ctx, models.Sum().to(ctx.device), bucket_cap_mb=TINY_MIB, process_group=group)
-    zero = optimizer_of(ctx, model.parameters(), "momentum", mine(ctx, COLUMNS) if crossed else group)
+    shared = mine(ctx, COLUMNS if crossed else ROWS) if crossed or interleaved else group
+    zero = optimizer_of(ctx, model.parameters(), "momentum", shared)
     refused = caught(factory, None, model, zero, reduce_scatter=True)
     if refused is not None and refused.is_a(TypeError):
         raise Unsupported(f"the overlap hooks of {ctx.subject.name} know nothing of owners alone")

@@ -215,6 +215,36 @@ def test_gradients_are_reduced_to_their_owners_in_half_precision_and_beside_othe
                 assert found == right, f"rank {rank}, iteration {number}, {dtype}, {interleaved=}"
 
 
+class Even(models.Sum):
+    """Equal weights only; on two ranks the owners of one bucket's pieces take turns: 0, 1, 0, 1."""
+
+    def __init__(self):
+        super().__init__()
+        for layer in self.layers:
+            layer.bias = None
+
+
+def reduce_pieces(ctx, ways):
+    group = overlapping.group_of(ctx)
+    return [overlapping.iterations(pair_of(ctx, how, group), COUNT) for how in ways]
+
+
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_several_pieces_of_one_bucket_are_reduced_to_their_owner_and_nothing_between_them(ranks):
+    ways = [
+        Overlap(interleaved, True, model=Even, ddp={"bucket_cap_mb": 25}, keywords={"reduce_scatter": True})
+        for interleaved in (False, True)
+    ]  # fmt: skip
+    told = ranks(reduce_pieces, ways)
+    for place, how in enumerate(ways):
+        alone = overlapping.Alone(how, ranks.world)
+        for number in range(COUNT):
+            batches = [overlapping.batch(rank, number) for rank in range(ranks.world)]
+            alone.step(oracle.averaged_gradients(alone.model, batches, ranks.world, overlapping.loss))
+            for rank, runs in enumerate(told):
+                assert runs[place][number].parameters == numbers(alone.model.named_parameters()), (rank, number, how)
+
+
 # -- ZERO-008, HOOK-019: between several hosts, where owners may send in another way
 
 
@@ -236,7 +266,8 @@ def step_far_apart(ctx, kinds):
     far_apart(ctx)
     told = []
     for dtype, views, count in kinds:
-        parameters = [nn.Parameter(p.detach().to(dtype)) for p in sharding.some_parameters(ctx, count)]
+        chosen = sharding.some_parameters(ctx, count) if count else shifted(ctx)
+        parameters = [nn.Parameter(p.detach().to(dtype)) for p in chosen]
         zero = sharding.sharded(ctx, parameters, parameters_as_bucket_view=views)
         right = sharding.Reference(parameters)
         for number in range(3):
@@ -248,7 +279,13 @@ def step_far_apart(ctx, kinds):
     return told
 
 
-KINDS = list(itertools.product((torch.float32, torch.complex64), (False, True), (1, 6)))
+def shifted(ctx):
+    """Rank 0 owns five elements and all others six: nobody has more than an equal share, yet parts are no shares."""
+    sizes = [5, *[4] * (ctx.world - 1), *[2] * (ctx.world - 1)]
+    return [models.integers(size, seed=place).to(ctx.device) for place, size in enumerate(sizes)]
+
+
+KINDS = list(itertools.product((torch.float32, torch.complex64), (False, True), (1, 6, None)))
 
 
 @check("ZERO-008", "ZERO-012", worlds=(3, 4), deadline_s=DEADLINE_S, beyond=False)

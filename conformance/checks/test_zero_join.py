@@ -152,23 +152,27 @@ class Scaled(torch.optim.SGD):
 
 
 def step_with_a_keyword(ctx, schedule):
-    """Where this rank differs from the ordinary optimizer, whose steps have the same keyword, at the end."""
+    """Where this rank differs from the ordinary optimizer, whose steps have the same keyword, at the end.
+
+    The last step has none: those that joined before must not go on with an old one.
+    """
     params = some_parameters(ctx)
     copies = [torch.nn.Parameter(parameter.detach().clone()) for parameter in params]
     ordinary = Scaled(copies, lr=0.5)
     zero = ctx.subject.ZeroRedundancyOptimizer(params, Scaled, lr=0.5)
+    keywords = [{"scale": 0.25}] * (max(schedule) - 1) + [{}]
     with ctx.subject.Join([zero]):
         for iteration in range(schedule[ctx.rank]):
             give(params, iteration)
-            zero.step(scale=0.25)
+            zero.step(**keywords[iteration])
     for iteration in range(max(schedule)):
         give(copies, iteration)
-        ordinary.step(scale=0.25)
+        ordinary.step(**keywords[iteration])
     return first_gap(params, copies)
 
 
 @check("ZERO-020", worlds=(3,), deadline_s=10, beyond=False)
-def test_who_joins_later_hears_of_a_steps_keywords_though_they_are_old_news(ranks):
+def test_who_joins_later_hears_of_a_steps_keywords_though_they_are_old_news_and_when_they_end(ranks):
     for schedule in ((1, 3, 5), (5, 3, 1)):
         assert ranks(step_with_a_keyword, schedule) == [None] * 3, f"schedule {schedule}"
 

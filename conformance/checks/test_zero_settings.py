@@ -197,6 +197,39 @@ def remember(ctx):
     return [*wrong, first_gap(params, copies)]
 
 
+class Warming(torch.optim.SGD):
+    """Counts its steps in a state that belongs to no parameter, and learns the more the further it has counted."""
+
+    def step(self, closure=None):
+        self.state["shared"]["steps"] = self.state["shared"].get("steps", 0) + 1
+        for group in self.param_groups:
+            group["lr"] = 0.125 * self.state["shared"]["steps"]
+        return super().step(closure)
+
+
+def load_what_belongs_to_nobody(ctx):
+    """Load such a state into a fresh optimizer and go on, and save it again: the gap, and the count that is saved."""
+    params = some_parameters(ctx)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+    ordinary = Warming(copies, lr=0.125, momentum=0.5)
+    train(ordinary, copies, 2, give)
+    with torch.no_grad():
+        for parameter, other in zip(params, copies, strict=True):
+            parameter.copy_(other)
+    fresh = ctx.subject.ZeroRedundancyOptimizer(params, Warming, lr=0.125, momentum=0.5)
+    fresh.load_state_dict(copy.deepcopy(ordinary.state_dict()))
+    for optimizer, targets in ((fresh, params), (ordinary, copies)):
+        train(optimizer, targets, 2, give)
+    fresh.consolidate_state_dict()
+    saved = fresh.state_dict()["state"] if ctx.rank == 0 else ordinary.state_dict()["state"]
+    return first_gap(params, copies), saved.get("shared"), same(saved, ordinary.state_dict()["state"])
+
+
+@check("ZERO-017", worlds=MANY)
+def test_a_state_that_belongs_to_no_parameter_is_loaded_by_all_and_saved_with_the_others(ranks):
+    assert ranks(load_what_belongs_to_nobody) == [(None, {"steps": 4}, True)] * ranks.world
+
+
 def same(mine, other):
     """Whether two states are alike in every part, and of the same types; tensors bit by bit."""
     if type(mine) is not type(other):

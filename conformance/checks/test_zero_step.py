@@ -60,9 +60,9 @@ def test_every_parameter_has_one_owner_chosen_greedily_by_size_and_known_to_all(
         assert sorted(loads) == greedy_loads(sizes, ranks.world), f"sizes {sizes}: owners {owned}"
 
 
-def train(ctx, name, grouped=list, group=None, iterations=5, count=5, sparsely=False, **options):
+def train(ctx, name, grouped=list, group=None, iterations=5, count=5, sparsely=False, dtype=torch.float32, **options):
     """Where a sharded optimizer differs from its reference, by iteration."""
-    parameters = some_parameters(ctx, count)
+    parameters = [nn.Parameter(parameter.detach().to(dtype)) for parameter in some_parameters(ctx, count)]
     reference = Reference(parameters, name, grouped)
     zero = sharded(ctx, grouped(parameters), name, process_group=group, **options)
     gaps = {}
@@ -94,7 +94,8 @@ def train_in_subgroup(ctx, members):
     group = dist.new_group(members)
     if ctx.rank not in members:
         return None
-    return train(ctx, "Adam", group=group), train(ctx, "SGD with momentum and decay", group=group)
+    names = ("Adam", "SGD with momentum and decay")
+    return [train(ctx, name, group=group, dtype=dtype) for name in names for dtype in (torch.float32, torch.complex64)]
 
 
 def step_in_low_precision(ctx):
@@ -122,7 +123,7 @@ def test_in_low_precision_steps_round_as_those_of_the_ordinary_optimizer_do(rank
 @check("ZERO-008", "ZERO-001", worlds=(3, 4))
 def test_ranks_of_a_subgroup_share_among_themselves(ranks):
     results = ranks(train_in_subgroup, upper_ranks(ranks.world))
-    assert results == [None] + [({}, {})] * (ranks.world - 1)
+    assert results == [None] + [[{}] * 4] * (ranks.world - 1)
 
 
 def train_few(ctx, count):
@@ -230,6 +231,43 @@ def test_changed_learning_rates_and_other_settings_hold_from_the_next_step(ranks
         for gaps, shown in results:
             assert gaps == [None] * 4, f"rank {rank}"
             assert shown == [True] * 4, f"rank {rank}"
+
+
+CYCLES = {  # by scheduler and optimizer; each moves the momentum, whose settings nobody has given
+    "one cycle": (lambda one: torch.optim.lr_scheduler.OneCycleLR(one, 0.5, total_steps=6), "Adam"),
+    "one cycle of momentum": (lambda one: torch.optim.lr_scheduler.OneCycleLR(one, 0.5, total_steps=6), "SGD"),
+    "cycles": (lambda one: torch.optim.lr_scheduler.CyclicLR(one, 0.125, 0.5, 2), "AdamW"),
+}
+
+
+def cycle(ctx, name):
+    """The gaps of a training whose momentum goes up and down; and whether its settings are shown."""
+    schedule, kind = CYCLES[name]
+    parameters = some_parameters(ctx)
+    reference, zero = Reference(parameters, kind), sharded(ctx, parameters, kind)
+    told = []
+    schedulers = [schedule(one) for one in (zero, reference.optimizer)]
+    for iteration in range(4):
+        for optimizer, targets, scheduler in zip(
+            (zero, reference.optimizer), (parameters, reference.parameters), schedulers, strict=True
+        ):
+            give(targets, iteration)
+            optimizer.step()
+            scheduler.step()
+        shown = [
+            [{**group, "params": None} for group in each.param_groups] for each in (zero, reference.optimizer)
+        ]
+        told.append((reference.gap(parameters), shown[0] == shown[1]))
+    return told
+
+
+def cycle_each(ctx):
+    return [cycle(ctx, name) for name in CYCLES]
+
+
+@check("ZERO-011", worlds=MANY)
+def test_schedulers_that_ask_for_settings_which_nobody_gave_train_as_with_the_ordinary_optimizer(ranks):
+    assert ranks(cycle_each) == [[[(None, True)] * 4] * len(CYCLES)] * ranks.world
 
 
 def fade(ctx, count, grouped):

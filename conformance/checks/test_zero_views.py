@@ -89,6 +89,50 @@ def test_without_views_every_parameter_keeps_its_storage(ranks):
     assert ranks(keep_places) == [[(True, True)] * 2] * ranks.world
 
 
+LARGE = (513, 512)  # more than a mebibyte, so that it may travel in place
+
+
+def turned(tensor, _rank):
+    """The same numbers, laid out column by column."""
+    return tensor.t().contiguous().t() if tensor.dim() == 2 else spaced(tensor, _rank)
+
+
+def spaced(tensor, _rank):
+    """The same numbers in every second place of a larger tensor."""
+    return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+
+def turned_on_odd_ranks(tensor, rank):
+    return turned(tensor, rank) if rank % 2 else tensor
+
+
+LAYOUTS = (turned, spaced, turned_on_odd_ranks)
+
+
+def step_what_lies_otherwise(ctx, lay):
+    """The gaps after two steps of as many parameters as ranks: each is sent alone, and one of them is large."""
+    gaps = []
+    for name in NAMES:
+        parameters = some_parameters(ctx, max(1, ctx.world - 1))
+        parameters.append(nn.Parameter(models.integers(*LARGE, seed=9).to(ctx.device)))
+        reference = Reference(parameters, name)
+        for parameter in parameters:
+            parameter.data = lay(parameter.data, ctx.rank)
+        zero = sharded(ctx, parameters, name)
+        for iteration in range(2):
+            for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
+                give(targets, iteration)
+                optimizer.step()
+        gaps.append(reference.gap(parameters))
+    return gaps
+
+
+@check("ZERO-008", worlds=MANY, beyond=False)
+def test_parameters_that_do_not_lie_in_row_order_are_stepped_and_sent(ranks):
+    for lay in LAYOUTS:
+        assert ranks(step_what_lies_otherwise, lay) == [[None] * len(NAMES)] * ranks.world, lay.__name__
+
+
 def freeze(ctx, views):
     """Train while trainability changes; after every step what differs, what was logged and who has moved."""
     told = []

@@ -1,11 +1,12 @@
 """Which peers a failure is put down to: those that stopped by themselves, never those that fail because of them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
-from impl.comm import heartbeats, losses
+from impl.comm import guard, heartbeats, losses
 from impl.comm.losses import GRACE_S, End, Loss, Losses
 from impl.comm.processes import Process, has_moved
 
@@ -49,6 +50,12 @@ def test_losses_of_other_groups_do_not_matter():
 def test_a_rank_that_is_only_affected_is_never_the_cause():
     made = known((1, End.CLOSED, 0.0), (2, End.CLOSED, 0.1), affected=[1])
     assert ranks(made.causes(range(4), 0.0)) == [2]
+
+
+def test_those_that_are_lost_are_named_by_their_places_in_the_group(monkeypatch):
+    monkeypatch.setattr(guard.dist, "get_global_rank", lambda group, rank: (1, 2, 4)[rank])
+    beats = SimpleNamespace(losses=known((2, End.CLOSED, 0.0), (3, End.CLOSED, 0.0)))
+    assert guard.Guard(SimpleNamespace(size=lambda: 3), beats).lost() == {1}
 
 
 def test_those_that_stop_together_are_named_together_and_later_ones_are_not():

@@ -106,7 +106,8 @@ def rounded(rank, world):
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.int64):
         torch.manual_seed(rank)
         numbers = torch.randn(10_000, dtype=torch.float64) * 10 ** torch.randn(10_000, dtype=torch.float64)
-        for each in (numbers, numbers * (1, -1, 1)[rank], numbers[:1], numbers[:0]):
+        balanced = torch.cat([numbers, -numbers.roll(1)])  # adds up to nothing on each rank, as gradients often do
+        for each in (numbers, numbers * (1, -1, 1)[rank], balanced, numbers[:1], numbers[:0]):
             collectives.all_reduce(team, each.to(dtype), "rounded")
     collectives.all_reduce(team, torch.full((3,), 60_000.0, dtype=torch.float16), "too large")
     return True

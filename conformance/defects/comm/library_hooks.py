@@ -303,3 +303,20 @@ def iteration_that_ends_with_a_table_is_not_counted() -> None:
         "    state.maybe_increase_iter(bucket)\n    return allreduce_hook",
         "    if not bucket.buffer().is_sparse:\n        state.maybe_increase_iter(bucket)\n    return allreduce_hook",
     )
+
+
+@defect("COMM-028", worlds=(3,))
+def machines_are_places_in_the_group() -> None:
+    """Without a subgroup, post-local SGD takes the places of a machine's ranks in their group for global ranks."""
+    edit("[team.global_rank(GroupRank(rank)) for rank", "[rank for rank", within="_machine_group")
+
+
+@defect("COMM-026")
+def errors_come_after_the_matrices() -> None:
+    """PowerSGD stacks the gradients before it adds what was lost, so that this is lost again where they are copies."""
+    edit("    self.matrices = [_matrices(group, self.gradients) for group in self.plan.groups]\n", "")
+    edit(
+        "    self.error: torch.Tensor | None = None",
+        "    self.matrices = [_matrices(group, gradients) for group in plan.groups]\n"
+        "    self.error: torch.Tensor | None = None",
+    )

@@ -104,3 +104,9 @@ def restored_models_ignore_nothing() -> None:
         "    self._build_parts()",
         within="__setstate__",
     )
+
+
+@defect("DDP-158")
+def restored_models_follow_their_constructor() -> None:
+    """Whether a restored model synchronises buffers is what its constructor was told, not what was set later."""
+    edit("    kept = {", '    own.pop("forward_sync_buffers", None)\n    kept = {', within="parts_of")

@@ -191,3 +191,15 @@ def chunks_are_counted_in_elements() -> None:
     """The size of a chunk is taken for a number of elements."""
     edit("chunk and size + stored.nbytes > chunk_bytes", "chunk and size + stored.numel() > chunk_bytes")
     edit("size += stored.nbytes", "size += stored.numel()")
+
+
+@defect("DDP-025")
+def buffers_may_be_expanded_outermost() -> None:
+    """Of an expanded buffer only the outermost dimension is taken once, and the others are written to as a whole."""
+    edit("if stride == 0:", "if stride == 0 and dimension == 0:", within="_each_once")
+
+
+@defect("DDP-034")
+def sparse_messages_are_kept_for_their_shapes() -> None:
+    """A message of sparse gradients is used again for as many rows of as many numbers, of whatever dtype these are."""
+    edit("self._kinds == _kinds(parts)", "[row for _, row in self._kinds] == [row for _, row in _kinds(parts)]")

@@ -100,3 +100,18 @@ def joined_ranks_step_what_nobody_uses() -> None:
 def common_norm_is_taken_in_single_precision() -> None:
     """The norms that make up the common one are of float32, whatever the gradients are."""
     edit("dtype=first.dtype, device", "dtype=torch.float32, device", within="_own_norms")
+
+
+@defect("HOOK-018")
+def pieces_are_reduced_with_what_lies_between() -> None:
+    """What one rank owns of a bucket is reduced in one message from its first place to its last."""
+    edit("if ranges and ranges[-1][1] == place:", "if ranges:")
+
+
+@defect("HOOK-018")
+def optimizer_follows_only_on_the_same_group() -> None:
+    """An optimizer follows DDP to another group only if it was on DDP's own, not on another one of the same ranks."""
+    edit(
+        "members_of(overlap.shard.team) == members_of(ddp.reducer.team)",
+        "overlap.shard.team.group is ddp.reducer.team.group",
+    )

@@ -158,3 +158,9 @@ def who_joins_later_hears_no_old_news() -> None:
 def notes_of_a_failed_context_are_found_by_the_next() -> None:
     """All contexts of a group share one key for failures: an error that ended one is found by the next."""
     edit("self._sessions += 1", "self._sessions = max(self._sessions, 1)")
+
+
+@defect("ZERO-020", worlds=(3,))
+def joined_rank_adds_up_keywords() -> None:
+    """On a joined rank a keyword of one step holds for all that follow, until a step has another value for it."""
+    edit("self._arguments = received.arguments", "self._arguments = {**self._arguments, **received.arguments}")

@@ -376,3 +376,36 @@ def foreign_states_are_known_by_their_keys() -> None:
 def a_group_without_parameters_is_refused() -> None:
     """One group without parameters is taken for an optimizer without any."""
     edit("if not everything:", 'if not all(group["params"] for group in groups):')
+
+
+@defect("ZERO-017")
+def only_states_of_parameters_are_loaded() -> None:
+    """A state that belongs to no parameter is left out where a state is loaded, and the optimizer starts it anew."""
+    edit("if key not in foreign and", "if key in keys and key not in foreign and")
+
+
+@defect("ZERO-008")
+def what_fills_its_storage_is_sent_in_place() -> None:
+    """A parameter that is sent alone and fills its storage is sent as it lies, in whatever order its elements are."""
+    edit(
+        "len(self.members) == 1 and self.members[0].is_contiguous()",
+        "len(self.members) == 1 and self.members[0].nbytes == self.members[0].untyped_storage().nbytes()",
+    )
+
+
+@defect("ZERO-008", worlds=(3,))
+def parts_within_a_share_do_not_move() -> None:
+    """Where no owner has more than an equal share, parts are taken for the shares of an all-gather."""
+    edit("return max(moved)", "return max(moved) if max(self.numels) > self.share else 0")
+
+
+@defect("ZERO-008", worlds=(3,))
+def complex_numbers_come_from_a_global_rank() -> None:
+    """Where complex numbers are sent, the source's rank in its group is taken for one in the world."""
+    edit("dist.broadcast(buffer, group_src=source", "dist.broadcast(buffer, src=source")
+
+
+@defect("ZERO-011")
+def defaults_are_what_was_given() -> None:
+    """Of the local optimizer's defaults only those are shown that were given to the constructor."""
+    edit("{**self._defaults, **local.defaults}", "{key: local.defaults[key] for key in self._defaults}")

@@ -2,6 +2,7 @@
 
 # shows: COMM-026 * by bucket*
 # shows: COMM-026 test_what_is_compressed_is_a_projection_*
+# shows: COMM-026 test_with_error_feedback_what_a_whole_bucket_lost_*
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook
