@@ -34,6 +34,27 @@ def test_tensors_are_found_and_replaced_in_every_kind_of_container():
     assert isinstance(doubled["d"], OrderedDict)
 
 
+def in_a_circle(parts):
+    """So many containers of different kinds, each inside the one before and the first inside the last."""
+    whole = {"tensor": torch.ones(1)}
+    at = whole
+    for part in range(parts - 1):
+        inside = {} if part % 2 else []
+        at.append(inside) if isinstance(at, list) else at.update(more=inside)
+        at = inside
+    at.append(whole) if isinstance(at, list) else at.update(more=whole)
+    return whole
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_containers_that_hold_each_other_are_gone_through_once(parts):
+    whole = in_a_circle(parts)
+    assert find_tensors(whole) == [whole["tensor"]]
+    changed = map_tensors(torch.neg, whole)
+    assert changed["tensor"].item() == -1.0
+    assert find_tensors(changed)[0].item() == -1.0
+
+
 def test_dicts_with_constructors_of_their_own_survive():
     mapping = defaultdict(list, a=torch.ones(1))
     assert isinstance(map_tensors(torch.neg, mapping), defaultdict)
