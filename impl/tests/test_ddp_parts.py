@@ -182,3 +182,16 @@ def test_devices_that_do_not_fit_a_cpu_module_are_refused(arguments, kind, words
 def test_a_model_with_nothing_to_train_is_refused():
     with pytest.raises(RuntimeError, match="require a gradient"):
         options.place(nn.ReLU(), [], [], None, None)
+
+
+def test_what_is_ignored_under_one_of_its_names_is_ignored_under_all_of_them():
+    for name in ("0.count", "2.count", "0.weight", "2.weight"):
+        first, between, second = nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1)
+        for layer in (first, between, second):
+            layer.register_buffer("count", torch.zeros(1))
+        second.weight, second.count = first.weight, first.count
+        model, kind = nn.Sequential(first, between, second), name[2:]
+        params.ignore(model, [name])
+        assert params.ignored_names(model) == {f"0.{kind}", f"2.{kind}"}
+        marked = [each for each in (*model.parameters(), *model.buffers()) if getattr(each, "_ddp_ignored", False)]
+        assert [id(each) for each in marked] == [id(getattr(first, kind))]
