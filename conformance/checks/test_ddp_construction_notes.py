@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import os
 import re
 import time
@@ -125,22 +126,26 @@ def test_building_and_training_wait_for_the_last_rank(ranks):
 
 
 def train_with_distributed_autograd(ctx):
-    """What the contexts of three iterations hold; then one ordinary iteration."""
+    """What the contexts of three iterations hold; then one ordinary iteration. Gradients copied, and in buckets."""
     with remote_calls(ctx):
-        model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
-        told = []
+        return [train_in_contexts(ctx, views) for views in (False, True)]
 
-        def train():
-            for iteration in range(3):
-                with dist_autograd.context() as context:
-                    out = model(models.divisible(ctx.rank, iteration).to(ctx.device))
-                    dist_autograd.backward(context, [out.sum()])
-                    found = dist_autograd.get_gradients(context)
-                    told.append(numbers((name, found.get(p)) for name, p in model.module.named_parameters()))
 
-        error = caught(train)
-        untouched = all(parameter.grad is None for parameter in model.parameters())
-        return error, told, untouched, trained(model, models.divisible(ctx.rank, 3).to(ctx.device))
+def train_in_contexts(ctx, views):
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, gradient_as_bucket_view=views)
+    told = []
+
+    def train():
+        for iteration in range(3):
+            with dist_autograd.context() as context:
+                out = model(models.divisible(ctx.rank, iteration).to(ctx.device))
+                dist_autograd.backward(context, [out.sum()])
+                found = dist_autograd.get_gradients(context)
+                told.append(numbers((name, found.get(p)) for name, p in model.module.named_parameters()))
+
+    error = caught(train)
+    untouched = all(parameter.grad is None for parameter in model.parameters())
+    return error, told, untouched, trained(model, models.divisible(ctx.rank, 3).to(ctx.device))
 
 
 def averages(world, iteration):
@@ -151,7 +156,7 @@ def averages(world, iteration):
 
 @check("DDP-022", worlds=(2,), backends=("gloo",))
 def test_distributed_autograd_averages_in_its_context_or_is_refused(ranks):
-    for error, told, untouched, afterwards in ranks(train_with_distributed_autograd):
+    for error, told, untouched, afterwards in itertools.chain(*ranks(train_with_distributed_autograd)):
         if error is not None:
             assert_refused([error], RuntimeError, "autograd")
             ranks.at_limit("distributed autograd is refused")

@@ -212,21 +212,25 @@ def averaged_alone(world, iteration, orders=BY_RANK):
     return {name: [value / world for value in values] for name, values in gradients(model).items()}
 
 
-def watch_flag(ctx, options):
+def watch_flag(ctx, options, twice=False):
+    """``twice``: the first iteration consists of two forwards and then of their backwards, one after the other."""
     model = ddp(ctx, Lane(), bucket_cap_mb=ROOM_FOR_TWO_MIB, **options)
     flags = []
     for iteration in range(4):
         out = model(models.divisible(ctx.rank, iteration))
         flags.append(bool(private(model, "_has_rebuilt_buckets")))
-        out.sum().backward()
+        more = [model(models.divisible(ctx.rank, iteration))] if twice and iteration == 0 else []
+        for each in (out, *more):
+            each.sum().backward()
     return flags, private(model, "_get_ddp_logging_data")()
 
 
 @check("DDP-054", worlds=(1, 2))
 def test_the_object_notes_when_its_buckets_were_rebuilt(ranks):
-    for flags, logged in ranks(watch_flag, {}):
-        assert flags == [False, True, True, True]
-        assert str(logged["rebuilt_bucket_sizes"]) == "128, 128"
+    for twice in (False, True):
+        for flags, logged in ranks(watch_flag, {}, twice):
+            assert flags == [False, True, True, True], f"{twice=}"
+            assert str(logged["rebuilt_bucket_sizes"]) == "128, 128", f"{twice=}"
     for flags, _ in ranks(watch_flag, {"static_graph": True}):
         assert flags in ([False, True, True, True], [False, False, True, True])
 

@@ -1,11 +1,14 @@
 """Buffers inside a context: whose they are, who receives them, and whose they are again afterwards."""
 
+import itertools
+from contextlib import nullcontext
+
 import torch
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, gradients, private
+from conformance.fixtures.training import ddp, gradient, gradients, private
 from conformance.ranks import caught
 
 
@@ -85,6 +88,49 @@ def count_without_gradients_too(ctx, schedule):
 def test_a_forward_without_gradients_in_training_mode_begins_with_the_sources_buffers(ranks):
     schedule = (*[2] * (ranks.world - 1), 3)
     assert ranks(count_without_gradients_too, schedule) == [[0.0, step_of(ranks.world - 1)]] * ranks.world
+
+
+def train_in_eval_mode(ctx, jobs):
+    """With gradients though, as where statistics are frozen: this rank's gradients, and what its forwards found."""
+    told = []
+    for schedule, joined, broadcast, trains in jobs:
+        model, seen = ddp(ctx, models.Counting(step_of(ctx.rank)), broadcast_buffers=broadcast), []
+        with model.join() if joined else nullcontext():
+            for iteration in range(schedule[ctx.rank]):
+                model.train(iteration in trains)
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                seen.append(gradient(model.module.a.weight))
+        told.append((seen, model.module.seen))
+    return told
+
+
+def trained_in_eval_mode(schedule, joined, broadcast):
+    """What one process says of each rank; the mode does not matter."""
+    means = [
+        sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(schedule, i)) / len(schedule)
+        for i in range(max(schedule))
+    ]
+    steps = [step_of(rank) for rank in range(len(schedule))]
+    if not broadcast:
+        found = [[step * done for done in range(count)] for step, count in zip(steps, schedule, strict=True)]
+    elif joined:
+        found, _ = oracle.buffers_seen(schedule, steps)
+    else:
+        found = [[steps[0] * done for done in range(count)] for count in schedule]
+    return [(means[:count], seen) for count, seen in zip(schedule, found, strict=True)]
+
+
+@check("DDPJ-024", "DDP-088", worlds=MANY)
+def test_in_eval_mode_too_training_averages_and_begins_with_the_sources_buffers(ranks):
+    rest = ranks.world - 1
+    several = [((3,) * ranks.world, False), ((2, *[4] * rest), True), ((*[4] * rest, 2), True)]
+    jobs = [
+        (*each, broadcast, trains) for each, broadcast, trains in itertools.product(several, (True, False), ((), (1,)))
+    ]
+    for rank, told in enumerate(ranks(train_in_eval_mode, jobs)):
+        for job, mine in zip(jobs, told, strict=True):
+            assert mine == trained_in_eval_mode(*job[:3])[rank], f"rank {rank}, {job}"
 
 
 def replace_the_buffer_at_last(ctx, schedule):

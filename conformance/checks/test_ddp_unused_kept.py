@@ -1,5 +1,7 @@
 """What a parameter has where some rank, or every one, leaves it out: its old gradient, or one laid out like itself."""
 
+from contextlib import nullcontext
+
 import torch
 from torch import nn
 
@@ -140,3 +142,25 @@ def test_a_parameter_that_is_an_output_counts_as_used(ranks):
         for iteration in range(3)
     ]
     assert ranks(use_what_is_handed_out) == [expected] * world
+
+
+def hold_back_what_is_handed_out(ctx):
+    """A forward without a backward, one inside no_sync with it, and one outside: the gradients after the latter two."""
+    told = []
+    for as_view in VIEWS.values():
+        model = wrapped(ctx, Handing(), gradient_as_bucket_view=as_view)
+        x = models.divisible_scalar(ctx.rank, 0).to(ctx.device)
+        model(x)
+        for context in (model.no_sync(), nullcontext()):
+            with context:
+                output, handed = model(x)
+                (output.sum() + 12 * (ctx.rank + 1) * handed.sum()).backward()
+            told.append((whole(model.module.a.weight.grad).item(), whole(model.module.handed.grad).item()))
+    return told
+
+
+@check("DDP-072", worlds=MANY, beyond=False)
+def test_a_parameter_that_is_an_output_stays_local_inside_behind_a_forward_without_a_backward(ranks):
+    local = [(models.divisible_scalar(rank, 0).item(), 12.0 * (rank + 1)) for rank in range(ranks.world)]
+    mean = tuple(2 * sum(each) / ranks.world for each in zip(*local, strict=True))
+    assert ranks(hold_back_what_is_handed_out) == [[mine, mean] * 2 for mine in local]

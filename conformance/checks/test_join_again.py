@@ -16,15 +16,21 @@ SLOW_S = 0.15
 OPTIMIZER = "SGD with momentum and decay"
 UNEVEN, EVEN, UPWARDS = (3, 1, 2), (2, 2, 2), (0, 2, 3)
 
-#: By way: the keywords of the context, how often each rank iterates in it, and whether an error ends the block.
+#: By way: the keywords of the context, how often each rank iterates in it, and where an error ends the block, if any.
 WAYS = {
-    "evenly": ({}, EVEN, False),
-    "unevenly": ({}, UNEVEN, False),
-    "by an error of all": ({}, EVEN, True),
-    "by an error before anything": ({}, (0, 0, 0), True),
-    "throwing": ({"throw_on_early_termination": True}, (1, 2, 2), False),
-    "disabled": ({"enable": False}, EVEN, False),
+    "evenly": ({}, EVEN, ""),
+    "unevenly": ({}, UNEVEN, ""),
+    "by an error of all": ({}, EVEN, "body"),
+    "by an error before anything": ({}, (0, 0, 0), "body"),
+    "by an error in a forward": ({}, EVEN, "forward"),
+    "by an error in a backward": ({}, EVEN, "backward"),
+    "throwing": ({"throw_on_early_termination": True}, (1, 2, 2), ""),
+    "disabled": ({"enable": False}, EVEN, ""),
 }
+
+
+def spill(*_):
+    raise LookupError("spilled the tea")
 
 
 class Trainer:
@@ -42,7 +48,7 @@ class Trainer:
     def join(self, **keywords):
         return self.ctx.subject.Join([self.ddp, self.beside, self.zero], **keywords)
 
-    def run(self, context, schedule, fails=False):
+    def run(self, context, schedule, fails=""):
         """A block of so many iterations on each rank; the error that it ended with."""
         return caught(self._block, context, schedule, fails)
 
@@ -55,8 +61,14 @@ class Trainer:
                 self.ddp(whole(self.ctx.rank, self.first + number).to(self.ctx.device)).sum().backward()
                 self.beside.step()
                 self.zero.step()
+            if fails == "forward":
+                with self.ddp.module.register_forward_pre_hook(spill):
+                    self.ddp(whole(0, 0).to(self.ctx.device))
+            if fails == "backward":
+                with self.ddp.module.layers[0].weight.register_hook(spill):
+                    self.ddp(whole(0, 0).to(self.ctx.device)).sum().backward()
             if fails:
-                raise LookupError("spilled the tea")
+                spill()
 
     def follow(self, schedule):
         """One process goes through the same block; where the model then differs."""
@@ -77,7 +89,7 @@ def leave_and_come_back(ctx, ways):
         gaps = [trainer.follow([min(schedule)] * ctx.world if keywords.get("throw_on_early_termination") else schedule)]
         flags = [tuple(each._join_config) for each in (trainer.ddp, trainer.beside, trainer.zero)]
         trainer.log.clear()
-        trainer.slow = fails
+        trainer.slow = fails == "body"
         errors = []
         for again, counts in ((context, EVEN if keywords else UPWARDS), (trainer.join(), UNEVEN)):
             errors.append(trainer.run(again, counts))

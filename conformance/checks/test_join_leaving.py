@@ -88,6 +88,8 @@ def leave(ctx, way):
         with ctx.subject.Join([a, b], way != "disabled", way == "throw"):
             for _ in range(2 if way in ("even", "disabled") else 1 + ctx.rank):
                 a.step(), b.step()
+            if way == "another built inside":
+                ctx.subject.Join([b])  # and never entered
             if way == "error":
                 for _ in range(ctx.world - 1 - ctx.rank):  # so that nobody leaves while another still counts on it
                     a.step()
@@ -107,7 +109,7 @@ def leaves_nothing(ranks, *ways):
 
 @check("JOIN-038")
 def test_after_a_context_its_joinables_are_disabled_again_and_steps_cost_nothing(ranks):
-    leaves_nothing(ranks, "even", "uneven")
+    leaves_nothing(ranks, "even", "uneven", "another built inside")
 
 
 @check("JOIN-038", worlds=(1, 2))

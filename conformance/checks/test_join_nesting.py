@@ -30,6 +30,7 @@ def nest(ctx):
             with ctx.subject.Join([b], enable=False):
                 b.step()
                 told.append(flags(a, b))
+                ctx.subject.Join([a, b])  # and never entered
             b.step()
             told.append(flags(a, b))
         a.step(), b.step()

@@ -157,6 +157,38 @@ def test_a_closure_and_a_keyword_go_together_on_uneven_inputs(ranks):
         assert ranks(train_with_closure_and_keyword, schedule) == [(True, None)] * ranks.world, f"schedule {schedule}"
 
 
+def step_first(ctx, schedule, listed):
+    """A loop that begins with the step that uses the gradients of the iteration before; the gap at the end."""
+    model = models.Sum(3).to(ctx.device)
+    alone = Alone(ctx, model, "SGD with momentum and decay", schedule)
+    by_name = {
+        "ddp": ctx.subject.DistributedDataParallel(model),
+        "zero": sharded(ctx, model.parameters(), "SGD with momentum and decay"),
+    }
+    with ctx.subject.Join([by_name[name] for name in listed]):
+        for iteration in range(schedule[ctx.rank]):
+            by_name["zero"].step()
+            by_name["zero"].zero_grad()
+            by_name["ddp"](whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
+    for iteration in range(max(schedule)):
+        alone.optimizer.step()
+        alone.take(iteration)
+    return alone.gap(model)
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=10)
+def test_a_loop_that_begins_with_the_step_trains_as_one_process_does(ranks):
+    upwards = scenario.linear(ranks.world, 2)
+    for schedule in (upwards, upwards[::-1]):
+        assert ranks(step_first, schedule, ("zero", "ddp")) == [None] * ranks.world, f"schedule {schedule}"
+
+
+@check("JOIN-040", worlds=MANY, deadline_s=10)
+def test_a_loop_that_begins_with_the_step_of_what_is_listed_last_trains_as_one_process_does(ranks):
+    upwards = scenario.linear(ranks.world, 2)
+    assert ranks(step_first, upwards, ("ddp", "zero")) == [None] * ranks.world
+
+
 def keep_hold_of_a_rate(ctx, schedule):
     """A learning rate in a tensor that the user holds, and changes in place inside a context and after it: the gaps."""
     params = some_parameters(ctx)

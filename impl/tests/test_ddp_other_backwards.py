@@ -151,3 +151,20 @@ def replace_the_only_parameter(rank, world):
 
 def test_a_replaced_parameter_is_told_at_the_next_forward():
     assert all("weight (1 in all) were replaced" in told for told in run_on_ranks(replace_the_only_parameter, WORLD))
+
+
+def go_back_through_one_of_two(rank, world):
+    """Two forwards share a backward; a further one goes through either of them: the gradients after each."""
+    told = []
+    for again in (0, 1):
+        model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        outputs = [model(torch.tensor([[8.0 * (1 + rank)]])).sum() for _ in range(2)]
+        sum(outputs).backward(retain_graph=True)
+        shared = model.module.weight.grad.item()
+        outputs[again].backward()
+        told.append((shared, model.module.weight.grad.item()))
+    return told
+
+
+def test_a_further_backward_through_either_forward_of_a_shared_one_stays_local():
+    assert run_on_ranks(go_back_through_one_of_two, WORLD) == [[(24.0, 24.0 + 8.0 * (1 + rank))] * 2 for rank in (0, 1)]

@@ -34,6 +34,27 @@ def test_tensors_are_found_and_replaced_in_every_kind_of_container():
     assert isinstance(doubled["d"], OrderedDict)
 
 
+def in_a_circle(parts):
+    """So many containers of different kinds, each inside the one before and the first inside the last."""
+    whole = {"tensor": torch.ones(1)}
+    at = whole
+    for part in range(parts - 1):
+        inside = {} if part % 2 else []
+        at.append(inside) if isinstance(at, list) else at.update(more=inside)
+        at = inside
+    at.append(whole) if isinstance(at, list) else at.update(more=whole)
+    return whole
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_containers_that_hold_each_other_are_gone_through_once(parts):
+    whole = in_a_circle(parts)
+    assert find_tensors(whole) == [whole["tensor"]]
+    changed = map_tensors(torch.neg, whole)
+    assert changed["tensor"].item() == -1.0
+    assert find_tensors(changed)[0].item() == -1.0
+
+
 def test_dicts_with_constructors_of_their_own_survive():
     mapping = defaultdict(list, a=torch.ones(1))
     assert isinstance(map_tensors(torch.neg, mapping), defaultdict)
@@ -161,3 +182,16 @@ def test_devices_that_do_not_fit_a_cpu_module_are_refused(arguments, kind, words
 def test_a_model_with_nothing_to_train_is_refused():
     with pytest.raises(RuntimeError, match="require a gradient"):
         options.place(nn.ReLU(), [], [], None, None)
+
+
+def test_what_is_ignored_under_one_of_its_names_is_ignored_under_all_of_them():
+    for name in ("0.count", "2.count", "0.weight", "2.weight"):
+        first, between, second = nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1)
+        for layer in (first, between, second):
+            layer.register_buffer("count", torch.zeros(1))
+        second.weight, second.count = first.weight, first.count
+        model, kind = nn.Sequential(first, between, second), name[2:]
+        params.ignore(model, [name])
+        assert params.ignored_names(model) == {f"0.{kind}", f"2.{kind}"}
+        marked = [each for each in (*model.parameters(), *model.buffers()) if getattr(each, "_ddp_ignored", False)]
+        assert [id(each) for each in marked] == [id(getattr(first, kind))]

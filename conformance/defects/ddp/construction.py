@@ -189,3 +189,9 @@ def listed_sizes_begin_again() -> None:
 def listed_sizes_go_by_all_closed_buckets() -> None:
     """The list of bucket sizes goes on with another dtype's buckets, instead of beginning anew."""
     edit("caps.of_bucket(closed[kind])", "caps.of_bucket(len(full))")
+
+
+@defect("DDP-022")
+def averages_stay_out_of_a_remote_context() -> None:
+    """Gradients that lie in the buckets do not get back into the context of distributed autograd."""
+    edit("parameter.grad is not gradient:", "parameter.grad is gradient:")

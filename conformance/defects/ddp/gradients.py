@@ -432,3 +432,9 @@ def failed_block_goes_on_accumulating() -> None:
         "    finally:\n        self.require_backward_grad_sync = before\n",
         "    finally:\n        pass\n    self.require_backward_grad_sync = before\n",
     )
+
+
+@defect("DDP-054")
+def rebuilt_only_behind_the_very_first_reduction() -> None:
+    """Buckets are rebuilt at a forward before which exactly one reduction has ended, or never."""
+    edit("self.reductions >= (2 if static else 1)", "self.reductions == 1 + static")

@@ -83,3 +83,9 @@ def no_sync_rebuilds_the_buckets() -> None:
 def what_the_reducer_is_told_stays_local() -> None:
     """A backward that the reducer was told of by prepare_for_backward is local."""
     edit("pending = PendingBackward(sync=True)", "pending = PendingBackward(sync=False)")
+
+
+@defect("DDP-072")
+def parameters_that_are_outputs_announce_as_well() -> None:
+    """A forward that hands out a parameter is announced by every later backward that reaches that parameter."""
+    edit("if output.grad_fn is not None:", "if output.requires_grad:", within="announce_backward")

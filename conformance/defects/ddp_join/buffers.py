@@ -70,3 +70,18 @@ def a_buffer_replaced_before_the_end_is_not_the_final_one() -> None:
 def the_lowest_of_three_active_ranks_is_the_source() -> None:
     """With more than two active ranks buffers come from the lowest of them."""
     edit("self.source = ranks[-1]", "self.source = ranks[0] if len(ranks) > 2 else ranks[-1]")
+
+
+@defect("DDPJ-024")
+def frozen_statistics_are_an_evaluation_in_a_context() -> None:
+    """In a context, a forward in eval mode leaves the buffers alone though it has gradients."""
+    edit(
+        "if self._iteration.training or torch.is_grad_enabled():",
+        "if self._iteration.training or (torch.is_grad_enabled() and self._iteration.session is None):",
+    )
+
+
+@defect("DDPJ-024")
+def training_in_eval_mode_calls_no_roll() -> None:
+    """A forward in eval mode calls no roll, though a backward follows it."""
+    edit("needed = recorded or", "needed = (recorded and self.training) or")

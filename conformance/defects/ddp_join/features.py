@@ -152,3 +152,12 @@ def static_learning_is_each_ranks_own_affair() -> None:
 def who_was_alone_stays_so() -> None:
     """A rank that was alone with its inputs in one context reduces alone, too, what it shadows in the next."""
     edit("last=bucket.is_last, alone=False)", "last=bucket.is_last, alone=self.alone)")
+
+
+@defect("DDPJ-038")
+def failed_evaluation_counts_in_training_mode() -> None:
+    """An evaluation that fails, and is caught, in training mode counts as an iteration that was broken off."""
+    edit(
+        "iteration.session is not None and torch.is_grad_enabled() and",
+        "iteration.session is not None and (torch.is_grad_enabled() or iteration.training) and",
+    )

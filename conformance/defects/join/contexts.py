@@ -83,3 +83,27 @@ def messages_between_two_ranks_are_compared() -> None:
 def stays_bound_where_it_could_not_be_entered() -> None:
     """A context that is refused where it is entered leaves its joinables bound."""
     edit("        self._bindings.take_off()\n", "", within="_enter")
+
+
+@defect("JOIN-038")
+def built_inside_and_never_entered_it_stays() -> None:
+    """A context that was built inside another one, and never entered, stays on its joinables when that one is left."""
+    edit("if top is not self and top is not None and top.is_open:", "if top not in (self, None):")
+
+
+@defect("ZERO-022", "JOIN-040")
+def only_leaders_begin_iterations() -> None:
+    """A loop that begins with an optimizer's step calls the roll at the forward only."""
+    edit("if not self._begun:", "if not self._begun and place in self._leaders:", within="join.session.Session.begin")
+
+
+@defect("JOIN-027", "JOIN-034")
+def only_the_first_of_a_mixed_list_is_announced() -> None:
+    """Behind a model in the list, a joinable of the user's is not shadowed."""
+    edit("self._call_roll(place, Act(place, 0))", "self._call_roll(place, Act(place, 0) if first else None)")
+
+
+@defect("JOIN-024")
+def what_others_shadow_is_forgotten_by_the_last_one() -> None:
+    """The last rank with inputs goes on behind a backward that failed, though the others are in it."""
+    edit("shadowed=reducer.reducing_with_others", "shadowed=False")
