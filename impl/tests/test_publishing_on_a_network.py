@@ -8,6 +8,7 @@ import torch
 
 import impl.zero.routes
 from conformance.fixtures.observing import started
+from impl.overlap.plan import windows
 
 from .overlap_training import Net, batch, build, clear_gradients, loss_of
 from .test_overlap_on_ranks import train_many, uneven
@@ -95,23 +96,24 @@ def test_one_owner_or_all_send_what_is_theirs(run, views, dtype):
 
 
 def messages(ctx, options):
-    """What carries parameters in an iteration: the operations in order, and how many elements this rank sends."""
+    """The operations that carry parameters in an iteration, in order; and how many windows there are."""
     with apart(ctx):
         ddp, zero = build(ctx, Net(), "momentum", options)
         for number in range(5):
             clear_gradients(ddp, options)
             events = started(ctx, lambda number=number: loss_of(ddp(batch(ctx.rank, number), True)).backward())
             zero.step()
-        return [event.op for event in events if event.op != "all_reduce" and event.dtype == "float32"]
+        found = windows(zero.overlap.info.assigned_ranks_per_bucket, ctx.world)
+        return [event.op for event in events if event.op != "all_reduce" and event.dtype == "float32"], len(found)
 
 
 @pytest.mark.parametrize("shard", [False, True], ids=["whole buckets", "sharded"])
-def test_on_hosts_all_buckets_are_gathered_at_once_or_each_behind_the_next_reduction(gloo_cluster, shard):
+def test_on_hosts_all_buckets_are_gathered_at_once_or_window_by_window(gloo_cluster, shard):
     def found(interleaved):
-        options = ({"interleaved": interleaved, "shard": shard},)
+        options = ({"interleaved": interleaved, "shard": shard, "cap": 0.00003},)
         return gloo_cluster.run(messages, options, world=3, subject="impl", trace=True).values()
 
-    for contiguous, interleaved in zip(found(False), found(True), strict=True):
+    for (contiguous, _), (interleaved, count) in zip(found(False), found(True), strict=True):
         assert contiguous.count("all_gather_into_tensor") == 1
-        assert interleaved.count("all_gather_into_tensor") > 2
+        assert interleaved.count("all_gather_into_tensor") == count == 2
         assert {*contiguous, *interleaved} <= {"all_gather_into_tensor", "all_to_all_single"}
