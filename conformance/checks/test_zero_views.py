@@ -127,7 +127,7 @@ def step_what_lies_otherwise(ctx, lay):
     return gaps
 
 
-@check("ZERO-008", worlds=MANY, beyond=False)
+@check("ZERO-033", worlds=MANY, beyond=False)
 def test_parameters_that_do_not_lie_in_row_order_are_stepped_and_sent(ranks):
     for lay in LAYOUTS:
         assert ranks(step_what_lies_otherwise, lay) == [[None] * len(NAMES)] * ranks.world, lay.__name__

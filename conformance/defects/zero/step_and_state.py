@@ -384,7 +384,7 @@ def only_states_of_parameters_are_loaded() -> None:
     edit("if key not in foreign and", "if key in keys and key not in foreign and")
 
 
-@defect("ZERO-008")
+@defect("ZERO-033")
 def what_fills_its_storage_is_sent_in_place() -> None:
     """A parameter that is sent alone and fills its storage is sent as it lies, in whatever order its elements are."""
     edit(

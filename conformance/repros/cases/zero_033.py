@@ -1,6 +1,6 @@
 """A parameter that is a strided view is sent by its memory: ranks drift apart, and nothing is said."""
 
-# shows: ZERO-008 *
+# shows: ZERO-033 *
 
 import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
