@@ -29,7 +29,7 @@ _ENDING_S = 30.0  # for the suite to take its ranks along when it is stopped
 _BUFFERED = frozenset({"convnet", "normed"})
 #: Checks of what no workload does: its parameters stay where they are, and as they are laid out, and backwards go
 #: through the outputs.
-_NO_WORKLOAD_DOES = (
+NO_WORKLOAD_DOES = (
     "test_parameters_that_are_laid_out_anew_", "test_parameters_that_were_given_other_storage_",
     "test_backwards_that_reach_the_weights_one_by_one_",
 )  # fmt: skip
@@ -151,7 +151,7 @@ def _from(record: RecordFile, source: str, backends: Sequence[str] = ()) -> Judg
     broken = [
         Broken(row["subject"], row["clause"], row["scenario"], row["witness"], row["backend"])
         for row in rows
-        if not row["check"].startswith(_NO_WORKLOAD_DOES)
+        if not row["check"].startswith(NO_WORKLOAD_DOES)
     ]
     return Judged(tuple(broken), source)
 
