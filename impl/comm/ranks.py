@@ -58,6 +58,10 @@ class Team:
         """
         return GlobalRank(dist.get_global_rank(self.group, rank))
 
+    def global_ranks(self) -> list[GlobalRank]:
+        """The global ranks of all members, in group order."""
+        return [self.global_rank(GroupRank(rank)) for rank in self.members]
+
     @cached_property
     def _backends(self) -> dict[str, str]:
         """The group's backend for each kind of device; empty for a group that torch.distributed was never told of."""

@@ -201,16 +201,12 @@ def _mirror_of(optimizer: torch.optim.Optimizer, team: Team) -> Mirror | None:
             "Start the job anew from the last checkpoint. To be able to go on, call keep_mirror() of Joinery's "
             "ZeroRedundancyOptimizer before training, or train with an ordinary optimizer."
         )
-    if _members(mirror.team) != _members(team):
+    if mirror.team.global_ranks() != team.global_ranks():
         raise ValueError(
-            f"regroup: the optimizer is sharded over the ranks {_members(mirror.team)}, but the model averages over "
-            f"{_members(team)}. Build both on the same process group."
+            f"regroup: the optimizer is sharded over the ranks {mirror.team.global_ranks()}, but the model averages "
+            f"over {team.global_ranks()}. Build both on the same process group."
         )
     return mirror
-
-
-def _members(team: Team) -> list[int]:
-    return [team.global_rank(GroupRank(rank)) for rank in team.members]
 
 
 class _Meeting:

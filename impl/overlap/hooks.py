@@ -12,7 +12,7 @@ from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
 from .clipping import Clipping
 from .reduction import Hook, OwnerReduction, WrappedReduction
-from .session import OverlapSession, Reducing, Schedule, members_of
+from .session import OverlapSession, Reducing, Schedule
 
 _OverlapHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
 
@@ -160,5 +160,5 @@ def _check_reduce_scatter(hook: Hook | None, ddp: DistributedDataParallel, zero:
             "reduce_scatter=True replaces the reduction of the wrapped hook, so only None or an allreduce_hook can be "
             f"given, not {getattr(hook, '__name__', hook)!r}."
         )
-    if members_of(zero.shard.team) != members_of(ddp.reducer.team):
+    if zero.shard.team.global_ranks() != ddp.reducer.team.global_ranks():
         raise ValueError("reduce_scatter=True needs the optimizer and the DDP on the same ranks.")

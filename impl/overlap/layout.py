@@ -59,11 +59,11 @@ class Layout:
         found = windows([[piece.owner for piece in part.pieces] for part in self.parts], self._team.size)
         return [[self.parts[place] for place in window] for window in found]
 
-    def _publish(self, windows: Sequence[Sequence[BucketPart]]) -> None:
-        """Say what is published at the end of each window: all of it at once where that is faster, on each device."""
-        for window in windows:
+    def _publish(self, groups: Sequence[Sequence[BucketPart]]) -> None:
+        """Say what is published at the end of each group: all of it at once where that is faster, on each device."""
+        for group in groups:
             by_device: dict[torch.device, list[BucketPart]] = {}
-            for part in window:
+            for part in group:
                 if part.pieces:
                     by_device.setdefault(part.bucket.spec.device, []).append(part)
             for alike in by_device.values():

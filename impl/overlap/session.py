@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from ..comm.pending import Watch
-from ..comm.ranks import GroupRank, Team
+from ..comm.ranks import Team
 from ..ddp.buckets import GradBucket
 from ..ddp.plan import BucketPlan
 from ..ddp.wrapper import DistributedDataParallel
@@ -68,7 +68,7 @@ class OverlapSession:
         self._reducing = reducing
         self._clipping = clipping
         # whether ZeRO's group had the members of DDP's when we began: then it follows when DDP changes groups
-        self._follows_ddp = members_of(overlap.shard.team) == members_of(ddp.reducer.team)
+        self._follows_ddp = overlap.shard.team.global_ranks() == ddp.reducer.team.global_ranks()
         if ddp.process_group is overlap.shard.team.group:
             overlap.follow(ddp)
         # that of DDP when we began, or when we last followed it
@@ -273,8 +273,3 @@ class OverlapSession:
         if ddp is None:
             raise AssertionError("the DDP object of this hook no longer exists")
         return ddp
-
-
-def members_of(team: Team) -> list[int]:
-    """The global ranks of a team, in group order."""
-    return [team.global_rank(GroupRank(rank)) for rank in team.members]

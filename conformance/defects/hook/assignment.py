@@ -85,7 +85,7 @@ def optimizer_stays_on_the_former_group() -> None:
 def optimizer_follows_from_other_ranks() -> None:
     """An optimizer follows DDP to another group though it was on other ranks than DDP, of the same number."""
     edit(
-        "members_of(overlap.shard.team) == members_of(ddp.reducer.team)",
+        "overlap.shard.team.global_ranks() == ddp.reducer.team.global_ranks()",
         "overlap.shard.team.size == ddp.reducer.team.size",
     )
 
@@ -112,6 +112,6 @@ def pieces_are_reduced_with_what_lies_between() -> None:
 def optimizer_follows_only_on_the_same_group() -> None:
     """An optimizer follows DDP to another group only if it was on DDP's own, not on another one of the same ranks."""
     edit(
-        "members_of(overlap.shard.team) == members_of(ddp.reducer.team)",
+        "overlap.shard.team.global_ranks() == ddp.reducer.team.global_ranks()",
         "overlap.shard.team.group is ddp.reducer.team.group",
     )
