@@ -195,7 +195,7 @@ STEPS = {
     ),
     "a state of other groups": Wrong(loads_two_groups, make=sharded),
     "a state that was not gathered": Wrong(lambda t: t.optimizer.state_dict(), make=sharded),
-    "a state for nobody": Wrong(lambda t: t.optimizer.consolidate_state_dict(7), make=sharded),
+    "a state for nobody": Wrong(lambda t: t.optimizer.consolidate_state_dict(t.ctx.world), make=sharded),
     "a closure that fails": Wrong(steps_with_a_closure_that_fails, make=sharded),
 }
 

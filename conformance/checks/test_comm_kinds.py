@@ -4,12 +4,13 @@ import functools
 import itertools
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import hooked, step
-from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.observing import assert_refused, mean_of_all, mine
 from conformance.fixtures.training import ddp, private
 from conformance.ranks import caught
 
@@ -235,3 +236,71 @@ def test_a_hook_may_answer_with_tensors_of_its_own_in_every_mode_of_the_buckets(
             model(models.divisible(rank, place % 3)).sum().backward()
             right = [parameter.grad.mul(2).flatten().tolist() for parameter in model.parameters()]
             assert found == right, f"rank {rank}, {MODES[place // 6]}, iteration {place % 3}"
+
+
+# -- COMM-020, COMM-021, COMM-029: complex gradients, of which a cast to real numbers would lose a part
+
+
+class Turning(nn.Module):
+    """Two complex parameters; the gradient of an element is its place, from 1 on, times ``x + 2j x``."""
+
+    def __init__(self, kind=torch.complex64):
+        super().__init__()
+        self.each = nn.ParameterList([nn.Parameter(torch.ones(3, dtype=kind)) for _ in range(2)])
+
+    def forward(self, x):
+        ramp = torch.arange(1.0, 4.0)
+        return torch.stack([(x.sum() * ramp * (each.real + 2 * each.imag)).sum().double() for each in self.each]).sum()
+
+
+def in_two_bytes(ctx):
+    hooks = ctx.subject.default_hooks
+
+    def by_hand(group, bucket):
+        narrow = bucket.buffer().to(torch.float16)
+        work = dist.all_reduce(narrow, group=group, async_op=True)
+        return work.get_future().then(lambda done: bucket.buffer().copy_(done.value()[0]).div_(ctx.world))
+
+    return {
+        "float16": hooks.fp16_compress_hook,
+        "bfloat16": lambda group, bucket: hooks.bf16_compress_hook(group, bucket),  # wherever it is registered
+        "wrapped": hooks.fp16_compress_wrapper(hooks.allreduce_hook),
+        "by hand": by_hand,
+    }
+
+
+def in_one_byte(ctx):
+    hooks = ctx.subject.quantization_hooks
+    return {"one scale": hooks.quantization_pertensor_hook, "channels": hooks.quantization_perchannel_hook}
+
+
+def compress_complex(ctx, make):
+    told = {}
+    for (name, hook), kind in itertools.product(make(ctx).items(), (torch.complex64, torch.complex128)):
+        model = hooked(ctx, ctx.group, hook, Turning(kind))
+        for times in (1, 2):
+            model.zero_grad()
+            model(mine(ctx, times)).sum().backward()
+            told[name, str(kind), times] = [each.grad.tolist() for each in model.module.each]
+    return told
+
+
+def complex_means(world, times):
+    mean = mean_of_all(world, times)
+    return [[complex(place * mean, 2 * place * mean) for place in (1, 2, 3)]] * 2
+
+
+@check("COMM-020", "COMM-021", "COMM-016", worlds=(1, 2, 3), beyond=False)
+def test_compression_keeps_both_parts_of_complex_gradients(ranks):
+    for told in ranks(compress_complex, in_two_bytes):
+        for (hook, kind, times), found in told.items():
+            assert found == complex_means(ranks.world, times), f"{hook}, {kind}"
+
+
+@check("COMM-029", worlds=(1, 2, 3), deadline_s=PATIENCE_S, beyond=False)
+def test_hooks_of_eight_bits_keep_both_parts_of_complex_gradients(ranks):
+    for told in ranks(compress_complex, in_one_byte):
+        for (hook, kind, times), found in told.items():
+            right = torch.tensor(complex_means(ranks.world, times))
+            furthest = 2 * 6 * 12 * ranks.world * times / 255
+            assert (torch.tensor(found) - right).abs().max() <= furthest, f"{hook}, {kind}: {found}"

@@ -11,6 +11,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, gap, hooked, step
 from conformance.fixtures.models import drawn
+from conformance.fixtures.training import private
 from conformance.ranks import caught
 
 HOOKS = {"by layer": "powerSGD_hook", "by bucket": "batched_powerSGD_hook"}
@@ -136,6 +137,31 @@ def test_a_matrix_of_rank_one_comes_through_unchanged(ranks):
         assert gap(seen, exact) <= 1e-4
 
 
+def cast_while_compressing(ctx):
+    """Gradients while they are compressed, of which the second half come after a cast to double; or a refusal."""
+    library = ctx.subject.powerSGD_hook
+    state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2, min_compression_rate=1)
+    model = hooked(ctx, state, library.powerSGD_hook, model=straight(), bucket_cap_mb=WHOLE_MIB)
+    seen = [step(model, one_row(ctx.rank, iteration)) for iteration in range(4)]
+    error = caught(model.double)
+    for iteration in range(4, 8):
+        error = error or caught(lambda x: seen.append(step(model, x)), one_row(ctx.rank, iteration).double())
+    ctx.meet("told")
+    return error, seen
+
+
+@check("DDP-034", worlds=(1, 2), beyond=False)
+def test_a_model_that_was_cast_while_its_gradients_are_compressed_trains_on_or_is_refused(ranks):
+    exact = alone(range(ranks.world), batch=one_row, model=straight, count=8)
+    for rank, (error, seen) in enumerate(told := ranks(cast_while_compressing)):
+        if error is not None:
+            assert error.is_a(RuntimeError), error
+            assert "param" in error.text.lower(), error
+            continue
+        assert gap(seen, exact) <= 1e-4, f"rank {rank} goes on with gradients that are no averages"
+        assert seen == told[0][1], "the ranks have different gradients"
+
+
 @check("COMM-026", worlds=(1, 2))
 def test_the_same_holds_with_a_number_against_division_by_zero(ranks):
     exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)
@@ -172,6 +198,51 @@ def test_with_error_feedback_what_a_whole_bucket_lost_arrives_later(ranks):
     far = gap_of_mean(ranks, "batched_powerSGD_hook", use_error_feedback=False)
     near = gap_of_mean(ranks, "batched_powerSGD_hook")
     assert near < far / 3, f"{near}, and {far} without"
+
+
+class FromTheFront(nn.Module):
+    """Two weights whose gradients come in the order in which they are registered, and are what is fed."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.zeros(8, 8)) for _ in range(2))
+
+    def forward(self, one, other):
+        last = (self.other * other).sum()
+        return last + (self.one * one + 0 * last).sum()
+
+
+def change_amid_compression(ctx, change):
+    """After compression has begun, something changes; from first to last one of two weights has no gradient at all."""
+    library, told = ctx.subject.powerSGD_hook, []
+    for quiet in (0, 1):
+        state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2, orthogonalization_epsilon=1e-8)
+        model = hooked(ctx, state, library.powerSGD_hook, model=FromTheFront(), bucket_cap_mb=WHOLE_MIB)
+        for iteration in range(9):
+            if iteration == 5:
+                change(ctx, model)
+            loud = torch.randn(8, 8, generator=torch.Generator().manual_seed(10 * iteration + ctx.rank))
+            fed = [loud, torch.zeros(8, 8)] if quiet else [torch.zeros(8, 8), loud]
+            weights = list(model.module.parameters())
+            model.zero_grad()
+            model(*(each.to(weights[0].dtype) for each in fed)).backward()
+            told.append((quiet, iteration, weights[quiet].grad.abs().max().item()))
+    return told
+
+
+def another_group(ctx, model):
+    private(model, "_update_process_group")(dist.new_group(list(range(ctx.world))))
+
+
+def doubles(_ctx, model):
+    model.double()
+
+
+@check("COMM-026", worlds=(1, 2), beyond=False, scenarios={"another group": another_group, "doubles": doubles})
+def test_what_one_parameter_has_lost_never_arrives_at_another(ranks, scenario):
+    for rank, told in enumerate(ranks(change_amid_compression, scenario)):
+        for quiet, iteration, largest in told:
+            assert largest < 1e-4, f"rank {rank}, iteration {iteration}: weight {quiet} has got {largest}, not 0"
 
 
 def gap_of_mean(ranks, hook, count=60, **options):

@@ -5,8 +5,9 @@ import warnings
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from conformance.api.checking import check
+from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, gap, hooked, step, steps, summing
 from conformance.fixtures.training import ddp, private
@@ -386,23 +387,41 @@ def test_an_optimizer_that_cannot_step_one_parameter_is_refused(ranks):
     assert right is None
 
 
-def train_with_optimizer_in_hook(ctx):
+def averaging_elsewhere(group, bucket):
+    """A hook whose averages are in another tensor than the bucket."""
+    averages = bucket.buffer().double()
+    dist.all_reduce(averages, group=group)
+    return done((averages / dist.get_world_size(group)).to(bucket.buffer().dtype))
+
+
+def train_with_optimizer_in_hook(ctx, elsewhere):
     library = ctx.subject.optimizer_overlap_hooks
     state = private(library, "_OptimizerHookState")(_Stepping())
-    hook = private(library, "_hook_then_optimizer")(ctx.subject.default_hooks.allreduce_hook, state)
-    model = hooked(ctx, ctx.group, hook)
-    steps(ctx, model)
-    return [parameter.detach().flatten().tolist() for parameter in model.parameters()]
+    inner = averaging_elsewhere if elsewhere else ctx.subject.default_hooks.allreduce_hook
+    model = hooked(ctx, ctx.group, private(library, "_hook_then_optimizer")(inner, state))
+    found = steps(ctx, model)
+    return [parameter.detach().flatten().tolist() for parameter in model.parameters()], found
+
+
+def stepped_alone(world):
+    expected = [parameter.detach().flatten() for parameter in models.Sum().parameters()]
+    for averages in alone(range(world)):
+        for parameter, average in zip(expected, averages.values(), strict=True):
+            parameter -= 0.5 * torch.tensor(average)
+    return [values.tolist() for values in expected]
 
 
 @check("COMM-030", worlds=(1, 2, 4))
 def test_an_optimizer_in_the_hook_steps_with_the_averaged_gradients(ranks):
-    expected = [parameter.detach().flatten() for parameter in models.Sum().parameters()]
-    for averages in alone(range(ranks.world)):
-        for parameter, average in zip(expected, averages.values(), strict=True):
-            parameter -= 0.5 * torch.tensor(average)
-    for mine in ranks(train_with_optimizer_in_hook):
-        assert mine == [values.tolist() for values in expected]
+    for mine, _ in ranks(train_with_optimizer_in_hook, False):
+        assert mine == stepped_alone(ranks.world)
+
+
+@check("COMM-001", worlds=MANY)
+def test_an_optimizer_in_the_hook_steps_with_what_the_hooks_future_holds(ranks):
+    for rank, (mine, found) in enumerate(ranks(train_with_optimizer_in_hook, True)):
+        assert found == alone(range(ranks.world)), f"gradients of rank {rank}"
+        assert mine == stepped_alone(ranks.world), f"weights of rank {rank}"
 
 
 def step_some(ctx):

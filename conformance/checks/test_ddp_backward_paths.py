@@ -91,6 +91,31 @@ def test_where_a_backward_past_the_outputs_leaves_parameters_out_the_next_forwar
         assert_refused(errors, RuntimeError)
 
 
+def go_on_after_the_complaint(ctx):
+    """A backward that leaves parameters out, by way of an output or past it; what the next forwards say, and give."""
+    told = []
+    for leave_out in (lambda output, a: output.sum(), lambda output, a: a.weight.sum()):
+        for options in ({}, {"gradient_as_bucket_view": True, "bucket_cap_mb": TINY_MIB}):
+            model = wrapped(ctx, models.Branches(), **options)
+            leave_out(model(mine(ctx)), model.module.a).backward()
+            errors = [caught(model, mine(ctx), with_b=True)]
+            model.zero_grad(set_to_none=True)
+            errors += [caught(lambda model=model: model(mine(ctx), with_b=True).sum().backward())]
+            told.append((errors, gradients(model)))
+            ctx.meet("told")
+    return told
+
+
+@check("DDP-062", worlds=MANY, beyond=False)
+def test_what_a_backward_left_out_is_complained_of_once_and_then_training_goes_on(ranks):
+    means = {name: [mean_of_all(ranks.world)] for name in ("a.weight", "b.weight")}
+    for rank, told in enumerate(ranks(go_on_after_the_complaint)):
+        for (first, second), found in told:
+            assert_refused([first], RuntimeError)
+            assert second is None, f"rank {rank}, once more: {second}"
+            assert found == means, f"rank {rank}"
+
+
 # -- DDP-062: several backwards between a forward and its own
 
 

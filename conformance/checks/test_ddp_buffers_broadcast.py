@@ -1,6 +1,8 @@
 """Buffers: when they follow rank 0, which of them do, and when they are left alone."""
 
+import itertools
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -152,6 +154,30 @@ def test_a_forward_sends_nothing_unless_there_are_buffers_to_synchronise(ranks):
     for told in ranks(listen_to_forwards, trace=True):
         assert told["all three"] >= 1
         assert told["no buffers"] == told["switched off"] == told["a second evaluation"] == 0
+
+
+def ask_before_forwards(ctx):
+    """What the model says of the forward that is next, and what that then sends, where one kind follows another."""
+    model, told = counting(ctx), []
+    trained(model, mine(ctx)), trained(model, mine(ctx))  # the second may say in which order buckets are rebuilt
+    for train, grad, sync in itertools.product((True, False), repeat=3):
+        for before in (True, False):  # the mode of the forward before it, in which all ranks train
+            model.train(before)
+            trained(model, mine(ctx))
+            model.train(train)
+            with nullcontext() if sync else model.no_sync(), torch.set_grad_enabled(grad):
+                says = bool(private(model, "will_sync_module_buffers")())
+                sent = len(started(ctx, lambda: model(mine(ctx))))
+            told.append((says, sent > 0, f"{before=}, {train=}, {grad=}, {sync=}"))
+    return told
+
+
+@check("DDP-081", "DDP-088", worlds=MANY)
+def test_a_forward_synchronises_if_and_only_if_the_model_has_said_so_just_before(ranks):
+    for told in ranks(ask_before_forwards, trace=True):
+        assert any(says for says, _, _ in told)
+        for says, sends, which in told:
+            assert says == sends, which
 
 
 def accumulate_after_evaluating(ctx):

@@ -269,11 +269,12 @@ def count_calls(ctx, location):
     told = {}
 
     def heard(module, act, **options):
-        calls = []
+        calls, forwards = [], []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             model = wrapped(ctx, module, **options)
-        register(ctx, model, None, lambda _state, buffers: calls.append(len(buffers)), location)
+        model.register_forward_pre_hook(lambda *_: forwards.append(0))
+        register(ctx, model, None, lambda _state, buffers: calls.append((len(forwards), len(buffers))), location)
         act(model)
         return calls
 
@@ -288,20 +289,29 @@ def count_calls(ctx, location):
         model(mine(ctx)).sum().backward()
         trained(model, mine(ctx))
 
+    def accumulate_once(model):
+        trained(model, mine(ctx))
+        with model.no_sync():
+            model(mine(ctx)).sum().backward()
+        for _ in range(2):
+            model(mine(ctx)).sum().backward()
+
     told["ordinary"] = heard(models.Counting(1.0), train)
     told["switched off"] = heard(models.Counting(1.0), train, broadcast_buffers=False)
     told["no buffers"] = heard(models.scalar(), train)
     told["accumulating"] = heard(models.Counting(1.0), accumulate)
+    told["accumulating once"] = heard(models.Counting(1.0), accumulate_once)
     return told
 
 
 @check("DDP-096", scenarios={"before": "PRE_FORWARD", "after": "POST_FORWARD"})
 def test_hooks_are_called_only_where_buffers_would_be_broadcast(ranks, scenario):
     for told in ranks(count_calls, scenario):
-        assert told["ordinary"] == [1, 1]
+        assert told["ordinary"] == [(1, 1), (2, 1)], "(forward, buffers) by call"
         assert told["switched off"] == []
         assert told["no buffers"] == []
-        assert told["accumulating"] == [1, 1], "of five forwards the first and the last synchronise"
+        assert told["accumulating"] == [(1, 1), (5, 1)], "of five forwards the first and the last synchronise"
+        assert told["accumulating once"] == [(1, 1), (2, 1), (4, 1)], "of four forwards all but the third synchronise"
 
 
 # -- DDP-097, DDP-098: signatures, and a second hook

@@ -52,6 +52,16 @@ def renew_gradient_turned(parameter):
     parameter.grad = turned(torch.full_like(parameter, 5.0))
 
 
+def move_gradient(parameter):
+    parameter.grad.data = parameter.grad.data.clone()
+
+
+def lay_out_anew(parameter):
+    """What ``Module.to`` does to a parameter and its gradient."""
+    parameter.data = turned(parameter.data)
+    parameter.grad.data = turned(parameter.grad.data)
+
+
 def renew_every_second(model):
     """Some gradients lie where they were, others in memory of the loop's own and column by column."""
     for place, parameter in enumerate(model.parameters()):
@@ -90,14 +100,16 @@ def data(rank, iteration):
 
 
 TURNED = {"in new memory, turned": each(renew_turned), "and loaded": load}
+MOVED = {"nothing": CHANGES["nothing"], "gradients moved": each(move_gradient), "gradients, too": each(lay_out_anew)}
+SETS = {"usual": CHANGES, "turned": TURNED, "moved": MOVED}
 
 
-def change_between_iterations(ctx, laid_out_anew):
+def change_between_iterations(ctx, chosen):
     """By way and change: the gradients of an iteration from zero, and of one that adds to it."""
     told = {}
     for way, options in WAYS.items():
         model = wrapped(ctx, models.Parts("ab"), **options)
-        for number, (name, change) in enumerate((TURNED if laid_out_anew else CHANGES).items()):
+        for number, (name, change) in enumerate(SETS[chosen].items()):
             change(model)
             model.zero_grad(set_to_none=number % 2 == 1 and "gradients" not in name)
             seen = []
@@ -109,17 +121,17 @@ def change_between_iterations(ctx, laid_out_anew):
     return told
 
 
-def assert_averages(ranks, told, changes):
+def assert_averages(ranks, chosen):
     world, module = ranks.world, models.Parts("ab")
     expected = {}
-    for number, name in enumerate(changes):
+    for number, name in enumerate(SETS[chosen]):
         found = [
             oracle.averaged_gradients(module, [data(rank, iteration) for rank in range(world)], world)
             for iteration in (2 * number, 2 * number + 1)
         ]
         both = {key: found[0][key] + found[1][key] for key in found[0]}
         expected[name] = [numbers(found[0].items()), numbers(both.items())]
-    for rank, mine in enumerate(told):
+    for rank, mine in enumerate(ranks(change_between_iterations, chosen)):
         for (way, name), (seen, pieces) in mine.items():
             assert seen == expected[name], f"rank {rank}: {way}, {name}"
             if way in ("views", "views and a search"):
@@ -128,12 +140,17 @@ def assert_averages(ranks, told, changes):
 
 @check("DDP-117", "DDP-049", "DDP-059", worlds=MANY, beyond=False)
 def test_whatever_is_done_to_parameters_and_gradients_in_between_the_next_ones_are_averages(ranks):
-    assert_averages(ranks, ranks(change_between_iterations, False), CHANGES)
+    assert_averages(ranks, "usual")
 
 
 @check("DDP-049", worlds=MANY, beyond=False)
 def test_parameters_that_are_laid_out_anew_go_on_with_averages(ranks):
-    assert_averages(ranks, ranks(change_between_iterations, True), TURNED)
+    assert_averages(ranks, "turned")
+
+
+@check("DDP-117", worlds=MANY, beyond=False)
+def test_gradients_that_the_program_moves_are_averaged_as_before(ranks):
+    assert_averages(ranks, "moved")
 
 
 def freeze_for_a_while(ctx):

@@ -284,6 +284,26 @@ def test_accumulated_delayed_gradients_are_averaged_in_the_end(ranks):
             ranks.at_limit("delayed gradients are reduced inside no_sync, too")
 
 
+def forward_inside_and_outside(ctx, inside_first, expected):
+    """A forward inside and one outside, in either order; then backwards in the same order, up to the outside one."""
+    model = delaying(ctx, line_of(1.0, 1.0), ["1.weight"], "0.weight")
+    outputs = []
+    for inside in (inside_first, not inside_first):
+        with model.no_sync() if inside else nullcontext():
+            outputs.append(model(mine(ctx)))
+    for output in outputs if inside_first else outputs[:1]:
+        output.sum().backward()
+        ctx.meet(f"backward {output is outputs[0]}")  # what is sent behind a backward has ended with it
+    return settled(ctx, model, expected)
+
+
+@check("DDP-126", worlds=MANY, beyond=False, scenarios={"inside first": True, "outside first": False})
+def test_delayed_gradients_are_averaged_once_the_backward_of_the_forward_outside_has_run(ranks, scenario):
+    averages = {name: [(2 if scenario else 1) * mean_of_all(ranks.world)] for name in ("0.weight", "1.weight")}
+    for rank, told in enumerate(ranks(forward_inside_and_outside, scenario, averages)):
+        assert told == averages, f"rank {rank}"
+
+
 # -- DDP-127: nothing but delayed parameters
 
 
@@ -396,6 +416,59 @@ def test_delayed_gradients_of_several_kinds_are_averages_of_their_own_kind_or_re
                 ranks.at_limit(f"delayed parameters of several kinds are refused: {error.kinds[0]}")
             else:
                 assert seen == expected, f"rank {rank}, {kind.__name__}"
+
+
+class FourDimensional(nn.Module):
+    """Two parameters that have another layout with channels last; each element's gradient is the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.ones(2, 3, 2, 2)) for _ in range(2))
+
+    def forward(self, x):
+        return x * self.a.sum() + x * self.b.sum()
+
+
+def change_amid_training(ctx, change, zeroed, world):
+    """Gradients of five iterations, the third of which comes after a change; or a refusal."""
+    model = delaying(ctx, FourDimensional(), ["b"], "a")
+    seen = []
+
+    def train():
+        for turn in range(5):
+            if turn == 2:
+                change(model)
+            model.zero_grad(set_to_none=zeroed)
+            model(mine(ctx, turn + 1).to(model.module.a.dtype)).sum().backward()
+            expected = dict.fromkeys(("a", "b"), [mean_of_all(world, turn + 1)] * 24)
+            seen.append(settled(ctx, model, expected, turn, LATE_S) == expected)
+
+    return caught(train), seen
+
+
+def channels_last(model):
+    model.to(memory_format=torch.channels_last)
+
+
+def doubles(model):
+    model.double()
+
+
+def doubles_past_the_wrapper(model):
+    model.module.double()
+
+
+@check("DDP-122", worlds=MANY, beyond=False, scenarios={
+    "channels last": channels_last, "doubles": doubles, "doubles, past the wrapper": doubles_past_the_wrapper,
+})  # fmt: skip
+def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that_is_refused(ranks, scenario):
+    for zeroed in (True, False):
+        for rank, (error, seen) in enumerate(ranks(change_amid_training, scenario, zeroed, ranks.world)):
+            if error is not None:
+                assert error.is_a(RuntimeError), error
+                assert seen[:2] == [True, True], f"rank {rank}, {zeroed=}"
+            else:
+                assert seen == [True] * 5, f"rank {rank}, {zeroed=}"
 
 
 class Root(nn.Module):

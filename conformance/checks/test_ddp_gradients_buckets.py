@@ -97,11 +97,13 @@ def test_buckets_that_stay_are_filled_in_the_order_of_registration(ranks):
 
 @check("DDP-054", "DDP-049", worlds=MANY)
 def test_ranks_that_differ_in_bucket_sizes_take_those_of_rank_0(ranks):
-    sizes = (ROOM_FOR_TWO_MIB, ROOM_FOR_TWO_MIB / 2, 2 * ROOM_FOR_TWO_MIB)
-    for told in ranks(watch_buckets, 3, IN_ORDER, {}, None, 4, sizes):
-        assert [layers for _, _, _, layers in shapes(told[2][0])] == [[2, 3], [0, 1]]
-        for iteration, (_, found) in enumerate(told):
-            assert found == averaged_alone(ranks.world, iteration, IN_ORDER)
+    small, right, large = ROOM_FOR_TWO_MIB / 2, ROOM_FOR_TWO_MIB, 2 * ROOM_FOR_TWO_MIB
+    all_or_one = [(right, small, large)] + [(right, small, right)] * (ranks.world > 2)
+    for sizes in all_or_one:
+        for told in ranks(watch_buckets, 3, IN_ORDER, {}, None, 4, sizes):
+            assert [layers for _, _, _, layers in shapes(told[2][0])] == [[2, 3], [0, 1]], sizes
+            for iteration, (_, found) in enumerate(told):
+                assert found == averaged_alone(ranks.world, iteration, IN_ORDER), sizes
 
 
 ROOM_FOR_ONE_MIB = ROOM_FOR_TWO_MIB / 2
@@ -182,6 +184,13 @@ def test_one_bucket_at_first_then_rebuilt_once_in_the_order_of_arrival(ranks):
         assert shapes(told[0][0]) == [(0, True, 2 * size, [0, 1, 2, 3])]
         for calls, _ in told[1:]:
             assert shapes(calls) == [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
+
+
+@check("DDP-054", "DDP-108", worlds=(1, 2))
+def test_a_static_graph_follows_the_order_of_arrival_though_unused_parameters_are_asked_for_too(ranks):
+    size = 2 * WIDTH * WIDTH
+    for told in ranks(watch_buckets, 4, BACKWARDS, {"static_graph": True, "find_unused_parameters": True}):
+        assert shapes(told[3][0]) == [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
 
 
 @check("DDP-054", worlds=WORLDS)

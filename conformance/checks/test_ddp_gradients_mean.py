@@ -295,13 +295,42 @@ class Kept(nn.Module):
         return self.layer(x)
 
 
-def accumulate_finely(ctx, as_view):
+class FineSlope(torch.autograd.Function):
+    """``x * weight``, of which the weight gets a gradient in float32, whatever its own dtype is."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x)
+        return x.float() * weight.float()
+
+    @staticmethod
+    def backward(ctx, slope):
+        (x,) = ctx.saved_tensors
+        return None, slope * x.float()
+
+
+class KeptLater(Kept):
+    """From a moment on it keeps its gradient in whatever dtype that has; which is float32."""
+
+    def __init__(self):
+        super().__init__(torch.bfloat16)
+
+    def keep_any(self):
+        self.layer.weight.grad_dtype = None
+
+    def forward(self, x):
+        return FineSlope.apply(x, self.layer.weight)
+
+
+def accumulate_finely(ctx, as_view, later):
     """Two local gradients of 1 and FINE, whose sum is averaged; or the error that says why not."""
     model = None
 
     def run():
         nonlocal model
-        model = ddp(ctx, Kept(), gradient_as_bucket_view=as_view)
+        model = ddp(ctx, KeptLater() if later else Kept(), gradient_as_bucket_view=as_view)
+        if later:
+            model.module.keep_any()
         for value in (1.0, FINE, 0.0):
             model.require_backward_grad_sync = value == 0.0
             model(torch.full((1, 1), value, dtype=torch.bfloat16)).sum().backward()
@@ -310,9 +339,12 @@ def accumulate_finely(ctx, as_view):
     return error, None if error else gradients(model), None if error else model.module.layer.weight.grad.dtype
 
 
-@check("DDP-049", worlds=(1, 2), scenarios={"copies": False, "views": True})
+@check("DDP-049", worlds=(1, 2), scenarios={
+    "copies": (False, False), "views": (True, False),
+    "any dtype, copies": (False, True), "any dtype, views": (True, True),
+})  # fmt: skip
 def test_gradients_that_are_kept_in_a_wider_dtype_are_averaged_in_it_or_refused(ranks, scenario):
-    for rank, (error, seen, dtype) in enumerate(ranks(accumulate_finely, scenario)):
+    for rank, (error, seen, dtype) in enumerate(ranks(accumulate_finely, *scenario)):
         if error is not None:
             assert error.is_a(RuntimeError), f"rank {rank}: {error}"
             continue

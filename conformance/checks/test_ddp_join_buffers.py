@@ -171,7 +171,8 @@ def test_in_a_subgroup_the_source_is_the_highest_active_rank_of_the_group(ranks)
 
 def average_buffers(state, buffers):
     """A buffer hook that every rank must take part in; does its own communication."""
-    ctx, _model = state
+    ctx, calls = state
+    calls.append(ctx.rank)
     for buffer in buffers.values():
         torch.distributed.all_reduce(buffer)
         buffer /= ctx.world
@@ -180,10 +181,10 @@ def average_buffers(state, buffers):
 def train_with_buffer_hook(ctx, schedule, location):
     model = ddp(ctx, models.Counting(step_of(ctx.rank)))
     place = getattr(private(ctx.subject.ddp, "_BufferCommHookLocation"), location)
-    seen = []
+    seen, calls = [], []
 
     def loop():
-        private(model, "_register_buffer_comm_hook")((ctx, model), average_buffers, place)
+        private(model, "_register_buffer_comm_hook")((ctx, calls), average_buffers, place)
         with model.join():
             for iteration in range(schedule[ctx.rank]):
                 model.zero_grad()
@@ -192,26 +193,27 @@ def train_with_buffer_hook(ctx, schedule, location):
 
     error = caught(loop)
     ctx.meet("told")
-    return error, seen, model.module.count.item()
+    return error, seen, len(calls), model.module.count.item()
 
 
 def assert_right_or_refused(ranks, location):
-    schedule = tuple(1 + rank for rank in range(ranks.world))
+    schedule = tuple(1 + 2 * rank for rank in range(ranks.world))  # the last one is alone, and knows it, at its end
     told = ranks(train_with_buffer_hook, schedule, location)
-    if all(error is not None for error, _, _ in told):
-        for error, _, _ in told:
+    if all(error is not None for error, *_ in told):
+        for error, *_ in told:
             assert "buffer" in error.text.lower()
             assert "hook" in error.text.lower(), f"a refusal names the buffer hook: {error}"
         ranks.at_limit("buffer hooks are refused under uneven inputs")
         return
-    assert [error for error, _, _ in told] == [None] * ranks.world
-    for rank, (_, seen, _) in enumerate(told):
+    assert [error for error, *_ in told] == [None] * ranks.world
+    for rank, (_, seen, calls, _) in enumerate(told):
         sums = [
             sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(schedule, i)) / ranks.world
             for i in range(schedule[rank])
         ]
         assert seen == sums, f"rank {rank}"
-    assert len({count for _, _, count in told}) == 1, "buffers differ after the block"
+        assert calls == max(schedule), f"so often the hook, which communicates, has run on rank {rank}"
+    assert len({count for *_, count in told}) == 1, "buffers differ after the block"
 
 
 @check("DDPJ-026", worlds=MANY, beyond=False)

@@ -137,7 +137,7 @@ def test_making_the_context_is_logged(ranks):
         assert after == 1
 
 
-PAIRS = ((False, True), (True, False), (True, True))
+PAIRS = ((False, True), (True, False), (True, True), (False, None))  # None: the keyword is left out
 
 
 def train_in_two_contexts(ctx, schedule):
@@ -145,7 +145,8 @@ def train_in_two_contexts(ctx, schedule):
     for pair in PAIRS:
         model = ddp(ctx, models.scalar())
         job = Job(models.scalar, models.constant, schedule)
-        seen = [iterate(ctx, model, job, model.join(divide_by_initial_world_size=d)) for d in pair]
+        words = [{} if d is None else {"divide_by_initial_world_size": d} for d in pair]
+        seen = [iterate(ctx, model, job, ctx.subject.Join([model], **keywords)) for keywords in words]
         model.zero_grad()
         model(torch.full((1, 1), 12.0 * (ctx.rank + 1))).sum().backward()
         told.append(([[step["weight"][0] for step in steps] for steps in seen], gradient(model.module.weight)))
@@ -156,7 +157,7 @@ def train_in_two_contexts(ctx, schedule):
 def test_each_context_brings_its_own_divide_setting_and_leaves_none_behind(ranks):
     schedule = UP[ranks.world]
     by_all = [12 * sum(count > i for count in schedule) / ranks.world for i in range(max(schedule))]
-    rows = {True: by_all, False: [12.0] * max(schedule)}
+    rows = {True: by_all, None: by_all, False: [12.0] * max(schedule)}
     for rank, told in enumerate(ranks(train_in_two_contexts, schedule)):
         for (first, second), (both, plain) in zip(PAIRS, told, strict=True):
             assert both == [rows[first][: schedule[rank]], rows[second][: schedule[rank]]], f"rank {rank}"

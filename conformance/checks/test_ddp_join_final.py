@@ -1,5 +1,7 @@
 """Leaving a context: every rank holds what one of the last joiners holds, and nothing else is touched."""
 
+from contextlib import nullcontext
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -35,12 +37,14 @@ def overwrite(model, mark):
 
 
 def drift_and_leave(ctx, schedules):
+    """``synchronised``: the iterations whose gradients are; the others are local, and count for who came last."""
     told = []
-    for schedule in schedules:
+    for schedule, synchronised in schedules:
         model = ddp(ctx, models.chain(2))
         with model.join():
-            for _ in range(schedule[ctx.rank]):
-                model(models.integers(2, 4)).sum().backward()
+            for iteration in range(schedule[ctx.rank]):
+                with nullcontext() if iteration < synchronised else model.no_sync():
+                    model(models.integers(2, 4)).sum().backward()
             overwrite(model, ctx.rank + 1)
         told.append(sorted({value for values in parameters(model).values() for value in values}))
     return told
@@ -59,19 +63,22 @@ def test_all_ranks_leave_with_the_weights_of_the_highest_last_joiner(ranks):
     tied_high = tuple(2 if rank == 0 else 3 for rank in range(world))
     even = (2,) * world
     nothing = (0,) * world
-    every = [first_alone, second_alone, tied_low, tied_high, even, nothing]
+    several = [first_alone, second_alone, tied_low, tied_high, even, nothing]
+    every = [(schedule, synchronised) for schedule in several for synchronised in (3, 1)]
     for rank, told in enumerate(ranks(drift_and_leave, every)):
-        for schedule, values in zip(every, told, strict=True):
+        for (schedule, _), values in zip(every, told, strict=True):
             assert values == [last_joiner(schedule) + 1], f"rank {rank} after schedule {schedule}"
 
 
 def leave_with_buffers(ctx, schedule):
+    """With the buffers broadcast or not; and once more, the last iteration of all under no_sync."""
     told = []
-    for broadcast in (True, False):
+    for broadcast, held_back in ((True, 0), (False, 0), (True, max(schedule))):
         model = ddp(ctx, Kept(), broadcast_buffers=broadcast)
         with model.join():
-            for _ in range(schedule[ctx.rank]):
-                model(torch.ones(1, 1)).sum().backward()
+            for number in range(1, 1 + schedule[ctx.rank]):
+                with model.no_sync() if number == held_back else nullcontext():
+                    model(torch.ones(1, 1)).sum().backward()
             overwrite(model, ctx.rank % 2)  # 0 or 1, so that the boolean buffer can tell
         told.append({name: buffer.tolist() for name, buffer in model.module.named_buffers()})
     return told
@@ -81,8 +88,9 @@ def leave_with_buffers(ctx, schedule):
 def test_buffers_follow_the_last_joiner_exactly_if_buffers_are_broadcast(ranks):
     for last in (0, 1):
         schedule = tuple(2 if rank == last else 1 for rank in range(ranks.world))
-        for rank, (on, off) in enumerate(ranks(leave_with_buffers, schedule)):
+        for rank, (on, off, held_back) in enumerate(ranks(leave_with_buffers, schedule)):
             assert on == marked(last), f"broadcast_buffers=True, rank {rank}, last joiner {last}"
+            assert held_back == marked(last), f"after an end under no_sync, rank {rank}, last joiner {last}"
             assert off == marked(rank % 2), f"broadcast_buffers=False, rank {rank}, last joiner {last}"
 
 

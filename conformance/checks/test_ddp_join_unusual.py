@@ -11,6 +11,7 @@ import torch.distributed as dist
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import summing
 from conformance.fixtures.training import ddp, gradient
 from conformance.ranks import caught
 
@@ -52,16 +53,20 @@ def forward_only(model, x):
     model(x)  # with gradients, but nobody calls backward
 
 
-def train_with_extra_forwards(ctx, schedule, extra, buffers):
+def train_with_extra_forwards(ctx, schedule, extra, buffers, first=False):
+    """``extra`` is called after each iteration; or, where it comes ``first``, once before all others."""
     model = new_model(ctx, buffers)
     seen = []
     with model.join():
         for iteration in range(schedule[ctx.rank]):
             x = models.divisible_scalar(ctx.rank, iteration)
+            if first and iteration == 0:
+                extra(model, x)
             model.zero_grad()
             model(x).sum().backward()
             seen.append(gradient(weight_of(model)))
-            extra(model, x)
+            if not first:
+                extra(model, x)
     return seen
 
 
@@ -79,9 +84,10 @@ def ends(world):
     return (3, *[1] * (world - 1)), (0, *[2] * (world - 1))
 
 
-def assert_extra_forwards_do_no_harm(ranks, extra, buffers):
+def assert_extra_forwards_do_no_harm(ranks, extra, buffers, first=False):
     for schedule in ends(ranks.world):
-        assert ranks(train_with_extra_forwards, schedule, extra, buffers) == means(schedule), f"schedule {schedule}"
+        told = ranks(train_with_extra_forwards, schedule, extra, buffers, first)
+        assert told == means(schedule), f"schedule {schedule}, {first=}"
 
 
 @check("DDPJ-038", "JOIN-054", worlds=MANY, scenarios=BUFFERED, beyond=False)
@@ -97,6 +103,7 @@ def test_forwards_in_eval_mode_between_iterations_do_no_harm(ranks, scenario):
 @check("JOIN-054", worlds=MANY, scenarios=BUFFERED, beyond=False)
 def test_forwards_without_a_backward_do_no_harm(ranks, scenario):
     assert_extra_forwards_do_no_harm(ranks, forward_only, scenario)
+    assert_extra_forwards_do_no_harm(ranks, forward_only, scenario, first=True)
 
 
 def evaluate_then_leave(ctx, schedule):
@@ -227,23 +234,34 @@ def test_neither_the_order_of_the_list_nor_that_of_the_passes_matters(ranks):
         assert ranks(train_two_in_turn, schedule, listed) == rows, f"schedule {schedule}, list order {listed}"
 
 
-def cross_over(ctx):
-    """Ranks that run two models of the same size in different orders; the error on this rank."""
+def cross_over(ctx, joined):
+    """Ranks that run two models of the same size in different orders; the error on this rank.
+
+    Or rank 0 has ``joined``, and the others go backward in different orders, having gone forward alike.
+    """
     pair = [ddp(ctx, models.scalar()) for _ in range(2)]
 
     def train():
         with ctx.subject.Join(pair):
-            for model in pair if ctx.rank else reversed(pair):
-                model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+            for iteration in range(0 if joined and ctx.rank == 0 else 1 + joined):
+                turned = iteration == joined and ctx.rank % 2 == 0
+                if not joined:
+                    for model in reversed(pair) if turned else pair:
+                        model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                    continue
+                losses = [model(models.divisible_scalar(ctx.rank, iteration)).sum() for model in pair]
+                for loss in reversed(losses) if turned else losses:
+                    loss.backward()
 
     return caught(train)
 
 
 @check("JOIN-040", worlds=MANY, beyond=False)
 def test_ranks_that_run_two_models_in_different_orders_are_told_so(ranks):
-    for error in ranks(cross_over):
-        assert error is not None, "gradients of one model have been added to those of the other"
-        assert error.is_a(RuntimeError)
+    for joined in (False, True)[: ranks.world - 1]:
+        for rank, error in enumerate(ranks(cross_over, joined)):
+            assert error is not None, f"gradients of one model have been added to those of the other, rank {rank}"
+            assert error.is_a(RuntimeError)
 
 
 def be_alone_then_idle(ctx, epochs):
@@ -319,9 +337,14 @@ def test_a_rank_that_fails_under_ddp_is_named_to_its_peers(ranks):
         assert "KeyError" in peer.error.text
 
 
-def skip_a_batch_that_fails(ctx, schedule, at, where):
-    """The highest rank's batch ``at`` fails, in its forward, its loss or its backward; caught inside the block."""
+def skip_a_batch_that_fails(ctx, schedule, at, where, before=""):
+    """The highest rank's batch ``at`` fails, in its forward, its loss or its backward; caught inside the block.
+
+    ``before``: what all ranks do first, "hook" (they register one) or "accumulate" (a batch in each first iteration).
+    """
     model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+    if before == "hook":
+        model.register_comm_hook(None, summing)
 
     def fail(*_):
         raise KeyError("a label that nobody knows")
@@ -329,6 +352,9 @@ def skip_a_batch_that_fails(ctx, schedule, at, where):
     with model.join():
         for iteration in range(schedule[ctx.rank]):
             bad = ctx.rank == ctx.world - 1 and iteration == at
+            if before == "accumulate" and iteration == 0:
+                with model.no_sync():
+                    model(models.divisible(ctx.rank, iteration)).sum().backward()
             try:
                 if bad and where == "forward":
                     with model.module.layers[1].register_forward_pre_hook(fail):
@@ -359,15 +385,33 @@ def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_o
     run = ranks.run(skip_a_batch_that_fails, (*[2] * (ranks.world - 1), 4), 2, scenario)
     ends = {type(outcome).__name__ for outcome in run.outcomes}
     assert ends in ({"Raised"}, {"Finished"}), run.summary()
+    # later it has long been the only one; joined ranks run a communication hook all the same
+    run = ranks.run(skip_a_batch_that_fails, (*[1] * (ranks.world - 1), 5), 3, scenario, "hook")
+    ends = {type(outcome).__name__ for outcome in run.outcomes}
+    assert ends == {"Raised"} or (ends == {"Finished"} and scenario == "forward"), run.summary()
+
+
+def lose_one_of_two_losses(ctx, last):
+    """Of two models' losses the highest rank's last one of the first model fails, caught inside the block."""
+    pair = [ddp(ctx, models.Sum(), bucket_cap_mb=1e-4) for _ in range(2)]
+    with ctx.subject.Join(pair):
+        for iteration in range(1 + last):
+            losses = [model(models.divisible(ctx.rank, iteration)).sum() for model in pair]
+            for place, loss in enumerate(losses):
+                if place or iteration < last or ctx.rank < ctx.world - 1:
+                    loss.backward()
 
 
 @check("JOIN-024", worlds=(2, 3), beyond=False)
 def test_a_loss_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on_every_rank(ranks):
     everybody, one_joins = (3,) * ranks.world, (2, *[4] * (ranks.world - 1))
-    for schedule, at in [(everybody, 1), (everybody, 2)] + [(one_joins, 2)] * (ranks.world > 2):
-        run = ranks.run(skip_a_batch_that_fails, schedule, at, "between")
+    runs = [(skip_a_batch_that_fails, schedule, at, "between") for schedule, at in [(everybody, 1), (everybody, 2)]]
+    runs += [(skip_a_batch_that_fails, one_joins, 2, "between")] * (ranks.world > 2)
+    runs += [(skip_a_batch_that_fails, everybody, 1, "between", "accumulate"), (lose_one_of_two_losses, 1)]
+    for program in runs:
+        run = ranks.run(*program)
         for rank, outcome in enumerate(run.outcomes):
-            assert type(outcome).__name__ == "Raised", f"rank {rank}, schedule {schedule}, batch {at}: {run.summary()}"
+            assert type(outcome).__name__ == "Raised", f"rank {rank}, {program}: {run.summary()}"
             assert outcome.error.is_a(RuntimeError), run.summary()
             assert f"rank {ranks.world - 1} " in outcome.error.text
             assert "between" in outcome.error.text
@@ -421,11 +465,15 @@ def test_where_a_rank_dies_nobody_else_is_blamed_for_it(ranks):
 
 
 def leave_all_alike(ctx):
-    """Between two contexts ranks send what is no collective; all leave the second alike, and train in the third."""
+    """The last rank ends a context alone. Before the next, ranks send what is no collective; all leave it alike.
+
+    Then they train in a third one.
+    """
     model = ddp(ctx, models.scalar())
     zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.0)
     with model.join():
-        model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+        for iteration in range(1 + 4 * (ctx.rank == ctx.world - 1)):
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
     zero.consolidate_state_dict(0)
     message = torch.ones(1, device=ctx.device)
     for _ in range(3):

@@ -1,6 +1,7 @@
 """Native mixed precision: what is lowered inside forward and backward, and what stays as it is."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -142,47 +143,59 @@ class OneOfTwo(nn.Module):
 def leave_one_out(ctx):
     def run():
         model = mixed(ctx, OneOfTwo(), {"param_dtype": LOW}, find_unused_parameters=True)
-        trained(model, mine(ctx))
-        return [parameter.dtype for parameter in model.parameters()], parameters(model)
+        told = []
+        for without in (nullcontext, model.no_sync):
+            with without():
+                trained(model, mine(ctx))
+            told.append(([parameter.dtype for parameter in model.parameters()], parameters(model)))
+        return told
 
     return or_lacks_accelerator(ctx, run)
 
 
 @check("DDP-135", worlds=(1, 2))
 def test_after_backward_a_parameter_without_a_gradient_is_full_again_too(ranks):
-    for types, held in ranks(leave_one_out):
-        assert types == [FULL, FULL]
-        assert held == {"a.weight": [1.0 + FINE], "b.weight": [1.0 + FINE]}
+    for told in ranks(leave_one_out):
+        for types, held in told:
+            assert types == [FULL, FULL]
+            assert held == {"a.weight": [1.0 + FINE], "b.weight": [1.0 + FINE]}
 
 
 def train_a_chain(ctx):
     def run():
-        model = mixed(ctx, models.chain(3), {"param_dtype": LOW})
-        dtypes = []
-        for _ in range(2):
-            trained(model, mine(ctx).expand(-1, model.module[0].in_features))
-            dtypes += [(parameter.dtype, parameter.grad.dtype) for parameter in model.parameters()]
-        return dtypes
+        dtypes, frozen = [], []
+        for freeze in (False, True):
+            layers = models.chain(3)
+            layers[1].requires_grad_(not freeze)
+            model = mixed(ctx, layers, {"param_dtype": LOW})
+            for _ in range(2):
+                trained(model, mine(ctx).expand(-1, model.module[0].in_features))
+                found = [(p.dtype, None if p.grad is None else p.grad.dtype) for p in model.parameters()]
+                frozen += found[2:4] if freeze else []
+                dtypes += [*found[:2], *found[4:]] if freeze else found
+        return dtypes, frozen
 
     return or_lacks_accelerator(ctx, run)
 
 
 @check("DDP-135", worlds=(1, 2))
 def test_after_backward_every_layers_parameters_and_gradients_are_full(ranks):
-    for dtypes in ranks(train_a_chain):
+    for dtypes, frozen in ranks(train_a_chain):
         assert set(dtypes) == {(FULL, FULL)}
+        assert set(frozen) == {(FULL, None)}, "of the layer that is not trained"
 
 
 class LastIsCheckpointed(nn.Module):
-    """Three scalar layers; a reentrant checkpoint around the last, whose backward runs inside the other one."""
+    """Three weights of which autograd itself keeps hold; a reentrant checkpoint around the last one's product, whose
+    backward runs inside the other one."""
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(models.scalar(1.0 + FINE) for _ in range(3))
+        self.weights = nn.ParameterList(torch.full((1, 1), 1.0 + FINE) for _ in range(3))
 
     def forward(self, x):
-        first, second, last = self.layers
-        return checkpoint(last, second(first(x)), use_reentrant=True)
+        first, second, last = self.weights
+        return checkpoint(lambda product: product @ last, x @ first @ second, use_reentrant=True)
 
 
 def checkpoint_the_last(ctx):

@@ -182,6 +182,36 @@ def test_a_parameter_used_only_inside_counts_as_used_in_the_closing_pass_alone(r
         assert second == {"a.weight": [mean], "b.weight": None}
 
 
+def use_b_inside_after_a_cast(ctx):
+    """A pass, then one inside that uses b and one outside that does not; in between the module may be cast."""
+    told = []
+    for cast in (None, torch.nn.Module.double):
+        model = ddp(ctx, models.Branches(), find_unused_parameters=True)
+        x = 12 * models.place(ctx.rank, 0)
+        model(x, with_b=True).sum().backward()
+        model.zero_grad()
+        if cast is not None:
+            x = x.double()
+            cast(model.module)
+        with model.no_sync():
+            model(x, with_b=True).sum().backward()
+        error = caught(lambda model=model, x=x: model(x, with_b=False).sum().backward())
+        told.append((error, gradients(model)))
+    return told
+
+
+@check("DDP-077", worlds=MANY, beyond=False)
+def test_a_parameter_used_only_inside_counts_as_used_also_after_a_cast_or_the_cast_is_refused(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    for rank, ((error, plain), (refused, cast)) in enumerate(ranks(use_b_inside_after_a_cast)):
+        assert error is None
+        assert plain == {"a.weight": [2 * mean], "b.weight": [mean]}
+        if refused is not None:
+            assert refused.is_a(RuntimeError), refused
+        else:
+            assert cast == plain, f"rank {rank}, after a cast"
+
+
 def count_through(ctx):
     """One normal pass, three inside, two outside; each rank's counter grows by a step of its own."""
     model = ddp(ctx, models.Counting(1.0 + 10.0 * ctx.rank))

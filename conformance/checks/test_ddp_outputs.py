@@ -2,7 +2,7 @@
 
 import itertools
 from collections import OrderedDict, defaultdict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -214,6 +214,20 @@ class Frozen:
     value: Any
 
 
+@dataclass
+class Late:
+    """One that is given its value after it was built."""
+
+    value: Any = field(init=False)
+    words: str = "words"
+
+    @staticmethod
+    def of(value):
+        made = Late()
+        made.value = value
+        return made
+
+
 PLAIN = {
     "bare": (lambda out: out, lambda held: held),
     "in a list": (lambda out: [out, 1], lambda held: held[0]),
@@ -226,6 +240,7 @@ PLAIN = {
 OWN = {
     "in a dataclass": (Record, lambda held: held.value),
     "in a frozen dataclass": (lambda out: [Frozen(out)], lambda held: held[0].value),
+    "in a field that no constructor takes": (Late.of, lambda held: held.value),
     "as an item of a model's output": (lambda out: Items(value=out), lambda held: held["value"]),
     "as an attribute of a model's output": (lambda out: Items(value=out), lambda held: held.value),
     "in a list of one's own class": (lambda out: Listed([out]), lambda held: held[0]),

@@ -141,14 +141,20 @@ def restore_buffers(ctx):
         trained(model, mine(ctx))
     with model.no_sync():
         local = trained(model, mine(ctx))
-    return model.module.seen[:3], local
+    later = brought_back(model)
+    flag = later.require_forward_param_sync
+    for _ in range(2):
+        trained(later, mine(ctx))
+    return model.module.seen[:3], local, flag, later.module.seen[-2:]
 
 
 @check("DDP-158", worlds=MANY)
 def test_a_restored_model_synchronises_buffers_and_knows_no_sync(ranks):
-    for rank, (seen, local) in enumerate(ranks(restore_buffers)):
+    for rank, (seen, local, flag, after) in enumerate(ranks(restore_buffers)):
         assert seen == [0.0, 1.0, 2.0], f"rank {rank}"
         assert local == {"a.weight": [12.0 * (rank + 1)]}
+        own = 3.0 + 1.0 + 10 * rank  # behind a local forward, the next one begins with this rank's own buffers
+        assert (flag, after) == (False, [own, 5.0]), f"rank {rank}: restored behind a local forward"
 
 
 def restore_delayed(ctx, way):

@@ -213,6 +213,9 @@ def test_a_request_that_came_too_late_leaves_the_model_as_it_was(ranks):
 
 def ask_in_time(ctx):
     model = wrapped(ctx, models.Parts(), bucket_cap_mb=TINY_MIB)
+    for mode in (torch.no_grad, torch.inference_mode):  # to evaluate is not to train
+        with mode():
+            model(batch(ctx, 0))
     private(model, "_set_static_graph")()
     model.module.use = "ab"
     return [trained(model, batch(ctx, iteration)) for iteration in range(3)]

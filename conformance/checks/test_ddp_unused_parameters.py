@@ -8,7 +8,17 @@ import torch
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import TINY_MIB, assert_refused, reduced_elements, said, started, takes, wrapped
+from conformance.fixtures.observing import (
+    TINY_MIB,
+    assert_refused,
+    mean_of_all,
+    mine,
+    reduced_elements,
+    said,
+    started,
+    takes,
+    wrapped,
+)  # fmt: skip
 from conformance.fixtures.training import gradients, numbers
 from conformance.ranks import caught
 
@@ -265,7 +275,7 @@ def train_through_a_ring(ctx):
     return told
 
 
-@check("DDP-103", worlds=(1, 2, 3), deadline_s=6)
+@check("DDP-103", worlds=(1, 2, 3), deadline_s=3)
 def test_outputs_that_hold_themselves_train_or_end_in_an_error(ranks):
     expected = averages([everyone(ranks.world, "ab")] * 2)[1]
     expected = {name: values for name, values in expected.items() if "parts.c" not in name}
@@ -340,3 +350,57 @@ def test_what_only_other_ranks_use_is_not_skipped(ranks):
     for rank, told in enumerate(ranks(count_reduced_elements, True, uses)):
         for iteration, (_, found) in enumerate(told):
             assert found == expected[iteration], f"rank {rank}, iteration {iteration}, used {uses[iteration]}"
+
+
+def use_inside_what_is_left_out(ctx):
+    """Some passes without b, then one under no_sync with it and one outside without it."""
+    takes(ctx, "skip_all_reduce_unused_params")
+    options = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
+    model = wrapped(ctx, models.Branches(), **options)
+    for _ in range(3):
+        model.zero_grad()
+        model(mine(ctx)).sum().backward()
+    model.zero_grad()
+
+    def accumulate():
+        with model.no_sync():
+            model(mine(ctx), with_b=True).sum().backward()
+        model(mine(ctx)).sum().backward()
+
+    return caught(accumulate), gradients(model)
+
+
+@check("DDP-116", "DDP-077", worlds=MANY, beyond=False)
+def test_what_is_left_out_and_then_used_under_no_sync_is_averaged_or_refused(ranks):
+    mean = mean_of_all(ranks.world)
+    for rank, (error, found) in enumerate(ranks(use_inside_what_is_left_out)):
+        if error is not None:
+            assert error.is_a(RuntimeError), error
+            ranks.at_limit("what is left out of reductions must not be used under no_sync either")
+        else:
+            assert found == {"a.weight": [2 * mean], "b.weight": [mean]}, f"rank {rank}"
+
+
+def leave_out_in_a_static_graph(ctx):
+    takes(ctx, "skip_all_reduce_unused_params")
+    told = []
+    for place, used in enumerate(SOME_OF_THEM):
+        model = wrapped(ctx, models.Parts(), bucket_cap_mb=1e-6, static_graph=True, skip_all_reduce_unused_params=True)
+        model.module.use = used
+        for iteration in range(4):
+            model.zero_grad(set_to_none=True)
+            model(batch(ctx, 4 * place + iteration)).sum().backward()
+            told.append(gradients(model))
+    return told
+
+
+SOME_OF_THEM = ("ab", "ac", "bc", "b")
+
+
+@check("DDP-116", worlds=MANY, beyond=False)
+def test_in_a_static_graph_whichever_parameters_nobody_uses_are_left_out(ranks):
+    uses = [everyone(ranks.world, used) for used in SOME_OF_THEM for _ in range(4)]
+    expected = averages(uses)
+    for rank, told in enumerate(ranks(leave_out_in_a_static_graph)):
+        for place, found in enumerate(told):
+            assert found == expected[place], f"rank {rank}, iteration {place % 4}, used {uses[place][0]}"

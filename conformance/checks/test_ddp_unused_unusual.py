@@ -99,7 +99,20 @@ def look_up_now_and_then(ctx, options):
         model(models.rows(ctx.rank, iteration).to(ctx.device)).backward()
         held = [table.weight.grad for table in model.module.tables.values()]
         told.append((densely(model.module), [None if grad is None else grad.is_sparse for grad in held]))
-    return told
+    return told, keep_rows(ctx, model)
+
+
+def keep_rows(ctx, model):
+    """The gradients of the tables that each rank has made its own, before and after an iteration without tables."""
+    model.zero_grad(set_to_none=True)
+    tables = model.module.tables
+    tables["s"].weight.grad = torch.sparse_coo_tensor([[ctx.rank]], [[1.0, 2.0]], (6, 2), device=ctx.device)
+    if ctx.rank % 2:
+        tables["t"].weight.grad = tables["s"].weight.grad * 3
+    before = densely(tables)
+    model.module.use = ""
+    model(models.rows(ctx.rank, 0).to(ctx.device)).backward()
+    return before, densely(tables)
 
 
 def densely(model):
@@ -125,7 +138,8 @@ def averages_of_tables(world):
 })  # fmt: skip
 def test_a_table_that_nobody_looks_up_has_no_gradient_and_others_stay_sparse(ranks, scenario):
     expected = averages_of_tables(ranks.world)
-    for rank, told in enumerate(ranks(look_up_now_and_then, scenario)):
+    for rank, (told, (before, after)) in enumerate(ranks(look_up_now_and_then, scenario)):
         for iteration, (found, sparse) in enumerate(told):
             assert found == expected[iteration], f"rank {rank}, iteration {iteration}, tables {LOOKED_UP[iteration]}"
             assert False not in sparse, f"rank {rank}, iteration {iteration}: a gradient is dense"
+        assert after == before, f"rank {rank}: rows of tables that nobody looks up"

@@ -12,11 +12,11 @@ from conformance.api.checking import check
 from conformance.fixtures import models, overlapping, sharding
 from conformance.fixtures.overlapping import Overlap, iteration, pair_of
 from conformance.fixtures.training import ddp, numbers
-from conformance.subjects import Unsupported
 
 DEADLINE_S = 12.0
 COUNT = 4
 MAX_NORM = 3.0
+ONE_BUCKET_MIB = 25
 
 # -- HOOK-018: clipping by a common norm
 
@@ -91,37 +91,47 @@ class UsedOnce(nn.Module):
         return self.always(x) + self.once(x) if both else self.always(x)
 
 
+KEPT = tuple(itertools.product((False, True), (None, "always", "once")))  # bucket views, the optimizer's layer
+
+
+def chosen(model, layer):
+    return list((model if layer is None else getattr(model, layer)).parameters())
+
+
+def clear_what_is_used(model):
+    """The second layer's first gradient stays and belongs to the norm; twice as much of it is due to be clipped."""
+    model.always.zero_grad()
+    for parameter in model.once.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(2)
+
+
 def clip_what_is_kept(ctx):
-    """Only what is used is cleared, so that the second layer's first gradient stays and belongs to the norm."""
+    """What all parameters and gradients are; the optimizer has the whole model, or one layer of it."""
     told = []
-    for views in (False, True):
+    for views, layer in KEPT:
         group = overlapping.group_of(ctx)
         options = {"find_unused_parameters": True, "gradient_as_bucket_view": views}
         model = ddp(ctx, UsedOnce().to(ctx.device), process_group=group, **options)
-        zero = overlapping.optimizer_of(ctx, model.parameters(), "momentum", group)
-        factory = overlapping.factory_of(ctx, False)
-        try:
-            hook = factory(ctx.subject.default_hooks.allreduce_hook, model, zero, max_norm=MAX_NORM)
-        except TypeError as error:
-            raise Unsupported("the overlap hooks have no argument max_norm") from error
-        model.register_comm_hook(group, hook)
+        zero = overlapping.optimizer_of(ctx, chosen(model.module, layer), "momentum", group)
+        model.register_comm_hook(group, overlapping.hook_of(ctx, model, zero, max_norm=MAX_NORM))
         for number in range(3):
-            model.module.always.zero_grad()
+            clear_what_is_used(model.module)
             model(overlapping.batch(ctx.rank, number), number == 0).sum().backward()
             held = numbers((name, parameter.grad) for name, parameter in model.module.named_parameters())
             told.append((numbers(model.module.named_parameters()), held))
     return told
 
 
-def kept_alone(world):
+def kept_alone(world, layer):
     alone = UsedOnce()
     kind, settings = overlapping.OPTIMIZERS["momentum"]
-    optimizer = kind(alone.parameters(), **settings)
+    optimizer = kind(chosen(alone, layer), **settings)
     for number in range(3):
-        alone.always.zero_grad()
+        clear_what_is_used(alone)
         for rank in range(world):
             (alone(overlapping.batch(rank, number), number == 0).sum() / world).backward()
-        nn.utils.clip_grad_norm_(alone.parameters(), MAX_NORM)
+        nn.utils.clip_grad_norm_(chosen(alone, layer), MAX_NORM)
         optimizer.step()
         held = numbers((name, parameter.grad) for name, parameter in alone.named_parameters())
         yield numbers(alone.named_parameters()), held
@@ -129,7 +139,7 @@ def kept_alone(world):
 
 @check("HOOK-018", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False)
 def test_a_gradient_that_nobody_renewed_is_clipped_with_the_others(ranks):
-    expected = 2 * list(kept_alone(ranks.world))
+    expected = [right for _, layer in KEPT for right in kept_alone(ranks.world, layer)]
     for rank, told in enumerate(ranks(clip_what_is_kept)):
         for number, (found, right) in enumerate(zip(told, expected, strict=True)):
             for place, kind in enumerate(("weight", "gradient")):
@@ -153,18 +163,13 @@ class Small(nn.Module):
         return self.a(x.to(self.a.weight.dtype)) + self.b(x.to(self.a.weight.dtype))
 
 
-def reduce_some(ctx, dtype, interleaved):
+def reduce_some(ctx, dtype, interleaved, cap):
     """An optimizer over a part of the model; what all parameters are and what gradients those have that it lacks."""
     group = overlapping.group_of(ctx)
-    model = ddp(ctx, Small(dtype).to(ctx.device), process_group=group)
+    model = ddp(ctx, Small(dtype).to(ctx.device), process_group=group, bucket_cap_mb=cap)
     own = list(model.module.a.parameters())
     zero = overlapping.optimizer_of(ctx, own, "momentum", group)
-    factory = overlapping.factory_of(ctx, interleaved)
-    try:
-        hook = factory(ctx.subject.default_hooks.allreduce_hook, model, zero, reduce_scatter=True)
-    except TypeError as error:
-        raise Unsupported("the overlap hooks have no argument reduce_scatter") from error
-    model.register_comm_hook(group, hook)
+    model.register_comm_hook(group, overlapping.hook_of(ctx, model, zero, interleaved, reduce_scatter=True))
     seen = []
     for number in range(4):
         model.zero_grad(set_to_none=True)
@@ -192,7 +197,11 @@ def some_alone(dtype, world):
         yield held, alone.b.weight.grad.flatten().tolist(), alone.b.weight.flatten().tolist()
 
 
-SOME = list(itertools.product((torch.float32, torch.bfloat16, torch.float16), (False, True)))
+# of dtype, schedule and cap; with the small cap a bucket holds nothing but a parameter that the optimizer lacks
+SOME = [
+    *itertools.product((torch.float32, torch.bfloat16, torch.float16), (False, True), (ONE_BUCKET_MIB,)),
+    *[(dtype, dtype is torch.float32, overlapping.CAP_MIB) for dtype in (torch.float32, torch.float16)],
+]
 
 
 def far_apart(ctx):
@@ -203,16 +212,16 @@ def far_apart(ctx):
 def reduce_some_in_every_way(ctx, far):
     if far:
         far_apart(ctx)
-    return [reduce_some(ctx, dtype, interleaved) for dtype, interleaved in SOME]
+    return [reduce_some(ctx, *way) for way in SOME]
 
 
 @check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
 @pytest.mark.parametrize("far", [False, True], ids=("one host", "hosts"))
 def test_gradients_are_reduced_to_their_owners_in_half_precision_and_beside_others_that_have_none(ranks, far):
     for rank, told in enumerate(ranks(reduce_some_in_every_way, far)):
-        for (dtype, interleaved), seen in zip(SOME, told, strict=True):
+        for (dtype, *way), seen in zip(SOME, told, strict=True):
             for number, (found, right) in enumerate(zip(seen, some_alone(dtype, ranks.world), strict=True)):
-                assert found == right, f"rank {rank}, iteration {number}, {dtype}, {interleaved=}"
+                assert found == right, f"rank {rank}, iteration {number}, {dtype}, interleaved and cap {way}"
 
 
 class Even(models.Sum):
@@ -285,7 +294,10 @@ def shifted(ctx):
     return [models.integers(size, seed=place).to(ctx.device) for place, size in enumerate(sizes)]
 
 
-KINDS = list(itertools.product((torch.float32, torch.complex64), (False, True), (1, 6, None)))
+KINDS = [
+    *itertools.product((torch.float32, torch.complex64), (False, True), (1, 6, None)),
+    (torch.complex128, False, 6), (torch.float64, True, 6),
+]  # fmt: skip
 
 
 @check("ZERO-008", "ZERO-012", worlds=(3, 4), deadline_s=DEADLINE_S, beyond=False)

@@ -1,5 +1,6 @@
 """Where the documented overlapped step is weak: Gloo, unused parameters, new tensors, subgroups, new groups, Join."""
 
+import itertools
 from dataclasses import replace
 
 import torch
@@ -169,13 +170,28 @@ def ones(_state, bucket):
     return overlapping.completed(torch.ones_like(bucket.buffer()))
 
 
-def train_on_ones(ctx, how):
-    return iterations(pair_of(ctx, replace(how, hook=ones, optimizer="sgd")))
+def every_second(_state, bucket):
+    """Returns ones that lie apart: between them there are others, which nobody is to step with."""
+    both = torch.stack([torch.ones_like(bucket.buffer()), torch.full_like(bucket.buffer(), 7.0)], dim=1)
+    return overlapping.completed(both[:, 0])
+
+
+def ways_to_ones(how):
+    """Each hook with gradients outside of buckets and inside."""
+    return [
+        replace(how, hook=hook, optimizer="sgd", ddp={"gradient_as_bucket_view": views})
+        for hook in (ones, every_second) for views in (False, True)
+    ]  # fmt: skip
+
+
+def train_on_ones(ctx, ways):
+    group = overlapping.group_of(ctx)
+    return [iterations(pair_of(ctx, how, group)) for how in ways]
 
 
 @check("HOOK-043", scenarios=HOOKS, deadline_s=DEADLINE_S)
 def test_what_the_wrapped_hooks_future_holds_is_what_gradients_are_and_what_is_stepped(ranks, scenario):
-    for run in ranks(train_on_ones, scenario):
+    for run in itertools.chain(*ranks(train_on_ones, ways_to_ones(scenario))):
         before = parameters(models.Sum())
         for number, seen in enumerate(run):
             assert {value for values in seen.gradients.values() for value in values} == {1.0}

@@ -24,6 +24,7 @@ from conformance.fixtures.training import ddp, private
 from conformance.ranks import caught
 
 READY = 4  # by then every implementation steps
+LATE = 3  # by then DDP's buckets have settled
 ITERATIONS = 12
 DEADLINE_S = 5.0
 CONTIGUOUS, INTERLEAVED = Overlap(hook=overlapping.settled), Overlap(True, hook=overlapping.settled)
@@ -56,16 +57,22 @@ def layers_mib(count):
     return count * 64 / 2**20
 
 
-def owned(ctx, how):
-    """The buckets of the last iteration, and the parameters whose optimizer state this rank keeps."""
-    buckets = []
+def owned(ctx, how, late=0):
+    """The buckets of the last iteration, and the parameters whose optimizer state this rank keeps.
+
+    In the first ``late`` iterations another hook averages, without any step.
+    """
+    buckets, number = [], 0
 
     def hook(state, bucket):
         buckets.append(names_in(pair, bucket))
         return overlapping.settled(state, bucket)
 
-    pair = pair_of(ctx, replace(how, hook=hook))
-    for number in range(READY):
+    def outer(made):
+        return lambda state, bucket: (overlapping.settled if number < late else made)(state, bucket)
+
+    pair = pair_of(ctx, replace(how, hook=hook), outer=outer)
+    for number in range(late + READY):
         buckets.clear()
         iteration(pair, number, overlapping.squares)
     return list(buckets), overlapping.stateful(pair)
@@ -83,12 +90,12 @@ def owners(results):
 # -- HOOK-038: whole buckets
 
 
-def owned_in_each(ctx, ways):
-    return [owned(ctx, how) for how in ways]
+def owned_in_each(ctx, ways, late=()):
+    return [owned(ctx, how) for how in ways] + [owned(ctx, how, LATE) for how in late]
 
 
-def owners_in_each(ranks, ways):
-    return [owners(results) for results in zip(*ranks(owned_in_each, ways), strict=True)]
+def owners_in_each(ranks, ways, late=()):
+    return [owners(results) for results in zip(*ranks(owned_in_each, ways, late), strict=True)]
 
 
 @check("HOOK-038", deadline_s=DEADLINE_S)
@@ -97,6 +104,17 @@ def test_without_sharding_each_bucket_has_one_owner_in_turn(ranks):
         Overlap(interleaved, model=model, ddp={"bucket_cap_mb": cap})
         for model in (Equal, EqualBackwards) for cap in (CAP_MIB, layers_mib(2)) for interleaved in (False, True)
     ]  # fmt: skip
+    late = [Overlap(interleaved, model=EqualBackwards) for interleaved in (False, True)]
+    for how, found in zip(ways + late, owners_in_each(ranks, ways, late), strict=True):
+        assert len(found) > 1, how
+        assert found == [[index % ranks.world] * len(names) for index, names in enumerate(found)], how
+
+
+@check("HOOK-038", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_buckets_that_are_never_rebuilt_have_one_owner_each_in_turn_too(ranks):
+    """Under a search for unused parameters the buckets stay as they began: cut elsewhere than one would expect."""
+    options = {"bucket_cap_mb": layers_mib(3), "find_unused_parameters": True}
+    ways = [Overlap(interleaved, model=Equal, ddp=options) for interleaved in (False, True)]
     for how, found in zip(ways, owners_in_each(ranks, ways), strict=True):
         assert len(found) > 1, how
         assert found == [[index % ranks.world] * len(names) for index, names in enumerate(found)], how
@@ -143,7 +161,7 @@ class Uneven(nn.Module):
 
     def __init__(self, backwards=False):
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(4, width) for width in (3, 4, 2, 3, 4)])
+        self.layers = nn.ModuleList([nn.Linear(4, width) for width in (1, 8, 2, 4, 3)])
         self.backwards = backwards
         for index, parameter in enumerate(self.parameters()):
             nn.init.constant_(parameter, float(index))

@@ -241,6 +241,83 @@ def test_after_a_backward_that_failed_training_goes_on_from_where_it_was(ranks):
     assert True in assert_as_alone([seen for _, seen in results], how)
 
 
+class Raising:
+    """Averages the buckets, and fails at one of them when it is asked to."""
+
+    fails_at = -1
+
+    def __call__(self, group, bucket):
+        if bucket.index() == self.fails_at:
+            raise KeyError("the hook fails on every rank")
+        return overlapping.settled(group, bucket)
+
+
+def fail_in_the_hook(ctx, how):
+    """A hook fails in an iteration at a rate of 0: whatever has been stepped by then, nothing has been learned."""
+    hook = Raising()
+    pair = pair_of(ctx, replace(how, hook=hook))
+
+    def fails(now):
+        hook.fails_at = 2 if now else -1
+
+    return train_around(pair, fails)
+
+
+def fail_in_the_optimizer(ctx, how):
+    """The first part of a step fails; then the state is saved and loaded, which takes whole groups."""
+    pair = pair_with(ctx, how, Spilling, models.Sum())
+
+    def fails(now):
+        optim = pair.zero.optim
+        optim.fails_at = optim.steps + 1 if now else 0
+
+    told = train_around(pair, fails)
+    pair.zero.consolidate_state_dict()
+    pair.zero.load_state_dict(pair.zero.state_dict())
+    return told
+
+
+def train_around(pair, fails):
+    """Iterations before and after one that fails, the later ones at another rate, and which rate is shown then."""
+    seen = iterations(pair, READY)
+    pair.zero.param_groups[0]["lr"] = 0.0
+    fails(True)
+    error = caught(iteration, pair, READY)
+    fails(False)
+    pair.zero.param_groups[0]["lr"] = LATER_RATE
+    try:
+        seen += [iteration(pair, number) for number in range(READY, READY + 3)]
+    except RuntimeError as refusal:
+        if "finished reduction" in str(refusal):
+            raise Unsupported("after a backward that failed, the next forward is refused") from refusal
+        raise
+    return error is not None, seen, pair.zero.param_groups[0]["lr"]
+
+
+LATER_RATE = 0.125
+
+
+def assert_went_on(results, how):
+    alone = overlapping.Alone(how, len(results))
+    for number, seen in enumerate(zip(*[run for _, run, _ in results], strict=True)):
+        if number == READY:
+            alone.optimizer.param_groups[0]["lr"] = LATER_RATE
+        alone.follow(seen)
+    assert [(failed, shown) for failed, _, shown in results] == [(True, LATER_RATE)] * len(results)
+
+
+@check("HOOK-037", worlds=(1, 2, 3), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
+def test_after_a_hook_that_failed_every_bucket_is_stepped_and_sent_with_the_present_settings(ranks, scenario):
+    how = replace(scenario, optimizer="sgd")
+    assert_went_on(ranks(fail_in_the_hook, how), how)
+
+
+@check("HOOK-037", worlds=(1,), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
+def test_after_a_step_that_failed_the_optimizer_has_its_groups_and_takes_the_present_settings(ranks, scenario):
+    how = replace(scenario, optimizer="sgd")
+    assert_went_on(ranks(fail_in_the_optimizer, how), how)
+
+
 # -- HOOK-018: sparse gradients
 
 

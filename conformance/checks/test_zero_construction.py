@@ -33,8 +33,13 @@ def test_the_constructor_has_the_documented_defaults(ranks):
     assert list(known.values())[-1].kind is inspect.Parameter.VAR_KEYWORD
 
 
-def step_with_defaults(ctx):
-    parameters = some_parameters(ctx)
+def plain_tensors(ctx):
+    """Leaves of the graph that are no Parameters, as an optimizer may be given them."""
+    return [parameter.detach().clone().requires_grad_() for parameter in some_parameters(ctx)]
+
+
+def step_with_defaults(ctx, make):
+    parameters = make(ctx)
     settings = {"lr": 0.5, "momentum": 0.25, "weight_decay": 0.125}
     reference = Reference(parameters, "SGD", **settings)
     before = [parameter.data_ptr() for parameter in parameters]
@@ -53,7 +58,9 @@ def step_with_defaults(ctx):
 
 @check("ZERO-001", "ZERO-012")
 def test_by_default_all_ranks_share_and_further_keywords_reach_the_local_optimizer(ranks):
-    assert ranks(step_with_defaults) == [([None] * 3, True, True, ranks.world)] * ranks.world
+    for make in (some_parameters, plain_tensors):
+        found = ranks(step_with_defaults, make)
+        assert found == [([None] * 3, True, True, ranks.world)] * ranks.world, make.__name__
 
 
 def arguments(ctx):
@@ -68,6 +75,7 @@ def arguments(ctx):
         "named parameters": list(named.named_parameters()),
         "tensors and a group": [one, {"params": [two]}],
         "a group and tensors": [{"params": [one]}, two],
+        "a set in a group": [{"params": {one, two}}],
         "an empty list": [],
         "an exhausted iterator": iter([]),
         "a group without its key": [{"lr": 0.5}],
@@ -94,6 +102,7 @@ def test_anything_but_tensors_or_groups_is_a_type_error(ranks):
         ranks, TypeError,
         a_bare_tensor=["iterable", "tensor"], a_number=["iterable", "int"], nothing=["iterable", "NoneType"],
         strings=[], named_parameters=[], tensors_and_a_group=[], a_group_and_tensors=[],
+        a_set_in_a_group=[],
     )
 
 

@@ -12,8 +12,10 @@ from conformance.ranks import caught
 def consolidate_unevenly(ctx, schedule, to):
     """Before each iteration but the first, and after the last: refusals, and where state and parameters end.
 
-    The first step is left out, as a gradient scaler may do: what a step tells the ranks, they do not know then.
+    The first step is left out, as a gradient scaler may do: what a step tells the ranks, they do not know then. Where
+    all have the same inputs, rank 0 leaves while the others consolidate.
     """
+    even = min(schedule) == max(schedule)
     model = models.Sum().to(ctx.device)
     alone = Alone(ctx, model, "Adam", schedule)
     ddp = ctx.subject.DistributedDataParallel(model, bucket_cap_mb=TINY_MIB)
@@ -34,7 +36,7 @@ def consolidate_unevenly(ctx, schedule, to):
             if iteration:
                 zero.step()
                 alone.step(iteration)
-        if schedule[ctx.rank] == max(schedule):
+        if schedule[ctx.rank] == max(schedule) and not (even and ctx.rank == 0):
             consolidate()
     for iteration in range(max(1, schedule[ctx.rank]), max(schedule)):
         alone.step(iteration)
@@ -63,10 +65,12 @@ def test_live_ranks_may_consolidate_after_others_have_joined_or_are_refused(rank
         scenario.one_short(ranks.world, 0), scenario.one_long(ranks.world, 0), scenario.one_long(ranks.world, last)
     )  # fmt: skip
     # the state goes to a live rank, and to one that has joined
-    for schedule, to in ((one_short, last), (rank_0_long, 0), (rank_0_long, last), (last_long, 0)):
+    even = (2,) * ranks.world
+    for schedule, to in ((one_short, last), (rank_0_long, 0), (rank_0_long, last), (last_long, 0), (even, 0)):
         told = ranks(consolidate_unevenly, schedule, to)
         if any(any(refusals) for refusals, *_ in told):
-            assert_refused(told[schedule.index(max(schedule))][0], RuntimeError)
+            longest = max(range(ranks.world), key=lambda rank: (schedule[rank], rank))
+            assert_refused(told[longest][0], RuntimeError)
             ranks.at_limit("the state cannot be consolidated while ranks have joined")
             continue
         for rank, (_, wrong, same) in enumerate(told):

@@ -1,8 +1,11 @@
-"""What joined ranks must hear of a sharded optimizer that is alone in its context: closures, and thawed parameters."""
+"""What joined ranks must hear of a sharded optimizer alone in its context: closures, thawed parameters, states."""
+
+import copy
 
 from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
 from conformance.fixtures.sharding import Reference, give, sharded, some_parameters
+from conformance.ranks import caught
 
 
 def step_with_closures(ctx, schedule):
@@ -62,3 +65,37 @@ def test_parameters_that_live_ranks_thaw_are_trained_on_joined_ranks_too(ranks):
         for thawed in ((0, 3), (1, 2, 4)):
             told = ranks(thaw_later, schedule, thawed)
             assert told == [None] * ranks.world, f"schedule {schedule}, parameters {thawed}"
+
+
+def load_later(ctx, schedule):
+    """Who is left loads a state before the last iteration but one: its error; the gaps at the end, with and without."""
+    params = some_parameters(ctx)
+    other = Reference(params, "Adam")
+    give(other.parameters, 20)
+    other.optimizer.step()
+    state = other.optimizer.state_dict()
+    references = {True: Reference(params, "Adam"), False: Reference(params, "Adam")}
+    zero, error = sharded(ctx, params, "Adam"), None
+    with ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+            if iteration == max(schedule) - 2:
+                error = caught(zero.load_state_dict, copy.deepcopy(state))
+            give(params, iteration)
+            zero.step()
+    for loads, reference in references.items():
+        for iteration in range(max(schedule)):
+            if loads and iteration == max(schedule) - 2:
+                reference.optimizer.load_state_dict(copy.deepcopy(state))
+            give(reference.parameters, iteration)
+            reference.optimizer.step()
+    return error, {loads: reference.gap(params) for loads, reference in references.items()}
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_a_state_that_a_live_rank_loads_is_refused_or_stepped_from_on_joined_ranks_too(ranks):
+    for last in (0, ranks.world - 1):
+        told = ranks(load_later, scenario.one_long(ranks.world, last, 1))
+        error = told[last][0]
+        assert error is None or error.is_a(RuntimeError), f"rank {last} has the longest run: {error}"
+        gaps = [found[error is None] for _, found in told]
+        assert gaps == [None] * ranks.world, f"rank {last} has the longest run, {error}"

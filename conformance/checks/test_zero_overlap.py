@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.api.checking import MANY, check
+from conformance.fixtures import models
 from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.sharding import WARM_UP, Overlapped, Reference, in_two_groups, sharded, some_parameters
 from conformance.fixtures.training import numbers
@@ -163,8 +164,29 @@ def test_a_changed_learning_rate_takes_effect_in_the_next_backward(ranks):
             assert gaps == {}, name
 
 
-def schedule_the_learning_rate(ctx, name, schedule):
-    """In a context a scheduler halves the rate after each iteration; the gap at its end."""
+def lower_the_learning_rate_from_the_start(ctx):
+    """Another rate in every iteration, also in that in which buckets turn out otherwise and owners change."""
+    overlapped, gaps = Overlapped(ctx, layers=5, model=models.SumBackwards), {}
+    for iteration in range(INITIALISED + 1):
+        for optimizer in (overlapped.zero, overlapped.alone.optimizer):
+            optimizer.param_groups[0]["lr"] = 0.125 * 0.5**iteration
+        gaps |= overlapped.train_many([iteration])
+    return gaps, overlapped.zero.param_groups[0]["lr"]
+
+
+@check("ZERO-031", worlds=(2, 3), deadline_s=10)
+def test_a_learning_rate_that_changes_while_owners_do_takes_effect_and_stays(ranks):
+    for gaps, shown in ranks(lower_the_learning_rate_from_the_start):
+        assert gaps == {}, "SGD, from the start"
+        assert shown == 0.125 * 0.5**INITIALISED
+
+
+def schedule_each(ctx, ways):
+    return [schedule_the_learning_rate(ctx, *way) for way in ways]
+
+
+def schedule_the_learning_rate(ctx, name, schedule, listed):
+    """A scheduler halves the rate after each iteration of a context, of both or of the model; the gap at its end."""
     overlapped = Overlapped(ctx, name)
     gaps = overlapped.train_many(range(INITIALISED))
     alone = overlapped.alone
@@ -174,7 +196,7 @@ def schedule_the_learning_rate(ctx, name, schedule):
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
     scheduler = scheduler_of(overlapped.zero)
-    with ctx.subject.Join([overlapped.ddp, overlapped.zero]):
+    with ctx.subject.Join([overlapped.ddp, overlapped.zero] if listed else [overlapped.ddp]):
         for iteration in range(INITIALISED, alone.schedule[ctx.rank]):
             overlapped.backward(iteration)
             scheduler.step()
@@ -187,8 +209,10 @@ def schedule_the_learning_rate(ctx, name, schedule):
 
 @check("ZERO-031", worlds=(2, 3), deadline_s=10)
 def test_a_changed_learning_rate_reaches_ranks_that_have_joined(ranks):
-    for name, schedule in (("SGD", tuple(1 + rank for rank in range(ranks.world))), ("Adam", (3, 1, 2)[: ranks.world])):
-        assert ranks(schedule_the_learning_rate, name, schedule) == [({}, None)] * ranks.world, f"{name}, {schedule}"
+    kinds = ("SGD", tuple(1 + rank for rank in range(ranks.world))), ("Adam", (3, 1, 2)[: ranks.world])
+    ways = [(*kind, listed) for kind in kinds for listed in (True, False)]
+    for (name, schedule, listed), *told in zip(ways, *ranks(schedule_each, ways), strict=True):
+        assert told == [({}, None)] * ranks.world, f"{name}, {schedule}, optimizer listed: {listed}"
 
 
 def checkpoint(ctx, name):

@@ -27,6 +27,8 @@ OPTIONS = {
     "noting": (Noting, lambda: {"lr": 0.5, "momentum": 0.5}),
     "one by one": (torch.optim.Adam, lambda: {"lr": 0.1, "foreach": False}),
     "at once": (torch.optim.SGD, lambda: {"lr": 0.1, "foreach": True, "momentum": 0.5, "nesterov": True}),
+    "with Nesterov's momentum": (torch.optim.SGD, lambda: {"lr": 0.1, "momentum": 0.5, "nesterov": True}),
+    "betas in tensors": (torch.optim.Adam, lambda: {"lr": 0.1, "betas": (torch.tensor(0.5), torch.tensor(0.75))}),
     "fused": (torch.optim.Adam, lambda: {"lr": 0.1, "fused": True}),
     "not fused": (torch.optim.SGD, lambda: {"lr": 0.1, "fused": False, "momentum": 0.5, "dampening": 0.25}),
     "maximizing": (torch.optim.AdamW, lambda: {"lr": 0.1, "maximize": True, "amsgrad": True}),
@@ -42,26 +44,37 @@ def settings_of(group):
 
 
 def step_with_options(ctx):
-    """By option: where the parameters, the settings shown and those that the local optimizer saw are not right."""
+    """By option: where parameters, gradients, the settings shown and those that the local optimizer saw are wrong."""
     wrong = {}
     for name, (kind, settings) in OPTIONS.items():
         params = some_parameters(ctx)
         copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
         zero = ctx.subject.ZeroRedundancyOptimizer([{"params": params}], kind, **settings())
         ordinary = kind([{"params": copies}], **settings())
-        shown = []
+        shown, changed = [], []
         for iteration in range(3):
             give(params, iteration, sparsely=True), give(copies, iteration, sparsely=True)
+            given = [copy.deepcopy(parameter.grad) for parameter in params]
             zero.step(), ordinary.step()
+            changed += [f"gradient {place} after step {iteration}" for place in neither(params, given, copies)]
             shown.append([settings_of(group) for group in zero.param_groups])
         right = [settings_of(group) for group in ordinary.param_groups]
-        found = [first_gap(params, copies), *(None if each == right else f"{each}" for each in shown)]
+        found = [first_gap(params, copies), *changed, *(None if each == right else f"{each}" for each in shown)]
         if kind is Noting and ctx.rank == 0:  # the largest parameter is its own, whatever the number of ranks
             noted = [{**group, "params": None} for group in zero.optim.noted]
             found.append(None if noted == [{**group, "params": None} for group in ordinary.noted] else f"noted {noted}")
         if any(found):
             wrong[name] = found
     return wrong
+
+
+def neither(params, given, copies):
+    """The places where a gradient is neither what was given nor what the ordinary optimizer has left of it."""
+    triples = zip(params, given, copies, strict=True)
+    return [
+        place for place, (parameter, gradient, other) in enumerate(triples)
+        if not same(parameter.grad, gradient) and not same(parameter.grad, other.grad)
+    ]  # fmt: skip
 
 
 @check("ZERO-008", "ZERO-011", worlds=MANY)

@@ -319,16 +319,17 @@ def test_wherever_parameters_lie_freezing_loading_and_adding_leave_them_there(ra
 
 
 def give_other_storage(ctx, views, name):
-    """A user gives parameters other tensors (``.data =``) between steps, as a cast or a move does: the gaps."""
-    parameters = some_parameters(ctx)
+    """A user gives parameters other tensors (``.data =``) between steps, at last of a finer dtype: the gaps."""
+    parameters = [nn.Parameter(parameter.detach().bfloat16()) for parameter in some_parameters(ctx)]
     reference = Reference(parameters, name)
     zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
     gaps = []
-    for iteration in range(4):
-        if iteration in (1, 2):
-            for place, parameter in enumerate(parameters):
-                if place % 2 == iteration % 2:
-                    parameter.data = parameter.data.clone()
+    for iteration in range(6):
+        for place, (parameter, other) in enumerate(zip(parameters, reference.parameters, strict=True)):
+            if iteration == 1 + place % 2:
+                parameter.data = parameter.data.clone()
+            if iteration == 3 + place % 2:
+                parameter.data, other.data = parameter.data.float(), other.data.float()
         for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
             give(targets, iteration)
             optimizer.step()
@@ -339,7 +340,28 @@ def give_other_storage(ctx, views, name):
 @check("ZERO-012", worlds=MANY, deadline_s=8)
 def test_parameters_that_were_given_other_storage_are_stepped_and_sent_as_before(ranks):
     for views in (False, True):
-        assert ranks(give_other_storage, views, NAMES[0]) == [[None] * 4] * ranks.world, f"{views=}"
+        assert ranks(give_other_storage, views, NAMES[0]) == [[None] * 6] * ranks.world, f"{views=}"
+
+
+def step_under_inference_mode(ctx, views):
+    """The first step is taken under inference mode, the others are not: the gaps."""
+    parameters = some_parameters(ctx)
+    reference = Reference(parameters)
+    zero = sharded(ctx, parameters, parameters_as_bucket_view=views)
+    gaps = []
+    for iteration in range(3):
+        for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
+            give(targets, iteration)
+            with torch.inference_mode(iteration == 0):
+                optimizer.step()
+        gaps.append(reference.gap(parameters))
+    return gaps
+
+
+@check("ZERO-008", worlds=MANY)
+def test_a_step_under_inference_mode_leaves_later_ones_as_they_are(ranks):
+    for views in (False, True):
+        assert ranks(step_under_inference_mode, views) == [[None] * 3] * ranks.world, f"{views=}"
 
 
 def replace_values(ctx, views):

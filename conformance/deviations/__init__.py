@@ -19,7 +19,9 @@ of an error and a few words of it; leave out what differs from run to run (addre
 release to release (line numbers). It is optional in a file of one's own, and demanded of the suite's own lists.
 
 The file ``<name>.toml`` beside this one belongs to the built-in subject of that name. A file of one's own may say
-``subject = "name"`` at its top. A deviation that no longer shows is an error of the list: see ``stale``.
+``subject = "name"`` at its top. ``limits = ["text", …]`` at the top of a built-in one names all that the subject may
+show without breaking anything: notes of checks that pass at a limit, and why others do not apply; see
+``engine/limits.py``. A deviation that no longer shows is an error of the list: see ``stale``.
 """
 
 from __future__ import annotations
@@ -103,6 +105,7 @@ class DeviationFile:
 
     subject: str
     deviations: tuple[Deviation, ...]
+    limits: tuple[str, ...] | None = None  # None: nobody has listed them
 
 
 def built_in(subject: str, folder: Path = HERE) -> tuple[Deviation, ...]:
@@ -117,15 +120,26 @@ def load(path: Path) -> DeviationFile:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DeviationError(f"{path}: cannot be read as TOML: {error}") from error
-    unknown = sorted(set(data) - {"subject", "deviation"})
+    unknown = sorted(set(data) - {"subject", "deviation", "limits"})
     if unknown:
-        raise DeviationError(f"{path}: unknown key {unknown[0]!r}; there is subject, and [[deviation]] tables")
+        raise DeviationError(f"{path}: unknown key {unknown[0]!r}; there is subject, limits, and [[deviation]] tables")
     subject, tables = data.get("subject", ""), data.get("deviation", [])
     if not isinstance(subject, str):
         raise DeviationError(f"{path}: subject must be the name of a subject, not {subject!r}")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise DeviationError(f"{path}: deviations are written as [[deviation]] tables")
-    return DeviationFile(subject, tuple(_read(table, path, number) for number, table in enumerate(tables, 1)))
+    return DeviationFile(
+        subject, tuple(_read(table, path, number) for number, table in enumerate(tables, 1)), _limits(data, path)
+    )
+
+
+def _limits(data: dict[str, Any], path: Path) -> tuple[str, ...] | None:
+    limits = data.get("limits")
+    if limits is None:
+        return None
+    if not isinstance(limits, list) or not all(isinstance(text, str) for text in limits):
+        raise DeviationError(f"{path}: limits must be a list of texts, not {limits!r}")
+    return tuple(limits)
 
 
 def _read(table: dict[str, Any], path: Path, number: int) -> Deviation:

@@ -18,6 +18,7 @@ from ..ranks import Cluster
 from ..results import Case, Outcome, Result
 from ..subjects import module_of
 from .judgement import Judgement
+from .limits import within
 from .parallel import Turns
 from .request import Asked
 from .resume import Earlier, Ended
@@ -171,6 +172,7 @@ class SuiteRun:
     def _judged(
         self, case: Case, check: Check, verdict: Verdict, seconds: float, notes: Sequence[str]
     ) -> list[Result]:
+        verdict = within(verdict, notes, case, self.asked.subjects)
         limits = tuple(dict.fromkeys(notes)) if verdict.outcome is Outcome.PASSED else ()
         listed = self._listed(case.subject)
         ending = (verdict.outcome, seconds, verdict.witness, verdict.detail, limits, "", verdict.schedule)

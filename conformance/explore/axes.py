@@ -53,7 +53,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "accumulation": ("none", "no_sync", "uncleared"),
     "forwards": ("one", "two", "skipped backward", "failing", "two backwards"),
     "cleared": ("to None", "to zeros"),
-    "data": ("kept", "assigned", "one assigned"),
+    "data": ("kept", "assigned", "one assigned", "gradients assigned", "laid out anew"),
     "state": ("kept", "saved and loaded"),
     "cast": ("never", "through the wrapper", "past the wrapper"),
     "moved": ("no", "to another group"),
@@ -246,6 +246,8 @@ RULES: tuple[Rule, ...] = (
         "sparse gradients have no Adam and no weight decay, and momentum is not defined for them",
         {"table": "sparse | sparse bag", "optimizer": "adam | momentum | decay | counting"},
     ),
+    _needs("DDP-049", "only what has two layouts", {"data": "laid out anew"}, {"convolution": "plain"}),
+    _never("DDP-029", "layouts are equal on all ranks, run out or not", {"data": "laid out anew", "schedule": "*"}),
     _never("DDP-117", "a sparse gradient has no view", {"table": "sparse | sparse bag", "gradients": "views"}),
     _never(
         "COMM-017",

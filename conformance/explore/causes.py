@@ -10,6 +10,7 @@ LISTED: dict[str, list[dict[str, str]]] = {
     "DDP-049": [
         {"gradient dtype": "*"},  # refused, which is allowed
         {"sharded": "bucket views", "tensors": "transposed"},
+        {"data": "laid out anew"},
     ],
     "DDP-086": [{"forwards": "two", "norm": "batch"}, {"forwards": "two", "buffers": "*"}],
     "DDP-089": [{"evaluation": "by all", "buffers": "*"}, {"evaluation": "by all", "norm": "batch"}],
@@ -19,6 +20,7 @@ LISTED: dict[str, list[dict[str, str]]] = {
         {"table": "sparse | sparse bag", "unused": "*"},
     ],
     "DDP-105": [{"graph": "static", "outputs": "one outside the loss"}],
+    "DDP-117": [{"data": "gradients assigned", "gradients": "views"}],
     "DDP-122": [{"delayed": "*", "types": "double | half | bfloat16"}],
     "DDP-124": [{"delayed": "*"}],
     "DDP-158": [{"delayed": "*", "copied": "*"}],
@@ -32,6 +34,7 @@ LISTED: dict[str, list[dict[str, str]]] = {
     "DDPJ-039": [{"delayed": "*", "schedule": "*"}],
     "JOIN-040": [{"second model": "*", "schedule": "*"}],
     "JOIN-054": [{"forwards": "*", "schedule": "*"}, {"accumulation": "no_sync", "schedule": "*"}],
+    "ZERO-012": [{"sharded": "bucket views", "data": "assigned | one assigned | laid out anew"}],
     "ZERO-020": [{"listed": "*", "schedule": "*"}],
     "ZERO-022": [{"sharded": "*", "schedule": "*"}],
 }  # fmt: skip

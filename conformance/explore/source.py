@@ -533,7 +533,13 @@ def _iteration(program: Program, block: int) -> Iterator[str]:
 
 def _acts(program: Program) -> Iterator[str]:
     """What happens before the forward of one iteration."""
-    if program.has("data"):
+    if program["data"] == "laid out anew":
+        yield "ddp.to(memory_format=torch.channels_last)"
+    elif program["data"] == "gradients assigned":
+        yield "for p in ddp.parameters():"
+        yield "    if p.grad is not None and not p.grad.is_sparse:"
+        yield "        p.grad.data = p.grad.data.clone()"
+    elif program.has("data"):
         yield f"for p in [*ddp.parameters()]{'[:1]' if program['data'] == 'one assigned' else ''}:"
         yield "    p.data = p.data.clone()"
     if program["evaluation"] == "by all":

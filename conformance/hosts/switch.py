@@ -25,6 +25,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from . import relay
 from .network import Network
 
 _BURST = "256kb"  # of the token bucket: some packets at once, far less than a gradient bucket
@@ -32,7 +33,7 @@ _QUEUE = "100ms"  # how long a packet may wait for tokens before it is dropped
 
 
 class SetUpFailed(RuntimeError):
-    """A command of iproute2 that the network needs was refused."""
+    """Something that the network needs was refused, as a rule a command of iproute2."""
 
 
 def _ip(*words: str) -> None:
@@ -49,6 +50,7 @@ class Switch:
         self._output = output
         self._speaking = threading.Lock()
         self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}  # by process id: host and process
+        self._relay: relay.Relay | None = None  # where links are late and the kernel cannot make them so
 
     # -- building
 
@@ -63,8 +65,24 @@ class Switch:
             _ip("ip", "link", "set", f"rack{rack}", "up")
         if network.racks > 1:
             self._connect_racks()
+        if network.delay_s and not self._has_netem():
+            why = relay.unavailable()
+            if why:
+                raise SetUpFailed(f"a delay needs the kernel's netem, which is missing, or TAP devices, but {why}")
+            self._relay = relay.Relay(network.delay_s)
         for host, address in enumerate(network.addresses):
             self._attach(host, address)
+        if self._relay is not None:
+            self._relay.start()
+
+    @staticmethod
+    def _has_netem() -> bool:
+        try:
+            _ip("tc", "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1us")
+        except SetUpFailed:
+            return False
+        _ip("tc", "qdisc", "del", "dev", "lo", "root")
+        return True
 
     def _name_the_hosts(self) -> None:
         """An /etc/hosts of our own: torch looks up the name behind every address that connects."""
@@ -87,7 +105,11 @@ class Switch:
     def _attach(self, host: int, address: str) -> None:
         inside = ["ip", "netns", "exec", f"h{host}"]
         _ip("ip", "netns", "add", f"h{host}")
-        _ip("ip", "link", "add", f"port{host}", "type", "veth", "peer", "name", "eth0", "netns", f"h{host}")
+        if self._relay is None:
+            _ip("ip", "link", "add", f"port{host}", "type", "veth", "peer", "name", "eth0", "netns", f"h{host}")
+        else:
+            self._relay.connect(f"port{host}", f"far{host}")
+            _ip("ip", "link", "set", f"far{host}", "netns", f"h{host}", "name", "eth0")
         _ip("ip", "link", "set", f"port{host}", "master", f"rack{self._network.rack_of(host)}")
         _ip("ip", "link", "set", f"port{host}", "up")
         _ip(*inside, "ip", "address", "add", f"{address}/24", "dev", "eth0")
@@ -97,8 +119,9 @@ class Switch:
 
     def _shape_link(self, host: int, rate_bps: int) -> None:
         """Both directions of a host's link."""
-        self._shape(["tc"], f"port{host}", rate_bps, self._network.delay_s)
-        self._shape(["ip", "netns", "exec", f"h{host}", "tc"], "eth0", rate_bps, self._network.delay_s)
+        delay_s = self._network.delay_s if self._relay is None else 0.0
+        self._shape(["tc"], f"port{host}", rate_bps, delay_s)
+        self._shape(["ip", "netns", "exec", f"h{host}", "tc"], "eth0", rate_bps, delay_s)
 
     @staticmethod
     def _shape(tc: list[str], device: str, rate_bps: int, delay_s: float) -> None:

@@ -12,6 +12,7 @@ import pytest
 from ..clauses import load
 from ..defects.trial import Collecting, Trial
 from ..engine.items import Detached, case_of, is_simple
+from ..engine.limits import within
 from ..engine.parallel import timed
 from ..engine.request import WORLDS, Asked
 from ..engine.tiers import QUICK
@@ -65,7 +66,9 @@ class Cases:
             raise ending.error  # of this machine, and says nothing
         used = call.ranks
         sides = Sides.of(item.function, used.subject, used.subject_spec) if used is not None else None
-        return Ended(judge(ending.error, used.last_run if used is not None else None, sides), ending.seconds)
+        verdict = judge(ending.error, used.last_run if used is not None else None, sides)
+        notes = used.notes if used is not None else ()
+        return Ended(within(verdict, notes, case_of(item), {SUBJECT: SUBJECT}), ending.seconds)
 
 
 def name_of(item: pytest.Function) -> str:

@@ -1,5 +1,6 @@
 """Hosts on one machine: what a network is, real bytes over it, links that are cut, and nothing left behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -128,7 +129,8 @@ def test_the_exit_status_is_that_of_the_script(tmp_path):
 
 
 @needs_hosts
-def test_a_link_carries_its_rate_can_be_slowed_cut_and_healed(tmp_path):
+@pytest.mark.parametrize("late", ["", "50ms"])
+def test_a_link_carries_its_rate_is_late_as_asked_can_be_slowed_cut_and_healed(tmp_path, late):
     def seconds(hosts, size, between=lambda: None):
         received, sent = tmp_path / "received", tmp_path / "sent"
         listener = hosts.start(0, [sys.executable, "-c", LISTEN, str(received)])
@@ -144,7 +146,14 @@ def test_a_link_carries_its_rate_can_be_slowed_cut_and_healed(tmp_path):
         time.sleep(1.0)
         hosts.heal(1)
 
-    with Hosts(Network(2, rate("80mbit"))) as hosts:
+    with contextlib.ExitStack() as stack:
+        try:
+            hosts = stack.enter_context(Hosts(Network.of(2, f"80mbit {late}")))
+        except HostsFailed as error:
+            if "a delay needs" not in str(error):
+                raise
+            pytest.skip(str(error))
+        assert seconds(hosts, 1) >= (4 * delay(late) if late else 0.0)  # there and back, over two links each
         at_full_rate = seconds(hosts, 10_000_000)  # a second at 80 Mbit/s, less what the bucket lets through at once
         assert at_full_rate > 0.9
         hosts.limit(1, rate("8mbit"))

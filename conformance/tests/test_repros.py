@@ -27,7 +27,7 @@ EVERY = {case.name: case for case in cases()}
 CHOSEN = sorted(EVERY) if os.environ.get("REPROS") == "all" else list(QUICK)
 ROOT = Path(impl.__file__).parents[1]
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
-LIBRARY = ("default_hooks", "powerSGD_hook", "quantization_hooks")
+LIBRARY = ("default_hooks", "optimizer_overlap_hooks", "powerSGD_hook", "quantization_hooks")
 OURS = {
     "torch.distributed.algorithms.join": "impl.join",
     "torch.distributed.optim": "impl.zero",

@@ -13,6 +13,15 @@ _CopyAll = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], object]
 copy_all: _CopyAll = torch._foreach_copy_  # type: ignore[assignment]
 
 
+def new_flat(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros in a flat tensor that is kept for many uses, of which some may be under inference mode and others not.
+
+    (What is made under inference mode cannot be written to outside of it.)
+    """
+    with torch.inference_mode(False):
+        return torch.zeros(numel, dtype=dtype, device=device)
+
+
 def flat_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Consecutive pieces of ``flat``, each in the shape of its model."""
     pieces = flat[: sum(tensor.numel() for tensor in like)].split([tensor.numel() for tensor in like])

@@ -122,7 +122,10 @@ class GradBucket:
         return self._last
 
     def buffer(self) -> torch.Tensor:
-        """The flat 1-D tensor of all gradients of the bucket (a sparse gradient as it is)."""
+        """The flat 1-D tensor of all gradients of the bucket (a sparse gradient as it is).
+
+        Of complex gradients it holds two real numbers for each, as torch's does, so that no cast loses one of them.
+        """
         return self._flat
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
@@ -135,7 +138,10 @@ class GradBucket:
         self._flat = buffer
 
     def gradients(self) -> list[torch.Tensor]:
-        """The gradients by parameter, as views of the flat tensor, shaped like ``parameters``."""
+        """The gradients by parameter, as views of the flat tensor, shaped like ``parameters``.
+
+        Complex ones have a last dimension of two, as ``torch.view_as_real`` shows them.
+        """
         return list(self._views)
 
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -160,7 +166,8 @@ class Bucket:
 
     ``missing`` counts the parameters that have not reported in this backward; the bucket is full at 0. ``flat`` is
     (numel,) and holds the gradients in flight; ``views[k]`` shows parameter k's part of it, shaped like the parameter.
-    A sparse bucket has no flat buffer: its one gradient travels as it is.
+    What becomes ``.grad`` is another tensor of the same part, since a program may move that elsewhere:
+    ``.grad.data = …``, as ``Module.to`` does. A sparse bucket has no flat buffer: its one gradient travels as it is.
     """
 
     def __init__(self, spec: BucketSpec, parameters: Sequence[torch.nn.Parameter], *, as_view: bool) -> None:
@@ -175,6 +182,9 @@ class Bucket:
         self.awaited = self.parameters
         self.flat: torch.Tensor | None = None
         self.views: list[torch.Tensor] = []
+        #: what becomes ``.grad``, part by part, and where it lies unless it was moved (views only)
+        self._handed: list[torch.Tensor] = []
+        self._places: list[int] = []
         #: by how much the contribution was multiplied when it was last collected
         self.factor = 1.0
         #: the gradients that were collected, kept until delivery (copies only)
@@ -190,6 +200,20 @@ class Bucket:
             self.views = [kernels.dense_view(self.flat, slot.offset, parameter) for slot, parameter in pairs]
             self._large = kernels.are_large(self.flat, self.views)
             self._filling = Filling(self.flat, self.views)
+            if as_view:
+                self._handed = [view.view_as(view) for view in self.views]
+                self._places = list(map(torch.Tensor.data_ptr, self._handed))
+
+    @property
+    def shown_numel(self) -> int:
+        """How many numbers a hook is shown: two real ones for each complex one of a flat bucket."""
+        return self.spec.numel * (2 if self.spec.dtype.is_complex and not self.spec.sparse else 1)
+
+    def as_gradients(self, shown: torch.Tensor) -> torch.Tensor:
+        """What a hook was shown, or answers with, in the bucket's own numbers again."""
+        if self.shown_numel == self.spec.numel:
+            return shown
+        return torch.view_as_complex(shown.to(self.spec.dtype.to_real()).reshape(-1, 2))
 
     def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of any flat tensor of this bucket's length, one for each parameter, laid out as in our own.
@@ -233,14 +257,16 @@ class Bucket:
         self.factor = factor
         gradients: list[Any] = [parameter.grad for parameter in self.parameters]
         self._all_apart = False
+        if self.as_view:
+            self._notice_moved()
         if unused or any(map(is_, gradients, repeat(None))):
             self._collect_what_is_there(unused)
         elif not self.as_view:
             self._held = gradients  # a second look at the same objects costs a quarter of the first
             self._filling.fill(gradients, factor)
             return self.flat
-        elif not all(map(is_, gradients, self.views)):  # else autograd has accumulated right here
-            self._all_apart = not any(map(is_, gradients, self.views))
+        elif not all(map(is_, gradients, self._handed)):  # else autograd has accumulated right here
+            self._all_apart = not any(map(is_, gradients, self._handed))
             if self._all_apart:
                 self._filling.fill(gradients, factor)
                 return self.flat
@@ -249,13 +275,22 @@ class Bucket:
             self.flat.mul_(factor)
         return self.flat
 
+    def _notice_moved(self) -> None:
+        """Hand out another tensor where the program has moved one: that is its own from now on."""
+        places = list(map(torch.Tensor.data_ptr, self._handed))
+        if places == self._places:
+            return
+        for part, (now, then) in enumerate(zip(places, self._places, strict=True)):
+            if now != then:
+                self._handed[part] = self.views[part].view_as(self.views[part])
+
     def _collect_what_is_there(self, unused: Collection[int]) -> None:
         targets, sources = [], []
         for place, (index, parameter) in enumerate(zip(self.spec.parameters, self.parameters, strict=True)):
             gradient, view = parameter.grad, self.views[place]
             if gradient is None:
                 view.zero_()
-            elif gradient is view:  # autograd has accumulated right here, now or in an earlier iteration
+            elif self.as_view and gradient is self._handed[place]:  # accumulated right here, now or earlier
                 if index in unused:
                     self._set_aside[place] = view.clone()
             else:
@@ -305,17 +340,16 @@ class Bucket:
         if result is not self.flat:
             self.flat.copy_(result.view(-1))
         if not untouched:  # as a rule, and then without a look at each place: twice as fast
-            for parameter, view in zip(self.parameters, self.views, strict=True):
-                if self._all_apart or parameter.grad is not view:  # the look costs a quarter of the whole
-                    parameter.grad = view
+            for parameter, handed in zip(self.parameters, self._handed, strict=True):
+                if self._all_apart or parameter.grad is not handed:  # the look costs a quarter of the whole
+                    parameter.grad = handed
             return
         for place, (index, parameter) in enumerate(zip(self.spec.parameters, self.parameters, strict=True)):
-            view = self.views[place]
             if index in untouched:
                 if place in self._set_aside:
-                    view.copy_(self._set_aside[place])
-            elif parameter.grad is not view:
-                parameter.grad = view
+                    self.views[place].copy_(self._set_aside[place])
+            elif parameter.grad is not self._handed[place]:
+                parameter.grad = self._handed[place]
 
     def _deliver_copies(self, result: torch.Tensor, untouched: Collection[int], divisor: int) -> None:
         views = self.views if result is self.flat else self.views_of(result.contiguous().view(-1))
@@ -332,7 +366,7 @@ class Bucket:
             if index in untouched:
                 continue
             if parameter.grad is None:
-                parameter.grad = view.clone()
+                parameter.grad = view.to(gradient_dtype(parameter), copy=True)
             else:
                 targets.append(parameter.grad)
                 sources.append(view)
@@ -345,7 +379,7 @@ class Bucket:
         """Take over gradients that live in a former plan's buffers, values and all (bucket views only)."""
         if not self.as_view or self.flat is None:
             return
-        for parameter, view in zip(self.parameters, self.views, strict=True):
+        for parameter, view, handed in zip(self.parameters, self.views, self._handed, strict=True):
             if parameter.grad is not None:
                 view.copy_(parameter.grad)
-                parameter.grad = view
+                parameter.grad = handed

@@ -16,6 +16,14 @@ from ..comm.ranks import GroupRank
 from . import kernels
 from .iteration import Iteration, Stage
 from .log import Fail
+from .optimizer_in_backward import OptimizersInBackward
+
+#: of a gradient
+Kind = tuple[torch.dtype, torch.device]
+
+
+def _kind_of(parameter: nn.Parameter) -> Kind:
+    return gradient_dtype(parameter), parameter.device
 
 
 class DelayedReduction:
@@ -31,13 +39,14 @@ class DelayedReduction:
         iteration.buckets_only = False
         self.parameters = list(parameters)
         self._trigger = trigger
-        self._flats: list[torch.Tensor] = []
-        self._views: dict[nn.Parameter, torch.Tensor] = {}
         self._lay_out()
-        #: whether the last forward with gradients asks for a reduction; set at its end
-        self._due = False
+        #: those that the delayed parameters carry; stepped with the averaged gradients
+        self.optimizers: OptimizersInBackward | None = None
+        #: how many synchronised backwards had begun when the last forward or delayed reduction ended
+        self._begun_before = iteration.backwards_begun
         triggered = kernels.weak_call(weakref.WeakMethod(self._triggered))
-        self._handle = trigger.register_post_accumulate_grad_hook(triggered)
+        handle = trigger.register_post_accumulate_grad_hook(triggered)
+        weakref.finalize(self, handle.remove).atexit = False
 
     @staticmethod
     def of(
@@ -76,9 +85,13 @@ class DelayedReduction:
         return DelayedReduction(iteration, delayed, trigger)
 
     def _lay_out(self) -> None:
-        kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        #: one for each dtype and device: (numel,); and each parameter's part. What becomes ``.grad`` is another tensor
+        #: of that part, since a program may move it elsewhere: ``.grad.data = …``, as ``Module.to`` does
+        self._flats: list[torch.Tensor] = []
+        self._views: dict[nn.Parameter, torch.Tensor] = {}
+        kinds: dict[Kind, list[nn.Parameter]] = {}
         for parameter in self.parameters:
-            kinds.setdefault((gradient_dtype(parameter), parameter.device), []).append(parameter)
+            kinds.setdefault(_kind_of(parameter), []).append(parameter)
         for (dtype, device), members in kinds.items():
             flat = torch.zeros(sum(p.numel() for p in members), dtype=dtype, device=device)
             self._flats.append(flat)
@@ -87,34 +100,40 @@ class DelayedReduction:
                 self._views[parameter] = kernels.dense_view(flat, offset, parameter)
                 offset += parameter.numel()
 
-    def after_forward(self, *, sync: bool) -> None:
-        """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123).
+    def _notice_cast(self) -> None:
+        """Lay out anew if some parameters were moved or cast, on all ranks alike; gradients are taken in later."""
+        if any(_kind_of(parameter) != (view.dtype, view.device) for parameter, view in self._views.items()):
+            self._lay_out()
 
-        ``sync``: the forward's backward is to be synchronised.
-        """
+    def after_forward(self) -> None:
+        """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123)."""
         if torch.is_grad_enabled():  # an evaluation says nothing about the backward that is still to come
-            self._due = sync
+            self._begun_before = self._iteration.backwards_begun
+        self._notice_cast()
         for parameter, view in self._views.items():
             if parameter.grad is None:
                 view.zero_()
-                parameter.grad = view
+                parameter.grad = view.detach()
 
     def _triggered(self, _parameter: torch.Tensor) -> None:
-        if self.due():
-            self._due = False
-            kernels.call_at_end_of_backward(self._backward_ended)
+        kernels.call_at_end_of_backward(self._backward_ended)
 
     def _backward_ended(self) -> None:
         """A reentrant checkpoint's backward runs inside another, which still brings gradients."""
         outer = kernels.running_node()
-        if outer is None:
-            self._iteration.go_through(Stage.DELAYED)
+        if outer is None:  # only where this one ends may it turn out to have been synchronised
+            kernels.call_at_end_of_backward(self._reduce_if_due)
         else:
             kernels.call_once_after(outer, lambda: kernels.call_at_end_of_backward(self._backward_ended))
 
+    def _reduce_if_due(self) -> None:
+        if self.due():
+            self._begun_before = self._iteration.backwards_begun
+            self._iteration.go_through(Stage.DELAYED)
+
     def due(self) -> bool:
-        """Whether a backward in which the trigger's gradient comes is to be followed by a reduction."""
-        return self._due
+        """Whether the backward in which the trigger's gradient has come is one that is synchronised."""
+        return self._iteration.backwards_begun > self._begun_before
 
     def reduce(self) -> None:
         """Average the delayed gradients."""
@@ -126,18 +145,21 @@ class DelayedReduction:
             for pending in self._start(self._flats):
                 flat = pending.wait(self._iteration.watch())
                 kernels.divide(flat, 1 if divides_first(flat.dtype) else divisor)
+            if self.optimizers is not None:
+                self.optimizers.step()
 
     def _gather_strays(self) -> None:
-        """Take in gradients that the user has replaced since the forward."""
+        """Take in gradients that the user has replaced or moved since they were pointed at their views."""
         for parameter, view in self._views.items():
-            if parameter.grad is not None and parameter.grad is not view:
+            if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr():
                 view.copy_(parameter.grad)
-                parameter.grad = view
+                parameter.grad = view.detach()
 
     def _start(self, flats: Sequence[torch.Tensor]) -> list[Pending]:
         return [collectives.all_reduce(self._iteration.team, flat, "delayed gradients") for flat in flats]
 
     def shadow(self) -> None:
         """A joined rank's side: the same collectives with zeros; its own gradients stay."""
+        self._notice_cast()
         for pending in self._start([torch.zeros_like(flat) for flat in self._flats]):
             pending.wait(self._iteration.watch())

@@ -168,12 +168,12 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def weak_call(method: weakref.WeakMethod[Any]) -> Callable[[torch.Tensor], None]:
-    """A hook for tensors that calls ``method`` as long as its object lives, and does not keep it alive."""
+def weak_call(method: weakref.WeakMethod[Any]) -> Callable[..., None]:
+    """A hook that calls ``method`` as long as its object lives, and does not keep it alive."""
 
-    def call(tensor: torch.Tensor) -> None:
+    def call(*given: Any) -> None:
         found = method()
         if found is not None:
-            found(tensor)
+            found(*given)
 
     return call

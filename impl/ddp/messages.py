@@ -26,6 +26,13 @@ PAST_THE_WRAPPER = (
 )
 
 
+COPIES_CHANGED = (
+    "Parameters have changed while they held low-precision copies, between a forward with mixed precision and its "
+    "backward; the change is lost, and the full values from before it are back. Usual cause: an optimizer's step after "
+    "a forward that records gradients and has no backward, such as an evaluation. Evaluate under torch.no_grad()."
+)
+
+
 def describe_unfinished(
     specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int, started: int, *, static: bool
 ) -> str:

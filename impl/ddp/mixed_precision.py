@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..comm.averaging import gradient_dtype
 from ..comm.flat import copy_all
 from . import kernels, params
 from .buffers import managed_buffers
 from .containers import map_tensors
+from .messages import COPIES_CHANGED
 from .plan import ParameterSpec
 
 _log = logging.getLogger(__name__)
@@ -34,11 +36,12 @@ class _MixedPrecision:
 
 
 class MixedPrecisionRun:
-    """Swaps low-precision copies in before each forward and the full-precision values back in backward.
+    """Swaps low-precision copies in before a forward and the full-precision values back in its backward.
 
-    A parameter's full value returns as soon as its gradient has come, since by then nothing in the graph reads it any
-    more; the gradient is raised to full precision there and added to what had accumulated (exceeds DDP-140). Works on
-    any device (exceeds DDP-141). Keeps DDP-135 … DDP-139, DDP-172.
+    The full values of a bucket return when it starts, since by then nothing in the graph reads its parameters any more,
+    and all others at the end of backward. ``.grad`` stays where it is: autograd adds low gradients to a full one
+    (exceeds DDP-140). Further forwards before the backward compute with the same copies, so that they share its graph.
+    Works on any device (exceeds DDP-141). Keeps DDP-135 … DDP-139, DDP-172.
     """
 
     def __init__(self, module: nn.Module, ignored: Collection[str], config: _MixedPrecision) -> None:
@@ -49,10 +52,15 @@ class MixedPrecisionRun:
         self._parameters = [item.parameter for item in managed if item.parameter.is_floating_point()]
         #: full-precision values of parameters that hold low-precision copies now
         self._full: dict[nn.Parameter, torch.Tensor] = {}
-        #: gradients that had accumulated before the forward
-        self._kept: dict[nn.Parameter, torch.Tensor] = {}
+        #: while there are any: their versions after the last forward, and what looks out for who asks for the state
+        self._versions: dict[nn.Parameter, int] = {}
+        self._handles: list[Any] = []
+        #: whether the forward that is running has lowered them
+        self._lowered_here = False
+        self._module = weakref.ref(module)
         #: whether everything is restored when the backward that is running is over
         self._armed = False
+        weakref.finalize(self, _restore, self._parameters, self._full, self._handles).atexit = False
         self._cast_buffers(managed_buffers(module, ignored))
         me = weakref.WeakMethod(self._gradient_came)
         for parameter in self._parameters:
@@ -79,39 +87,75 @@ class MixedPrecisionRun:
         low = self.config.param_dtype
         if low is None:
             return inputs, kwargs
-        self._backward_over()
-        for parameter in self._parameters:
-            self._full[parameter] = parameter.data
-            if parameter.grad is not None:
-                self._kept[parameter] = parameter.grad
-                parameter.grad = None
-        self._lower(low)
+        self._check_unchanged()
+        self._lowered_here = not self._full
+        if self._lowered_here:
+            self._lower_all(low)
         return self._lowered(inputs, low), self._lowered(kwargs, low)
 
-    def _lower(self, low: torch.dtype) -> None:
-        """Show copies in low precision, made by one call for all: on an accelerator each would be a launch."""
-        changing = [parameter for parameter in self._parameters if parameter.dtype is not low]
-        copies = [torch.empty_like(parameter.data, dtype=low) for parameter in changing]
-        if copies:
-            copy_all(copies, [parameter.data for parameter in changing])
-        for parameter, copy in zip(changing, copies, strict=True):
-            parameter.data = copy
+    def _lower_all(self, low: torch.dtype) -> None:
+        self._full.update((parameter, parameter.data) for parameter in self._parameters)
+        lower(self._parameters, low)
+        self._look_out()
 
     @staticmethod
     def _lowered(value: Any, low: torch.dtype) -> Any:
         return map_tensors(lambda tensor: tensor.to(low) if tensor.is_floating_point() else tensor, value)
 
     def after_forward(self, *, failed: bool = False) -> None:
-        """A forward without gradients leaves nothing lowered behind, and one that raised does not either."""
-        if failed or not torch.is_grad_enabled():
-            self._restore_all()
+        """A forward without gradients leaves nothing lowered that it has lowered, and one that raised does not either.
 
-    def _gradient_came(self, parameter: torch.Tensor) -> None:
+        A backward may still be to come of an earlier forward, which needs what that has lowered.
+        """
+        if self._lowered_here and (failed or not torch.is_grad_enabled()):
+            self.restore_all()
+        self._versions = {parameter: parameter._version for parameter in self._full}
+
+    @property
+    def lowered_now(self) -> bool:
+        """Whether some parameters hold low-precision copies now."""
+        return bool(self._full)
+
+    # -- between a forward and its backward, which may never come
+
+    def _look_out(self) -> None:
+        """Whoever saves or loads the module's state meets full values (DDP-135)."""
+        module = self._module()
+        if module is not None:
+            saved = kernels.weak_call(weakref.WeakMethod(self._state_is_saved))
+            loaded = kernels.weak_call(weakref.WeakMethod(self._state_is_loaded))
+            self._handles += [
+                module.register_state_dict_pre_hook(saved),
+                module.register_load_state_dict_pre_hook(loaded),
+            ]
+
+    def _state_is_saved(self, *_: Any) -> None:
+        self._check_unchanged()
+        self.restore_all()
+
+    def _state_is_loaded(self, *_: Any) -> None:
+        self.restore_all()
+
+    def _check_unchanged(self) -> None:
+        """RuntimeError if low-precision copies have changed since the last forward: that would be lost."""
+        if any(parameter._version != self._versions[parameter] for parameter in self._full):
+            self.restore_all()
+            raise RuntimeError(COPIES_CHANGED)
+
+    # -- backward
+
+    def before_backward(self) -> None:
+        """The backward of another forward may have restored what this one needs."""
+        low = self.config.param_dtype
+        if low is not None and not self._full:
+            self._lower_all(low)
+            self._versions = {parameter: parameter._version for parameter in self._full}
+            self._gradient_came()
+
+    def _gradient_came(self, *_: torch.Tensor) -> None:
         if not self._armed:
             self._armed = True
             self._arm()
-        if isinstance(parameter, nn.Parameter):
-            self._restore(parameter)
 
     def _arm(self) -> None:
         kernels.call_when_backward_is_over(self._backward_ended, self._backward_over)
@@ -126,21 +170,33 @@ class MixedPrecisionRun:
 
     def _backward_over(self) -> None:
         self._armed = False
-        self._restore_all()
+        self.restore_all()
 
-    def _restore_all(self) -> None:
-        for parameter in list(self._full):
-            self._restore(parameter)
+    def restore_all(self) -> None:
+        """Give all parameters their full values, and full precision to their gradients."""
+        self.restore(self._parameters)
 
-    def _restore(self, parameter: nn.Parameter) -> None:
-        full = self._full.pop(parameter, None)
-        if full is None:
-            return
-        gradient, parameter.grad = parameter.grad, None
-        parameter.data = full
-        kept = self._kept.pop(parameter, None)
-        if gradient is not None:
-            raised = gradient.to(full.dtype)
-            parameter.grad = raised if kept is None else kept.add_(raised)
-        elif kept is not None:
-            parameter.grad = kept
+    def restore(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give these parameters their full values, and full precision to their gradients."""
+        _restore(parameters, self._full, self._handles)
+
+
+def _restore(parameters: Iterable[nn.Parameter], full: dict[nn.Parameter, torch.Tensor], handles: list[Any]) -> None:
+    """Take these parameters' values out of ``full``; once that is empty, remove the hooks of ``handles``."""
+    for parameter in parameters:
+        if parameter in full:
+            parameter.data = full.pop(parameter)
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.to(gradient_dtype(parameter))
+    while handles and not full:
+        handles.pop().remove()
+
+
+def lower(parameters: Sequence[nn.Parameter], low: torch.dtype) -> None:
+    """Show copies in low precision, made by one call for all: on an accelerator each would be a launch."""
+    changing = [parameter for parameter in parameters if parameter.dtype is not low]
+    copies = [torch.empty_like(parameter.data, dtype=low) for parameter in changing]
+    if copies:
+        copy_all(copies, [parameter.data for parameter in changing])
+    for parameter, copy in zip(changing, copies, strict=True):
+        parameter.data = copy

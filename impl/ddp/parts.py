@@ -66,7 +66,7 @@ def reducer_of(
         static_graph=False,
         as_view=config.as_view,
         skip_unused=config.skip_all_reduce_unused_params,
-        recast=lowered is not None,
+        lowered=lowered,
     )
     log.note_plan(reducer.plan, specs, rebuilt=False)
     return reducer

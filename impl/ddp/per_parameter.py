@@ -34,7 +34,9 @@ class PerParameterReduction:
             self.refuse_uneven_inputs()
         arrived = kernels.weak_call(weakref.WeakMethod(self._arrived))
         for parameter in parameters:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(arrived))
+            handle = parameter.register_post_accumulate_grad_hook(arrived)
+            weakref.finalize(self, handle.remove).atexit = False
+            self._handles.append(handle)
 
     def refuse_uneven_inputs(self, *, entered: bool = False) -> None:
         """RuntimeError inside a join block; where one is entered, only if gradients are averaged this way."""

@@ -15,9 +15,10 @@ _OF_THIS_PROCESS = (
     "_comm_hooks", "_buffer_sync", "_uneven", "_followed_config", "_join_binding",
 )
 
-#: what the user may have changed, and a part keeps
+#: what the user may have changed, and building the parts sets anew
 KEPT_BY_PARTS = (
     "require_backward_grad_sync", "require_forward_param_sync", "forward_sync_buffers", "broadcast_bucket_size",
+    "_ddp_sink_clone",
 )
 
 

@@ -214,9 +214,7 @@ class Planner:
         return first_plan(self._specs, self._caps, will_be_rebuilt=not self._facts.searched)
 
     def expected(self) -> BucketPlan:
-        """The plan that the buckets are likely to settle on."""
-        if self._facts.searched:
-            return first_plan(self._specs, self._caps, will_be_rebuilt=False)
+        """The plan that buckets which are going to be rebuilt are likely to settle on."""
         return expected_plan(self._specs, self._caps)
 
     def following(self, order: Sequence[int]) -> BucketPlan:

@@ -38,10 +38,13 @@ class Arrivals:
     """
 
     def __init__(self, listener: Listener, parameters: Sequence[torch.nn.Parameter], *, recast: bool) -> None:
-        """``recast``: the parameters change their dtype between forwards, which gives them new nodes each time."""
+        """``recast``: the parameters change their dtype between forwards, which gives them new nodes each time. Then
+        our hooks stand on the parameters, and step behind all others before each backward."""
         self._listener = weakref.ref(listener)
         self._parameters = parameters
         self._recast = recast
+        #: what stands behind the other hooks of a recast parameter
+        self._behind: dict[tuple[torch.nn.Parameter, Callable[..., None]], Any] = {}
         #: the watched nodes; autograd holds these only while a graph does, and hooks live as long as their node
         self._nodes: dict[torch.Tensor, torch.autograd.graph.Node] = {}
         self._handles: list[Any] = []
@@ -73,9 +76,10 @@ class Arrivals:
 
     def stop(self) -> None:
         """Watch nothing any more."""
-        for handle in self._handles:
+        for handle in [*self._handles, *self._behind.values()]:
             handle.remove()
         self._handles.clear()
+        self._behind.clear()
         self._nodes.clear()
         self.watching = False
 
@@ -92,10 +96,16 @@ class Arrivals:
 
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
         if self._recast:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+            self._behind[parameter, hook] = parameter.register_post_accumulate_grad_hook(hook)
             return
         node = self._nodes.setdefault(parameter, kernels.accumulator(parameter))
         self._handles.append(node.register_hook(hook))
+
+    def step_behind(self) -> None:
+        """Come after the hooks that users have registered on recast parameters by now."""
+        for (parameter, hook), handle in self._behind.items():
+            handle.remove()
+            self._behind[parameter, hook] = parameter.register_post_accumulate_grad_hook(hook)
 
     def accumulates_now(self) -> bool:
         """Whether the backward pass now running (in one of whose hooks we are) may add to some ``.grad``.

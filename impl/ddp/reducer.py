@@ -41,6 +41,7 @@ from .graph import reachable_parameters
 from .iteration import Stage
 from .log import DDPLogger
 from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unannounced, describe_unfinished
+from .mixed_precision import MixedPrecisionRun
 from .params import replaced, respecified
 from .pending_backward import Forwards, PendingBackward, announce_backward, tied
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
@@ -101,7 +102,7 @@ class Reducer:
         static_graph: bool,
         as_view: bool,
         skip_unused: bool = False,
-        recast: bool = False,
+        lowered: MixedPrecisionRun | None = None,
     ) -> None:
         self.parameters = list(parameters)
         self.specs = list(specs)
@@ -116,8 +117,10 @@ class Reducer:
         self.queue = BucketQueue(self.parameters, transport, self.facts, as_view=as_view)
         self.planner = Planner(self.specs, caps, self.facts)
         self.reduction = Reduction(transport, self.facts, self.usage, self.queue, self.planner, log.times)
+        recast = lowered is not None and lowered.config.param_dtype is not None
         self.arrivals = Arrivals(self, self.parameters, recast=recast)
-        self._lowered = recast
+        #: what lowers the parameters, if anything does
+        self._lowered = lowered
         #: of the parameters at the last look; the buckets are made for these
         self._dtypes = list(map(_dtype_of, self.parameters))
         self.readiness = Readiness(self.parameters, self.facts, self.usage, self.queue, self.arrivals)
@@ -161,6 +164,10 @@ class Reducer:
 
     # -- layout
 
+    def expected_plan(self) -> BucketPlan:
+        """The plan that the buckets have settled on; until then, the one that they are likely to settle on."""
+        return self.plan if self.facts.rebuilt or self.facts.searched else self.planner.expected()
+
     def _lay_out(self, plan: BucketPlan) -> None:
         self.queue.lay_out(plan)
         self.readiness.buckets_are_new()
@@ -175,12 +182,13 @@ class Reducer:
         proposed = torch.tensor(self.proposed_order(), dtype=torch.int64, device=device)
         source = self.iteration.source()
         agreed = collectives.broadcast(self.team, proposed, source, "bucket order").wait(self.iteration.watch())
-        order = _checked(agreed.tolist(), f"rank {self.team.rank} has received from rank {source}")
+        due = set(range(len(self.parameters))) - self.plan.left_out
+        order = _checked(agreed.tolist(), due, f"rank {self.team.rank} has received from rank {source}")
         self.rebuild(order)
         self.log.note_plan(self.plan, self.specs, rebuilt=True)
 
     def proposed_order(self) -> list[int]:
-        """This rank's proposal for the rebuilt plan: all parameters, by arrival as far as it has seen them arrive."""
+        """This rank's proposal for the rebuilt plan: what the plan holds, by arrival as far as it has seen that."""
         seen = dict.fromkeys(self.readiness.order())
         return [*seen, *(i for bucket in self.plan.buckets for i in bucket.parameters if i not in seen)]
 
@@ -212,9 +220,11 @@ class Reducer:
 
     def watch_anew(self) -> None:
         """The parameters were moved or cast, on all ranks alike: new buckets where they have another dtype or device,
-        and new nodes to watch. (What mixed precision lowers goes by the dtypes that the user chose.)"""
+        and new nodes to watch. They hold full values now."""
         self._dtypes = list(map(_dtype_of, self.parameters))
-        specs = self.specs if self._lowered else respecified(self.specs, self.parameters)
+        specs = respecified(self.specs, self.parameters)
+        if self._lowered is not None:
+            specs = self._lowered.reduced_specs(specs)
         if specs != self.specs:
             self.specs[:] = specs
             self.start_over()
@@ -224,7 +234,9 @@ class Reducer:
     def notice_cast(self) -> None:
         """Watch anew if some parameters were cast past the wrapper: ``ddp.module.head.double()``. All ranks ask at the
         same points: before a forward, and where a join context begins, in which a rank may make none."""
-        if not self._lowered and list(map(_dtype_of, self.parameters)) != self._dtypes:
+        if self._lowered is not None and self._lowered.lowered_now:
+            return
+        if list(map(_dtype_of, self.parameters)) != self._dtypes:
             self.watch_anew()
 
     def remove_hooks(self) -> None:
@@ -281,7 +293,6 @@ class Reducer:
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
         complaint, self._complaint = self._complaint, ""
-        self.notice_cast()
         if complaint:
             self.abandon()
             self.log.fail(RuntimeError, complaint)
@@ -312,6 +323,8 @@ class Reducer:
             backward = self.forwards.running_backward = kernels.backward_id()
             if pending.spent or not self.arrivals.watching:
                 return
+            if self._lowered is not None and self.phase is Phase.IDLE:
+                self._lowered.before_backward()
             if pending.context is None and not self.arrivals.accumulates_now():
                 return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
             pending.spent = True
@@ -324,7 +337,10 @@ class Reducer:
                 self.arrived(index)
 
     def _open(self, pending: PendingBackward) -> None:
+        if self.plan.left_out:
+            self.usage.refuse_left_out(self.plan.left_out, self.parameters)
         self.phase = Phase.FILLING
+        self.iteration.backwards_begun += 1
         self.awaits_backward = False
         self.times.backward_start = time.time_ns()
         self._remote = None if pending.context is None else RemoteBackward(pending.context)
@@ -426,6 +442,8 @@ class Reducer:
                     stage = Stage.BUCKETS
                     self.times.comm_start = time.time_ns()
                     self.queue.begin()
+                if self._lowered is not None:
+                    self._lowered.restore(self.queue.next_bucket.parameters)
                 self.iteration.go_through(stage, silent=self.queue.alone)
 
     # -- finishing
@@ -552,11 +570,11 @@ class Reducer:
         return self.usage.reported(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)
 
 
-def _checked(order: list[int], how: str) -> list[int]:
-    """An order of parameters that has come from another rank; RuntimeError unless it holds each of them once."""
-    if sorted(order) != list(range(len(order))):
+def _checked(order: list[int], due: set[int], how: str) -> list[int]:
+    """An order of parameters that has come from another rank; RuntimeError unless it holds each of those due once."""
+    if sorted(order) != sorted(due):
         raise RuntimeError(
-            f"The bucket order that {how} does not name each of the {len(order)} parameters once: "
+            f"The bucket order that {how} does not name each of the {len(due)} parameters once: "
             f"{str(order)[:200]}. Usual cause: a message damaged on its way (by a process group or a network), or "
             "ranks whose collectives do not match. Nothing was laid out anew. JOINERY_STRICT=1 may tell more."
         )

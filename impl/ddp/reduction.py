@@ -99,6 +99,8 @@ class Transport:
         if bucket.spec.sparse:
             flat = flat.coalesce()
         views = bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)
+        if bucket.shown_numel != bucket.spec.numel:
+            flat, views = torch.view_as_real(flat).view(-1), list(map(torch.view_as_real, views))
         divisor = self.iteration.divisor()
         shown = GradBucket(bucket.spec.index, last, flat, views, bucket.parameters, self.iteration.team.group, divisor)
         state, function = hook
@@ -128,7 +130,7 @@ class Transport:
         return flat, 1 if divided else self.iteration.divisor()
 
     def _hook_result(self, bucket: Bucket, result: Any) -> torch.Tensor:
-        expected = bucket.spec.numel
+        expected = bucket.shown_numel
         if not isinstance(result, torch.Tensor) or (not bucket.spec.sparse and result.numel() != expected):
             shape = f" of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else ""
             raise RuntimeError(
@@ -138,7 +140,8 @@ class Transport:
             )
         hook = None if self.hook is None else self.hook[1]
         factor = correction(hook, self.iteration.team.size, self.iteration.divisor())
-        return result if factor == 1.0 else result * factor
+        gradients = bucket.as_gradients(result)
+        return gradients if factor == 1.0 else gradients * factor
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device, *, learned: bool | None = None) -> Agreement:
         """Tell all ranks which parameters this one uses; what no rank uses.
@@ -219,6 +222,11 @@ class BucketQueue:
         """How many buckets of this backward are under way."""
         return len(self.flights)
 
+    @property
+    def next_bucket(self) -> Bucket:
+        """The first of this backward that is not under way."""
+        return self.buckets[len(self.flights)]
+
     def ready(self, index: int) -> bool:
         """One parameter less is missing; whether its bucket is full now."""
         bucket = self._bucket_of[index]
@@ -238,7 +246,7 @@ class BucketQueue:
 
     def start_next(self, left_out: Collection[int]) -> None:
         """Start the next bucket's reduction; parameters ``left_out`` contribute zeros."""
-        bucket = self.buckets[len(self.flights)]
+        bucket = self.next_bucket
         flat = bucket.collect(left_out, self._factor)
         self.flights.append(self._transport.start(bucket, flat, last=bucket.is_last, alone=self.alone))
 

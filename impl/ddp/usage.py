@@ -137,6 +137,13 @@ class Usage:
         if self._facts.searched and reductions >= 2 and not self._search_is_useful:
             warn_needless()
 
+    def refuse_left_out(self, left_out: Collection[int], parameters: Sequence[torch.Tensor]) -> None:
+        """RuntimeError where a parameter that no reduction covers has accumulated a gradient since the last one."""
+        for index in left_out:
+            if self._since_sync[index] and parameters[index].grad is not None:
+                self._skipped = left_out
+                self.refuse_second_arrival(index)
+
     def refuse_second_arrival(self, index: int) -> None:
         """A parameter has arrived of which nothing was expected any more: RuntimeError."""
         text = describe_second_arrival(

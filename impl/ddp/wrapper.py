@@ -273,6 +273,8 @@ class DistributedDataParallel(Follower, nn.Module):
         sync = recorded and iteration.wants_reductions
         if iteration.session is not None and not (recorded and self._uneven.unbroken):
             iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised; else the roll call does
+        if recorded:
+            reducer.notice_cast()
         if sync:
             reducer.times.forward_start = time.time_ns()
             reducer.check_finished()
@@ -300,6 +302,7 @@ class DistributedDataParallel(Follower, nn.Module):
             kwargs = self._to_own_device(kwargs)
         if self._mixed_precision_run is not None:
             inputs, kwargs = self._mixed_precision_run.before_forward(inputs, kwargs)
+            self.reducer.arrivals.step_behind()
         return inputs, kwargs
 
     def _to_own_device(self, value: Any) -> Any:
@@ -326,7 +329,7 @@ class DistributedDataParallel(Follower, nn.Module):
         iteration, buffers = self._iteration, self._buffer_sync
         sync = iteration.wants_reductions
         if self._delayed is not None:
-            self._delayed.after_forward(sync=sync)
+            self._delayed.after_forward()
         if self._mixed_precision_run is not None:
             self._mixed_precision_run.after_forward()
         for stage in iteration.due(Moment.AFTER_FORWARD):
@@ -344,6 +347,8 @@ class DistributedDataParallel(Follower, nn.Module):
             params.check_gradient_dtypes(reducer.specs, reducer.parameters, self._log_and_throw)
         carried = OptimizersInBackward.of(reducer.parameters)
         reducer.optimizers[:0] = [] if carried is None else [carried]
+        if self._delayed is not None:
+            self._delayed.optimizers = OptimizersInBackward.of(self._delayed.parameters)
         self._lazy_init_ran = True
 
     # -- accumulation
@@ -434,10 +439,17 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> DistributedDataParallel:
         """Move or cast the wrapped module (``to``, ``double`` …); its gradients are still watched."""
+        self._restore_full_values()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if "reducer" in self.__dict__:
             self.reducer.watch_anew()
         return self
+
+    def _restore_full_values(self) -> None:
+        """What a forward in mixed precision has lowered is full again, should its backward not come."""
+        run = self.__dict__.get("_mixed_precision_run")
+        if run is not None:
+            run.restore_all()
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
         """Switch the wrapped module; returns this object (DDP-039)."""
@@ -495,6 +507,7 @@ class DistributedDataParallel(Follower, nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the handles of this process (DDP-155); RuntimeError unless on the default group (DDP-156)."""
         pickling.check_default_group(self.process_group, self._log_and_throw)
+        self._restore_full_values()
         kept = {name: getattr(self, name) for name in pickling.KEPT_BY_PARTS}
         delayed = None if self._delayed is None else self._delayed.names(self.module, self._log_and_throw)
         return pickling.state_of(vars(self)) | kept | {"_delayed_names": delayed}

@@ -21,7 +21,7 @@ _AVOIDS_ZERO = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it, so that results
 
 @dataclass(frozen=True)
 class Clipping:
-    """Scale all gradients of an iteration such that their common norm is at most ``max_norm``."""
+    """Scale the gradients of the optimizer's parameters such that their common norm is at most ``max_norm``."""
 
     max_norm: float
     norm_type: float = 2.0
@@ -37,16 +37,16 @@ class Clipping:
     ) -> torch.Tensor:
         """Clip the reduced gradients of these buckets, in place; returns the norm that they had.
 
-        The norm covers the optimizer's parameters. Each owner computes the norms of its own; one small sum tells them
-        to all, so that every rank clips by the same number, also where gradients were reduced to their owners only.
+        The norm covers the optimizer's parameters, and nobody else's gradients are scaled. Each owner computes the
+        norms of its own; one small sum tells them to all, so that every rank clips by the same number, also where
+        gradients were reduced to their owners only.
         """
         norms = self._own_norms(flights, shard)
         all_reduce(shard.team, norms, "overlap: norms of the gradients").wait(watch)
         total: torch.Tensor = torch.linalg.vector_norm(norms, self.norm_type)
         factor = torch.clamp(self.max_norm / (total + _AVOIDS_ZERO), max=1.0)
         for flight in flights:
-            assert flight.flat is not None
-            for gradient in (flight.flat, *flight.kept):
+            for gradient in _of_the_optimizer(flight):
                 gradient.mul_(factor.to(gradient.device))
         return total
 
@@ -60,3 +60,14 @@ class Clipping:
                 if gradient is not None:
                     norms[flight.part.members[place]] = torch.linalg.vector_norm(gradient, self.norm_type)
         return norms
+
+
+def _of_the_optimizer(flight: InFlight) -> list[torch.Tensor]:
+    """The gradients of the optimizer's parameters in a reduced bucket: in one tensor, where there are no others."""
+    members, flat = flight.part.members, flight.flat
+    assert flat is not None
+    if min(members) >= 0:
+        return [flat, *flight.kept.values()]
+    own = [place for place, index in enumerate(members) if index >= 0]
+    views = flight.part.views_of(flat) if own else []
+    return [views[place] for place in own] + [flight.kept[place] for place in own if place in flight.kept]

@@ -44,8 +44,9 @@ def hook_with_zero_step(
         reduce_scatter: sum each gradient on its owner only, and nowhere else: two thirds of the bytes of all-reduce and
             broadcast. After ``backward`` ``.grad`` then holds the average on the rank that owns the parameter and zeros
             on the others. ``hook`` is not called; it must be None or an ``allreduce_hook``.
-        max_norm: clip all gradients together to this norm before the step, as ``clip_grad_norm_`` would (also in
-            ``.grad``). The norm before clipping is ``zero.overlap.info.total_norm``.
+        max_norm: clip the gradients of ``zero``'s parameters together to this norm before the step, as
+            ``clip_grad_norm_`` would (also in ``.grad``); those of others stay as they are. The norm before clipping is
+            ``zero.overlap.info.total_norm``.
         norm_type: which norm.
         warm_up_iterations: in so many iterations from the first on ``hook`` reduces the gradients and nothing else
             happens. A script that spends iterations on a warm-up, as torch's hooks make it, gives torch's number: 2,

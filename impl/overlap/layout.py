@@ -30,6 +30,12 @@ class BucketPart:
         """The parameters of one owner."""
         return [self.bucket.parameters[place] for piece in self.pieces if piece.owner == rank for place in piece.places]
 
+    def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The gradients in the reduced bucket, by place; ``flat`` may be another tensor than the bucket's."""
+        if self.bucket.spec.sparse:
+            return [flat]
+        return self.bucket.views if flat is self.bucket.flat else self.bucket.views_of(flat.contiguous().view(-1))
+
 
 class Layout:
     """All buckets of one of DDP's plans, over fixed owners.

@@ -56,13 +56,14 @@ class WrappedReduction(Reduction):
         spec = part.bucket.spec
         label = f"the wrapped hook's future of bucket {spec.index}"
         value = wait_for_future(self.future, self._device, watch, self._team, label)
-        if not isinstance(value, torch.Tensor) or (not spec.sparse and value.numel() != spec.numel):
+        expected = part.bucket.shown_numel
+        if not isinstance(value, torch.Tensor) or (not spec.sparse and value.numel() != expected):
             raise RuntimeError(
-                f"The wrapped hook's future for bucket {spec.index} does not hold one tensor of {spec.numel} elements, "
+                f"The wrapped hook's future for bucket {spec.index} does not hold one tensor of {expected} elements, "
                 "shaped like the bucket. A collective's own future holds a list: chain "
                 "`.then(lambda future: future.value()[0])`."
             )
-        return value
+        return part.bucket.as_gradients(value)
 
 
 @dataclass
@@ -80,7 +81,8 @@ class OwnerReduction(Reduction):
     """
 
     def __init__(self, bucket: GradBucket, part: BucketPart, team: Team) -> None:
-        self._flat = bucket.buffer()
+        self._shown = bucket.buffer()
+        self._flat = part.bucket.as_gradients(self._shown)
         if self._flat.is_sparse:
             raise RuntimeError("reduce_scatter=True cannot reduce sparse gradients: use the hook without it.")
         self._divisor = bucket.divisor()
@@ -109,7 +111,7 @@ class OwnerReduction(Reduction):
                 buffer.zero_()  # what a reduction leaves on other ranks is no gradient
             elif not self._early:
                 divide(buffer, self._divisor)
-        self.future.set_result(self._flat)
+        self.future.set_result(self._shown)
         return self._flat
 
 
@@ -129,5 +131,5 @@ class InFlight:
     #: once the reduction is over: by place, the gradients that this rank is to step with
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     flat: torch.Tensor | None = None
-    #: earlier gradients that parameters which nobody uses keep, outside of ``flat``
-    kept: list[torch.Tensor] = field(default_factory=list)
+    #: by place, earlier gradients that parameters which nobody uses keep, outside of ``flat``
+    kept: dict[int, torch.Tensor] = field(default_factory=dict)

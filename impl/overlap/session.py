@@ -145,18 +145,13 @@ class OverlapSession:
 
     def _reduce(self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None) -> None:
         """Wait for a bucket's reduction and find the gradients of the parameters that this rank owns."""
-        part, bucket = flight.part, flight.part.bucket
+        part = flight.part
         flight.flat = flat = flight.reduction.result(part, watch)
         untouched = self._untouched(ddp, flight, watch)
-        flight.kept = [gradient for gradient in untouched.values() if gradient is not None]
+        flight.kept = {place: gradient for place, gradient in untouched.items() if gradient is not None}
         if not part.own:
             return
-        if bucket.spec.sparse:
-            views = [flat]
-        elif flat is bucket.flat:
-            views = bucket.views
-        else:
-            views = bucket.views_of(flat.contiguous().view(-1))
+        views = part.views_of(flat)
         for place in part.own:
             gradient = untouched[place] if place in untouched else views[place]
             if gradient is not None:
@@ -221,11 +216,11 @@ class OverlapSession:
         reducer = ddp.reducer
         if not self._begun:
             self._begun = True
-            self._overlap.fix_owners(self._shard_plan(ddp, reducer.planner.expected(), self._shard.team))
+            self._overlap.fix_owners(self._shard_plan(ddp, reducer.expected_plan(), self._shard.team))
         if self._team is not reducer.team:
             self._team = reducer.team
             if self._follows_ddp:
-                self._overlap.move_to(self._team, self._shard_plan(ddp, reducer.planner.expected(), self._team))
+                self._overlap.move_to(self._team, self._shard_plan(ddp, reducer.expected_plan(), self._team))
                 self._plan_seen = None
         if self._plan_seen is not reducer.plan:
             if self._plan_seen is not None:

@@ -15,7 +15,7 @@ from impl.comm import collectives
 from impl.comm.ranks import Team
 from impl.ddp import reduction as transport
 from impl.ddp.buckets import Bucket
-from impl.ddp.mixed_precision import MixedPrecisionRun
+from impl.ddp.mixed_precision import lower
 from impl.ddp.reduction import Transport
 from impl.join.channel import ControlChannel
 from impl.join.message import Layout
@@ -167,10 +167,8 @@ class Counting(TorchDispatchMode):
 def test_parameters_are_lowered_by_one_launch_and_not_by_one_each():
     parameters = [nn.Parameter(torch.tensor([1.0 + index, 1e-3])) for index in range(5)]
     kept = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
-    run = object.__new__(MixedPrecisionRun)
-    run._parameters = [*parameters, kept]
     with Counting() as counting:
-        run._lower(torch.bfloat16)
+        lower([*parameters, kept], torch.bfloat16)
     assert counting.called["_foreach_copy_"] == 1
     assert counting.called["_to_copy"] == 0
     for index, parameter in enumerate(parameters):

@@ -137,6 +137,12 @@ ZERO = {
     "a learning rate below zero": (lambda r: r.shard(None, lr=-1.0), ValueError, "learning rate"),
     "a state that is not whole": (lambda r: r.zero.state_dict(), RuntimeError, "consolidate_state_dict(to="),
     "consolidation to no rank": (lambda r: r.zero.consolidate_state_dict(to=9), ValueError, "to=9 is no rank"),
+    "consolidation to one rank too far": (
+        lambda r: r.zero.consolidate_state_dict(to=2), ValueError, "to=2 is no rank",
+    ),
+    "consolidation to a rank below the first": (
+        lambda r: r.zero.consolidate_state_dict(to=-1), ValueError, "to=-1 is no rank",
+    ),
     "consolidation before a step": (
         lambda r: r.overlapped.consolidate_state_dict(), RuntimeError, "Run one iteration first",
     ),

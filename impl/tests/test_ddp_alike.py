@@ -22,6 +22,9 @@ def wrap(rank, _world, option, values):
     return model.module.weight.grad.tolist()
 
 
+SETTINGS = {"forward_sync_buffers": "buffers synchronised in forward"}  # named otherwise than the option
+
+
 @pytest.mark.parametrize(
     ("option", "values"),
     [
@@ -29,12 +32,14 @@ def wrap(rank, _world, option, values):
         ("find_unused_parameters", [True, False]),
         ("skip_all_reduce_unused_params", [False, True]),
         ("mixed_precision", [None, HALF]),
+        ("forward_sync_buffers", [True, False]),
     ],
 )
 def test_every_rank_is_told_which_option_differs_and_between_whom(option, values):
+    setting = SETTINGS.get(option, option)
     for told in run_on_ranks(wrap, 2, option, values):
-        assert f"group rank 0 has [setting {option}={values[0]}]" in told, told
-        assert f"rank 1 has [setting {option}={values[1]}]" in told, told
+        assert f"group rank 0 has [setting {setting}={values[0]}]" in told, told
+        assert f"rank 1 has [setting {setting}={values[1]}]" in told, told
 
 
 @pytest.mark.parametrize("option", ["gradient_as_bucket_view", "batched_grad_copy"])

@@ -1,11 +1,16 @@
 """DDP where others' machinery is around it: the compiler, and process groups of a class of the user's own."""
 
+import pickle
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from impl.ddp import DistributedDataParallel
+from impl.ddp.buffers import _BufferCommHookLocation
 from impl.tests.comm_hook_ranks import run_on_ranks
 
 pytestmark = pytest.mark.slow
@@ -168,6 +173,116 @@ def test_a_local_forward_may_be_followed_by_a_backward_that_is_reduced():
         assert told == [[[5.0, 5.0], [2.0]]] * 9
 
 
+def restore_then_attach(rank, world):
+    """A model is trained and restored; then optimizers are attached to its parameters."""
+    model = DistributedDataParallel(linear())
+    model(torch.ones(1, 2)).sum().backward()
+    restored = pickle.loads(pickle.dumps(model))
+    restored.zero_grad(set_to_none=True)
+    _apply_optimizer_in_backward(torch.optim.SGD, restored.parameters(), {"lr": 0.5})
+    restored(torch.full((1, 2), 2.0 * rank)).sum().backward()
+    return [(parameter.flatten().tolist(), parameter.grad) for parameter in restored.parameters()]
+
+
+def test_optimizers_that_a_restored_model_is_given_step_with_the_average():
+    assert run_on_ranks(restore_then_attach, 2) == [[([1.5, 1.5], None), ([0.5], None)]] * 2
+
+
+def checkpoint_with_a_buffer_hook(rank, world):
+    """How often a buffer hook has been called after each iteration of a model that is checkpointed as a whole."""
+    told = []
+    for location in _BufferCommHookLocation:
+        model, calls = DistributedDataParallel(Counts(1.0)), []
+        model._register_buffer_comm_hook(None, lambda *_, calls=calls: calls.append("hook"), location)
+        for _ in range(2):
+            with set_checkpoint_early_stop(False):  # else the second forward is broken off in its last layer
+                output = checkpoint(model, torch.ones(1, 1, requires_grad=True), use_reentrant=False)
+            output.sum().backward()
+            told.append(len(calls))
+    return told
+
+
+def test_a_buffer_hook_is_not_called_where_a_forward_is_recomputed():
+    assert run_on_ranks(checkpoint_with_a_buffer_hook, 2) == [[1, 2, 1, 2]] * 2
+
+
+class SharesItsBuffer(nn.Module):
+    """One buffer with two names."""
+
+    def __init__(self, mark):
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 1), nn.Linear(1, 1)
+        self.first.register_buffer("shared", torch.full((1,), mark))
+        self.second.register_buffer("shared", self.first.shared)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def ignore_a_shared_buffer(rank, world):
+    told = []
+    for name in ("first.shared", "second.shared"):
+        module = SharesItsBuffer(float(rank))
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, [name])
+        DistributedDataParallel(module)(torch.ones(1, 1)).sum().backward()
+        told.append(module.first.shared.item())
+    return told
+
+
+def test_a_buffer_that_is_ignored_under_one_of_its_names_is_ignored_under_all():
+    assert run_on_ranks(ignore_a_shared_buffer, 2) == [[0.0, 0.0], [1.0, 1.0]]
+
+
+def ask_around_an_inner_model(rank, world):
+    inner, told = DistributedDataParallel(linear()), []
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.layer = inner, nn.Linear(1, 1)
+
+        def forward(self, x):
+            x = self.inner(x)
+            told.append(DistributedDataParallel._get_active_ddp_module())
+            return self.layer(x)
+
+    outer = DistributedDataParallel(Outer())
+    outer(torch.ones(1, 2))
+    return told[0] is outer
+
+
+def test_after_an_inner_model_the_outer_one_is_active_again():
+    assert run_on_ranks(ask_around_an_inner_model, 1) == [True]
+
+
+def go_on_behind_a_backward_that_fails(rank, world):
+    """The first weight's gradient after each iteration; in one of them backward raises behind the other buckets."""
+    layers = [nn.Linear(1, 1, bias=False) for _ in range(3)]
+    for layer in layers:
+        nn.init.ones_(layer.weight)
+    model, told = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1e-6), []
+
+    def spill(_gradient):
+        raise ValueError("spilled")
+
+    for iteration in range(6):
+        model.zero_grad(set_to_none=True)
+        output = model(torch.full((1, 1), 2.0 * (rank + iteration)))
+        if iteration == 3:
+            hook = layers[0].weight.register_hook(spill)
+            with pytest.raises(ValueError, match="spilled"):
+                output.sum().backward()
+            hook.remove()
+        else:
+            output.sum().backward()
+            told.append(layers[0].weight.grad.item())
+    return told
+
+
+def test_a_backward_that_fails_on_all_ranks_leaves_the_next_one_averaged():
+    assert run_on_ranks(go_on_behind_a_backward_that_fails, 2) == [[1.0, 3.0, 5.0, 9.0, 11.0]] * 2
+
+
 class Counts(nn.Module):
     """Its buffer grows by another step on each rank."""
 
@@ -264,3 +379,20 @@ def test_gradients_are_averaged_in_their_own_dtype_which_must_be_known_in_time()
     for told, refusals in run_on_ranks(keep_gradients_finely, 2):
         assert set(told.values()) == {(torch.float32, 1.0 + 2.0**-12)}, told
         assert refusals == [True, True]
+
+
+def step_what_is_delayed(rank, world):
+    from torch.distributed.optim import _apply_optimizer_in_backward
+
+    layers = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(2)])
+    for parameter in layers.parameters():
+        nn.init.ones_(parameter)
+    late = {"delay_all_reduce_named_params": [("1.weight", layers[1].weight)]}
+    model = DistributedDataParallel(layers, param_to_hook_all_reduce=layers[0].weight, **late)
+    _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.125})
+    model(torch.full((1, 1), 2.0 * (rank + 1))).sum().backward()
+    return [(parameter.item(), parameter.grad) for parameter in model.parameters()]
+
+
+def test_an_optimizer_in_backward_steps_a_delayed_parameter_with_the_average():
+    assert run_on_ranks(step_what_is_delayed, 2) == [[(1.0 - 3.0 / 8, None)] * 2] * 2

@@ -280,6 +280,32 @@ def test_a_notification_from_a_main_hook_is_vacuous(cluster, schedule):
         assert notified == [True] * live + [False] * shadowed + [not shadowed]  # the post hook's flag comes last
 
 
+class StepsAtTheEnd(Unit):
+    """Its post hook notifies where this rank was among the last."""
+
+    def join_hook(self, **kwargs):
+        made = super().join_hook()
+        made.post_hook = self.end
+        return made
+
+    def end(self, is_last_joiner):
+        if is_last_joiner:
+            self.hooks_run.append(Join.notify_join_context(self))
+
+
+def step_at_the_end(ctx, schedule):
+    unit = StepsAtTheEnd(ctx.group)
+    with Join([unit]):
+        for _ in range(schedule[ctx.rank]):
+            unit.step()
+    return unit.hooks_run
+
+
+def test_a_notification_from_the_post_hook_of_the_last_ranks_alone_waits_for_nobody(cluster):
+    mains = ["main", "main"]
+    assert on_ranks(cluster, step_at_the_end, (1, 3)) == [mains, [None]]
+
+
 def count_by_hand(ctx):
     unit = Unit(ctx.group)
     unit._join_config = type(unit._join_config)(True, False, True)

@@ -133,3 +133,19 @@ def test_five_hundred_models_leave_as_many_tensors_as_fifty():
 
     first = after(50)
     assert after(450) == first
+
+
+@pytest.mark.parametrize("way", ["plain", "delayed", "by parameter"])
+def test_a_wrapper_that_is_dropped_takes_its_hooks_from_the_parameters(way):
+    net = Net(sparse=False)
+    for _ in range(3):
+        weight = net.layers[1].weight
+        late = {"delay_all_reduce_named_params": [("layers.1.weight", weight)]}
+        late |= {"param_to_hook_all_reduce": net.layers[0].weight}
+        model = DistributedDataParallel(net, **(late if way == "delayed" else {}))
+        if way == "by parameter":
+            model._register_accum_grad_hook()
+        backward(model)
+        del model
+        gc.collect()
+    assert [len(each._post_accumulate_grad_hooks or ()) for each in net.parameters()] == [0] * 5

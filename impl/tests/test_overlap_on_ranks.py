@@ -503,6 +503,23 @@ def test_consolidating_in_a_context_works_where_the_optimizer_is_listed(run):
     assert run(consolidating_in_a_context, False, world=3) == [(None, None), refused, refused]
 
 
+def consolidating_while_all_are_live(ctx):
+    ddp, zero = build(ctx, Net(), "adam", {})
+    said = []
+    with ctx.subject.Join([ddp]):
+        for iteration in range(2):
+            ddp.zero_grad()
+            loss_of(ddp(batch(ctx.rank, iteration), True)).backward()
+            said.append(caught(zero.consolidate_state_dict))
+    zero.consolidate_state_dict()
+    return [str(one) for one in said]
+
+
+def test_consolidating_in_a_context_that_does_not_list_the_optimizer_is_refused_though_nobody_has_run_out(run):
+    for said in run(consolidating_while_all_are_live, world=2):
+        assert all("Write Join([ddp, optimizer])" in one for one in said)
+
+
 def consolidating_after_a_move(ctx):
     """In a context, before and after the backward with which the optimizer follows."""
     model = Net()

@@ -94,6 +94,35 @@ def test_a_rank_that_has_joined_warms_up_with_the_others():
     assert [found for found, _, _ in run_on_ranks(train_unevenly, 2)] == [expected] * 2
 
 
+class Crossed(nn.Module):
+    """Layers that are used in another order than they are registered in, and not in the reverse of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(4)])
+
+    def forward(self, x):
+        for place in (2, 0, 3, 1):
+            x = self.layers[place](x)
+        return x
+
+
+def owners_after(rank, world, warm_up, shard):
+    ddp = DistributedDataParallel(Crossed(), bucket_cap_mb=1e-5)
+    zero = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=2.0**-6)
+    ddp.register_comm_hook(None, hook_with_zero_step(averaged, ddp, zero, shard, warm_up_iterations=warm_up))
+    train(ddp, warm_up + 2, rank)
+    return zero.overlap.info.assigned_ranks_per_bucket
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_the_owners_are_the_same_whether_or_not_the_hook_has_warmed_up(shard):
+    at_once, later = (run_on_ranks(owners_after, 2, warm_up, shard) for warm_up in (0, 2))
+    assert at_once == later
+    if not shard:
+        assert later == [[{0}, {1}, {0}, {1}]] * 2
+
+
 def test_a_warm_up_is_as_long_as_one_likes_but_not_negative():
     with pytest.raises(ValueError, match="warm_up_iterations"):
         hook_with_zero_step(averaged, None, None, warm_up_iterations=-1)

@@ -356,6 +356,38 @@ def test_copies_at_a_distance_survive_the_loss_of_neighbours():
     assert one_kill(Cell(4, together, "adam", sharded=True, distance=2, numels=(3, 4, 2, 5))) == "right"
 
 
+class Nobody:
+    """A guard that knows of no lost rank."""
+
+    def begin_anew(self):
+        pass
+
+    def lost(self):
+        return set()
+
+
+def take_over_from_the_last(rank, world):
+    """Parameters and buffers of a model after taking over those of the last rank; two of them are not in buckets."""
+    module = nn.ModuleList([nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1)])
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["1.weight", "2.running_mean"])
+    model = DistributedDataParallel(module, delay_all_reduce_named_params=[("0.weight", module[0].weight)],
+                                    param_to_hook_all_reduce=module[2].weight)  # fmt: skip
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.fill_(1 + rank)
+    ranks = list(range(world))
+    plan = {"ranks": ranks, "here": ranks, "source": world - 1, "steps": 1, "mirrored": None, "gone": [],
+            "timeout_s": _LIMIT_S}  # fmt: skip
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    taken = survivors._take_over(plan, model.reducer.team, Nobody(), model, optimizer, None, _LIMIT_S)
+    taken.settle(model, optimizer, None)
+    return sorted({tensor.item() for tensor in (*module.parameters(), *module.buffers())})
+
+
+def test_what_is_ignored_or_delayed_is_taken_over_too():
+    assert run_on_ranks(take_over_from_the_last, 2) == [[2.0]] * 2
+
+
 @pytest.mark.parametrize(
     ("held", "found"),
     [
@@ -423,6 +455,22 @@ def test_copies_are_given_up_where_a_state_is_loaded_and_made_anew_where_they_ar
             [2, {rank: [2], other: [2]}],
             [0, {rank: [0], other: [0]}],
         ]
+
+
+def begun_under_inference_mode(rank, world):
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(4)]
+    optimizer = ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.5)
+    with torch.inference_mode():
+        optimizer.keep_mirror()
+    for _ in range(3):
+        for parameter in parameters:
+            parameter.grad = torch.ones(3)
+        optimizer.step()
+    return optimizer.mirror.steps
+
+
+def test_copies_may_be_begun_under_inference_mode():
+    assert run_on_ranks(begun_under_inference_mode, 2) == [3, 3]
 
 
 def misused(rank, world):

@@ -9,7 +9,7 @@ from impl.zero.at_once import small_ones_at_once
 
 SETTINGS = {
     torch.optim.SGD: [
-        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+        {"momentum": 0.9, "weight_decay": 0.1},
         {"momentum": 0.9, "dampening": 0.3, "maximize": True},
     ],
     torch.optim.Adam: [{"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True}],
@@ -29,6 +29,10 @@ def small():
     return [nn.Parameter(torch.randn(shape)) for shape in [(7,), (3, 5), (64,), (), (2, 3, 4)]]
 
 
+def gradients(parameters):
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
 @pytest.mark.parametrize(("kind", "settings"), CASES)
 def test_the_same_bits_as_one_by_one(kind, settings):
     ours, theirs = small(), small()
@@ -37,12 +41,13 @@ def test_the_same_bits_as_one_by_one(kind, settings):
     for step in range(8):
         for place, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
             gradient = torch.randn(mine.shape, generator=draw)
-            mine.grad = other.grad = None if (place + step) % 4 == 0 else gradient
+            mine.grad, other.grad = (None, None) if (place + step) % 4 == 0 else (gradient, gradient.clone())
         with small_ones_at_once(at_once_):
             assert at_once_.param_groups[0]["foreach"]
             at_once_.step()
         one_by_one.step()
         assert all(map(torch.equal, ours, theirs))
+        assert all(map(torch.equal, gradients(ours), gradients(theirs)))
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad])
@@ -74,8 +79,11 @@ class Marked(nn.Parameter):
         pytest.param(torch.optim.Adam(small(), foreach=False), id="their choice"),
         pytest.param(torch.optim.Adam(small(), fused=True), id="fused"),
         pytest.param(torch.optim.Adam(small(), lr=torch.tensor(0.1)), id="a tensor as learning rate"),
+        pytest.param(torch.optim.Adam(small(), betas=(torch.tensor(0.5), torch.tensor(0.75))), id="betas in tensors"),
+        pytest.param(torch.optim.SGD(small(), momentum=0.5, nesterov=True), id="gradients would change"),
         pytest.param(torch.optim.Adam([nn.Parameter(torch.zeros(100_000)) for _ in range(3)]), id="large"),
         pytest.param(torch.optim.SGD([nn.Parameter(each.half()) for each in small()]), id="half precision"),
+        pytest.param(torch.optim.SGD([*small(), nn.Parameter(torch.zeros(3).half())]), id="some of half precision"),
         pytest.param(torch.optim.Adam([*small(), Marked(torch.zeros(3))]), id="a subclass of tensors"),
         pytest.param(Sub(small()), id="a class of one's own"),
         pytest.param(torch.optim.SparseAdam(small()), id="no such loops"),

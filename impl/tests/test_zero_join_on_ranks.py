@@ -219,6 +219,19 @@ def test_adding_a_group_inside_a_context_is_refused(run):
     assert run(adding_inside, world=2) == ["RuntimeError"] * 2
 
 
+def loading_inside(ctx):
+    params = parameters()
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, torch.optim.SGD, lr=0.1)
+    with ctx.subject.Join([zero]):
+        error = caught(zero.load_state_dict, torch.optim.SGD(params).state_dict())
+    zero.load_state_dict(torch.optim.SGD(params, lr=0.5).state_dict())
+    return error.kinds[0], zero.param_groups[0]["lr"]
+
+
+def test_a_state_is_loaded_behind_a_context_and_not_inside(run):
+    assert run(loading_inside, world=2) == [("RuntimeError", 0.5)] * 2
+
+
 def joined_rank_keeps(ctx):
     params = parameters()
     kind, settings = OPTIMIZERS["sgd"]

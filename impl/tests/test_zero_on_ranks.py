@@ -259,6 +259,7 @@ def refusals(ctx):
         "number": build(3),
         "strings": build(["a"]),
         "mixture": build([one, {"params": [one]}]),
+        "a set": build({one}),
         "named": build([("one", one)]),
         "empty": build([]),
         "keyless": build([{"lr": 1.0}]),
@@ -284,7 +285,8 @@ def refusals(ctx):
 def test_refusals(run):
     expected = {
         "bare": "TypeError", "number": "TypeError", "strings": "TypeError", "mixture": "TypeError",
-        "named": "TypeError", "empty": "ValueError", "keyless": "ValueError", "dtypes": "ValueError",
+        "a set": "TypeError", "named": "TypeError", "empty": "ValueError", "keyless": "ValueError",
+        "dtypes": "ValueError",
         "sparse": "ValueError", "functional": "ValueError", "no class": "TypeError", "overlap add": "RuntimeError",
         "overlap state": "RuntimeError", "overlap load": "RuntimeError", "overlap consolidate": "RuntimeError",
         "overlap send": "AssertionError", "gradients": "AssertionError", "late": "AssertionError",

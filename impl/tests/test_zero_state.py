@@ -126,3 +126,19 @@ def hide(ctx):
 
 def test_what_never_required_a_gradient_is_not_stepped_and_keeps_the_one_that_it_has(run):
     assert run(hide, world=2) == [(True, True)] * 2
+
+
+def load_before_the_first_step(ctx):
+    """The states that the optimizer shows, and those of its shard, behind the step after the load."""
+    params = parameters(3)
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, torch.optim.Adam, lr=0.125)
+    zero.load_state_dict(torch.optim.Adam(params, lr=0.125).state_dict())
+    give_gradients(params, 0)
+    zero.step()
+    return len(zero.state), len(zero.optim.state)
+
+
+def test_behind_the_load_of_an_empty_state_the_optimizer_shows_what_it_makes(run):
+    shown = run(load_before_the_first_step, world=2)
+    assert sum(mine for mine, _ in shown) == 3
+    assert all(mine == held for mine, held in shown)

@@ -46,6 +46,11 @@ def _listed(params: Any) -> list[Any]:
             "params must be an iterable of tensors or of group dictionaries, but it is a tensor. Usual cause: one "
             "parameter given bare; put it into a list: [parameter]."
         )
+    if isinstance(params, (set, frozenset)):
+        raise TypeError(
+            "Parameters are given in a set, whose order is another on every rank: the ranks would disagree about who "
+            "owns what. Give a list, such as list(model.parameters())."
+        )
     try:
         return list(params)
     except TypeError:

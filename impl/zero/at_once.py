@@ -26,7 +26,7 @@ _SAME_BITS = frozenset(
     }
 )
 
-#: The dtypes in which they do; lower ones are rounded elsewhere. (All parameters of an optimizer here have one dtype.)
+#: The dtypes in which they do; lower ones are rounded elsewhere.
 _SAME_IN = frozenset({torch.float32, torch.float64})
 
 #: A subclass of tensors need not know those loops.
@@ -57,8 +57,16 @@ def _is_worthwhile(group: dict[str, Any]) -> bool:
         return False  # on accelerators foreach is torch's own choice
     if group.get("foreach") is not None or group.get("fused") is not None or group.get("differentiable"):
         return False
-    if any(isinstance(value, torch.Tensor) for value in group.values()):
-        return False  # a tensor as learning rate is refused there
-    if parameters[0].dtype not in _SAME_IN or not _PLAIN.issuperset(map(type, parameters)):
+    if group.get("nesterov"):
+        return False  # there the step adds the momentum to the gradients in place
+    if any(_holds_a_tensor(value) for name, value in group.items() if name != "params"):
+        return False  # a tensor as learning rate or among the betas is refused there
+    if not _SAME_IN.issuperset(p.dtype for p in parameters) or not _PLAIN.issuperset(map(type, parameters)):
         return False
     return sum(map(torch.Tensor.numel, parameters)) < _SMALL_NUMEL * len(parameters)
+
+
+def _holds_a_tensor(setting: Any) -> bool:
+    if type(setting) in (list, tuple):
+        return any(map(_holds_a_tensor, setting))
+    return isinstance(setting, torch.Tensor)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..comm.collectives import all_reduce, all_to_all
-from ..comm.flat import copy_all
+from ..comm.flat import copy_all, new_flat
 from ..comm.pending import Watch
 from ..comm.ranks import Team
 from .groups import Group
@@ -142,7 +142,7 @@ def _room(copies: list[_Copy], nbytes: int, device: torch.device) -> torch.Tenso
     """Bytes for a further copy: those of the oldest, which is given up, if there are as many as there may be."""
     oldest = copies.pop(0).body if len(copies) == _KEPT else None
     fits = oldest is not None and oldest.numel() == nbytes
-    return oldest if fits and oldest is not None else torch.empty(nbytes, dtype=torch.uint8, device=device)
+    return oldest if fits and oldest is not None else new_flat(nbytes, torch.uint8, device)
 
 
 class _Packed:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 Group = dict[str, Any]
 
@@ -37,11 +38,26 @@ def take_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
                 with torch.no_grad():
                     held.copy_(value)
             else:
-                target[key] = value
+                target[key] = _kept(value)  # later changes in place are not to reach the source
+
+
+def put_back_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
+    """Make our groups' settings those of before: also what has been added since goes."""
+    take_settings(settings, targets)
+    for source, target in zip(settings, targets, strict=True):
+        for key in target.keys() - source.keys() - {"params"}:
+            del target[key]
 
 
 def _kept(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    """A copy of a tensor, or of a list, tuple or dict with all that they hold; parameters stay the same ones."""
+    if isinstance(value, torch.Tensor):
+        return value if isinstance(value, nn.Parameter) else value.detach().clone()
+    if type(value) in (list, tuple):
+        return type(value)(_kept(item) for item in value)
+    if type(value) is dict:
+        return {key: _kept(item) for key, item in value.items()}
+    return value
 
 
 def _moved(value: Any) -> Any:

@@ -209,8 +209,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         """Load a global state (from ``state_dict`` here, from another world size, or from an ordinary optimizer).
 
         Each rank takes the states of its own parameters. The argument is neither changed nor kept (ZERO-018).
+        RuntimeError inside a join context.
         """
         self._check_overlap_initialized()
+        if self._join_session is not None or self._joining.inside_unlisted:
+            raise RuntimeError(
+                "load_state_dict() inside a join context: ranks that have run out of inputs would go on from the state "
+                "that they have. Call it on every rank before the block or behind it."
+            )
         owned = set(self.shard.plan.owned_by(self.shard.team.rank))
         super().load_state_dict(checkpoint.own_part(state_dict, owned))
         self.shard.load_local(self.state)

@@ -13,7 +13,7 @@ import torch
 from ..comm.ranks import Team
 from ..join.hooks import FollowedSession, Joinable
 from .at_once import small_ones_at_once
-from .groups import Group, copy_settings, settings_of, take_settings
+from .groups import Group, copy_settings, put_back_settings, settings_of
 from .joining import Joining
 from .partition import ShardPlan
 from .shard import Counters, Shard, counters, put_back
@@ -46,9 +46,10 @@ class PartialSteps:
     """Steps parts of the shard, such that all parts of an iteration together amount to one step of the optimizer.
 
     Any optimizer class serves: a part is stepped by showing the local optimizer only that part's parameters. Whatever
-    an optimizer counts per parameter is then right by itself. What it counts per group or in its own attributes would
-    be counted once per part, so from the second part of an iteration on those numbers are put back before the part is
-    stepped: each part sees the numbers with which the iteration began.
+    an optimizer counts per parameter is then right by itself. What it counts per group, in state that belongs to no
+    parameter or in its own attributes would be counted once per part. So from the second part of an iteration on that
+    is put back before the part is stepped: each part sees what the iteration began with. This covers numbers, flags,
+    strings, tensors, and lists, dicts and the like that hold nothing else; also those that begin in the first step.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -114,9 +115,9 @@ class PartialSteps:
 
     def _put_back(self) -> None:
         assert self._before is not None
-        settings, counters = self._before
-        take_settings(settings, self._optim.param_groups)
-        put_back(counters, self._optim)
+        settings, counted = self._before
+        put_back_settings(settings, self._optim.param_groups)
+        put_back(counted, self._optim)
 
 
 class Overlap:

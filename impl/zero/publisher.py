@@ -12,7 +12,7 @@ from operator import is_not
 
 import torch
 
-from ..comm.flat import MovedTensors, flat_views
+from ..comm.flat import MovedTensors, flat_views, new_flat
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .shard import Shard
@@ -21,6 +21,14 @@ from .transfer import Broadcasts, Gathering, Publication, Transfer, gathers, pla
 #: Parameters of at least this many bytes travel in place; smaller ones share a staging buffer with their neighbours.
 #: Below it two copies cost less than a collective of one's own; above it they cost more, and memory too.
 IN_PLACE_BYTES = 1 << 20
+
+#: What travels together: parameters on one device, of one dtype. A program may move or cast them between steps.
+Kind = tuple[torch.device, torch.dtype]
+
+
+def kind_of(parameter: torch.Tensor) -> Kind:
+    """The kind that it has now."""
+    return parameter.device, parameter.dtype
 
 
 class Publisher:
@@ -55,7 +63,7 @@ class Transfers:
     """The messages of one layout: which parameters are sent, by whom, in which order.
 
     ``sent[i]`` says whether parameter ``i`` is sent at all; it must be equal on every rank, as ``owners`` must.
-    With ``as_views`` each owner's parameters on a device become views of one flat tensor, which travels in place.
+    With ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place.
     """
 
     def __init__(
@@ -69,25 +77,28 @@ class Transfers:
         self.as_views = as_views
         self._team = team
         self._moved = MovedTensors()  # with views: the parameters in flat tensors
-        # by device: what each owner sends, and the flat tensors of which that are views, by owner
-        self._shards: dict[torch.device, list[list[torch.Tensor]]] = {}
-        self._flats: dict[torch.device, dict[int, torch.Tensor]] = {}
+        # by kind: what each owner sends, and the flat tensors of which that are views, by owner
+        self._shards: dict[Kind, list[list[torch.Tensor]]] = {}
+        self._flats: dict[Kind, dict[int, torch.Tensor]] = {}
+        # what is sent, and the kinds for which the messages are made
+        self._sent = [parameter for parameter, goes in zip(parameters, sent, strict=True) if goes]
+        self._kinds = list(map(kind_of, self._sent))
         # made at the first use, because to choose one is a collective
         self._publications: list[Publication] | None = None
         for parameter, owner, goes in zip(parameters, owners, sent, strict=True):
             if goes and parameter.numel():
-                self._shards.setdefault(parameter.device, [[] for _ in team.members])[owner].append(parameter)
+                self._shards.setdefault(kind_of(parameter), [[] for _ in team.members])[owner].append(parameter)
         if as_views:
-            for device, owned in self._shards.items():
+            for kind, owned in self._shards.items():
                 parts = enumerate(owned)
-                self._flats[device] = {owner: self._flattened(members) for owner, members in parts if members}
+                self._flats[kind] = {owner: self._flattened(members) for owner, members in parts if members}
 
     def publish(self, watch: Watch | None = None) -> None:
         """Send the owners' present values to everyone, and wait until all have arrived."""
         if self._team.size == 1:
             return
         if self._publications is None:
-            self._publications = [self._publication(device) for device in self._shards]
+            self._publications = [self._publication(kind) for kind in self._shards]
         with torch.no_grad():
             for publication in self._publications:
                 publication.start()
@@ -101,30 +112,30 @@ class Transfers:
         if self._team.size == 1:
             return
         with torch.no_grad():
-            for device in self._shards:
-                publication = Broadcasts(self._transfers_of(owner, device))
+            for kind in self._shards:
+                publication = Broadcasts(self._transfers_of(owner, kind))
                 publication.start()
                 publication.finish(watch)
 
     def stale(self) -> bool:
-        """Whether somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
-        return self._moved.stale
+        """Whether somebody has cast a parameter, or moved it away from its flat tensor (``parameter.data = ...``)."""
+        return self._moved.stale or list(map(kind_of, self._sent)) != self._kinds
 
-    def _publication(self, device: torch.device) -> Publication:
-        owned = self._shards[device]
+    def _publication(self, kind: Kind) -> Publication:
+        owned = self._shards[kind]
         plan = plan_of(owned)
         if gathers(self._team, plan, next(member for members in owned for member in members)):
-            return Gathering(self._team, plan, owned, f"zero: parameters on {device}")
-        transfers = [each for rank in self._team.members for each in self._transfers_of(GroupRank(rank), device)]
+            return Gathering(self._team, plan, owned, f"zero: parameters on {kind[0]}")
+        transfers = [each for rank in self._team.members for each in self._transfers_of(GroupRank(rank), kind)]
         return Broadcasts(transfers)
 
-    def _transfers_of(self, owner: GroupRank, device: torch.device) -> list[Transfer]:
-        label = f"zero: parameters of rank {owner} on {device}"
-        members = self._shards[device][owner]
+    def _transfers_of(self, owner: GroupRank, kind: Kind) -> list[Transfer]:
+        label = f"zero: parameters of rank {owner} on {kind[0]}"
+        members = self._shards[kind][owner]
         if not members:
             return []
         if self.as_views:
-            return [Transfer(self._team, owner, members, label, self._flats[device][owner])]
+            return [Transfer(self._team, owner, members, label, self._flats[kind][owner])]
         small = [member for member in members if member.nbytes < IN_PLACE_BYTES]
         large = [member for member in members if member.nbytes >= IN_PLACE_BYTES]
         batches = ([small] if small else []) + [[member] for member in large]
@@ -133,6 +144,6 @@ class Transfers:
     def _flattened(self, members: Sequence[torch.Tensor]) -> torch.Tensor:
         """Move one owner's values into a new flat tensor, and make the parameters views of it."""
         numel = sum(member.numel() for member in members)
-        flat = torch.empty(numel, dtype=members[0].dtype, device=members[0].device)
+        flat = new_flat(numel, members[0].dtype, members[0].device)
         self._moved.move(members, flat_views(flat, members))
         return flat

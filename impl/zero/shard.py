@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -271,24 +272,49 @@ class Shard:
         self.consolidated = None
 
 
-#: attributes by name, and entries of the state that belong to no parameter
-Counters = tuple[dict[str, Any], dict[Any, Any]]
+class Counters(NamedTuple):
+    """What an optimizer counts beside its groups and its per-parameter state, at some moment."""
+
+    #: the attributes that it had, and the values of those that may count
+    names: frozenset[str]
+    values: dict[str, Any]
+    #: entries of the state that belong to no parameter
+    shared: dict[Any, Any]
+
+
+#: the attributes of every optimizer, which do not count
+_OWN = frozenset({"defaults", "param_groups", "state"})
 
 
 def counters(optim: torch.optim.Optimizer) -> Counters:
     """What an optimizer counts beside its per-parameter state, as it is now."""
-    numbers = {name: value for name, value in vars(optim).items() if type(value) in (int, float)}
-    tensors = {name: value.clone() for name, value in vars(optim).items() if isinstance(value, torch.Tensor)}
+    attributes = vars(optim)
+    values = {name: value for name, value in attributes.items() if name not in _OWN and _may_count(value)}
     shared = {key: value for key, value in optim.state.items() if not isinstance(key, torch.Tensor)}
-    return numbers | tensors, copy.deepcopy(shared)
+    return Counters(frozenset(attributes), *copy.deepcopy((values, shared)))
 
 
 def put_back(counted: Counters, optim: torch.optim.Optimizer) -> None:
-    """Let the optimizer go on from these counts."""
-    attributes, shared = counted
-    clones = {name: value.clone() for name, value in attributes.items() if isinstance(value, torch.Tensor)}
-    vars(optim).update(attributes | clones)
-    optim.state.update(copy.deepcopy(shared))
+    """Let the optimizer go on from these counts; what it has begun since is gone."""
+    attributes, state = vars(optim), optim.state
+    for name in attributes.keys() - counted.names:
+        del attributes[name]
+    for key in [key for key in state if not isinstance(key, torch.Tensor) and key not in counted.shared]:
+        del state[key]
+    values, shared = copy.deepcopy((counted.values, counted.shared))
+    attributes.update(values)
+    state.update(shared)
+
+
+def _may_count(value: Any) -> bool:
+    """Whether it is made of numbers, flags, strings and tensors only; parameters are none of these."""
+    if isinstance(value, torch.Tensor):
+        return not value.requires_grad
+    if type(value) in (list, tuple, set, deque):
+        return all(map(_may_count, value))
+    if type(value) in (dict, defaultdict, Counter):
+        return all(map(_may_count, (*value.keys(), *value.values())))
+    return value is None or type(value) in (bool, int, float, complex, str)
 
 
 def _places_that_differ(now: Sequence[bool], before: Sequence[bool]) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ..comm.collectives import all_gather, all_to_all, broadcast
-from ..comm.flat import copy_all, flat_views
+from ..comm.flat import copy_all, flat_views, new_flat
 from ..comm.pending import Pending, Watch
 from ..comm.placement import on_one_host
 from ..comm.ranks import GroupRank, Team
@@ -71,7 +71,7 @@ class Transfer:
             return self.members[0].detach(), False
         if self._buffer is None:
             first = self.members[0]
-            self._buffer = torch.empty(self.numel, dtype=first.dtype, device=first.device)
+            self._buffer = new_flat(self.numel, first.dtype, first.device)
             self._views = flat_views(self._buffer, self.members)
         return self._buffer, True
 
@@ -139,7 +139,7 @@ class Gathering(Publication):
         flat = self._flat
         if flat is None:
             first = next(member for members in self._owned for member in members)
-            flat = self._flat = torch.zeros(self._plan.length, dtype=first.dtype, device=first.device)
+            flat = self._flat = new_flat(self._plan.length, first.dtype, first.device)
             parts = [part_of(flat, self._plan.part(rank)) for rank in self._team.members]
             self._views = [flat_views(part, members) for part, members in zip(parts, self._owned, strict=True)]
         rank = self._team.rank

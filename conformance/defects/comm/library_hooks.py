@@ -198,7 +198,7 @@ def power_sgd_rest_stays_local() -> None:
 @defect("COMM-027")
 def power_sgd_saves_its_group() -> None:
     """The state keeps its process group when it is saved."""
-    edit(' if slot != "process_group"', "")
+    edit("slot not in _NOT_SAVED", 'slot not in ("_error_parts", "_errors_apart")')
 
 
 @defect("COMM-025")
@@ -306,6 +306,15 @@ def iteration_that_ends_with_a_table_is_not_counted() -> None:
 
 
 @defect("COMM-028", worlds=(3,))
+def machines_are_groups_of_the_whole_world() -> None:
+    """Without a subgroup, post-local SGD makes the machine's group as all ranks of the world would have to."""
+    edit(
+        "dist.new_group(here, use_local_synchronization=True)",
+        "dist.new_group(here, use_local_synchronization=len(here) == dist.get_world_size())",
+    )
+
+
+@defect("COMM-028", worlds=(3,))
 def machines_are_places_in_the_group() -> None:
     """Without a subgroup, post-local SGD takes the places of a machine's ranks in their group for global ranks."""
     edit("[team.global_rank(GroupRank(rank)) for rank", "[rank for rank", within="_machine_group")
@@ -320,3 +329,33 @@ def errors_come_after_the_matrices() -> None:
         "    self.matrices = [_matrices(group, gradients) for group in plan.groups]\n"
         "    self.error: torch.Tensor | None = None",
     )
+
+
+@defect("COMM-001")
+def optimizer_in_the_hook_reads_the_bucket() -> None:
+    """An optimizer in the hook steps with what the bucket holds, whatever the hook's future does."""
+    edit("gradients if averaged is buffer else views_like(gradients, buffer, averaged)", "gradients")
+
+
+@defect("COMM-001")
+def optimizer_in_the_hook_answers_with_the_bucket() -> None:
+    """A hook with an optimizer behind it hands on the bucket instead of its own result."""
+    edit("return averaged", "return buffer", within="_hook_then_optimizer")
+
+
+@defect("DDP-034")
+def factors_outlive_a_cast() -> None:
+    """PowerSGD goes on with what it remembers in the precision that the model had before a cast."""
+    edit("tensor.dtype == like.dtype", "tensor.dtype.is_complex == like.dtype.is_complex")
+
+
+@defect("COMM-026")
+def errors_stay_with_their_bucket() -> None:
+    """What PowerSGD has lost is added to whatever the bucket of the same number holds now."""
+    edit("if error is not None and _holds(former, parameters):", "if error is not None:")
+
+
+@defect("COMM-020")
+def hooks_are_shown_complex_numbers() -> None:
+    """A hook is shown complex buckets as they are, and a cast to a narrower dtype drops what is imaginary."""
+    edit("* (2 if self.spec.dtype.is_complex and not self.spec.sparse else 1)", "")

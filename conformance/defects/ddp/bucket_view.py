@@ -35,13 +35,19 @@ def gradients_of_a_half_emptied_bucket_are_lost() -> None:
 @defect("DDP-117")
 def gradients_that_were_replaced_stay_where_they_are() -> None:
     """With bucket views, a gradient that the loop has replaced is not pointed at the bucket again."""
-    edit("if self._all_apart or parameter.grad is not view:", "if parameter.grad is None:")
+    edit("if self._all_apart or parameter.grad is not handed:", "if parameter.grad is None:")
 
 
 @defect("DDP-117")
 def loaded_models_do_not_get_the_gradients_of_the_bucket() -> None:
     """With bucket views, gradients of another layout than the bucket's are taken to lie in it."""
     edit(
-        "gradient is view:  # autograd",
-        "gradient is view or gradient.stride() != view.stride():  # autograd",
+        "self.as_view and gradient is self._handed[place]:",
+        "self.as_view and (gradient is self._handed[place] or gradient.stride() != view.stride()):",
     )
+
+
+@defect("DDP-117")
+def gradients_that_were_moved_are_taken_to_lie_in_the_bucket() -> None:
+    """With bucket views, nobody looks whether the tensor that was handed out still lies there."""
+    edit("places = list(map(torch.Tensor.data_ptr, self._handed))", "places = self._places", within="_notice_moved")

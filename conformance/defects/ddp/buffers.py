@@ -255,3 +255,23 @@ def later_buffers_are_overlooked() -> None:
 def an_evaluation_makes_up_for_another() -> None:
     """A second evaluation in a row sends the buffers once more."""
     edit("torch.is_grad_enabled() and self.due_after_evaluation", "self.due_after_evaluation")
+
+
+@defect("DDP-081", "DDP-088")
+def said_by_the_mode_of_a_former_forward() -> None:
+    """Once trained, a model says of an evaluation under no_sync that it will synchronise buffers."""
+    edit(
+        "self._iteration.training = self.training",
+        "self._iteration.training |= self.training",
+        within="will_sync_module_buffers",
+    )
+
+
+@defect("DDP-096")
+def a_hook_after_the_forward_goes_by_that_forward() -> None:
+    """A buffer hook that runs after the forward is called if this forward is synchronised, whatever the one before."""
+    edit(
+        "and self.will_synchronise()",
+        "and self._iteration.wants_reductions and self.in_forward and len(self.tensors) > 0",
+        within="due_after_forward",
+    )

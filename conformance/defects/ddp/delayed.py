@@ -45,14 +45,15 @@ def delayed_parameters_not_broadcast() -> None:
 def evaluation_cancels_the_delayed_reduction() -> None:
     """A forward without gradients between forward and backward keeps delayed gradients from being averaged."""
     asked = "if torch.is_grad_enabled():"
-    edit(asked, f"self._due = False\n    {asked}", within="DelayedReduction.after_forward")
+    edit(asked, f"self._evaluated = not torch.is_grad_enabled()\n    {asked}", within="DelayedReduction.after_forward")
+    edit("> self._begun_before", "> self._begun_before and not self._evaluated")
 
 
 @defect("DDP-122")
 def strays_stay_beside_the_delayed_buffer() -> None:
     """A delayed gradient that came in other memory is averaged in the buffer, but stays where and what it was."""
     edit(
-        "view.copy_(parameter.grad)\n            parameter.grad = view",
+        "view.copy_(parameter.grad)\n            parameter.grad = view.detach()",
         "view.copy_(parameter.grad)",
         within="_gather_strays",
     )
@@ -61,9 +62,7 @@ def strays_stay_beside_the_delayed_buffer() -> None:
 @defect("DDP-122")
 def trigger_never_comes() -> None:
     """The reduction of delayed gradients waits for the next backward."""
-    edit(
-        "kernels.call_at_end_of_backward(self._backward_ended)", "self._due = not self._flats", within="_triggered"
-    )
+    edit("kernels.call_at_end_of_backward(self._backward_ended)", "pass", within="_triggered")
 
 
 @defect("DDP-128")
@@ -75,17 +74,17 @@ def one_kind_of_delayed_gradients() -> None:
 @defect("DDP-122")
 def delayed_before_any_forward() -> None:
     """A backward past the wrapper, before its first forward, reduces the delayed gradients."""
-    edit("self._due = False\n    triggered", "self._due = True\n    triggered")
+    edit("self._begun_before = iteration.backwards_begun", "self._begun_before = iteration.backwards_begun - 1")
 
 
 @defect("DDP-122")
 def an_evaluation_decides_for_the_backward_to_come() -> None:
-    """A forward without gradients, before the backward, says whether the delayed gradients are reduced."""
+    """A forward without gradients under no_sync, before the backward, keeps delayed gradients from being averaged."""
     edit(
-        "    if torch.is_grad_enabled():  # an evaluation says nothing about the backward that is still to come\n"
-        "        self._due = sync",
-        "    self._due = sync",
-    )
+        "self._notice_cast()", "self._local = not self._iteration.wants_reductions\n    self._notice_cast()",
+        within="after_forward",
+    )  # fmt: skip
+    edit("> self._begun_before", "> self._begun_before and not self._local")
 
 
 @defect("DDP-128")
@@ -100,7 +99,7 @@ def delayed_gradients_are_divided_as_the_first_dtype_is() -> None:
 @defect("DDP-122")
 def delayed_gradients_are_local_in_evaluation_mode() -> None:
     """A backward through a model in evaluation mode does not reduce the delayed gradients."""
-    edit("self._delayed.after_forward(sync=sync)", "self._delayed.after_forward(sync=sync and self.training)")
+    edit("> self._begun_before", "> self._begun_before and self._iteration.training")
 
 
 @defect("DDP-049")
@@ -112,4 +111,28 @@ def delayed_reduction_inside_a_checkpoints_backward() -> None:
 @defect("DDP-049")
 def delayed_doubles_travel_as_floats() -> None:
     """The gradient of a delayed parameter travels in the parameter's dtype, not in that of its gradient."""
-    edit("(gradient_dtype(parameter), parameter.device)", "(parameter.dtype, parameter.device)")
+    edit("return gradient_dtype(parameter), parameter.device", "return parameter.dtype, parameter.device")
+
+
+@defect("DDP-126")
+def the_last_forward_decides_for_delayed_gradients() -> None:
+    """Delayed gradients are reduced where the last forward is synchronised, whichever backward comes."""
+    edit(
+        "return self._iteration.backwards_begun > self._begun_before",
+        "return self._iteration.backwards_begun > self._begun_before and self._iteration.last_is_synchronised",
+    )
+    edit(
+        "self._notice_cast()",
+        "self._iteration.last_is_synchronised = self._iteration.wants_reductions\n    self._notice_cast()",
+        within="after_forward",
+    )
+
+
+@defect("DDP-122")
+def moved_gradients_are_taken_for_the_buffers() -> None:
+    """A delayed gradient whose data were moved elsewhere, as a cast or another layout does, is not taken in."""
+    edit(
+        "        view.zero_()\n            parameter.grad = view.detach()",
+        "        view.zero_()\n            parameter.grad = view.detach()\n            parameter.grad.handed = True",
+    )
+    edit("parameter.grad.data_ptr() != view.data_ptr()", 'not hasattr(parameter.grad, "handed")')

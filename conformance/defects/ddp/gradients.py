@@ -298,6 +298,12 @@ def sums_instead_of_averaging() -> None:
     swap(Iteration, "known_divisor", lambda self: 1)
 
 
+@defect("DDP-063")
+def preparing_gives_up_what_is_unfinished() -> None:
+    """A reduction that could not be completed is given up where the reducer is told of another backward."""
+    edit("    self.check_finished()\n", "    self.abandon()\n", within="prepare_for_backward")
+
+
 @defect("DDP-062", "DDP-063")
 def unfinished_reductions_forgotten() -> None:
     """A reduction that could not be completed is given up at the next forward without a word."""
@@ -438,3 +444,18 @@ def failed_block_goes_on_accumulating() -> None:
 def rebuilt_only_behind_the_very_first_reduction() -> None:
     """Buckets are rebuilt at a forward before which exactly one reduction has ended, or never."""
     edit("self.reductions >= (2 if static else 1)", "self.reductions == 1 + static")
+
+
+@defect("DDP-049")
+def gradients_of_any_dtype_are_let_through() -> None:
+    """A parameter that keeps its gradient in whatever dtype it has is averaged in the dtype of its bucket."""
+    edit(
+        "if chosen not in (parameter.dtype, spec.dtype):",
+        "if chosen and chosen not in (parameter.dtype, spec.dtype):",
+    )
+
+
+@defect("DDP-054", worlds=(3,))
+def bucket_sizes_of_one_rank_are_not_compared() -> None:
+    """Where only rank 1 has other bucket sizes, it keeps them."""
+    edit("if any(row != rows[0] for row in rows):", "if any(row != rows[0] for row in rows[2:]):")

@@ -14,7 +14,6 @@ from ..planting import defect, edit, swap
 def a_failed_backward_leaves_parameters_lowered() -> None:
     """After a backward that raised, parameters that later iterations leave out stay in low precision."""
     edit("weakref.finalize(reached, failed)", "weakref.finalize(failed, print)")
-    edit("self._backward_over()", "self._restore_all()", within="before_forward")
 
 
 @defect("DDP-135")
@@ -26,7 +25,7 @@ def a_nested_backward_restores_what_the_outer_one_needs() -> None:
 @defect("DDP-135")
 def all_restored_at_the_first_gradient() -> None:
     """All parameters get their full precision back when the first gradient has come, while backward still runs."""
-    edit("        self._restore(parameter)", "        self._restore_all()", within="_gradient_came")
+    edit("    if not self._armed:\n", "    self.restore_all()\n    if not self._armed:\n", within="_gradient_came")
 
 
 @defect("DDP-139")
@@ -44,13 +43,13 @@ def buffers_cast_at_the_first_forward() -> None:
 @defect("DDP-135")
 def evaluation_leaves_parameters_lowered() -> None:
     """After a forward without gradients the parameters stay in low precision."""
-    swap(MixedPrecisionRun, "after_forward", lambda self: None)
+    edit("(failed or not torch.is_grad_enabled())", "failed", within="after_forward")
 
 
 @defect("DDP-135")
 def failed_forward_leaves_parameters_lowered() -> None:
     """After a forward that raised the parameters stay in low precision until the next one."""
-    edit("if failed or not", "if not")
+    edit("(failed or not torch.is_grad_enabled())", "not torch.is_grad_enabled()", within="after_forward")
 
 
 @defect("DDP-138")
@@ -69,20 +68,20 @@ def integers_are_cast() -> None:
 
 @defect("DDP-140")
 def low_precision_drops_old_gradients() -> None:
-    """What a parameter had accumulated is lost where an iteration in low precision leaves it out."""
-    edit("parameter.grad = kept\n", "pass\n")
+    """What a parameter had accumulated is lost where it is lowered."""
+    edit("lower(self._parameters, low)", "lower(self._parameters, low), self._module().zero_grad()")
 
 
 @defect("DDP-135")
 def lowered_copies_taken_for_full_values() -> None:
     """A second forward before backward takes the lowered parameters for the full ones."""
-    edit("    self._backward_over()\n", "", within="before_forward")
+    edit("if self._lowered_here:", "if True:", within="before_forward")
 
 
 @defect("DDP-135")
 def parameters_stay_lowered() -> None:
     """After backward the parameters are what they were lowered to."""
-    edit("parameter.data = full", "parameter.data = parameter.data.to(full.dtype)")
+    edit("parameter.data = full.pop(parameter)", "parameter.data = parameter.data.to(full.pop(parameter).dtype)")
 
 
 @defect("DDP-136")
@@ -100,12 +99,13 @@ def reduces_in_the_parameters_dtype() -> None:
 @defect("DDP-134")
 def reduction_dtype_lowers_parameters() -> None:
     """A dtype for the reduction alone lowers the parameters too."""
-    edit("low = self.config.param_dtype", "low = self.config.param_dtype or self.config.reduce_dtype")
+    wrong = "low = self.config.param_dtype or self.config.reduce_dtype"
+    edit("low = self.config.param_dtype", wrong, within="before_forward")
 
 
 @defect("DDP-135")
-def unused_parameters_stay_lowered() -> None:
-    """Parameters without a gradient are not raised again after backward."""
+def parameters_stay_lowered_where_no_bucket_starts() -> None:
+    """Only buckets restore parameters, so that they stay lowered after a backward under no_sync."""
     edit("self._backward_over()", "self._armed = False", within="_backward_ended")
 
 
@@ -113,3 +113,60 @@ def unused_parameters_stay_lowered() -> None:
 def views_of_low_gradients() -> None:
     """Under mixed precision, too, gradients become views of buckets, whose dtype is another one."""
     edit("self.gradient_as_bucket_view and self.mixed_precision is None", "self.gradient_as_bucket_view")
+
+
+@defect("DDP-135")
+def frozen_parameters_are_not_lowered() -> None:
+    """Only parameters that are trained are lowered for the forward."""
+    edit(
+        "for item in managed if item.parameter.is_floating_point()",
+        "for item in managed if item.parameter.is_floating_point() and item.parameter.requires_grad",
+    )
+
+
+@defect("DDP-135")
+def gradients_given_in_the_dtype_of_their_bucket() -> None:
+    """Who has not used a parameter gets its gradient in the dtype in which it travelled."""
+    edit("gradient_dtype(parameter), copy=True", "view.dtype, copy=True")
+
+
+@defect("DDP-135")
+def each_forward_lowers_anew() -> None:
+    """A second forward before backward restores and lowers again, so that its graph ends in other nodes."""
+    edit("self._lowered_here = not self._full", "self.restore_all(); self._lowered_here = True")
+
+
+@defect("DDP-135")
+def an_evaluation_takes_copies_from_a_backward() -> None:
+    """An evaluation between a forward and its backward gives back the full values."""
+    edit("self._lowered_here and (failed or", "(failed or", within="after_forward")
+
+
+@defect("DDP-135")
+def hooks_that_users_registered_come_after_the_reduction() -> None:
+    """With mixed precision a bucket starts before hooks that users have registered since on its last parameter."""
+    edit("for (parameter, hook), handle in self._behind.items():", "for (parameter, hook), handle in ():")
+
+
+@defect("DDP-135")
+def accumulated_gradients_are_hidden_between_forward_and_backward() -> None:
+    """What had accumulated before the forward is put aside, out of reach of zero_grad, and added after backward."""
+    edit(
+        "    lower(self._parameters, low)\n",
+        "    self._kept = [(each, each.grad) for each in self._parameters if each.grad is not None]\n"
+        "    self._module().zero_grad()\n"
+        "    lower(self._parameters, low)\n",
+    )
+    edit(
+        "    self._armed = False\n",
+        "    self._armed = False\n"
+        "    for each, old in self.__dict__.pop('_kept', ()):\n"
+        "        each.grad = old if each.grad is None else each.grad + old\n",
+        within="_backward_over",
+    )
+
+
+@defect("DDP-135")
+def the_second_of_two_backwards_finds_full_values() -> None:
+    """After two forwards the first backward restores what the second one still needs."""
+    edit("if low is not None and not self._full:", "if False:", within="before_backward")

@@ -89,3 +89,9 @@ def what_the_reducer_is_told_stays_local() -> None:
 def parameters_that_are_outputs_announce_as_well() -> None:
     """A forward that hands out a parameter is announced by every later backward that reaches that parameter."""
     edit("if output.grad_fn is not None:", "if output.requires_grad:", within="announce_backward")
+
+
+@defect("DDP-077")
+def a_cast_is_noticed_by_synchronised_forwards_alone() -> None:
+    """After a cast past the wrapper, forwards under no_sync are watched on the nodes from before."""
+    edit("if recorded:\n        reducer.notice_cast()", "if sync:\n        reducer.notice_cast()")

@@ -50,6 +50,16 @@ def restored_models_always_synchronise() -> None:
     edit("for name, value in kept.items():", "for name, value in ():", within="__setstate__")
 
 
+@defect("DDP-158")
+def restored_models_send_buffers_at_once() -> None:
+    """A restored model synchronises buffers in its first forward, though the last one before was under no_sync."""
+    edit(
+        "    if static_graph:\n",
+        "    self.require_forward_param_sync = True\n    if static_graph:\n",
+        within="__setstate__",
+    )
+
+
 @defect("DDP-161")
 def state_dict_without_prefix() -> None:
     """The state dict has the wrapped module's keys."""

@@ -42,7 +42,7 @@ def frozen_dataclasses_are_written_to() -> None:
 @defect("DDP-099")
 def given_gradients_lie_row_by_row() -> None:
     """Who has not used a parameter gets its gradient row by row, whatever the strides of the parameter."""
-    edit("view.clone()", "view.clone(memory_format=torch.contiguous_format)", within="_deliver_copies")
+    edit("copy=True", "copy=True, memory_format=torch.contiguous_format", within="_deliver_copies")
 
 
 @defect("DDP-099")
@@ -82,7 +82,7 @@ def needless_detection_unmentioned() -> None:
 @defect("DDP-099")
 def new_gradients_lie_in_the_bucket() -> None:
     """A parameter that this rank did not use is given a view of the bucket, which the next iteration fills anew."""
-    edit("parameter.grad = view.clone()", "parameter.grad = view")
+    edit("copy=True", "copy=False", within="_deliver_copies")
 
 
 @defect("DDP-100")
@@ -211,9 +211,24 @@ def unused_tables_get_empty_gradients() -> None:
 
 
 @defect("DDP-100")
+def old_rows_of_unused_tables_are_averaged() -> None:
+    """A sparse parameter that nobody uses gets the average of the rows that ranks still hold, if there are any."""
+    edit(
+        "if self.spec.slots[0].parameter not in untouched:",
+        "if self.spec.slots[0].parameter not in untouched or result.indices().numel():",
+    )
+
+
+@defect("DDP-100")
 def watching_thaws_parameters() -> None:
     """A frozen parameter is thawed to find its node, and stays so."""
     edit("parameter.requires_grad_(False)", "pass")
+
+
+@defect("DDP-116")
+def an_order_without_skipped_parameters_is_refused() -> None:
+    """In a static graph that skips what nobody uses, the order of buckets is to name every parameter."""
+    edit("due = set(range(len(self.parameters))) - self.plan.left_out", "due = set(range(len(self.parameters)))")
 
 
 @defect("DDP-116")
@@ -256,3 +271,39 @@ def attributes_of_mappings_stay_behind_the_sink() -> None:
 def no_clones_while_a_static_graph_is_learned() -> None:
     """In the first iteration of a static graph outputs do not pass the sink."""
     edit("if self.facts.searched or self.facts.holds_back:", "if self.facts.searched:")
+
+
+@defect("DDP-109")
+def static_graph_after_an_evaluation_is_too_late() -> None:
+    """A model that has been evaluated counts as trained when a static graph is asked for."""
+    edit(
+        "trained=self.reducer.forwards.latest is not None",
+        "trained=self.reducer.forwards.latest is not None or self._buffer_sync.due_after_evaluation",
+    )
+
+
+@defect("DDP-054", "DDP-108")
+def static_graph_is_searched_all_the_same() -> None:
+    """Where both are asked for, a static graph is searched, and its buckets are never rebuilt."""
+    edit('{"static": True, "searched": False}', '{"static": True, "searched": self.searched}')
+
+
+@defect("DDP-062")
+def complaint_repeated_at_every_forward() -> None:
+    """What a backward past the outputs left out is complained of again and again."""
+    edit('complaint, self._complaint = self._complaint, ""', "complaint = self._complaint")
+
+
+@defect("DDP-102")
+def fields_beside_the_constructor_are_not_searched() -> None:
+    """Of a dataclass only what its constructor takes is searched for output tensors."""
+    edit(
+        "held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]",
+        "held = [getattr(value, field.name, None) for field in dataclasses.fields(value) if field.init]",
+    )
+
+
+@defect("DDP-116")
+def what_is_left_out_may_be_used_under_no_sync() -> None:
+    """A parameter that is left out of reductions is used under no_sync, and its gradient stays local without a word."""
+    edit("self.usage.refuse_left_out(self.plan.left_out, self.parameters)", "pass")

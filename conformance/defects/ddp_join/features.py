@@ -161,3 +161,64 @@ def failed_evaluation_counts_in_training_mode() -> None:
         "iteration.session is not None and torch.is_grad_enabled() and",
         "iteration.session is not None and (torch.is_grad_enabled() or iteration.training) and",
     )
+
+
+@defect("DDPJ-026")
+def buffer_hook_is_left_out_by_a_lone_rank() -> None:
+    """The last rank with inputs does not call its buffer hook before a forward in training."""
+    edit("session.alone and self.hook is None", "session.alone and (self.hook is None or self._iteration.training)")
+
+
+@defect("DDPJ-034", worlds=(3,))
+def reductions_of_a_lone_rank_are_counted() -> None:
+    """What the last rank with inputs reduces by itself counts as collectives, which nobody else has started."""
+    edit(
+        "    return Pending(label, flat, None) if alone else",
+        "    self.iteration.team.tally.started += int(alone)\n"
+        "    return Pending(label, flat, None) if alone else",
+    )
+
+
+@defect("JOIN-024")
+def lone_rank_forgets_buckets_that_others_shadow() -> None:
+    """A rank whose peers have run out goes on behind a backward that failed, although they shadow its buckets."""
+    edit(
+        "self._membership.active == 1 and not broken.shadowed:",
+        "self._membership.active == 1 and not (broken.shadowed and self.everyone_active):",
+    )
+
+
+@defect("JOIN-024")
+def only_the_last_model_is_asked_for_its_backward() -> None:
+    """At the end of the block nobody asks whether a model that began before another one has had its backward."""
+    edit("_if_only_here_left_open(range(len(self._hooks)))", "_if_only_here_left_open(sorted(self._begun))")
+
+
+@defect("JOIN-024")
+def accumulated_batches_await_a_reduction() -> None:
+    """A forward under no_sync counts as one whose backward is to be reduced."""
+    edit("self.awaits_backward = pending.sync", "self.awaits_backward = pending is not None")
+
+
+@defect("JOIN-054", worlds=(3,))
+def joined_ranks_must_leave_out_backwards_too() -> None:
+    """Where live ranks leave out a backward, they wait until ranks without inputs say that they do."""
+    edit("self._iterations[place], active, self.watch)", "self._iterations[place], len(self.team.members), self.watch)")
+
+
+@defect("JOIN-040", worlds=(3,))
+def acts_are_not_compared() -> None:
+    """The live ranks' messages are compared only in whose iteration begins, not in what follows."""
+    edit(
+        "any(slot not in (0, active) for slot in slots)",
+        "any(slot not in (0, active) for slot, _ in zip(slots, self.names, strict=False))",
+    )
+
+
+@defect("DDPJ-012")
+def absent_divide_setting_is_that_of_before() -> None:
+    """A context without the divide keyword divides as the one before it did."""
+    edit(
+        'kwargs.get("divide_by_initial_world_size", True)',
+        'kwargs.get("divide_by_initial_world_size", getattr(self, "_divide_by_initial_world_size", True))',
+    )

@@ -54,6 +54,12 @@ def final_model_is_that_of_the_highest_rank() -> None:
 
 
 @defect("DDPJ-016")
+def who_accumulates_is_not_counted() -> None:
+    """Forwards under no_sync are no iterations to the others, so that who has most of them is not the last."""
+    edit("needed = recorded or ", "needed = (recorded and iteration.wants_reductions) or ")
+
+
+@defect("DDPJ-016")
 def frozen_parameters_stay_behind() -> None:
     """Frozen parameters are left out when a context ends."""
     edit(
@@ -102,3 +108,9 @@ def replaced_buffers_are_not_looked_up() -> None:
 def ties_go_to_the_lowest_rank() -> None:
     """Of several last joiners the lowest rank is the authority."""
     edit("source = session.source", "source = session.active_ranks[0]")
+
+
+@defect("DDPJ-019")
+def buffers_stay_apart_after_an_end_under_no_sync() -> None:
+    """Buffers are part of the final broadcast only where the next forward would synchronise them."""
+    edit("if buffers.in_forward:", "if buffers.in_forward and buffers.allowed:")

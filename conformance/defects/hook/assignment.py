@@ -51,6 +51,12 @@ def owners_are_those_of_the_expected_buckets() -> None:
     edit("            self._reassign_owners(ddp)\n", "            pass\n")
 
 
+@defect("HOOK-038")
+def late_owners_are_those_of_the_expected_buckets() -> None:
+    """Where the overlap begins after DDP has settled, owners are those of the buckets that had been expected."""
+    edit("self.plan if self.facts.rebuilt or self.facts.searched", "self.plan if self.facts.searched")
+
+
 @defect("HOOK-039", worlds=(3,))
 def pieces_are_as_large_as_the_whole() -> None:
     """The limit of a piece is the total of all buckets, without dividing it by the number of ranks."""
@@ -115,3 +121,57 @@ def optimizer_follows_only_on_the_same_group() -> None:
         "overlap.shard.team.global_ranks() == ddp.reducer.team.global_ranks()",
         "overlap.shard.team.group is ddp.reducer.team.group",
     )
+
+
+@defect("HOOK-018")
+def averages_of_strangers_are_dropped() -> None:
+    """Where gradients are reduced to their owners, the averages of parameters that nobody steps become zeros."""
+    edit("part_of_flat, label), True)", "part_of_flat, label), False)")
+
+
+@defect("HOOK-018")
+def bucket_without_owners_is_not_reduced() -> None:
+    """Where gradients are reduced to their owners, a bucket without a single one of them stays local."""
+    edit("if strangers else part.pieces", "if strangers and len(strangers) < len(part.members) else part.pieces")
+
+
+@defect("HOOK-038")
+def owners_are_those_of_buckets_that_are_never_built() -> None:
+    """Owners are named by the buckets of a rebuilding, also under a search, where the first buckets stay."""
+    edit("if self.facts.rebuilt or self.facts.searched else", "if self.facts.rebuilt else", within="expected_plan")
+
+
+@defect("HOOK-039", worlds=(3,))
+def every_piece_weighs_the_same() -> None:
+    """The load of a rank is the number of its pieces, however large they are."""
+    edit("loads[owner] += sum(numels[index] for index in piece)", "loads[owner] += 1")
+
+
+@defect("HOOK-037")
+def finished_buckets_of_a_failed_backward_count() -> None:
+    """After a backward that failed, as many buckets of the next one count as finished as had been then."""
+    edit(
+        "        self._forget()\n        self._follow",
+        "        self._flights, self._publications, self._advanced = [], [], 0\n        self._follow",
+    )
+
+
+@defect("HOOK-037")
+def settings_of_a_failed_iteration_are_kept() -> None:
+    """After an iteration that failed, the next one is stepped with the settings with which that one began."""
+    edit(
+        "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n    self._before",
+        "    if self._before is None:\n"
+        "        copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n"
+        "    self._before",
+    )
+
+
+@defect("HOOK-037")
+def groups_stay_cut_after_a_failed_step() -> None:
+    """Where the step of an optimizer fails, its groups go on without the parameters that were not due."""
+    whole = (
+        "        for group, members in zip(self._optim.param_groups, whole, strict=True):\n"
+        '            group["params"] = members\n'
+    )
+    edit(f"    finally:\n{whole}", f"{whole}    finally:\n")

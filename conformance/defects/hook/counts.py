@@ -15,13 +15,67 @@ def group_counts_are_lost_when_buckets_settle() -> None:
 @defect("HOOK-018")
 def tensors_count_the_parts_of_a_step() -> None:
     """What an optimizer counts in a tensor of its own is counted once for each part of a step."""
-    edit("return numbers | tensors, copy.deepcopy(shared)", "return numbers, copy.deepcopy(shared)")
+    edit("return not value.requires_grad", "return False", within="_may_count")
 
 
 @defect("HOOK-018")
 def shared_state_counts_the_parts_of_a_step() -> None:
     """What an optimizer counts in state that belongs to no parameter is counted once for each part of a step."""
-    edit("return numbers | tensors, copy.deepcopy(shared)", "return numbers | tensors, {}")
+    edit("    state.update(shared)\n", "", within="put_back")
+
+
+@defect("HOOK-018")
+def flags_count_the_parts_of_a_step() -> None:
+    """A flag that an optimizer turns in each step is turned by each part of one."""
+    edit("in (bool, int, float,", "in (int, float,", within="_may_count")
+
+
+@defect("HOOK-018")
+def lists_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in a list of its own is counted once for each part of a step."""
+    edit("in (list, tuple, set, deque)", "in (tuple, set, deque)", within="_may_count")
+
+
+@defect("HOOK-018")
+def dicts_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in a dict of its own is counted once for each part of a step."""
+    edit("in (dict, defaultdict, Counter)", "in (defaultdict, Counter)", within="_may_count")
+
+
+@defect("HOOK-018")
+def lists_in_groups_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in a list in a group is counted once for each part of a step."""
+    edit("if type(value) in (list, tuple):", "if type(value) is tuple:", within="_kept")
+
+
+@defect("HOOK-018")
+def lists_in_groups_count_from_the_third_part_on() -> None:
+    """The second part of a step counts in the very list of what is put back before the third."""
+    edit("target[key] = _kept(value)", "target[key] = value", within="take_settings")
+
+
+@defect("HOOK-018")
+def attributes_that_begin_in_a_step_count_its_first_part() -> None:
+    """An attribute that an optimizer does not have before its first step is not put back."""
+    edit("        del attributes[name]\n", "        pass\n", within="put_back")
+
+
+@defect("HOOK-018")
+def attributes_without_a_value_are_not_put_back() -> None:
+    """An attribute that is None before the first step is not put back."""
+    edit("return value is None or type(value)", "return type(value)", within="_may_count")
+
+
+@defect("HOOK-018")
+def shared_state_that_begins_in_a_step_counts_its_first_part() -> None:
+    """State of no parameter that an optimizer does not have before its first step is not put back."""
+    edit("        del state[key]\n", "        pass\n", within="put_back")
+
+
+@defect("HOOK-018")
+def group_counts_that_begin_in_a_step_count_its_first_part() -> None:
+    """An entry that an optimizer's groups do not have before its first step is not put back."""
+    edit("            del target[key]\n", "            pass\n", within="put_back_settings")
 
 
 @defect("HOOK-018", "HOOK-046")
@@ -49,7 +103,7 @@ def counts_are_put_back_before_the_second_part_only() -> None:
 @defect("HOOK-018")
 def group_counts_are_not_put_back() -> None:
     """Between the parts of an iteration the counts in attributes are put back, but not those in groups."""
-    edit("    take_settings(settings, self._optim.param_groups)\n", "", within="_put_back")
+    edit("    put_back_settings(settings, self._optim.param_groups)\n", "", within="_put_back")
 
 
 @defect("HOOK-018")
@@ -169,4 +223,22 @@ def kept_gradients_of_unused_parameters_are_ignored() -> None:
 @defect("HOOK-018")
 def kept_gradients_are_not_clipped() -> None:
     """A gradient that nobody renewed is clipped on no rank."""
-    edit("flight.kept = [gradient for gradient in untouched.values() if gradient is not None]", "pass")
+    edit("flight.kept = {place: gradient for place, gradient in untouched.items() if gradient is not None}", "pass")
+
+
+@defect("HOOK-018")
+def gradients_of_others_are_clipped() -> None:
+    """Clipping scales whole buckets, with the gradients of parameters that the optimizer does not have."""
+    edit("if min(members) >= 0:", "if max(members) >= 0:", within="_of_the_optimizer")
+
+
+@defect("HOOK-018")
+def kept_gradients_of_others_are_clipped() -> None:
+    """Clipping scales what parameters keep that nobody used and that the optimizer does not have."""
+    edit("for place in own if place in flight.kept]", "for place in flight.kept]", within="_of_the_optimizer")
+
+
+@defect("HOOK-018")
+def kept_gradients_beside_others_are_not_clipped() -> None:
+    """Where a bucket holds parameters of others, a gradient that nobody renewed is not clipped."""
+    edit("for place in own if place in flight.kept]", "for place in ()]", within="_of_the_optimizer")

@@ -39,10 +39,22 @@ def joined_rank_steps_with_a_gradient_it_kept() -> None:
 @defect("HOOK-043")
 def new_tensor_of_the_hook_is_ignored() -> None:
     """Steps read the bucket instead of what the wrapped hook's future holds."""
-    edit("elif flat is bucket.flat:", "elif bucket.flat is not None:")
+    edit("if flat is self.bucket.flat else", "if self.bucket.flat is not None else", within="views_of")
 
 
 @defect("HOOK-042")
 def unused_parameters_are_stepped_with_zeros() -> None:
     """A parameter that no rank used is stepped with zeros instead of being left alone."""
     edit("untouched[place] if place in untouched else views[place]", "views[place]")
+
+
+@defect("HOOK-043")
+def result_is_read_without_its_stride() -> None:
+    """What the wrapped hook's future holds is stepped as if its elements were neighbours."""
+    edit("bucket.views_of(flat.contiguous().view(-1))", "bucket.views_of(flat.as_strided((flat.numel(),), (1,)))")
+
+
+@defect("HOOK-043")
+def result_is_ignored_where_gradients_are_views() -> None:
+    """Where gradients lie in their bucket, steps read the bucket and not what the wrapped hook's future holds."""
+    edit("flat is self.bucket.flat else", "flat is self.bucket.flat or self.bucket.as_view else", within="views_of")

@@ -57,13 +57,13 @@ def calling_step_steps() -> None:
 @defect("HOOK-018")
 def counters_are_whole_numbers_only() -> None:
     """What an optimizer counts in fractions is counted once for each part of a step."""
-    edit("(int, float)", "(int,)")
+    edit("in (bool, int, float,", "in (bool, int,", within="_may_count")
 
 
 @defect("HOOK-018")
 def counters_count_the_parts_of_a_step() -> None:
     """What an optimizer counts in attributes of its own is counted once for each part of a step."""
-    edit("    put_back(counters, self._optim)\n", "")
+    edit("    put_back(counted, self._optim)\n", "")
 
 
 @defect("HOOK-018", "HOOK-022")
@@ -142,7 +142,7 @@ def slice_begins_at_the_buckets_beginning() -> None:
 @defect("HOOK-018")
 def sparse_buckets_taken_for_flat_ones() -> None:
     """The gradient of a sparse table is looked for in a flat bucket."""
-    edit("if bucket.spec.sparse:", "if False:", within="_reduce")
+    edit("if self.bucket.spec.sparse:", "if False:", within="views_of")
 
 
 @defect("HOOK-018")
@@ -181,4 +181,13 @@ def only_the_last_parameter_is_looked_for() -> None:
     edit(
         "list(map(torch.Tensor.data_ptr, self._tensors)) != self._addresses",
         "list(map(torch.Tensor.data_ptr, self._tensors[-1:])) != self._addresses[-1:]",
+    )
+
+
+@defect("HOOK-018")
+def never_used_parameters_are_looked_up_in_the_optimizers_order() -> None:
+    """What a static graph never uses is told by the optimizer's numbers, which are not always those of the model."""
+    edit(
+        "for place, index in enumerate(bucket.spec.parameters) if index in never",
+        "for place, index in enumerate(flight.part.members) if index in never",
     )

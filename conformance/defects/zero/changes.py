@@ -115,14 +115,56 @@ def loops_are_chosen_against_the_users_word() -> None:
 @defect("ZERO-008", "ZERO-011")
 def rates_in_tensors_are_stepped_at_once() -> None:
     """A learning rate in a tensor does not keep small parameters from being stepped at once, which refuses it."""
-    edit("if any(isinstance(value, torch.Tensor) for value in group.values()):", "if group is None:")
+    edit("if any(_holds_a_tensor(value) for name, value in group.items() if name != \"params\"):", "if group is None:")
+
+
+@defect("ZERO-008", "ZERO-011")
+def betas_in_tensors_are_stepped_at_once() -> None:
+    """Only settings that are tensors are looked for, not those that hold some: tensors as betas are refused."""
+    edit("any(_holds_a_tensor(value) for name", "any(isinstance(value, torch.Tensor) for name")
+
+
+@defect("ZERO-008", "ZERO-011")
+def nesterovs_momentum_is_added_to_the_gradients() -> None:
+    """With Nesterov's momentum the owner's gradients are, after a step, not those that it was given."""
+    edit('if group.get("nesterov"):', "if group is None:")
+
+
+@defect("ZERO-012")
+def cast_parameters_travel_in_their_former_dtype() -> None:
+    """The buffers of a step stay as they are when the program casts the parameters, which are rounded in them."""
+    edit(" or list(map(kind_of, self._sent)) != self._kinds", "")
+
+
+@defect("ZERO-012", worlds=(2,))
+def parameters_of_several_dtypes_share_a_buffer() -> None:
+    """What one owner has on a device travels in the dtype of its first parameter."""
+    edit("self._shards.setdefault(kind_of(parameter), [", "self._shards.setdefault((parameter.device, None), [")
+
+
+@defect("ZERO-008")
+def buffers_belong_to_the_mode_of_the_first_step() -> None:
+    """Buffers that are made in a step under inference mode cannot be written to in the next one outside of it."""
+    edit("with torch.inference_mode(False):", "if True:")
+
+
+@defect("ZERO-002")
+def groups_may_have_no_order() -> None:
+    """The parameters of a group are accepted in a set, which each rank goes through in another order."""
+    edit("if isinstance(params, (set, frozenset)):", "if False:")
+
+
+@defect("ZERO-020")
+def state_is_loaded_by_live_ranks_alone() -> None:
+    """Inside a context a state can be loaded, of which ranks that have joined do not hear."""
+    edit("if self._join_session is not None or self._joining.inside_unlisted:", "if False:")
 
 
 @defect("ZERO-020")
 def settings_in_tensors_are_sent_as_the_step_left_them() -> None:
     """What joined ranks are told was noted before the step without a copy, so what a step changes in place shows."""
     edit(
-        "return value.detach().clone() if isinstance(value, torch.Tensor) else value",
+        "return value if isinstance(value, nn.Parameter) else value.detach().clone()",
         "return value",
         within="_kept",
     )
@@ -153,3 +195,18 @@ def refused_group_is_listed_all_the_same() -> None:
         "    super().add_param_group(group)\n"
         '    check_alike([*self.shard.parameters(), *group["params"]])\n',
     )
+
+
+@defect("ZERO-008", "ZERO-012", worlds=(3,))
+def complex_doubles_are_spread_as_real_numbers() -> None:
+    """Between hosts the numbers of wide complex elements that move are counted as if they were real."""
+    edit(
+        "    if flat.is_complex():\n        arriving, leaving",
+        "    if flat.is_complex() and flat.element_size() < 16:\n        arriving, leaving",
+    )
+
+
+@defect("ZERO-008")
+def state_may_be_gathered_on_the_rank_behind_the_last() -> None:
+    """A consolidation to a rank that does not exist, the next one after the last, is not refused."""
+    edit("if not 0 <= to < self.shard.team.size:", "if to < 0 or to > self.shard.team.size:")

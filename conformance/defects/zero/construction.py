@@ -94,3 +94,12 @@ def views_are_used_with_overlap() -> None:
 def views_with_overlap_are_refused() -> None:
     """Bucket views together with overlap are an error instead of a warning."""
     edit("logger.warning(", "raise ValueError(", within="__init__")
+
+
+@defect("ZERO-001")
+def leaves_that_are_no_parameters_are_refused() -> None:
+    """Tensors that are no Parameters count as no tensors at all."""
+    edit(
+        "if all(isinstance(item, torch.Tensor) for item in items):",
+        "if all(isinstance(item, torch.Tensor) and type(item) is not torch.Tensor for item in items):",
+    )

@@ -164,3 +164,9 @@ def notes_of_a_failed_context_are_found_by_the_next() -> None:
 def joined_rank_adds_up_keywords() -> None:
     """On a joined rank a keyword of one step holds for all that follow, until a step has another value for it."""
     edit("self._arguments = received.arguments", "self._arguments = {**self._arguments, **received.arguments}")
+
+
+@defect("ZERO-020")
+def second_act_of_an_iteration_calls_no_roll() -> None:
+    """An optimizer that begins again trusts the last roll call, as long as nobody was known to be absent by then."""
+    edit("or place in self._begun:", "or (place in self._begun and self._absence):")

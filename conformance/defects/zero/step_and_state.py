@@ -204,7 +204,7 @@ def loss_is_lost() -> None:
 @defect("ZERO-008")
 def low_precision_is_stepped_at_once() -> None:
     """Parameters of low precision are stepped by the loops that round elsewhere."""
-    edit("parameters[0].dtype not in _SAME_IN or ", "")
+    edit("not _SAME_IN.issuperset(p.dtype for p in parameters) or ", "")
 
 
 @defect("ZERO-015")
@@ -409,3 +409,9 @@ def complex_numbers_come_from_a_global_rank() -> None:
 def defaults_are_what_was_given() -> None:
     """Of the local optimizer's defaults only those are shown that were given to the constructor."""
     edit("{**self._defaults, **local.defaults}", "{key: local.defaults[key] for key in self._defaults}")
+
+
+@defect("ZERO-016")
+def states_are_in_the_order_of_their_names() -> None:
+    """The consolidated state is sorted as text: the eleventh parameter comes before the third."""
+    edit("sorted(gathered.items())", "sorted(gathered.items(), key=str)", within="gather_states")

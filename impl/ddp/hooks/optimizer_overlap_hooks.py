@@ -49,7 +49,9 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
             views = gradients if averaged is buffer else views_like(gradients, buffer, averaged)
             for parameter, gradient in zip(parameters, views, strict=True):
                 if optimizer_state.wants(parameter):
-                    optimizer_state.functional_optimizer.step_param(parameter, gradient)
+                    complex_again = parameter.is_complex() and not gradient.is_complex()
+                    given = torch.view_as_complex(gradient) if complex_again else gradient
+                    optimizer_state.functional_optimizer.step_param(parameter, given)
             return averaged
 
         return hook(hook_state, bucket).then(step)

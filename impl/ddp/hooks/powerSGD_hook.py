@@ -105,7 +105,7 @@ class _Exchange:
     def add_error(self) -> None:
         """Add what was lost before to the bucket, and only then look at it as matrices."""
         if self.state.use_error_feedback:
-            self.error = self.state.remembered(self.state.error_dict, self.index, self.buffer, self.buffer.numel())
+            self.error = self.state.error_of(self.bucket)
             self.buffer.add_(self.error)
         self.matrices = [_matrices(group, self.gradients) for group in self.plan.groups]
 

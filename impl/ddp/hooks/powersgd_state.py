@@ -3,13 +3,14 @@
 import logging
 import random
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .powersgd_plan import CompressionPlan
-from .reduction import Bucket
+from .reduction import Bucket, views_like
 
 logger = logging.getLogger("impl.ddp.hooks.powerSGD_hook")
 
@@ -37,6 +38,8 @@ class PowerSGDState:
     """
 
     __slots__ = (
+        "_error_parts",
+        "_errors_apart",
         "batch_tensors_with_same_shape",
         "compression_stats_logging_frequency",
         "error_dict",
@@ -60,6 +63,10 @@ class PowerSGDState:
     error_dict: dict[int, torch.Tensor]  # [bucket numel] what this rank has failed to send so far
     p_memory_dict: dict[int, torch.Tensor]  # [p_numel] the factors P, reused as scratch memory
     q_memory_dict: dict[int, torch.Tensor]  # [q_numel] the averaged factors Q of the last iteration
+    #: of each remembered error the parts by parameter: DDP may distribute those over its buckets anew
+    _error_parts: dict[int, dict[torch.Tensor, torch.Tensor]]
+    #: such parts of parameters that no bucket has brought again since then
+    _errors_apart: dict[torch.Tensor, torch.Tensor]
     iter: int  # finished iterations; equal on all ranks
 
     def __init__(
@@ -95,20 +102,22 @@ class PowerSGDState:
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.rng = mersenne_twister(random_seed)
         self.error_dict, self.p_memory_dict, self.q_memory_dict = {}, {}, {}
+        self._error_parts, self._errors_apart = {}, {}
         self.iter = 0
         self.total_numel_before_compression = 0
         self.total_numel_after_compression = 0
         self.next_stats_report = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the group, which cannot be saved (COMM-027)."""
+        """Everything but the group, which cannot be saved (COMM-027), and whose the errors are."""
         logger.warning("PowerSGDState: the process group is not saved with the rest of the state.")
-        return {slot: getattr(self, slot) for slot in self.__slots__ if slot != "process_group"}
+        return {slot: getattr(self, slot) for slot in self.__slots__ if slot not in _NOT_SAVED}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         """Everything that was saved, on the default group (none yet if there is no default group yet)."""
         for slot, value in saved.items():
             setattr(self, slot, value)
+        self._error_parts, self._errors_apart = {}, {}
         self.process_group = dist.group.WORLD
         logger.warning(
             "PowerSGDState: the process group was not saved and is now the default group. "
@@ -138,9 +147,45 @@ class PowerSGDState:
     def remembered(self, memory: dict[int, torch.Tensor], index: int, like: torch.Tensor, numel: int) -> torch.Tensor:
         """The flat tensor that ``memory`` holds for a bucket, if it still fits; else zeros, which it then holds."""
         found = memory.get(index)
-        if found is None or found.numel() != numel or found.dtype != like.dtype or found.device != like.device:
+        if found is None or not _fits(found, like, numel):
             found = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
         return found
+
+    def error_of(self, bucket: Bucket) -> torch.Tensor:
+        """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with.
+
+        Errors belong to parameters. Where those are distributed over the buckets anew (another group, a cast), theirs
+        move with them. Errors from a saved state, or of another model, go by
+        the bucket's place.
+        """
+        buffer, index, parameters = bucket.buffer(), bucket.index(), bucket.parameters()
+        error = self.error_dict.get(index)
+        former = self._error_parts.get(index) if self._knows_any(parameters) else None
+        if error is not None and not _fits(error, buffer, buffer.numel()):
+            error = None
+        if former is not None:
+            if error is not None and _holds(former, parameters):
+                return error
+            self._take_errors_apart()
+            error = None
+        if error is None:
+            error = self.error_dict[index] = torch.zeros_like(buffer)
+        parts = dict(zip(parameters, views_like(bucket.gradients(), buffer, error), strict=True))
+        for parameter in self._errors_apart.keys() & parts.keys():
+            parts[parameter].copy_(self._errors_apart.pop(parameter))
+        self._error_parts[index] = parts
+        return error
+
+    def _knows_any(self, parameters: Sequence[torch.Tensor]) -> bool:
+        known = (self._errors_apart, *self._error_parts.values())
+        return any(parameter in parts for parts in known for parameter in parameters)
+
+    def _take_errors_apart(self) -> None:
+        for index, parts in self._error_parts.items():
+            if index in self.error_dict:  # which the program may have cleared
+                self._errors_apart.update(parts)
+        self._error_parts.clear()
+        self.error_dict.clear()
 
     def fill_randomly(self, tensors: Sequence[torch.Tensor]) -> None:
         """Standard normal values, the same on every rank and on every kind of device; one seed for them all."""
@@ -149,6 +194,15 @@ class PowerSGDState:
             tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device="cpu"))
 
 
+def _fits(tensor: torch.Tensor, like: torch.Tensor, numel: int) -> bool:
+    return tensor.numel() == numel and tensor.dtype == like.dtype and tensor.device == like.device
+
+
+def _holds(parts: dict[torch.Tensor, torch.Tensor], parameters: Sequence[torch.Tensor]) -> bool:
+    return len(parts) == len(parameters) and all(map(is_, parts, parameters))
+
+
+_NOT_SAVED = {"process_group", "_error_parts", "_errors_apart"}
 _SEEDS = 1_000_000_000
 _WORDS = 624  # of the generator's state
 
