@@ -59,9 +59,10 @@ def _work(
     args: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
-    store = dist.FileStore(meeting, world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=_DEADLINE_S))
+    deadline = timedelta(seconds=_DEADLINE_S)
     try:
+        store = dist.FileStore(meeting, world)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=deadline)
         pipe.send((True, function(rank, world, *args)))
     except BaseException:
         pipe.send((False, traceback.format_exc()))
