@@ -215,10 +215,12 @@ def reduce_some_in_every_way(ctx, far):
     return [reduce_some(ctx, *way) for way in SOME]
 
 
-@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
-@pytest.mark.parametrize("far", [False, True], ids=("one host", "hosts"))
-def test_gradients_are_reduced_to_their_owners_in_half_precision_and_beside_others_that_have_none(ranks, far):
-    for rank, told in enumerate(ranks(reduce_some_in_every_way, far)):
+HOSTS = {"one host": False, "hosts": True}
+
+
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False, each=True, scenarios=HOSTS)
+def test_gradients_are_reduced_to_their_owners_in_half_precision_and_beside_others_that_have_none(ranks, scenario):
+    for rank, told in enumerate(ranks(reduce_some_in_every_way, scenario)):
         for (dtype, *way), seen in zip(SOME, told, strict=True):
             for number, (found, right) in enumerate(zip(seen, some_alone(dtype, ranks.world), strict=True)):
                 assert found == right, f"rank {rank}, iteration {number}, {dtype}, interleaved and cap {way}"

@@ -19,7 +19,7 @@ from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
 from ..engine.request import number, writable
-from ..power import exploring, measure, triage
+from ..power import exploring, measure, triage, written
 from ..power.drawing import Mutant, Pool
 from ..power.rate import KILLED, NOT_REACHED, STILLBORN, SURVIVED, TROUBLE, Rate, rates
 from ..power.reach import Reach, Store
@@ -42,6 +42,11 @@ def power(given: Namespace) -> int:
     if given.list:
         return _list(pool, seed, wanted)
     drawn = iter([_named(pool, given.mutant)]) if given.mutant else pool.draw(seed)
+    if given.written:
+        if given.history:
+            raise BadInput("--history keeps rates of random draws; leave it out with --written")
+        mutants = written.load(Path(given.written), pool.sources)
+        drawn, wanted = iter(mutants), len(mutants)
     out = writable(Path(given.out))
     if given.history:
         writable(Path(given.history), "--history")
@@ -63,7 +68,7 @@ def power(given: Namespace) -> int:
                 rows.append(row)
                 print(_line(row, entries), flush=True)
         if minutes:
-            _explore(rows, entries, exploring.Asked(minutes, seed, jobs, out), ended)
+            _explore(rows, entries, exploring.Asked(minutes, seed, jobs, out), ended, given.written)
     except KeyboardInterrupt:
         done = f"{len(rows)} mutant{'s' * (len(rows) != 1)}"
         print(f"conformance: interrupted after {done}; the same command continues", file=sys.stderr)
@@ -109,12 +114,14 @@ def _unreached(reached: Reach, pool: Pool) -> int:
     return OK
 
 
-def _explore(rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.Asked, ended: measure.Ended) -> None:
+def _explore(
+    rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.Asked, ended: measure.Ended, file: str
+) -> None:
     """Meet survivors that count with random programs; what they kill is killed."""
     for row in rows:
         if row["end"] not in (SURVIVED, NOT_REACHED) or not triage.judged(row["mutant"], entries).counts:
             continue
-        found = exploring.explored(row["mutant"], asked)
+        found = exploring.explored(f"{file}{written.NAMED}{row['operator']}" if file else row["mutant"], asked)
         if found.get("killed"):
             row.update(end=KILLED, by=PROGRAMS, outcome=found["outcome"], witness=found["witness"])
             ended.add(row)
@@ -144,13 +151,13 @@ def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[st
     for row in rows:
         if row["end"] == TROUBLE:
             print(f"could not be tried: {row['mutant']}: {row['witness']}")
-    print(_sentence(found[0], seed))
+    print(_sentence(found[0], given.written or f"seed {seed}"))
     if float(given.explore):
         print(f"of these by random programs: {sum(row.get('by') == PROGRAMS for row in rows)}")
     print(_in_sample())
     if given.cases:
         print(f"a mutant met {given.cases} cases at most: more of them would perhaps be killed by all")
-    path = _recorded(out, seed, rows, found, entries)
+    path = _recorded(out, {"written": given.written} if given.written else {"seed": seed}, rows, found, entries)
     print(f"record: {path}")
     if given.history:
         folder = Path(given.history) / "power"
@@ -174,12 +181,12 @@ def _columns(part: str, drawn: object, counted: object, killed: object, rate: st
     return f"{part:<8} {drawn:>6} {counted:>8} {killed:>7} {rate:>8}   {interval:<17} {subtle}".rstrip()
 
 
-def _sentence(whole: Rate, seed: int) -> str:
+def _sentence(whole: Rate, draw: str) -> str:
     low, high = whole.interval
     rest = f"; {whole.untriaged} survivors are not triaged and count as gaps" if whole.untriaged else ""
     rate = "nothing to kill" if whole.value is None else f"{whole.value:.1%} ({low:.1%} to {high:.1%})"
     return (
-        f"power on seed {seed}: {rate} of {whole.counted} mutants killed, out of sample; "
+        f"power on {draw}: {rate} of {whole.counted} mutants killed, out of sample; "
         f"{whole.excluded} more are equivalent, or show only in time or on an accelerator{rest}"
     )
 
@@ -191,10 +198,12 @@ def _in_sample() -> str:
     return f"in sample: {told['killed']} of {told['of']} planted defects killed ({told['time']}, {told['commit'][:8]})"
 
 
-def _recorded(out: Path, seed: int, rows: Sequence[Row], found: Sequence[Rate], entries: dict[str, Judged]) -> Path:
+def _recorded(
+    out: Path, draw: dict[str, Any], rows: Sequence[Row], found: Sequence[Rate], entries: dict[str, Judged]
+) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     header = identity("power", home=Path(__file__).parent)
-    with Writer(out / RECORD, {**header, "seed": seed}) as writer:
+    with Writer(out / RECORD, {**header, **draw}) as writer:
         for row in rows:
             judged = Judged("") if row["end"] in (KILLED, STILLBORN, TROUBLE) else triage.judged(row["mutant"], entries)
             writer.write({**row, "class": judged.kind, "reason": judged.reason})

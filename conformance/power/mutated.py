@@ -10,12 +10,13 @@ import os
 
 from ..subjects import Subject
 from ..subjects import impl as ours
-from . import altered
+from . import altered, written
 from .drawing import VARIABLE, Pool
 
 
 def _made(identity: str) -> Subject:
-    mutant = Pool.of_impl().named(identity)
+    pool = Pool.of_impl()
+    mutant = written.named(identity, pool.sources) if written.NAMED in identity else pool.named(identity)
     if mutant is None:
         raise ValueError(f"{VARIABLE}: there is no mutant {identity!r} of impl as it is now")
     altered.load({mutant.file: mutant.mutated})

@@ -4,6 +4,7 @@ import ast
 import builtins
 import itertools
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from conformance.__main__ import main
 from conformance.bad_input import BadInput
 from conformance.commands import power
-from conformance.power import drawing, exploring, marks, measure, operators, triage
+from conformance.power import drawing, exploring, marks, measure, operators, triage, written
 from conformance.power.drawing import Mutant, Pool
 from conformance.power.operators import edits
 from conformance.power.rate import ALL, rates, wilson
@@ -340,3 +341,46 @@ def test_a_triage_that_says_too_little_is_refused(tmp_path, text, said):
     path.write_text(text)
     with pytest.raises(BadInput, match=said):
         triage.load(path)
+
+
+WRITTEN = """
+[[mutant]]
+id = "a box begins with one"
+file = "impl/ddp/made_up.py"
+before = "        self.count = 0\\n        for item"
+after = "        self.count = 1\\n        for item"
+why = "nobody counts"
+
+[[mutant]]
+id = "the limit"
+file = "impl/ddp/made_up.py"
+before = "LIMIT = 3"
+after = "LIMIT = 4"
+"""
+
+
+def test_mutants_may_be_written_by_hand(tmp_path):
+    file, sources = tmp_path / "mine.toml", {"impl/ddp/made_up.py": SOURCE}
+    file.write_text(WRITTEN)
+    counted, limit = written.load(file, sources)
+    assert (counted.mutated, counted.part) == (SOURCE.replace("count = 0", "count = 1"), "ddp")
+    assert counted.id.startswith("impl/ddp/made_up.py:Box.fill:a box begins with one:")
+    lines = SOURCE.splitlines()
+    assert [lines[each.edit.statement - 1].strip() for each in (counted, limit)] == ["self.count = 0", "LIMIT = 3"]
+    assert written.named(f"{file}#the limit", sources) == limit
+    assert written.named(f"{file}#another", sources) is None
+
+
+@pytest.mark.parametrize(("before", "after", "words"), [
+    ("made_up.py", "no_such.py", "'impl/ddp/no_such.py' is no file of impl"),
+    ("LIMIT = 3", "return", "`before` stands 3 times"),
+    ("LIMIT = 4", "LIMIT =", "leaves no program"),
+    ('after = "LIMIT = 4"', "", "needs id, file, before, after"),
+    ("[[mutant]]", "[[mutants]]", "holds no mutant"),
+    ('"', "", "cannot be read"),
+])  # fmt: skip
+def test_a_written_mutant_that_is_none_is_refused_by_name(tmp_path, before, after, words):
+    file = tmp_path / "mine.toml"
+    file.write_text(WRITTEN.replace(before, after))
+    with pytest.raises(BadInput, match=re.escape(words)):
+        written.load(file, {"impl/ddp/made_up.py": SOURCE})
