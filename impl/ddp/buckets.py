@@ -174,8 +174,10 @@ def complex_again(shown: torch.Tensor) -> torch.Tensor:
 
 def _with_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A coalesced sparse tensor with the indices of another one."""
-    shape = (rows.shape[0], *values.shape[1:])
-    return torch.sparse_coo_tensor(rows.indices(), values, shape, is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        rows.indices(), values, (rows.shape[0], *values.shape[1:]),
+        dtype=values.dtype, device=values.device, is_coalesced=True, check_invariants=False,
+    )
 
 
 class Bucket:

@@ -351,7 +351,8 @@ class Reduction:
             self._queue.deliver(self._untouched(agreement))
         else:
             self._queue.shadow_results()
-        self._iteration.await_futures(self._usage.device)
+        if self._iteration.futures:
+            self._iteration.await_futures(self._usage.device)
         return agreement
 
     def _agree_on_use(self, *, live: bool) -> Agreement:

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -69,7 +69,7 @@ class PowerSGDState:
     #: such parts of parameters that no bucket has brought again since then
     _errors_apart: dict[torch.Tensor, torch.Tensor]
     #: by bucket index, the parameters to which the factors Q belong
-    _factors_for: dict[int, Sequence[torch.Tensor]]
+    _factors_for: dict[int, dict[torch.Tensor, None]]
     iter: int  # finished iterations; equal on all ranks
 
     def __init__(
@@ -157,12 +157,14 @@ class PowerSGDState:
     def factors_of(self, bucket: Bucket) -> torch.Tensor | None:
         """The factors Q of the last iteration, all of the bucket's groups in one: not where they are of other parameters.
 
-        Those from a saved state go by the bucket's place.
+        Those from a saved state, or of another model, go by the bucket's place.
         """
-        index, parameters = bucket.index(), bucket.parameters()
-        former = self._factors_for.get(index, parameters)
+        index, parameters = bucket.index(), dict.fromkeys(bucket.parameters())
+        moved = _any_in(self._factors_for.values(), parameters) and not _same(
+            self._factors_for.get(index, ()), parameters
+        )
         self._factors_for[index] = parameters
-        return self.q_memory_dict.get(index) if _same(former, parameters) else None
+        return None if moved else self.q_memory_dict.get(index)
 
     def error_of(self, bucket: Bucket) -> torch.Tensor:
         """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with.
@@ -190,8 +192,7 @@ class PowerSGDState:
         return error
 
     def _knows_any(self, parameters: Sequence[torch.Tensor]) -> bool:
-        known = (self._errors_apart, *self._error_parts.values())
-        return any(parameter in parts for parts in known for parameter in parameters)
+        return _any_in((self._errors_apart, *self._error_parts.values()), parameters)
 
     def _take_errors_apart(self) -> None:
         for index, parts in self._error_parts.items():
@@ -209,6 +210,10 @@ class PowerSGDState:
 
 def _fits(tensor: torch.Tensor, like: torch.Tensor, numel: int) -> bool:
     return tensor.numel() == numel and tensor.dtype == like.dtype and tensor.device == like.device
+
+
+def _any_in(known: Iterable[Mapping[torch.Tensor, object]], parameters: Collection[torch.Tensor]) -> bool:
+    return any(parameter in parts for parts in known for parameter in parameters)
 
 
 def _same(some: Collection[torch.Tensor], others: Collection[torch.Tensor]) -> bool:
