@@ -186,7 +186,7 @@ def power_sgd_never_starts_early() -> None:
 @defect("COMM-026")
 def power_sgd_never_starts_warm() -> None:
     """The factors of the last iteration are not taken up again."""
-    edit("self.state.q_memory_dict.get(self.index) if self.state.warm_start else ", "")
+    edit("self.state.factors_of(self.bucket) if self.state.warm_start else ", "")
 
 
 @defect("COMM-026")

@@ -370,7 +370,7 @@ def no_complaint_of_a_part_past_the_outputs() -> None:
 @defect("DDP-062")
 def a_complaint_outlives_the_backward_that_puts_it_right() -> None:
     """A penalty before the loss is complained of at the next forward, though the loss's backward has come."""
-    edit('    pending.spent = True\n        self._complaint = ""\n', "    pending.spent = True\n")
+    edit('    self._complaint = ""\n        if self.phase', "    if self.phase")
 
 
 @defect("DDP-057")
