@@ -175,7 +175,7 @@ def the_second_of_two_backwards_finds_full_values() -> None:
 @defect("DDP-135")
 def only_synchronised_backwards_are_lowered_for() -> None:
     """The second of two backwards after two forwards under no_sync finds full values."""
-    edit("announce_backward(found, pending, self.begin)", "announce_backward(found if sync else (), pending, self.begin)")
+    edit("announce_backward(found, pending", "announce_backward(found if sync else (), pending")
 
 
 @defect("DDP-135")

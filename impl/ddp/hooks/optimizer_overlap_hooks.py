@@ -51,7 +51,8 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
             views = [averaged] if buffer.is_sparse else gradients
             for parameter, gradient in zip(parameters, views, strict=True):
                 if optimizer_state.wants(parameter):
-                    given = complex_again(gradient) if parameter.is_complex() and not gradient.is_complex() else gradient
+                    shown_real = parameter.is_complex() and not gradient.is_complex()
+                    given = complex_again(gradient) if shown_real else gradient
                     optimizer_state.functional_optimizer.step_param(parameter, given)
             return averaged
 
