@@ -90,7 +90,7 @@ def uneven(ctx, schedules, name, options):
         listed = [zero, ddp] if options.get("zero_first") else [ddp] if options.get("ddp_only") else [ddp, zero]
         with ctx.subject.Join(listed, divide_by_initial_world_size=divide):
             for iteration in range(schedule[ctx.rank]):
-                clear_gradients(ddp, options)
+                clear_gradients(ddp, options, iteration)
                 loss_of(ddp(batch(ctx.rank, iteration), uses_extra(options, ctx.rank, iteration))).backward()
                 if scheduler:
                     scheduler.step()
@@ -119,6 +119,7 @@ UNEVEN_TWEAKS = [
     {"unused": True},
     {"unused": True, "zeros": True, "views": True},
     {"static": True},
+    {"static": True, "given": True, "views": True},
     {"zero_first": True},
     {"ddp_only": True, "scheduled": True},
     {"reduce_scatter": True, "shard": True},
