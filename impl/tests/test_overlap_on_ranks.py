@@ -77,6 +77,32 @@ def test_clipping_equals_one_process(run):
     assert run(train_many, 4, ["momentum", "adam"], variants, world=3) == [{}] * 3
 
 
+class BesideNothing(nn.Linear):
+    """A layer and a parameter without elements."""
+
+    def __init__(self):
+        super().__init__(3, 2)
+        self.nothing = nn.Parameter(torch.ones(0))
+
+    def forward(self, x):
+        return super().forward(x) + self.nothing.sum()
+
+
+def clip_by_the_greatest(ctx):
+    subject, model = ctx.subject, BesideNothing()
+    ddp = subject.DistributedDataParallel(model, bucket_cap_mb=0.00001)
+    zero = subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1.0, overlap_with_ddp=True)
+    hook = subject.default_hooks.allreduce_hook
+    settings = {"max_norm": 0.5, "norm_type": float("inf")}
+    ddp.register_comm_hook(None, subject.hook_with_zero_step(hook, ddp, zero, **settings))
+    ddp(torch.full((2, 3), 4.0)).sum().backward()
+    return zero.overlap.info.total_norm.item(), model.weight.grad.tolist()
+
+
+def test_a_parameter_without_elements_is_no_part_of_the_greatest_norm(run):
+    assert run(clip_by_the_greatest, world=2) == [(8.0, [[pytest.approx(0.5)] * 3] * 2)] * 2
+
+
 def uneven(ctx, schedules, name, options):
     """Join over the model and the optimizer; compares live ranks in every iteration and all of them at the end."""
     found = {}
