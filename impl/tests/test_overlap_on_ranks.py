@@ -163,6 +163,32 @@ def test_uneven_variants_equal_one_process(run, tweak, interleaved):
     assert run(uneven, schedules, "adam", options, world=3) == [{}] * 3
 
 
+def fail_behind_an_unused_layer(ctx):
+    """Rank 2 fails while the others wait to hear which gradients of an unused layer it keeps."""
+    model = Net()
+    unused = {id(parameter) for parameter in model.extra.parameters()}
+    seen = []
+
+    def hook(state, bucket):
+        if ctx.rank == 2 and seen.count(True) > len(unused):
+            raise ValueError("no more")
+        seen.append(any(id(parameter) in unused for parameter in bucket.parameters()))
+        return ctx.subject.default_hooks.allreduce_hook(state, bucket)
+
+    ddp, zero = build(ctx, model, "momentum", {"unused": True, "interleaved": True, "hook": hook})
+
+    def loop():
+        with ctx.subject.Join([ddp, zero]):
+            for number in range(1 + ctx.rank):
+                loss_of(ddp(batch(ctx.rank, number))).backward()
+
+    return caught(loop).kinds[0]
+
+
+def test_a_rank_that_fails_is_named_by_those_who_wait_for_the_gradients_it_keeps(run):
+    assert run(fail_behind_an_unused_layer, world=3) == ["PeerFailed", "PeerFailed", "ValueError"]
+
+
 def test_uneven_on_four_ranks(run):
     schedules = [(0, 1, 2, 3), (3, 0, 3, 1)]
     options = {"interleaved": True, "shard": True, "scheduled": True}

@@ -121,7 +121,7 @@ class Joining:
         sent, source, label = None, session.source, "overlap: gradients that joined ranks lack"
         if session.team.rank == source:  # copies: a view travels with all of its storage
             sent = {place: None if held is None else held.detach().cpu().clone() for place, held in kept.items()}
-        received: Kept = broadcast_object(session.team, sent, source, device, label)
+        received: Kept = broadcast_object(session.team, sent, source, device, label, session.watch)
         if not session.shadowing:
             return kept
         return {place: None if held is None else held.to(device) for place, held in received.items()}
