@@ -63,7 +63,11 @@ def train_parts(pair):
 
 
 def parts_used(place, number):
-    return "a" if number % 3 == 2 or (place + number) % 2 else "ab"
+    return "a" if (place + number) % 2 else parts_used_anywhere(number)
+
+
+def parts_used_anywhere(number):
+    return "a" if number % 3 == 2 else "ab"
 
 
 @check("HOOK-042", worlds=(2, 3), scenarios=HOOKS, deadline_s=DEADLINE_S)
@@ -92,8 +96,8 @@ class Two(models.Parts):
         super().__init__("ab")
 
 
-def step_parts(alone, optimizer, number, world, active=None, to_none=True):
-    """The rule for one process: average whatever somebody used, leave the rest alone (or at a gradient of zeros)."""
+def step_parts(alone, optimizer, number, world, active=None, cleared="set to None"):
+    """The rule for one process: average whatever somebody used; the rest has what the clearing leaves it."""
     total = {}
     for rank in range(world) if active is None else active:
         alone.use = parts_used(rank, number)
@@ -101,15 +105,20 @@ def step_parts(alone, optimizer, number, world, active=None, to_none=True):
         found = torch.autograd.grad(overlapping.loss(alone(overlapping.batch(rank, number))), used)
         for parameter, one in zip(used, found, strict=True):
             total[parameter] = total.get(parameter, 0) + one / world
-    for parameter in alone.parameters():
-        if to_none or parameter.grad is None:
-            parameter.grad = total.get(parameter)
-        else:
-            parameter.grad = total.get(parameter, torch.zeros_like(parameter))
+    clear(alone, number, cleared)
+    for parameter, average in total.items():
+        parameter.grad = average
     optimizer.step()
 
 
-def search_unevenly(ctx, how, schedule, to_none):
+def clear(model, number, cleared):
+    """As programs do: all gradients, or where they are ``kept`` those of the parts that this iteration uses."""
+    parts = model.parts.values() if cleared != "kept" else [model.parts[p] for p in parts_used_anywhere(number)]
+    for part in parts:
+        part.zero_grad(set_to_none=cleared != "zeroed")
+
+
+def search_unevenly(ctx, how, schedule, cleared):
     """The same in a context that lists both, on uneven inputs; parameters after each iteration, and at the end."""
     pairs, seen = [], []
 
@@ -119,7 +128,7 @@ def search_unevenly(ctx, how, schedule, to_none):
         with ctx.subject.Join([pairs[0].ddp, pairs[0].zero]):
             for number in range(READY + 2, READY + 2 + schedule[ctx.rank]):
                 pairs[0].model.use = parts_used(pairs[0].place, number)
-                pairs[0].ddp.zero_grad(set_to_none=to_none)
+                clear(pairs[0].model, number, cleared)
                 overlapping.loss(pairs[0].ddp(pairs[0].batch(number))).backward()
                 seen.append(Seen({}, parameters(pairs[0].model)))
 
@@ -128,26 +137,25 @@ def search_unevenly(ctx, how, schedule, to_none):
 
 
 @check("HOOK-042", worlds=MANY, deadline_s=DEADLINE_S, beyond=False, scenarios={
-    f"{name}, gradients {how}": (way, how == "set to None")
-    for name, way in HOOKS.items() for how in ("set to None", "zeroed")
+    f"{name}, gradients {how}": (way, how) for name, way in HOOKS.items() for how in ("set to None", "zeroed", "kept")
 })  # fmt: skip
 def test_a_search_on_uneven_inputs_leaves_everybody_where_one_process_is(ranks, scenario):
-    way, to_none = scenario
+    way, cleared = scenario
     how = replace(way, model=Two, ddp={"find_unused_parameters": True})
     for schedule in (tuple(1 + 3 * rank for rank in range(ranks.world)), (4, *[0] * (ranks.world - 1))):
-        errors, runs, ends = zip(*ranks(search_unevenly, how, schedule, to_none), strict=True)
+        errors, runs, ends = zip(*ranks(search_unevenly, how, schedule, cleared), strict=True)
         if any(errors):
             assert_refused(errors, Exception, "unused")
             ranks.at_limit("a search for unused parameters is refused")
             return
-        expected = searched_alone(schedule, to_none, [run[: how.warm_up] for run in runs])
+        expected = searched_alone(schedule, cleared, [run[: how.warm_up] for run in runs])
         for rank, run in enumerate(runs):
             for number, seen in enumerate(run):
                 assert seen == expected[number], f"rank {rank}, schedule {schedule}, iteration {number}"
             assert ends[rank] == [expected[-1]], f"rank {rank} at the end, schedule {schedule}"
 
 
-def searched_alone(schedule, to_none, first):
+def searched_alone(schedule, cleared, first):
     """One process's parameters after each iteration; ``first`` shows how often it may wait in the beginning."""
     alone = Two()
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.25, momentum=0.5)
@@ -157,7 +165,8 @@ def searched_alone(schedule, to_none, first):
         active = [rank for rank, count in enumerate(schedule) if count > number - READY - 2]
         waits = len(expected) < len(first[0]) and all(run[number] == before for run in first)
         if not waits:
-            step_parts(alone, optimizer, number, len(schedule), active, to_none or number < READY + 2)
+            before_the_block = number < READY + 2
+            step_parts(alone, optimizer, number, len(schedule), active, "set to None" if before_the_block else cleared)
         expected.append(parameters(alone))
     return expected
 

@@ -57,20 +57,21 @@ def test_states_are_there_when_the_buckets_turn_out_otherwise_than_expected(rank
 
 
 class Layouts(nn.Module):
-    """A layer beside parameters that are not a row of numbers; no gradient depends on a weight."""
+    """A layer beside parameters that are not a row of numbers, or of none; no gradient depends on a weight."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 2)
         self.across = nn.Parameter(torch.arange(12.0).view(3, 4).t())
         self.single = nn.Parameter(torch.ones(()))
+        self.nothing = nn.Parameter(torch.ones(0, 4))
         ramp = torch.arange(16.0).view(2, 4, 1, 2)
         self.last = nn.Parameter(ramp.contiguous(memory_format=torch.channels_last))
         nn.init.ones_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
 
     def forward(self, x):
-        parts = self.layer(x).sum(), (x @ self.across).sum(), x.sum() * self.single
+        parts = self.layer(x).sum(), (x @ self.across).sum(), x.sum() * self.single, (self.nothing * x).sum()
         ramp = torch.arange(16.0).view(2, 4, 1, 2)
         return torch.stack([*parts, (self.last * ramp * x.view(1, 4, 1, 1)).sum()])
 

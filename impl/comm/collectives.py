@@ -188,7 +188,9 @@ def all_to_all(
     return strict.confirmed(team, pending, alike=False, got=received) if strict.enabled else pending
 
 
-def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:
+def broadcast_object(
+    team: Team, value: Any, source: GroupRank, device: torch.device, label: str, watch: Watch | None = None
+) -> Any:
     """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks.
 
     ``device``: for a group without a backend for the CPU.
@@ -196,11 +198,11 @@ def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.de
     device = team.control_device(device)
     payload = pickle.dumps(value) if team.rank == source else b""
     length = torch.tensor([len(payload)], dtype=torch.int64, device=device)
-    size = int(broadcast(team, length, source, f"{label}: length").wait().item())
+    size = int(broadcast(team, length, source, f"{label}: length").wait(watch).item())
     body = torch.zeros(size, dtype=torch.uint8, device=device)
     if team.rank == source:
         body.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
-    broadcast(team, body, source, label).wait()
+    broadcast(team, body, source, label).wait(watch)
     return pickle.loads(body.cpu().numpy().tobytes())
 
 

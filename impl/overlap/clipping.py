@@ -57,7 +57,7 @@ class Clipping:
         for flight in flights:
             for place in flight.part.own:
                 gradient = flight.gradients.get(place)
-                if gradient is not None:
+                if gradient is not None and gradient.numel():  # an empty one has no greatest element
                     norms[flight.part.members[place]] = torch.linalg.vector_norm(gradient, self.norm_type)
         return norms
 

@@ -36,7 +36,7 @@ from .clipping import Clipping
 from .layout import BucketPart, Layout
 from .plan import BucketLayout, complete, sharded_buckets, whole_buckets
 from .reduction import InFlight, Reduction
-from .use import agree_on_use, shadowing
+from .use import agree_on_use
 
 
 class Schedule(Enum):
@@ -172,25 +172,14 @@ class OverlapSession:
         self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None
     ) -> dict[int, torch.Tensor | None]:
         """The places that no rank used, with the gradient that the ordinary optimizer would see there."""
-        bucket, shadows = flight.part.bucket, shadowing(ddp)
+        bucket, session = flight.part.bucket, ddp.reducer.iteration.session
         if flight.use is None:
             never = ddp.reducer.never_used
-            if not never:
-                return {}
             unused = [place for place, index in enumerate(bucket.spec.parameters) if index in never]
-            kept = set() if shadows else set(unused)
         else:
-            used, keeps = flight.use.of(bucket.spec.index, watch)
-            unused = [place for place, count in enumerate(used) if not count]
-            kept = {place for place in unused if keeps[place]}
-        return {place: self._kept_gradient(flight, place, shadows) if place in kept else None for place in unused}
-
-    @staticmethod
-    def _kept_gradient(flight: InFlight, place: int, shadows: bool) -> torch.Tensor | None:
-        bucket = flight.part.bucket
-        if shadows:  # live ranks keep one that they have zeroed: a joined rank's own is older than that
-            return torch.zeros_like(bucket.parameters[place])
-        return bucket.kept_gradient(place)
+            unused = [place for place, count in enumerate(flight.use.of(bucket.spec.index, watch)) if not count]
+        kept = {place: bucket.kept_gradient(place) for place in unused}
+        return self._overlap.share_kept(kept, bucket.spec.device, session) if kept and session is not None else kept
 
     # --- the iteration ---------------------------------------------------------------------------------------------
 

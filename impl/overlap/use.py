@@ -14,33 +14,25 @@ from .layout import BucketPart
 
 
 class BucketUse:
-    """How many ranks used each parameter of some buckets, and how many keep an old gradient of it."""
+    """How many ranks used each parameter of some buckets."""
 
     def __init__(self, pending: Pending, columns: dict[int, range]) -> None:
-        """``pending``: (2, parameters) use and keeping; ``columns``: those of each bucket, by its index."""
+        """``pending``: (parameters,) use; ``columns``: those of each bucket, by its index."""
         self._pending = pending
         self._columns = columns
-        self._counts: list[list[int]] | None = None
+        self._counts: list[int] | None = None
 
-    def of(self, bucket: int, watch: Watch | None) -> tuple[list[int], list[int]]:
-        """Use and keeping of one bucket's parameters. The host waits for the first answer only."""
+    def of(self, bucket: int, watch: Watch | None) -> list[int]:
+        """The use of one bucket's parameters. The host waits for the first answer only."""
         if self._counts is None:
             self._counts = self._pending.read(watch)
         columns = self._columns[bucket]
-        used, keeps = (row[columns.start : columns.stop] for row in self._counts)
-        return used, keeps
-
-
-def shadowing(ddp: DistributedDataParallel) -> bool:
-    """Whether this rank has run out of inputs and follows the others."""
-    return ddp.reducer.iteration.session is not None and ddp.reducer.iteration.session.shadowing
+        return self._counts[columns.start : columns.stop]
 
 
 def agree_on_use(ddp: DistributedDataParallel, parts: Sequence[BucketPart]) -> BucketUse | None:
     """Tell all ranks what this one uses of some buckets; None where DDP does not search."""
-    live = not shadowing(ddp)
     used: list[bool] = []
-    keeps: list[bool] = []
     columns: dict[int, range] = {}
     for part in parts:
         index = part.bucket.spec.index
@@ -49,8 +41,7 @@ def agree_on_use(ddp: DistributedDataParallel, parts: Sequence[BucketPart]) -> B
             return None
         columns[index] = range(len(used), len(used) + len(mine))
         used += mine
-        keeps += [live and part.bucket.kept_gradient(place) is not None for place in range(len(mine))]
     device = ddp.reducer.team.control_device(parts[0].bucket.spec.device)
-    marks = streams.tensor_on(device, [used, keeps], torch.int32)
+    marks = streams.tensor_on(device, used, torch.int32)
     which = ", ".join(map(str, columns))
     return BucketUse(all_reduce(ddp.reducer.team, marks, f"overlap: who uses bucket {which}"), columns)

@@ -42,7 +42,9 @@ def loss_of(output):
 
 
 def uses_extra(options, rank, iteration):
-    """Every third iteration nobody uses the extra layer; in the others some rank does."""
+    """Every third iteration nobody uses the extra layer; in the others some rank does. With ``given`` nobody ever."""
+    if options.get("given"):
+        return False
     if not options.get("unused"):
         return True
     return (iteration % 3 != 1) and (rank + iteration) % 2 == 0
@@ -79,6 +81,7 @@ class Alone:
         for name, parameter in self.model.named_parameters():
             kept = torch.zeros_like(parameter) if self.options.get("zeros") and name in self.seen else None
             parameter.grad = total[name] / divisor if name in total else kept
+        give_gradients(self.model, self.options, iteration)
         self.seen |= set(total)
         if self.options.get("clip"):
             nn.utils.clip_grad_norm_(self.model.parameters(), self.options["clip"])
@@ -97,9 +100,17 @@ def differences(model, alone, tolerance=1e-5):
     return wrong
 
 
-def clear_gradients(ddp, options):
+def clear_gradients(ddp, options, iteration=0):
     """As users do: drop them, or (with ``zeros``) keep them as zeros, which momentum and decay notice."""
     ddp.zero_grad(set_to_none=not options.get("zeros"))
+    give_gradients(ddp.module, options, iteration)
+
+
+def give_gradients(model, options, iteration):
+    """With ``given``: what the user gives the extra layer in every iteration, since nobody uses it."""
+    if options.get("given"):
+        for parameter in model.extra.parameters():
+            parameter.grad = torch.full_like(parameter, 1.0 + iteration)
 
 
 def build(ctx, model, name, options, group=None):

@@ -77,14 +77,10 @@ def test_objects_travel_from_the_cpu_as_well(gloo):
 
 
 def test_the_overlapped_step_asks_who_uses_a_bucket_without_the_device(gloo):
-    parameter = nn.Parameter(torch.ones(1))
-    bucket = SimpleNamespace(
-        spec=SimpleNamespace(index=0, device=CUDA), parameters=[parameter], kept_gradient=lambda _: None
-    )
-    iteration = SimpleNamespace(session=None)
-    ddp = SimpleNamespace(reducer=SimpleNamespace(use_of=lambda _: [True], team=gloo, iteration=iteration))
+    bucket = SimpleNamespace(spec=SimpleNamespace(index=0, device=CUDA))
+    ddp = SimpleNamespace(reducer=SimpleNamespace(use_of=lambda _: [True], team=gloo))
     asked = agree_on_use(ddp, [SimpleNamespace(bucket=bucket)])
-    assert asked.of(0, None) == ([1], [0])
+    assert asked.of(0, None) == [1]
 
 
 class Told:

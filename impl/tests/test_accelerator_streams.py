@@ -99,13 +99,13 @@ class OnlyRead:
 
 def test_the_host_reads_who_uses_a_bucket_without_waiting_for_the_backward_behind_it():
     spec = SimpleNamespace(index=3)
-    bucket = SimpleNamespace(kept_gradient=lambda place: f"kept {place}", spec=spec)
-    use = OnlyRead([[2, 2, 1, 0, 0], [0, 0, 0, 0, 1]])
+    bucket = SimpleNamespace(kept_gradient={1: None, 2: "kept"}.get, spec=spec)
+    use = OnlyRead([2, 2, 1, 0, 0])
     flight = InFlight(SimpleNamespace(bucket=bucket), None, BucketUse(use, {2: range(2), 3: range(2, 5)}))
     ddp = SimpleNamespace(reducer=SimpleNamespace(iteration=SimpleNamespace(session=None)))
     for _ in range(2):  # asked once, whatever is asked of it
         found = OverlapSession._untouched(object.__new__(OverlapSession), ddp, flight, "the watch")
-        assert found == {1: None, 2: "kept 2"}
+        assert found == {1: None, 2: "kept"}
     assert use.watches == ["the watch"]
 
 

@@ -78,6 +78,32 @@ def test_clipping_equals_one_process(run):
     assert run(train_many, 4, ["momentum", "adam"], variants, world=3) == [{}] * 3
 
 
+class BesideNothing(nn.Linear):
+    """A layer and a parameter without elements."""
+
+    def __init__(self):
+        super().__init__(3, 2)
+        self.nothing = nn.Parameter(torch.ones(0))
+
+    def forward(self, x):
+        return super().forward(x) + self.nothing.sum()
+
+
+def clip_by_the_greatest(ctx):
+    subject, model = ctx.subject, BesideNothing()
+    ddp = subject.DistributedDataParallel(model, bucket_cap_mb=0.00001)
+    zero = subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1.0, overlap_with_ddp=True)
+    hook = subject.default_hooks.allreduce_hook
+    settings = {"max_norm": 0.5, "norm_type": float("inf")}
+    ddp.register_comm_hook(None, subject.hook_with_zero_step(hook, ddp, zero, **settings))
+    ddp(torch.full((2, 3), 4.0)).sum().backward()
+    return zero.overlap.info.total_norm.item(), model.weight.grad.tolist()
+
+
+def test_a_parameter_without_elements_is_no_part_of_the_greatest_norm(run):
+    assert run(clip_by_the_greatest, world=2) == [(8.0, [[pytest.approx(0.5)] * 3] * 2)] * 2
+
+
 def uneven(ctx, schedules, name, options):
     """Join over the model and the optimizer; compares live ranks in every iteration and all of them at the end."""
     found = {}
@@ -91,7 +117,7 @@ def uneven(ctx, schedules, name, options):
         listed = [zero, ddp] if options.get("zero_first") else [ddp] if options.get("ddp_only") else [ddp, zero]
         with ctx.subject.Join(listed, divide_by_initial_world_size=divide):
             for iteration in range(schedule[ctx.rank]):
-                clear_gradients(ddp, options)
+                clear_gradients(ddp, options, iteration)
                 loss_of(ddp(batch(ctx.rank, iteration), uses_extra(options, ctx.rank, iteration))).backward()
                 if scheduler:
                     scheduler.step()
@@ -120,6 +146,7 @@ UNEVEN_TWEAKS = [
     {"unused": True},
     {"unused": True, "zeros": True, "views": True},
     {"static": True},
+    {"static": True, "given": True, "views": True},
     {"zero_first": True},
     {"ddp_only": True, "scheduled": True},
     {"reduce_scatter": True, "shard": True},
@@ -135,6 +162,32 @@ def test_uneven_variants_equal_one_process(run, tweak, interleaved):
     schedules = [(1, 2, 4), (4, 2, 1), (0, 3, 0), (2, 0, 3)]
     options = {"interleaved": interleaved, **tweak}
     assert run(uneven, schedules, "adam", options, world=3) == [{}] * 3
+
+
+def fail_behind_an_unused_layer(ctx):
+    """Rank 2 fails while the others wait to hear which gradients of an unused layer it keeps."""
+    model = Net()
+    unused = {id(parameter) for parameter in model.extra.parameters()}
+    seen = []
+
+    def hook(state, bucket):
+        if ctx.rank == 2 and seen.count(True) > len(unused):
+            raise ValueError("no more")
+        seen.append(any(id(parameter) in unused for parameter in bucket.parameters()))
+        return ctx.subject.default_hooks.allreduce_hook(state, bucket)
+
+    ddp, zero = build(ctx, model, "momentum", {"unused": True, "interleaved": True, "hook": hook})
+
+    def loop():
+        with ctx.subject.Join([ddp, zero]):
+            for number in range(1 + ctx.rank):
+                loss_of(ddp(batch(ctx.rank, number))).backward()
+
+    return caught(loop).kinds[0]
+
+
+def test_a_rank_that_fails_is_named_by_those_who_wait_for_the_gradients_it_keeps(run):
+    assert run(fail_behind_an_unused_layer, world=3) == ["PeerFailed", "PeerFailed", "ValueError"]
 
 
 def test_uneven_on_four_ranks(run):

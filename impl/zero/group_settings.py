@@ -84,7 +84,7 @@ class SettingsChannel:
         if not header[0]:
             return None, header[1:], {}
         label = "zero: settings for joined ranks"
-        body, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label)
+        body, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label, watch)
         changed = body != self._last
         self._last = body
         return (GroupSettings.unpacked(body) if changed else None), header[1:], far

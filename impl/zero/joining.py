@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..comm.collectives import broadcast
+from ..comm.collectives import broadcast, broadcast_object
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
 from ..join.hooks import FollowedSession, Joinable
@@ -31,6 +31,9 @@ from .shard import Shard
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
 STEP, CONSOLIDATE = 0, 1
 ACTS = ("step", "consolidate_state_dict")
+
+#: Gradients by place, of parameters that nobody has used; None where there is none.
+Kept = dict[int, torch.Tensor | None]
 
 
 class Joining:
@@ -110,6 +113,18 @@ class Joining:
         received, _, _ = self._channel.exchange(settings, [], session.source, {}, session.watch)
         if received is not None and session.shadowing:
             self._shard.take_settings(received.settings, received.sent)
+
+    def share_kept(self, kept: Kept, device: torch.device, session: FollowedSession) -> Kept:
+        """Bring the source's gradients that no backward has renewed to ranks that have joined, whose own are older."""
+        if not self._absent_ranks(session):
+            return kept
+        sent, source, label = None, session.source, "overlap: gradients that joined ranks lack"
+        if session.team.rank == source:  # copies: a view travels with all of its storage
+            sent = {place: None if held is None else held.detach().cpu().clone() for place, held in kept.items()}
+        received: Kept = broadcast_object(session.team, sent, source, device, label, session.watch)
+        if not session.shadowing:
+            return kept
+        return {place: None if held is None else held.to(device) for place, held in received.items()}
 
     def _absent_ranks(self, session: FollowedSession) -> tuple[GroupRank, ...]:
         if self._session is None or self._session() is not session:

@@ -44,7 +44,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     Inside a join context a rank that has run out of inputs goes on stepping its shard, with the gradients and the
     settings of a live rank, so that uneven inputs give what one process would (ZERO-020 … 022). Its own ``.grad`` and
-    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks'.
+    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks'. What the program itself changes
+    between two steps of a block (``p.clamp_()``, entries of ``state``) does not reach it, with or without overlap: make
+    such changes before the block or behind it.
 
     A parameter that has never required a gradient is neither stepped nor sent; one that is frozen later is still sent.
     """

@@ -14,7 +14,7 @@ from ..comm.ranks import Team
 from ..join.hooks import FollowedSession, Joinable
 from .at_once import small_ones_at_once
 from .groups import Group, copy_settings, put_back_settings, settings_of
-from .joining import Joining
+from .joining import Joining, Kept
 from .partition import ShardPlan
 from .shard import Counters, Shard, counters, put_back
 
@@ -171,6 +171,10 @@ class Overlap:
         if session is not None:
             self._joining.share_settings(session)
         self._initialized().begin()
+
+    def share_kept(self, kept: Kept, device: torch.device, session: FollowedSession) -> Kept:
+        """Gradients that no backward has renewed, by place: a joined rank is told those of a live one."""
+        return self._joining.share_kept(kept, device, session)
 
     def step(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Step these parameters of the shard with these gradients. Their ``.grad`` is what it was afterwards."""

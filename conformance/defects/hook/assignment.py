@@ -99,7 +99,13 @@ def optimizer_follows_from_other_ranks() -> None:
 @defect("HOOK-018")
 def joined_ranks_step_what_nobody_uses() -> None:
     """Joined ranks step parameters that no rank ever uses, with gradients of zeros."""
-    edit("kept = set() if shadows else set(unused)", "kept = set(unused)")
+    edit(
+        "kept = {place: bucket.kept_gradient(place) for place in unused}",
+        "kept = {place: bucket.kept_gradient(place) for place in unused}\n"
+        "    if kept and session is not None and session.shadowing:\n"
+        "        self._overlap.share_kept(kept, bucket.spec.device, session)\n"
+        "        return {place: torch.zeros_like(bucket.parameters[place]) for place in unused}",
+    )
 
 
 @defect("HOOK-018")

@@ -217,7 +217,10 @@ def round_robin_goes_on_from_plan_to_plan() -> None:
 @defect("HOOK-018")
 def kept_gradients_of_unused_parameters_are_ignored() -> None:
     """A gradient that the user gave a parameter which a static graph never uses is not stepped with."""
-    edit("kept = set() if shadows else set(unused)", "kept = set()")
+    edit(
+        "kept = {place: bucket.kept_gradient(place) for place in unused}",
+        "kept = {place: flight.use and bucket.kept_gradient(place) for place in unused}",
+    )
 
 
 @defect("HOOK-018")

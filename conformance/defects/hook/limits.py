@@ -24,16 +24,15 @@ def a_move_before_the_first_step_is_not_followed() -> None:
 
 
 @defect("HOOK-042")
-def joined_rank_says_that_it_keeps_a_gradient() -> None:
-    """A joined rank's last own gradient counts as one that live ranks keep for a parameter that nobody uses."""
-    edit("keeps += [live and part", "keeps += [part")
+def joined_rank_steps_with_zeros_for_what_is_kept() -> None:
+    """A joined owner of a parameter that nobody uses, of which live ranks keep a gradient, steps it with zeros."""
+    edit("None if held is None else held.to(device)", "None if held is None else torch.zeros_like(held)")
 
 
 @defect("HOOK-042")
 def joined_rank_steps_with_a_gradient_it_kept() -> None:
-    """A parameter that nobody uses, of which live ranks keep zeros, is stepped with the joined owner's last
-    gradient."""
-    edit("if shadows:", "if False:")
+    """A parameter that nobody uses is stepped with the joined owner's last gradient, whatever live ranks keep."""
+    edit("    if not session.shadowing:\n        return kept", "    return kept", within="share_kept")
 
 
 @defect("HOOK-043")
