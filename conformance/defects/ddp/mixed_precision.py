@@ -170,3 +170,9 @@ def accumulated_gradients_are_hidden_between_forward_and_backward() -> None:
 def the_second_of_two_backwards_finds_full_values() -> None:
     """After two forwards the first backward restores what the second one still needs."""
     edit("if low is not None and not self._full:", "if False:", within="before_backward")
+
+
+@defect("DDP-136")
+def large_gradients_are_scaled_in_their_own_dtype() -> None:
+    """Gradients that are large enough to be copied one by one are scaled before they are cast."""
+    edit("torch.mul(source.to(view.dtype), factor, out=view)", "torch.mul(source, factor, out=view)")
