@@ -77,7 +77,8 @@ class Arrivals:
     def stop(self) -> None:
         """Watch nothing any more."""
         for handle in [*self._handles, *self._behind.values()]:
-            handle.remove()
+            if handle is not None:
+                handle.remove()
         self._handles.clear()
         self._behind.clear()
         self._nodes.clear()
@@ -96,7 +97,7 @@ class Arrivals:
 
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
         if self._recast:
-            self._behind[parameter, hook] = parameter.register_post_accumulate_grad_hook(hook)
+            self._behind[parameter, hook] = _registered(parameter, hook)
             return
         node = self._nodes.setdefault(parameter, kernels.accumulator(parameter))
         self._handles.append(node.register_hook(hook))
@@ -104,8 +105,9 @@ class Arrivals:
     def step_behind(self) -> None:
         """Come after the hooks that users have registered on recast parameters by now."""
         for (parameter, hook), handle in self._behind.items():
-            handle.remove()
-            self._behind[parameter, hook] = parameter.register_post_accumulate_grad_hook(hook)
+            if handle is not None:
+                handle.remove()
+            self._behind[parameter, hook] = _registered(parameter, hook)
 
     def accumulates_now(self) -> bool:
         """Whether the backward pass now running (in one of whose hooks we are) may add to some ``.grad``.
@@ -137,6 +139,11 @@ class Arrivals:
         self.stop()
         for arrived in self._lists:
             arrived.clear()
+
+
+def _registered(parameter: torch.nn.Parameter, hook: Callable[..., None]) -> Any:
+    """The handle of a hook on a parameter; None as long as that is frozen, when it takes none."""
+    return parameter.register_post_accumulate_grad_hook(hook) if parameter.requires_grad else None
 
 
 def _counting(listener: weakref.ref[Listener], index: int) -> Callable[..., None]:

@@ -40,7 +40,8 @@ class Reduction(ABC):
 class WrappedReduction(Reduction):
     """The wrapped hook's own reduction. What its future holds is what is stepped and what DDP delivers (HOOK-043)."""
 
-    def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team) -> None:
+    def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team, *, changed: bool) -> None:
+        """``changed``: what the future holds will be changed in place."""
         self._device = bucket.buffer().device
         self._team = team
         self.future = call_hook(hook, state, bucket)
@@ -49,6 +50,8 @@ class WrappedReduction(Reduction):
                 f"The wrapped communication hook returned {type(self.future).__name__} for bucket {bucket.index()} "
                 "instead of a torch.futures.Future of a tensor."
             )
+        if changed:
+            self.future = self.future.then(_in_one_piece)
 
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
         spec = part.bucket.spec
@@ -62,6 +65,11 @@ class WrappedReduction(Reduction):
                 "`.then(lambda future: future.value()[0])`."
             )
         return part.bucket.as_gradients(value)
+
+
+def _in_one_piece(done: torch.futures.Future[Any]) -> Any:
+    value = done.value()
+    return value.contiguous() if isinstance(value, torch.Tensor) and not value.is_sparse else value
 
 
 @dataclass

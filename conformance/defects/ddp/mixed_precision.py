@@ -176,3 +176,24 @@ def the_second_of_two_backwards_finds_full_values() -> None:
 def large_gradients_are_scaled_in_their_own_dtype() -> None:
     """Gradients that are large enough to be copied one by one are scaled before they are cast."""
     edit("torch.mul(source.to(view.dtype), factor, out=view)", "torch.mul(source, factor, out=view)")
+
+
+@defect("DDP-135")
+def only_synchronised_backwards_are_lowered_for() -> None:
+    """The second of two backwards after two forwards under no_sync finds full values."""
+    edit("announce_backward(found, pending, self.begin)", "announce_backward(found if sync else (), pending, self.begin)")
+
+
+@defect("DDP-135")
+def a_graph_is_lowered_for_once() -> None:
+    """A second backward through the same graph finds full values."""
+    edit(
+        "if self._lowered is not None and backward != self.forwards.running_backward:",
+        "if self._lowered is not None and not pending.spent:",
+    )
+
+
+@defect("DDP-135")
+def what_a_forward_changes_is_lost() -> None:
+    """What a forward changes of the low-precision copies is lost when the full values return."""
+    edit("for parameter in self._changed():", "for parameter in ():")

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from .reduction import GradBucket, Hook, call_hook, views_like
+from ..buckets import complex_again
+from .reduction import GradBucket, Hook, call_hook
 
 _STEP_METHOD = "step_param"
 
@@ -45,12 +46,12 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
 
         def step(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             averaged = done.value()
-            # a hook need not work in place: its result counts, read where the bucket's gradients lie
-            views = gradients if averaged is buffer else views_like(gradients, buffer, averaged)
+            if averaged is not buffer and not buffer.is_sparse:  # a hook need not work in place: its result counts
+                buffer.copy_(averaged.reshape(buffer.shape))
+            views = [averaged] if buffer.is_sparse else gradients
             for parameter, gradient in zip(parameters, views, strict=True):
                 if optimizer_state.wants(parameter):
-                    complex_again = parameter.is_complex() and not gradient.is_complex()
-                    given = torch.view_as_complex(gradient) if complex_again else gradient
+                    given = complex_again(gradient) if parameter.is_complex() and not gradient.is_complex() else gradient
                     optimizer_state.functional_optimizer.step_param(parameter, given)
             return averaged
 
