@@ -3,12 +3,13 @@
 import functools
 
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, post_localSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models
-from conformance.fixtures.comm_hooks import gap, hooked
+from conformance.fixtures.comm_hooks import gap, hooked, steps
 from conformance.fixtures.training import gradients, numbers
 from conformance.ranks import caught
 
@@ -111,3 +112,53 @@ def test_a_partial_of_torchs_own_hook_divides_by_the_active_ranks_when_asked(ran
         for iteration, found in enumerate(seen):
             far = gap([found], [right[iteration]])
             assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart"
+
+
+def train_in_a_mixture(ctx, schedule, name):
+    ours, state = ctx.subject.default_hooks, None
+    if name == "post-local":
+        state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, start_localSGD_iter=9)
+    hook = {
+        "torch's around torch's": default_hooks.fp16_compress_wrapper(allreduce_hook),
+        "torch's around the library's": default_hooks.fp16_compress_wrapper(ours.allreduce_hook),
+        "the library's around torch's": ours.fp16_compress_wrapper(allreduce_hook),
+        "post-local": post_localSGD_hook.post_localSGD_hook,
+    }[name]
+    return train_hooked(ctx, schedule, state, hook)
+
+
+def train_hooked(ctx, schedule, state, hook):
+    wrapped = hooked(ctx, state, hook, one_layer().to(ctx.device))
+    with wrapped.join(**BY_ACTIVE):
+        return steps(ctx, wrapped, count=schedule[ctx.rank])
+
+
+MIXTURES = ("torch's around torch's", "torch's around the library's", "the library's around torch's", "post-local")
+
+
+@check("DDPJ-014", worlds=(2, 4), beyond=False, scenarios={name: name for name in MIXTURES})
+def test_hooks_and_wrappers_of_torch_and_of_the_library_divide_by_the_active_ranks_in_any_mixture(ranks, scenario):
+    schedule = tuple(2 + rank for rank in range(ranks.world))
+    right = averages(schedule, scenario)
+    for rank, seen in enumerate(ranks(train_in_a_mixture, schedule, scenario)):
+        for iteration, found in enumerate(seen):
+            far = gap([found], [right[iteration]])
+            assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart"
+
+
+# -- COMM-022, COMM-028: torch's own hooks that do not average
+
+
+def train_without_averaging(ctx, schedule, name):
+    if name == "no-op":
+        return train_hooked(ctx, schedule, None, debugging_hooks.noop_hook)
+    state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, 0, post_local_gradient_allreduce=False)
+    return train_hooked(ctx, schedule, state, post_localSGD_hook.post_localSGD_hook)
+
+
+@check("COMM-022", "COMM-028", worlds=(2, 3), scenarios={name: name for name in ("no-op", "post-local")})
+def test_torchs_own_hooks_that_do_not_average_leave_gradients_alone_whoever_is_active(ranks, scenario):
+    schedule = tuple(2 + rank for rank in range(ranks.world))
+    for rank, seen in enumerate(ranks(train_without_averaging, schedule, scenario)):
+        expected = [oracle.local_gradients(one_layer(), models.divisible(rank, i)) for i in range(schedule[rank])]
+        assert seen == [numbers(each.items()) for each in expected], f"rank {rank}"

@@ -91,6 +91,29 @@ def test_what_was_accumulated_before_does_not_stand_for_a_gradient_that_is_missi
         assert "find_unused_parameters" in error.text
 
 
+def leave_out_before_accumulating(ctx, without):
+    """One layer has no gradient; what comes next is a forward inside no_sync, and its backward if it is not refused."""
+    model = ddp(ctx, Partial(4), bucket_cap_mb=1e-6)
+    x = 12 * models.place(ctx.rank, 0)
+    model(x, (2,)).backward()
+    before = len(ctx.trace())
+    with model.no_sync():
+        error = caught(lambda: model(x, without).backward())
+    sent = len(ctx.trace()) - before
+    ctx.meet("told")
+    return error, sent
+
+
+@check("DDP-062", "DDP-072", worlds=WORLDS, deadline_s=5)
+def test_a_missing_gradient_is_reported_by_a_forward_inside_no_sync_and_not_made_up_there(ranks):
+    for without in ((), (0, 1, 3)):
+        for rank, (error, sent) in enumerate(ranks(leave_out_before_accumulating, without, trace=True)):
+            assert sent == 0, f"rank {rank} sent something inside no_sync"
+            assert error is not None, f"rank {rank} was not told"
+            assert error.is_a(RuntimeError)
+            assert "find_unused_parameters" in error.text, error.text
+
+
 @check("DDP-062", worlds=(1, 2))
 def test_with_details_the_error_names_the_parameter(ranks):
     for error, _ in ranks(leave_out, (1, 3), env={"TORCH_DISTRIBUTED_DEBUG": "INFO"}):

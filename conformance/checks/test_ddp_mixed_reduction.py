@@ -1,6 +1,7 @@
 """Native mixed precision between the ranks: the dtype on the way, accumulation, and what it does not go with."""
 
 import torch
+from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, NotRun, check
@@ -71,6 +72,23 @@ def test_a_full_reduction_keeps_what_low_numbers_cannot_hold(ranks):
     huge = 60000.0  # a float16, but two of it are more than one can hold
     for _, _, value in ranks(reduce_low, {"param_dtype": HALF, "reduce_dtype": FULL}, (huge, huge)):
         assert value == huge
+
+
+TINY = 3 * 2.0**-24  # three times the least float16: its half is none, nor its third
+
+
+def reduce_tiny(ctx, width):
+    def run():
+        model = mixed(ctx, nn.Linear(width, width, bias=False).half(), {"reduce_dtype": FULL})
+        model(torch.full((1, width), TINY, dtype=HALF, device=ctx.device)).sum().backward()
+        return model.module.weight.grad.dtype, whole(model.module.weight.grad).unique().tolist()
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-136", worlds=MANY, beyond=False, scenarios={"few": 8, "many": 128})
+def test_what_low_numbers_cannot_hold_is_kept_in_a_full_reduction_of_any_size(ranks, scenario):
+    assert ranks(reduce_tiny, scenario) == [(HALF, [TINY])] * ranks.world
 
 
 def train_half(ctx, configs):

@@ -84,6 +84,31 @@ def test_outputs_that_are_never_in_the_loss_leave_no_gradient(ranks):
     assert ranks(train_on_one_output) == [expected] * ranks.world
 
 
+def keep_an_old_gradient(ctx):
+    """Of outputs that are never in the loss: the gradients, which their part has had since before it was wrapped."""
+    model = models.Parts()
+    for parameter in model.parts["b"].parameters():
+        parameter.grad = torch.full_like(parameter, 7.0 + ctx.rank)
+    model = wrapped(ctx, model, static_graph=True, bucket_cap_mb=TINY_MIB)
+    model.module.shape = lambda outputs: (outputs["a"] + outputs["c"], outputs["b"])
+    seen = []
+    for iteration in range(4):
+        for name in "ac":
+            model.module.parts[name].zero_grad(set_to_none=True)
+        model(batch(ctx, iteration))[0].sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-105", worlds=MANY)
+def test_an_old_gradient_does_not_make_an_output_that_is_never_in_the_loss_a_used_one(ranks):
+    for rank, seen in enumerate(ranks(keep_an_old_gradient)):
+        for iteration, found in enumerate(seen):
+            expected = average(["ac"] * ranks.world, iteration)
+            old = {"parts.b.weight": [7.0 + rank] * 16, "parts.b.bias": [7.0 + rank] * 4}
+            assert found == expected | old, f"rank {rank}, iteration {iteration}"
+
+
 def train_on_two_outputs(ctx):
     model = wrapped(ctx, models.Parts(), static_graph=True, bucket_cap_mb=TINY_MIB)
     model.module.shape = lambda outputs: (outputs["a"] + outputs["b"], outputs["c"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from functools import cache
 
 import torch
@@ -27,15 +26,3 @@ def divides_first(dtype: torch.dtype) -> bool:
     Elsewhere the sum is divided, which rounds once and not once for each rank. (torch divides first in every dtype.)
     """
     return torch.finfo(dtype).bits <= 16
-
-
-_TORCHS_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
-
-
-def correction(hook: object, size: int, divisor: int) -> float:
-    """By how much to multiply what a communication hook has averaged in a group of this size, so that it is divided by
-    ``divisor``: hooks of torch's library divide by the size, a join context may ask for the active ranks."""
-    while isinstance(hook, functools.partial):
-        hook = hook.func
-    divides_by_size = str(getattr(hook, "__module__", "")).startswith(_TORCHS_HOOKS)
-    return size / divisor if divides_by_size and divisor != size else 1.0

@@ -41,7 +41,7 @@ class Filling:
         """Fill the flat tensor with the sources times ``factor``."""
         if self._large and factor != 1.0:
             for view, source in zip(self._views, sources, strict=True):
-                torch.mul(source, factor, out=view)
+                torch.mul(source.to(view.dtype), factor, out=view)  # else it would compute in the dtype of the source
             return
         if not self._joined or not self._join(sources):
             copy_all(self._views, sources)

@@ -13,6 +13,7 @@ from torch import nn
 
 from .containers import map_tensors
 from .log import Fail
+from .params import managed_parameters
 
 _RELEVANT_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME",
@@ -58,8 +59,8 @@ def names_by_place(
     """Names by the parameters' places in ``parameters``; ValueError unless all trained ones are there (DDP-147)."""
     places = {parameter: place for place, parameter in enumerate(parameters)}
     names: dict[int, str] = {}
-    for name, parameter in module.named_parameters():
-        if name in ignored or not parameter.requires_grad:
+    for name, parameter in ((item.name, item.parameter) for item in managed_parameters(module, ignored)):
+        if not parameter.requires_grad:
             continue
         if parameter not in places:
             fail(

@@ -57,13 +57,14 @@ class Managed:
 
 
 def managed_parameters(module: nn.Module, ignored: Collection[str]) -> list[Managed]:
-    """All parameters that are not ignored, each once, in registration order; frozen ones included."""
+    """All parameters that are ignored under none of their names, each once, in registration order; frozen ones, too."""
+    left_out = {id(p) for name, p in module.named_parameters(remove_duplicate=False) if name in ignored}
     embeddings = [child for child in module.modules() if isinstance(child, (nn.Embedding, nn.EmbeddingBag))]
     sparse_owners = {id(child.weight) for child in embeddings if child.sparse}
     return [
         Managed(name, parameter, id(parameter) in sparse_owners)
         for name, parameter in module.named_parameters()
-        if name not in ignored
+        if id(parameter) not in left_out
     ]
 
 

@@ -319,7 +319,7 @@ class Readiness:
         return True
 
     def _learn_static_graph(self) -> None:
-        self._usage.learn(self._need, self._parameters)
+        self._usage.learn(self._need)
         self._need = [0] * len(self._parameters)
         for bucket in self._queue.buckets:
             bucket.missing = 0

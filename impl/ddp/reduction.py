@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from ..comm import collectives, streams
-from ..comm.averaging import correction, divides_first
+from ..comm.averaging import divides_first
 from ..comm.futures import wait_for_future
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
 from ..comm.sparse import SparseCapacity, SparseRound
 from . import kernels
 from .buckets import Bucket, GradBucket
+from .hooks.reduction import call_hook
 from .iteration import Iteration
 from .log import Times
 from .plan import BucketPlan, Planner
@@ -100,7 +101,7 @@ class Transport:
         shown = GradBucket(bucket.spec.index, last, *bucket.shown(flat), bucket.parameters, group, divisor)
         state, function = hook
         self.iteration.team.tally.count()  # for all that the hook starts, and again where it has returned and ended
-        future = function(state, shown)
+        future = call_hook(function, state, shown)
         self.iteration.team.tally.count()
         if isinstance(future, kernels.AnyFuture):
             return future
@@ -133,10 +134,7 @@ class Transport:
                 f"{shape}; expected one tensor of {expected} elements, shaped like the bucket. A collective's own "
                 "future holds a list: chain `.then(lambda future: future.value()[0])`."
             )
-        hook = None if self.hook is None else self.hook[1]
-        factor = correction(hook, self.iteration.team.size, self.iteration.divisor())
-        gradients = bucket.as_gradients(result)
-        return gradients if factor == 1.0 else gradients * factor
+        return bucket.as_gradients(result)
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device, *, learned: bool | None = None) -> Agreement:
         """Tell all ranks which parameters this one uses; what no rank uses.

@@ -278,9 +278,9 @@ class DistributedDataParallel(Follower, nn.Module):
             iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised; else the roll call does
         if recorded:
             reducer.notice_cast()
+            reducer.check_finished()
         if sync:
             reducer.times.forward_start = time.time_ns()
-            reducer.check_finished()
         iteration.training = self.training
         if iteration.session is None:
             iteration.before_forward(needed=False, likely=False)

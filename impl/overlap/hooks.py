@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..ddp.buckets import GradBucket
+from ..ddp.hooks.reduction import call_hook
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
 from .clipping import Clipping
@@ -117,7 +118,7 @@ def _make(
     def hook_with_zero_fn(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         if warm_up.covers(bucket):
             assert hook is not None
-            return hook(state, bucket)
+            return call_hook(hook, state, bucket)
         return session.on_bucket(state, bucket)
 
     return hook_with_zero_fn

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from ..comm import streams
-from ..comm.averaging import correction, divides_first
+from ..comm.averaging import divides_first
 from ..comm.collectives import all_reduce
 from ..comm.futures import wait_for_future
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
 from ..comm.sharded import reduce_to
 from ..ddp.buckets import GradBucket
+from ..ddp.hooks.reduction import call_hook
 from ..ddp.kernels import divide
 from .layout import BucketPart
 from .plan import Piece
@@ -43,15 +44,12 @@ class WrappedReduction(Reduction):
         """``changed``: what the future holds will be changed in place."""
         self._device = bucket.buffer().device
         self._team = team
-        self.future = hook(state, bucket)
+        self.future = call_hook(hook, state, bucket)
         if not all(callable(getattr(self.future, name, None)) for name in ("wait", "then", "done", "value")):
             raise RuntimeError(
                 f"The wrapped communication hook returned {type(self.future).__name__} for bucket {bucket.index()} "
                 "instead of a torch.futures.Future of a tensor."
             )
-        factor = correction(hook, team.size, bucket.divisor())
-        if factor != 1.0:
-            self.future = self.future.then(lambda done: done.value() * factor)
         if changed:
             self.future = self.future.then(_in_one_piece)
 

@@ -65,6 +65,13 @@ def test_sources_of_any_kind(made):
     assert all(torch.equal(view, one) for view, one in zip(views, expected, strict=True))
 
 
+@pytest.mark.parametrize("numel", [4, 5000])
+def test_the_factor_is_applied_in_the_dtype_of_the_flat_tensor(numel):
+    flat, views = laid_out([(numel,)])
+    Filling(flat, views).fill([torch.full((numel,), 3 * 2.0**-24, dtype=torch.float16)], 0.5)
+    assert flat.unique().tolist() == [1.5 * 2.0**-24]
+
+
 def test_a_source_that_is_its_own_place_already():
     flat, views = laid_out([(4,)] * 10)
     sources = unlike(views)

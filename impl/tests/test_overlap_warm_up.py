@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook
+from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
 from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZero
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
@@ -92,6 +92,23 @@ def test_a_rank_that_has_joined_warms_up_with_the_others():
         optimizer.zero_grad()
     expected = [parameter.tolist() for parameter in alone.parameters()]
     assert [found for found, _, _ in run_on_ranks(train_unevenly, 2)] == [expected] * 2
+
+
+def warm_up_with_torchs_own(rank, world):
+    ddp = DistributedDataParallel(model(), bucket_cap_mb=1e-5)
+    zero = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=2.0**-6)
+    ddp.register_comm_hook(None, hook_with_zero_step(default_hooks.allreduce_hook, ddp, zero, warm_up_iterations=2))
+    seen = []
+    with Join([ddp, zero], divide_by_initial_world_size=False):
+        for iteration in range(1 + rank):
+            ddp.zero_grad()
+            ddp(torch.full((1, 2), float(1 + rank + iteration))).sum().backward()
+            seen.append(ddp.module[0].weight.grad[0, 0].item())
+    return seen
+
+
+def test_torchs_own_hook_divides_by_the_active_ranks_in_the_warm_up_too():
+    assert run_on_ranks(warm_up_with_torchs_own, 2) == [[1.5], [1.5, 3.0]]
 
 
 class Crossed(nn.Module):

@@ -235,7 +235,26 @@ def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
 @defect("DDPJ-014")
 def torchs_own_hooks_not_known_in_a_partial() -> None:
     """Inside a partial, a hook of torch's own is not known as one that divides by the number of all ranks."""
-    edit("while isinstance(hook, functools.partial):", "while False:", within="correction")
+    edit("while isinstance(hook, functools.partial):", "while False:", within="_divides_by_size")
+
+
+@defect("COMM-022", "COMM-028")
+def torchs_own_hooks_are_all_taken_for_averages() -> None:
+    """Also those hooks of torch's that average nothing are taken for one that divides by the number of all ranks."""
+    edit("return name in _DIVIDE_BY_SIZE", "return True")
+    edit("return bool(state.iter < state.start_localSGD_iter)", "return True")
+
+
+@defect("DDPJ-014")
+def torchs_own_wrappers_are_taken_for_averages() -> None:
+    """A wrapper of torch's is taken for one that divides by the number of all ranks, whatever its hook does."""
+    edit('_divides_by_size(inspect.getclosurevars(hook).nonlocals["hook"], state)', "True")
+
+
+@defect("DDPJ-014")
+def torchs_own_hooks_not_known_in_a_wrapper() -> None:
+    """Inside a wrapper of the library, a hook of torch's own divides by the number of all ranks."""
+    edit("call_hook(hook, hook_state, bucket).then(lambda", "hook(hook_state, bucket).then(lambda")
 
 
 @defect("COMM-001")

@@ -159,7 +159,7 @@ def hooks_stay() -> None:
 @defect("DDP-049")
 def large_gradients_are_not_scaled() -> None:
     """Gradients that are large enough to be copied one by one are summed and not averaged."""
-    edit("torch.mul(source, factor, out=view)", "view.copy_(source)")
+    edit("torch.mul(source.to(view.dtype), factor, out=view)", "view.copy_(source)")
 
 
 @defect("DDP-049", worlds=(3,))

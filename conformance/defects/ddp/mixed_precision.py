@@ -172,6 +172,12 @@ def the_second_of_two_backwards_finds_full_values() -> None:
     edit("if low is not None and not self._full:", "if False:", within="before_backward")
 
 
+@defect("DDP-136")
+def large_gradients_are_scaled_in_their_own_dtype() -> None:
+    """Gradients that are large enough to be copied one by one are scaled before they are cast."""
+    edit("torch.mul(source.to(view.dtype), factor, out=view)", "torch.mul(source, factor, out=view)")
+
+
 @defect("DDP-135")
 def only_synchronised_backwards_are_lowered_for() -> None:
     """The second of two backwards after two forwards under no_sync finds full values."""

@@ -95,3 +95,9 @@ def parameters_that_are_outputs_announce_as_well() -> None:
 def a_cast_is_noticed_by_synchronised_forwards_alone() -> None:
     """After a cast past the wrapper, forwards under no_sync are watched on the nodes from before."""
     edit("if recorded:\n        reducer.notice_cast()", "if sync:\n        reducer.notice_cast()")
+
+
+@defect("DDP-062", "DDP-072")
+def forwards_inside_complain_of_nothing() -> None:
+    """What an iteration left open, the next one completes, if its forward ran inside no_sync."""
+    edit("reducer.check_finished()", "sync and reducer.check_finished()", within="_pre_forward")

@@ -7,6 +7,7 @@ from typing import Any
 
 from impl.ddp import usage
 from impl.ddp.pending_backward import OutputSink, announce_backward
+from impl.ddp.readiness import Readiness
 from impl.ddp.reducer import Reducer
 from impl.ddp.reduction import Transport
 from impl.ddp.shared import Agreement
@@ -174,6 +175,17 @@ def static_graph_learns_in_a_nested_backward() -> None:
             self._arm()
 
     right = swap(Reducer, "arrived", arrived)
+
+
+@defect("DDP-105")
+def static_graph_learns_from_old_gradients() -> None:
+    """In the first iteration of a static graph a gradient that was there before counts as one that has come."""
+    def learn(self: Readiness) -> None:
+        for index, parameter in enumerate(self._parameters):
+            self._usage._since_sync[index] = parameter.grad is not None
+        right(self)
+
+    right = swap(Readiness, "_learn_static_graph", learn)
 
 
 @defect("DDP-106")

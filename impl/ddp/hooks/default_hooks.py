@@ -7,7 +7,7 @@ DDP, which compares them with the classes themselves.
 import torch
 import torch.distributed as dist
 
-from .reduction import Bucket, GradBucket, Hook, TensorFuture, mean
+from .reduction import Bucket, GradBucket, Hook, TensorFuture, call_hook, mean
 
 
 def allreduce_hook(process_group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -53,7 +53,7 @@ def _call_compressed(dtype: torch.dtype, hook: Hook, hook_state: object, bucket:
     """``set_buffer`` also moves the bucket's gradient views to the cast copy, so that any hook can be wrapped."""
     buffer = bucket.buffer()
     bucket.set_buffer(buffer.to(dtype))
-    return hook(hook_state, bucket).then(lambda done: _restore(buffer, done))
+    return call_hook(hook, hook_state, bucket).then(lambda done: _restore(buffer, done))
 
 
 def _restore(buffer: torch.Tensor, done: TensorFuture) -> torch.Tensor:

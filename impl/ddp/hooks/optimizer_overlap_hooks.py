@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..buckets import complex_again
-from .reduction import GradBucket, Hook
+from .reduction import GradBucket, Hook, call_hook
 
 _STEP_METHOD = "step_param"
 
@@ -56,6 +56,6 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
                     optimizer_state.functional_optimizer.step_param(parameter, given)
             return averaged
 
-        return hook(hook_state, bucket).then(step)
+        return call_hook(hook, hook_state, bucket).then(step)
 
     return hook_then_optimizer_wrapper

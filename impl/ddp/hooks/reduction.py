@@ -1,5 +1,7 @@
 """What the hooks of the library share: whose group they reduce over, by what they divide, and their futures."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,6 +40,48 @@ if TYPE_CHECKING:
 else:
     # what the hooks are annotated with: torch's class, so that its DDP takes them too
     GradBucket = dist.GradBucket
+
+
+_TORCHS_LIBRARY = "torch.distributed.algorithms.ddp_comm_hooks"
+_TORCHS_WRAPPERS = {"fp16_compress_wrapper_hook", "bf16_compress_wrapper_hook"}
+#: those of torch's hooks that divide by the size of the group in their state
+_DIVIDE_BY_SIZE = {
+    "allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "powerSGD_hook", "batched_powerSGD_hook",
+    "quantization_pertensor_hook", "quantization_perchannel_hook",
+}  # fmt: skip
+
+
+def call_hook(hook: Hook, state: Any, bucket: Any) -> TensorFuture:
+    """What the hook returns for this bucket, divided by ``bucket.divisor()`` also where it is one of torch's, which
+    know of no other divisor than the size of their group (DDPJ-014)."""
+    factor = _correction(hook, state, bucket)  # asked before the hook counts the iteration
+    future = hook(state, bucket)
+    return future if factor == 1.0 else future.then(lambda done: done.value() * factor)
+
+
+def _correction(hook: Any, state: Any, bucket: Any) -> float:
+    """By how much to multiply what a hook has averaged."""
+    if not hasattr(bucket, "divisor"):
+        return 1.0
+    group, divisor = bucket.process_group(), bucket.divisor()
+    if divisor == group.size() or not _divides_by_size(hook, state):
+        return 1.0
+    averaged_over = getattr(state, "process_group", state)
+    same = group is (dist.group.WORLD if averaged_over is None else averaged_over)
+    return float(group.size() / divisor) if same else 1.0
+
+
+def _divides_by_size(hook: Any, state: Any) -> bool:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    if not str(getattr(hook, "__module__", "")).startswith(_TORCHS_LIBRARY):
+        return False
+    name = getattr(hook, "__name__", "")
+    if name in _TORCHS_WRAPPERS:
+        return _divides_by_size(inspect.getclosurevars(hook).nonlocals["hook"], state)
+    if name == "post_localSGD_hook":
+        return bool(state.iter < state.start_localSGD_iter)
+    return name in _DIVIDE_BY_SIZE
 
 
 def team_of(group: dist.ProcessGroup | None, bucket: Bucket) -> Team:
