@@ -169,7 +169,6 @@ def forget(iteration, _ddp, zero, alone):
 MOMENTUM = (torch.optim.SGD, {"lr": 0.125, "momentum": 0.5})
 PROGRAMS = {
     "states that are finer than their parameters": {"of": (Finely, {"lr": 0.125}), "dtype": torch.bfloat16},
-    "products in single precision": {"of": (torch.optim.NAdam, {"lr": 0.125}), "dtype": torch.bfloat16},
     "containers in groups": {"of": (Gathering, {"lr": 0.5})},
     "a hook that answers in another dtype": {"of": MOMENTUM, "hook": doubled},
     "torch's wrapper of compressing hooks": {
