@@ -103,14 +103,14 @@ class Usage:
         loss there is none. Called in every backward, synchronised or not."""
         if gradient is None and (self._facts.searched or self._facts.static):
             return False
-        if self._facts.searched:
+        if self._facts.searched or self.learning:
             self._since_sync[index] = 1
         return True
 
-    def learn(self, need: Sequence[int], parameters: Sequence[torch.Tensor]) -> None:
+    def learn(self, need: Sequence[int]) -> None:
         """The first backward of a static graph has counted ``-need`` arrivals of each parameter."""
-        pairs = zip(need, parameters, strict=True)
-        self.expected = [0 if parameter.grad is None else -count for count, parameter in pairs]
+        self.expected = [-count if came else 0 for count, came in zip(need, self._since_sync, strict=True)]
+        self._since_sync = bytearray(len(self._specs))
         self.never_here = frozenset(index for index, count in enumerate(self.expected) if count == 0)
         self.unused = set(self.never_here)
 

@@ -319,7 +319,8 @@ class DistributedDataParallel(Follower, nn.Module):
             running.ddp = outer
 
     def _forward_failed(self, error: BaseException) -> None:
-        self._uneven.note_failed_forward(error)
+        if not self._recomputes():  # else it may stop like this once its backward has what it needs
+            self._uneven.note_failed_forward(error)
         if self._mixed_precision_run is not None:
             self._mixed_precision_run.after_forward(failed=True)
 

@@ -148,3 +148,21 @@ def leave_a_gradient_outside_the_loss(rank, world, as_view):
 def test_a_gradient_that_differs_between_ranks_is_left_alone_where_its_output_is_outside_the_loss(as_view):
     for held, left in run_on_ranks(leave_a_gradient_outside_the_loss, 2, as_view):
         assert left == held
+
+
+class SparseByHand(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, places):
+        return torch.nn.functional.embedding(places, self.table, sparse=True)
+
+
+def look_up_by_hand(rank, world):
+    with pytest.raises(RuntimeError, match=r"parameter at index 0, of shape \(4, 2\), is sparse"):
+        DistributedDataParallel(SparseByHand())(torch.tensor([rank])).sum().backward()
+
+
+def test_a_sparse_gradient_that_nobody_knew_of_is_refused_with_its_place():
+    run_on_ranks(look_up_by_hand, 2)

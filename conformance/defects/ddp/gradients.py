@@ -134,7 +134,8 @@ def functional_gradients_use_up_the_forward() -> None:
 @defect("DDP-049")
 def gradients_before_the_outputs_are_overlooked() -> None:
     """A gradient that comes before those of the outputs, in the same backward, is not counted."""
-    edit("self.forwards.came_early(backward) if", "() if", within="begin")
+    edit("if self.forwards.early:", "if False:", within="Reducer.begin")
+    edit(" or kernels.is_evaluated(kernels.accumulator(self._parameters[index]))", "")
 
 
 @defect("DDP-049")
@@ -352,7 +353,26 @@ def neighbours_of_other_columns_are_joined() -> None:
 @defect("DDP-049")
 def what_came_before_the_first_output_is_overlooked() -> None:
     """A gradient that accumulates before its backward reaches an output counts as missing."""
-    edit("    for index in self.readiness.overlooked():\n        self.arrived(index)\n", "")
+    edit(" or kernels.is_evaluated(kernels.accumulator(self._parameters[index]))", "")
+    edit("if fresh and not self.arrivals.counted else []", "if False else []")
+
+
+@defect("DDP-049")
+def what_came_in_a_backward_before_is_overlooked() -> None:
+    """A gradient that only a backward between a forward and its own has reached counts as missing."""
+    edit("[] if self._pending.unreached > 0 else self._came_before", "[]")
+
+
+@defect("DDP-099")
+def a_backward_for_some_parameters_is_the_last_of_its_forward() -> None:
+    """Under a search a further backward stays local though the one before was asked for some parameters only."""
+    edit("(pending.spent and not pending.partial)", "pending.spent")
+
+
+@defect("DDP-052")
+def marked_conjugates_are_not_resolved() -> None:
+    """Gradients that autograd leaves unconjugated, with a mark, are handed out like others."""
+    edit("self._resolve_conjugates()", "pass")
 
 
 @defect("DDP-062")

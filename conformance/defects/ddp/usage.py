@@ -39,6 +39,18 @@ def frozen_dataclasses_are_written_to() -> None:
     edit("object.__setattr__(duplicate, name, attribute)", "setattr(duplicate, name, attribute)")
 
 
+@defect("DDP-102")
+def dictionaries_must_take_items() -> None:
+    """A dictionary that refuses new items fails the forward that returns it."""
+    edit("except Exception:", "except TypeError:", within="_mapping_like")
+
+
+@defect("DDP-101")
+def every_node_is_asked_for_its_parameter() -> None:
+    """What a user's own operation keeps as ``variable`` is taken for a parameter."""
+    edit("if not edges and (", "if (", within="parameters_behind")
+
+
 @defect("DDP-099")
 def given_gradients_lie_row_by_row() -> None:
     """Who has not used a parameter gets its gradient row by row, whatever the strides of the parameter."""
