@@ -234,7 +234,7 @@ def rows_beyond_the_usual_number_are_lost() -> None:
 @defect("DDP-067", "DDP-099", "DDP-101")
 def search_follows_first_edges_only() -> None:
     """The search for unused parameters follows only the first input of every operation."""
-    edit("in node.next_functions:", "in node.next_functions[:1]:")
+    edit("in edges:", "in edges[:1]:")
 
 
 @defect("DDP-069", "DDP-106")
@@ -448,7 +448,7 @@ def results_are_read_in_the_parameters_present_layout() -> None:
 @defect("DDP-049")
 def early_arrivals_of_a_failed_backward_count() -> None:
     """What arrived early in a backward that failed counts as arrived in the one that follows."""
-    edit("[index for when, index in early if when == backward]", "[index for _, index in early]")
+    edit("[index for when, index in self.early if when == backward]", "[index for _, index in self.early]")
 
 
 @defect("DDP-049")

@@ -168,7 +168,7 @@ def rref_outputs_unwrapped() -> None:
 @defect("DDP-111")
 def static_graph_expects_one_arrival() -> None:
     """A static graph expects each parameter once, however often it arrived in the first iteration."""
-    edit("is None else -count", "is None else 1")
+    edit("-count if came else 0", "1 if came else 0")
 
 
 @defect("DDP-109")
@@ -270,7 +270,7 @@ def only_the_first_output_is_cloned() -> None:
 @defect("DDP-112")
 def items_of_mappings_stay_behind_the_sink() -> None:
     """A mapping of a class of its own comes back with the tensors that the module made, not with their clones."""
-    edit("item in items.items():\n        duplicate[key]", "item in original.items():\n        duplicate[key]")
+    edit("item in items.items():\n            duplicate[key]", "item in original.items():\n            duplicate[key]")
 
 
 @defect("DDP-112")
