@@ -146,6 +146,61 @@ def test_backwards_that_reach_the_weights_one_by_one_before_the_forwards_own_are
         assert seen == expected * len(WAYS), f"rank {rank}"
 
 
+# -- DDP-062: parameters that only a backward before the forward's own reaches
+
+
+def reach_beside(ctx):
+    """One weight is reached by a backward of its own alone, which comes between a forward and the forward's own."""
+    seen = []
+    for options in (*(way for way in WAYS if not searches(way)), {"static_graph": True}):
+        model = wrapped(ctx, models.Branches(), **options)
+        for iteration in range(4):
+            model.zero_grad(set_to_none=True)
+            x = models.divisible_scalar(ctx.rank, iteration).to(ctx.device)
+            output = model(x)
+            (2 * model.module.b(x)).sum().backward()
+            output.sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-049", "DDP-062", worlds=(1, *MANY), beyond=False)
+def test_a_weight_that_only_a_backward_before_the_forwards_own_reaches_is_averaged_too(ranks):
+    expected = []
+    for iteration in range(4):
+        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
+        expected.append({"a.weight": [mean], "b.weight": [2 * mean]})
+    for rank, seen in enumerate(ranks(reach_beside)):
+        assert seen == expected * len(WAYS), f"rank {rank}"
+
+
+# -- DDP-049: the gradients of some parameters at a time
+
+
+def ask_for_some_at_a_time(ctx):
+    """The backward of one forward is asked for the gradient of one weight, then for that of the other."""
+    seen = []
+    for options in WAYS:
+        model = wrapped(ctx, models.Branches(), **options)
+        for iteration in range(4):
+            model.zero_grad(set_to_none=True)
+            loss = model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device), with_b=True).sum()
+            loss.backward(inputs=[model.module.a.weight], retain_graph=True)
+            (2 * loss).backward(inputs=[model.module.b.weight])
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-049", "DDP-099", worlds=(1, *MANY), beyond=False)
+def test_gradients_that_backward_is_asked_for_a_few_at_a_time_are_averaged(ranks):
+    expected = []
+    for iteration in range(4):
+        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
+        expected.append({"a.weight": [mean], "b.weight": [2 * mean]})
+    for rank, seen in enumerate(ranks(ask_for_some_at_a_time)):
+        assert seen == expected * len(WAYS), f"rank {rank}"
+
+
 # -- DDP-074: the reducer of torch's name, as trainers and pipelines call it
 
 

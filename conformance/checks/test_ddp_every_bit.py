@@ -111,7 +111,10 @@ def test_buffers_that_show_one_number_in_many_places_follow_rank_0(ranks):
 
 
 class Complex(nn.Module):
-    """Two complex parameters of each precision; the gradient of an element is its factor times the input."""
+    """Two complex parameters of each precision; the gradient of an element is its factor times the input.
+
+    The last two are used conjugated, of which autograd makes gradients that are marked as conjugates.
+    """
 
     KINDS = (torch.complex64, torch.complex128)
 
@@ -122,7 +125,9 @@ class Complex(nn.Module):
 
     def forward(self, x):
         ramp = torch.arange(1.0, 4.0, device=x.device)
-        parts = [(x.sum() * ramp * (each.real + 2 * each.imag)).sum() for each in self.each]
+        plain, turned = self.each[:2], self.each[2:]
+        parts = [(x.sum() * ramp * (each.real + 2 * each.imag)).sum() for each in plain]
+        parts += [(each.conj() * (x.sum() * ramp * (1 + 2j)).to(each.dtype)).real.sum() for each in turned]
         return self.a(x).sum() + torch.stack([part.double() for part in parts]).sum().to(x.dtype)
 
 

@@ -298,11 +298,19 @@ class Refusing(dict):
         raise TypeError("this one stays as it is")
 
 
+class Closed(dict):
+    """A dictionary whose items stay what they were when it was made."""
+
+    def __setitem__(self, key, value):
+        raise NotImplementedError("this one stays as it is")
+
+
 def answer_in_what_cannot_be_copied(ctx):
     told = []
     for put, take in (
         (lambda out: Wanting((out,), 1), lambda held: held[0]),
         (lambda out: Refusing(value=out), lambda held: held["value"]),
+        (lambda out: Closed(value=out), lambda held: held["value"]),
         (lambda out: Listed([1, "words", None]), None),
     ):
         model = wrapped(ctx, Answering(put), find_unused_parameters=True)
@@ -318,7 +326,8 @@ def answer_in_what_cannot_be_copied(ctx):
 @check("DDP-102", "DDP-036", worlds=(1, 2, 3), beyond=False)
 def test_an_output_in_a_container_that_cannot_be_made_anew_is_averaged_all_the_same(ranks):
     mean = mean_of_all(ranks.world)
-    expected = [("Wanting", mean, True), ("Refusing", mean, True), ("Listed", [1, "words", None], True)]
+    expected = [(name, mean, True) for name in ("Wanting", "Refusing", "Closed")]
+    expected.append(("Listed", [1, "words", None], True))
     assert ranks(answer_in_what_cannot_be_copied) == [expected] * ranks.world
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.observing import TINY_MIB, mean_of_all, mine, wrapped
 from conformance.fixtures.training import gradients, numbers
 
 # -- several forwards before one backward
@@ -143,3 +143,38 @@ def test_a_table_that_nobody_looks_up_has_no_gradient_and_others_stay_sparse(ran
             assert found == expected[iteration], f"rank {rank}, iteration {iteration}, tables {LOOKED_UP[iteration]}"
             assert False not in sparse, f"rank {rank}, iteration {iteration}: a gradient is dense"
         assert after == before, f"rank {rank}: rows of tables that nobody looks up"
+
+
+# -- DDP-101: operations of the user's own in the graph that is searched
+
+
+class Doubling(torch.autograd.Function):
+    """Keeps something of its own under a name that a node of autograd may have, too."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.variable = [x.shape]
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, slope):
+        return 2 * slope
+
+
+class Doubled(models.Branches):
+    """``Branches`` with an operation of the user's own behind them."""
+
+    def forward(self, x, with_b=False):
+        return Doubling.apply(super().forward(x, with_b))
+
+
+def search_behind_an_own_operation(ctx):
+    model = wrapped(ctx, Doubled(), find_unused_parameters=True)
+    model(mine(ctx)).sum().backward()
+    return gradients(model)
+
+
+@check("DDP-101", "DDP-100", worlds=WORLDS, beyond=False)
+def test_what_lies_behind_an_operation_of_the_users_own_is_found(ranks):
+    expected = {"a.weight": [2 * mean_of_all(ranks.world)], "b.weight": None}
+    assert ranks(search_behind_an_own_operation) == [expected] * ranks.world

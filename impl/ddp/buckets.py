@@ -291,6 +291,8 @@ class Bucket:
         if self.flat is None:
             return self._sparse_gradient()
         self.factor = factor
+        if self.spec.dtype.is_complex:
+            self._resolve_conjugates()
         gradients: list[Any] = [parameter.grad for parameter in self.parameters]
         self._all_apart = False
         if self.as_view:
@@ -310,6 +312,23 @@ class Bucket:
         if factor != 1.0:
             self.flat.mul_(factor)
         return self.flat
+
+    def refuse_sparse(self) -> None:
+        """RuntimeError where a gradient is sparse of which that was not known in time."""
+        for index, parameter in zip(self.spec.parameters, self.parameters, strict=True):
+            if not self.spec.sparse and parameter.grad is not None and parameter.grad.is_sparse:
+                raise RuntimeError(
+                    f"The gradient of the parameter at index {index}, of shape {tuple(parameter.shape)}, is sparse, "
+                    "and nobody knew that in time: sparse gradients are expected of nn.Embedding and nn.EmbeddingBag "
+                    "with sparse=True. Usual cause: torch.nn.functional.embedding with sparse=True. Use such a layer, "
+                    "or a dense gradient."
+                )
+
+    def _resolve_conjugates(self) -> None:
+        """Autograd leaves some gradients unconjugated, with a mark; lists of such cannot be written to."""
+        for parameter in self.parameters:
+            if parameter.grad is not None and parameter.grad.is_conj():
+                parameter.grad = parameter.grad.resolve_conj()
 
     def _notice_moved(self) -> None:
         """Hand out another tensor where the program has moved one: that is its own from now on."""

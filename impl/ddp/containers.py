@@ -49,13 +49,13 @@ def _sequence_like(original: Any, items: list[Any]) -> Any:
 def _mapping_like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
     if type(original) is dict:
         return items
+    new_of = {id(original[key]): item for key, item in items.items()}
     try:
         duplicate = copy.copy(original)
-    except TypeError:  # its constructor wants something else
+        for key, item in items.items():
+            duplicate[key] = item
+    except Exception:  # its constructor wants something else, or it takes no more items
         return original
-    new_of = {id(original[key]): item for key, item in items.items()}
-    for key, item in items.items():
-        duplicate[key] = item
     for name, attribute in vars(duplicate).items() if hasattr(duplicate, "__dict__") else ():
         if id(attribute) in new_of:  # model outputs hold their items as attributes, too
             object.__setattr__(duplicate, name, new_of[id(attribute)])

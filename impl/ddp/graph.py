@@ -33,10 +33,10 @@ def accumulators_behind(
     seen = set(stack)
     while stack:
         node = stack.pop()
-        variable = getattr(node, "variable", None)  # only the nodes that accumulate into leaves have one
-        if variable is not None and variable in index_of:
+        edges = node.next_functions
+        if not edges and (variable := getattr(node, "variable", None)) in index_of:  # it accumulates into a leaf
             found[index_of[variable]] = node
-        for following, _ in node.next_functions:
+        for following, _ in edges:
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)

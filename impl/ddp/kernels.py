@@ -148,6 +148,14 @@ def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
 will_evaluate: Callable[[torch.autograd.graph.Node], bool] = torch._C._will_engine_execute_node  # type: ignore[attr-defined]
 
 
+def is_evaluated(node: torch.autograd.graph.Node) -> bool:
+    """The same, and False where no backward pass runs or the functional interface was asked."""
+    try:
+        return will_evaluate(node)
+    except RuntimeError:
+        return False
+
+
 def dense_view(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
     """A view of ``flat`` from element ``offset`` on, shaped like ``like``, with its strides if those are dense.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import unserializable_hook
 
 from . import kernels
 from .containers import map_tensors
@@ -17,16 +18,20 @@ class PendingBackward:
 
     ``sync`` is decided at the forward, not at the backward (DDP-074). ``spent`` turns True when a backward through
     this forward begins: a second one through the same graph stays local (DDP-061). ``announced`` says whether the
-    outputs will tell when that happens. ``unused`` holds the parameters that the graph search did not reach; None
-    where no search was made. ``context`` is the distributed-autograd context in which the forward ran, if any.
+    outputs will tell when that happens, and ``unreached`` how many of them no backward has reached yet. ``unused``
+    holds the parameters that the graph search did not reach; None where no search was made. ``partial``: its backwards
+    so far were asked for some gradients only (``backward(inputs=...)``), so one more may be synchronised. ``context``
+    is the distributed-autograd context in which the forward ran, if any.
     """
 
-    __slots__ = ("__weakref__", "announced", "context", "spent", "sync", "unused")
+    __slots__ = ("__weakref__", "announced", "context", "partial", "spent", "sync", "unreached", "unused")
 
     def __init__(self, sync: bool) -> None:
         self.sync = sync
         self.spent = False
+        self.partial = False
         self.announced = False
+        self.unreached = 0
         self.unused: set[int] | None = None
         self.context = kernels.distributed_context() if kernels.uses_rpc() else None
 
@@ -37,6 +42,9 @@ Begin = Callable[[PendingBackward], None]
 
 class Forwards:
     """The forwards whose backward may come, and the arrivals that came before it announced itself."""
+
+    #: the latest backward through an output of any model, which may share parameters with others
+    running_anywhere: int | None = None
 
     def __init__(self) -> None:
         #: the latest backward through an output of ours: a number that never comes back
@@ -109,12 +117,15 @@ class Forwards:
             return False
         self._past = backward
         self._times_past += 1
-        return pending is None or self._times_past > 2
+        return (pending is None or self._times_past > 2) and backward != Forwards.running_anywhere
 
     def came_early(self, backward: int) -> list[int]:
-        """The parameters that arrived in this backward before it announced itself; told once."""
-        early, self.early = self.early, []
-        return [index for when, index in early if when == backward]
+        """The parameters that arrived in this backward before it announced itself."""
+        return [index for when, index in self.early if when == backward]
+
+    def came_before(self, backward: int) -> list[int]:
+        """Those that arrived in others before it, since the last forward."""
+        return [index for when, index in self.early if when != backward]
 
 
 def announce_backward(outputs: Sequence[torch.Tensor], pending: PendingBackward, begin: Begin) -> None:
@@ -124,7 +135,9 @@ def announce_backward(outputs: Sequence[torch.Tensor], pending: PendingBackward,
     """
     weak_begin = weakref.WeakMethod(begin)
 
+    @unserializable_hook  # saving an output is nothing to warn of
     def reached(_gradient: torch.Tensor) -> None:
+        pending.unreached -= 1
         call = weak_begin()
         if call is not None:
             call(pending)
@@ -133,6 +146,7 @@ def announce_backward(outputs: Sequence[torch.Tensor], pending: PendingBackward,
         if output.grad_fn is not None:
             output.register_hook(reached)
             pending.announced = True
+            pending.unreached += 1
 
 
 class OutputSink(torch.autograd.Function):

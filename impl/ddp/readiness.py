@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -194,8 +194,6 @@ class Readiness:
         #: arrivals still to come, by parameter; while learning a static graph: minus the arrivals so far
         self._need: list[int] = []
         self._order: list[int] = []
-        #: found in the buckets' lists when the backward began: came early in it, or from another one
-        self._perhaps_early: list[int] = []
         arrivals.count_each()
 
     # -- which of the two
@@ -264,7 +262,6 @@ class Readiness:
         """A synchronised backward begins; the search of its graph, if there was one, did not find ``beyond_reach``."""
         counted = self._arrivals.counted
         self._order = []
-        self._perhaps_early = self.noted()
         self._queue.reset(counted=counted)
         if self._facts.use_varies:
             self._usage.begin(self._queue.plan.left_out, beyond_reach)
@@ -324,11 +321,24 @@ class Readiness:
         for bucket in self._queue.buckets:
             bucket.missing = 0
 
-    def overlooked(self) -> Iterator[int]:
-        """What was noted before the backward had begun, and must have come early in it, since it is missing."""
-        for index in self._perhaps_early:
-            if self._need[index] > 0:
-                yield index
+    def _silent(self) -> list[int]:
+        """The parameters that are awaited, or of which a static graph is to learn, and have not arrived at all."""
+        whole, learning = self._usage.expectations(), self._usage.learning
+        return [i for i, need in enumerate(self._need) if need == whole[i] and (need > 0 or learning)]
+
+    def overlooked(self, came_before: Collection[int]) -> list[int]:
+        """What has come without being counted: before the backward that now ends reached an output, or where its
+        forward's last backward ends, in another one before it."""
+        return [
+            index
+            for index in self._silent()
+            if index in came_before or kernels.is_evaluated(kernels.accumulator(self._parameters[index]))
+        ]
+
+    def passed_over(self, node: torch.autograd.graph.Node) -> bool:
+        """Whether a backward through this node has left parameters behind it out, since it was asked for others."""
+        silent = {self._parameters[index]: index for index in self._silent()}
+        return bool(silent) and bool(parameters_behind([node], silent))
 
     def missing(self) -> list[int]:
         """The parameters of which arrivals are still to come; none where nobody counts them."""

@@ -145,6 +145,10 @@ class Reducer:
         self._warned = False
         #: while FILLING: set if the backward is one of distributed autograd
         self._remote: RemoteBackward | None = None
+        #: likewise: the forward, what arrived between it and this backward, and where this one has entered the graph
+        self._pending = PendingBackward(sync=False)
+        self._came_before: list[int] = []
+        self._entered_at: torch.autograd.graph.Node | None = None
         self._lay_out(self.planner.first())
 
     @property
@@ -320,11 +324,11 @@ class Reducer:
     def begin(self, pending: PendingBackward) -> None:
         """The backward that this forward has pending starts now."""
         with self.turn:
-            backward = kernels.backward_id()
+            backward = Forwards.running_anywhere = kernels.backward_id()
             if self._lowered is not None and backward != self.forwards.running_backward:
                 self._lowered.before_backward()
             self.forwards.note_running(backward, pending)
-            if pending.spent or not self.arrivals.watching:
+            if (pending.spent and not pending.partial) or not self.arrivals.watching:
                 return
             if pending.context is None and not self.arrivals.accumulates_now():
                 return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
@@ -335,15 +339,24 @@ class Reducer:
             if self.phase is Phase.FILLING:
                 return
             self._open(pending)
+            self._entered_at = kernels.running_node() if self.facts.agreement_due else None
             self._arm()
-            for index in self.forwards.came_early(backward) if self.forwards.early else ():
-                self.arrived(index)
+            if self.forwards.early:
+                came_early = self.forwards.came_early(backward)
+                self.forwards.early = []
+                for index in came_early:
+                    self.arrived(index)
 
     def _open(self, pending: PendingBackward) -> None:
         if self.plan.left_out:
             self.usage.refuse_left_out(self.plan.left_out, self.parameters)
         self.phase = Phase.FILLING
         self.iteration.backwards_begun += 1
+        fresh = self.awaits_backward and pending is self.forwards.latest
+        self._came_before = self.readiness.noted() if fresh and not self.arrivals.counted else []
+        if self.forwards.early:
+            self._came_before += self.forwards.came_before(kernels.backward_id())
+        self._pending, self._entered_at = pending, None
         self.awaits_backward = False
         self.times.backward_start = time.time_ns()
         self._remote = None if pending.context is None else RemoteBackward(pending.context)
@@ -426,7 +439,10 @@ class Reducer:
                 return
             self._open(pending)
             self._armed = True
-            for index in came if self.arrivals.counted else ():
+            if not self.arrivals.counted:
+                self._count_again()
+                came &= awaited
+            for index in came:
                 self.arrived(index)
             self._complete()
 
@@ -498,9 +514,12 @@ class Reducer:
 
     def _counts_on_another(self) -> bool:
         """Whether a further backward is to bring what the count still misses."""
-        self.readiness.conclude()
-        for index in self.readiness.overlooked():
+        for index in self.readiness.overlooked([] if self._pending.unreached > 0 else self._came_before):
             self.arrived(index)
+        if self._entered_at is not None:
+            self._pending.partial = self.readiness.passed_over(self._entered_at)
+            self._entered_at = None
+        self.readiness.conclude()
         if not self.readiness.missing():
             return False
         gone = [] if self.readiness.anything() else replaced(self.module, self.parameters)
@@ -541,6 +560,7 @@ class Reducer:
             self._lay_out(self.plan)
         self.phase = Phase.IDLE
         self._armed = False
+        self._entered_at = None
         self.iteration.futures.clear()
 
     # -- for others

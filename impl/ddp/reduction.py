@@ -240,7 +240,11 @@ class BucketQueue:
     def start_next(self, left_out: Collection[int]) -> None:
         """Start the next bucket's reduction; parameters ``left_out`` contribute zeros."""
         bucket = self.next_bucket
-        flat = bucket.collect(left_out, self._factor)
+        try:
+            flat = bucket.collect(left_out, self._factor)
+        except RuntimeError:
+            bucket.refuse_sparse()
+            raise
         self.flights.append(self._transport.start(bucket, flat, last=bucket.is_last, alone=self.alone))
 
     def deliver(self, untouched: Collection[int]) -> None:

@@ -1,11 +1,16 @@
 """Backwards that are not the one to be reduced: gradients of inputs, of gradients, and past the parameters."""
 
+import io
+import warnings
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from impl import Join
 from impl.ddp import DistributedDataParallel
 from impl.tests.comm_hook_ranks import run_on_ranks
 
@@ -265,3 +270,134 @@ def test_a_checkpoint_of_the_whole_model_goes_on_in_a_join_context():
     half = full / 2
     for rank, found in enumerate(run_on_ranks(checkpoint_in_a_join, WORLD)):
         assert found == [full.tolist()] * 2 + [half.tolist()] * rank
+
+
+class Apart(nn.Module):
+    """Two layers that share nothing; each has an output of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = Squares(), Squares()
+
+    def forward(self, inputs):
+        return self.left(inputs), self.right(inputs)
+
+
+def after_another_backward(model, inputs):
+    first, (left, right) = model(inputs), model(inputs + 1)
+    (first[0].mean() + first[1].mean()).backward()
+    left.mean().backward()
+    return right.mean()
+
+
+def after_a_local_backward(model, inputs):
+    left, right = model(inputs)
+    with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
+        sum(output.mean() for output in model(inputs + 1)).backward()
+    left.mean().backward()
+    return right.mean()
+
+
+IN_PARTS = [
+    (loss, options)
+    for loss in (after_another_backward, after_a_local_backward)
+    for options in ({}, {"gradient_as_bucket_view": True})
+]
+
+
+def train_in_parts(rank, world):
+    part = slice(2 * rank, 2 * rank + 2)
+    return [train(DistributedDataParallel(Apart(), **options), loss, part) for loss, options in IN_PARTS]
+
+
+def test_what_another_backward_has_reached_does_not_stand_for_what_a_further_part_is_to_bring():
+    expected = [train(Apart(), loss, slice(None)) for loss, _ in IN_PARTS]
+    assert run_on_ranks(train_in_parts, WORLD) == [expected] * WORLD
+
+
+def train_checkpointed(rank, world):
+    """The whole model is run again in each backward, and stops as soon as that has what it needs."""
+    found = []
+    for options in OPTIONS:
+        model = DistributedDataParallel(Squares(), **options)
+        with Join([model]):
+            part = slice(2 * rank, 2 * rank + 2)
+            loss = lambda model, inputs: checkpoint(model, inputs, use_reentrant=False).mean()  # noqa: E731
+            found.append(train(model, loss, part))
+    return found
+
+
+def test_a_model_that_is_checkpointed_as_a_whole_trains_in_a_join_context():
+    expected = train(Squares(), lambda model, inputs: model(inputs).mean(), slice(None))
+    assert run_on_ranks(train_checkpointed, WORLD) == [[expected] * len(OPTIONS)] * WORLD
+
+
+def leave_one_out_with_gradients_there(rank, world):
+    model, found = DistributedDataParallel(Apart(), static_graph=True), []
+    for iteration in range(4):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        left, _ = model(torch.full((1, 2), float(2 * rank + iteration)))
+        left.sum().backward()
+        found.append([parameter.grad.tolist() for parameter in model.parameters()])
+    return found
+
+
+def test_in_a_static_graph_a_gradient_that_is_there_already_does_not_make_a_parameter_used():
+    first, second = run_on_ranks(leave_one_out_with_gradients_there, WORLD)
+    assert first == second
+    assert all(torch.tensor(each).count_nonzero() for left in first for each in left[:2])
+    assert not any(torch.tensor(each).count_nonzero() for left in first for each in left[2:])
+
+
+def ask_for_a_few_at_a_time(rank, world):
+    model = DistributedDataParallel(Squares(), static_graph=True)
+    loss = model(torch.ones(1, 2)).sum()
+    loss.backward(inputs=[model.module.layer.weight], retain_graph=True)
+    with pytest.raises(RuntimeError, match="training graph has changed"):
+        loss.backward(inputs=[model.module.layer.bias])
+
+
+def test_a_static_graph_refuses_what_its_first_backward_was_not_asked_for():
+    run_on_ranks(ask_for_a_few_at_a_time, WORLD)
+
+
+class Fork(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        for layer in (self.a, self.b):
+            nn.init.ones_(layer.weight)
+
+    def forward(self, x, both):
+        return self.a(self.b(x) if both else x)
+
+
+def leave_out_a_delayed_parameter(rank, world):
+    module = Fork()
+    delayed = [("b.weight", module.b.weight)]
+    model = DistributedDataParallel(
+        module, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=module.a.weight
+    )
+    found = []
+    for both in (True, rank == 1):
+        loss = model(torch.full((1, 1), 2.0 * (rank + 1)), both).sum()
+        model.zero_grad()
+        loss.backward()
+        found.append(module.b.weight.grad.item())
+    return found
+
+
+def test_a_delayed_gradient_that_was_cleared_and_does_not_come_adds_nothing():
+    assert run_on_ranks(leave_out_a_delayed_parameter, WORLD) == [[3.0, 2.0]] * WORLD
+
+
+def save_an_output(rank, world):
+    output = DistributedDataParallel(Squares())(torch.ones(1, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.save(output, io.BytesIO())
+
+
+def test_saving_an_output_warns_of_nothing():
+    run_on_ranks(save_an_output, WORLD)

@@ -58,6 +58,13 @@ def accumulate(ddp, x):
         loss.backward(retain_graph=True)
 
 
+def train_in_another_wrapper(ddp, x):
+    ddp(x).sum().backward()
+    another = DistributedDataParallel(ddp.module)
+    for _ in range(4):
+        another(x).sum().backward()
+
+
 def warned(rank, world, how):
     ddp = DistributedDataParallel(Net())
     with warnings.catch_warnings(record=True) as seen:
@@ -71,8 +78,11 @@ def test_gradients_that_no_forward_of_the_wrapper_has_made_are_told_of_once(how)
     assert run_on_ranks(warned, 2, how) == [1, 1]
 
 
-@pytest.mark.parametrize("how", [bypass_in_no_sync, train_with_penalties, accumulate], ids=lambda how: how.__name__)
-def test_what_is_meant_to_be_local_is_not_told_of(how):
+LOCAL = [bypass_in_no_sync, train_with_penalties, accumulate, train_in_another_wrapper]
+
+
+@pytest.mark.parametrize("how", LOCAL, ids=lambda how: how.__name__)
+def test_what_is_meant_to_be_local_or_averaged_otherwise_is_not_told_of(how):
     assert run_on_ranks(warned, 2, how) == [0, 0]
 
 

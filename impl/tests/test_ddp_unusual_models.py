@@ -173,3 +173,21 @@ def make_a_buffer_late(rank, world):
 
 def test_a_buffer_that_the_first_forward_makes_is_that_of_rank_0_from_the_second_on():
     assert run_on_ranks(make_a_buffer_late, 3) == [0.0] * 3
+
+
+class SparseByHand(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, places):
+        return torch.nn.functional.embedding(places, self.table, sparse=True)
+
+
+def look_up_by_hand(rank, world):
+    with pytest.raises(RuntimeError, match=r"parameter at index 0, of shape \(4, 2\), is sparse"):
+        DistributedDataParallel(SparseByHand())(torch.tensor([rank])).sum().backward()
+
+
+def test_a_sparse_gradient_that_nobody_knew_of_is_refused_with_its_place():
+    run_on_ranks(look_up_by_hand, 2)

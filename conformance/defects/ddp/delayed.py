@@ -57,8 +57,8 @@ def evaluation_cancels_the_delayed_reduction() -> None:
 def strays_stay_beside_the_delayed_buffer() -> None:
     """A delayed gradient that came in other memory is averaged in the buffer, but stays where and what it was."""
     edit(
-        "view.copy_(parameter.grad)\n            parameter.grad = view.detach()",
-        "view.copy_(parameter.grad)",
+        "parameter.grad = view.detach()",
+        "parameter.grad = view.detach() if parameter.grad is None else parameter.grad",
         within="_gather_strays",
     )
 

@@ -134,7 +134,8 @@ def functional_gradients_use_up_the_forward() -> None:
 @defect("DDP-049")
 def gradients_before_the_outputs_are_overlooked() -> None:
     """A gradient that comes before those of the outputs, in the same backward, is not counted."""
-    edit("self.forwards.came_early(backward) if", "() if", within="begin")
+    edit("if self.forwards.early:", "if False:", within="Reducer.begin")
+    edit(" or kernels.is_evaluated(kernels.accumulator(self._parameters[index]))", "")
 
 
 @defect("DDP-049")
@@ -233,7 +234,7 @@ def rows_beyond_the_usual_number_are_lost() -> None:
 @defect("DDP-067", "DDP-099", "DDP-101")
 def search_follows_first_edges_only() -> None:
     """The search for unused parameters follows only the first input of every operation."""
-    edit("in node.next_functions:", "in node.next_functions[:1]:")
+    edit("in edges:", "in edges[:1]:")
 
 
 @defect("DDP-069", "DDP-106")
@@ -352,7 +353,26 @@ def neighbours_of_other_columns_are_joined() -> None:
 @defect("DDP-049")
 def what_came_before_the_first_output_is_overlooked() -> None:
     """A gradient that accumulates before its backward reaches an output counts as missing."""
-    edit("    for index in self.readiness.overlooked():\n        self.arrived(index)\n", "")
+    edit(" or kernels.is_evaluated(kernels.accumulator(self._parameters[index]))", "")
+    edit("if fresh and not self.arrivals.counted else []", "if False else []")
+
+
+@defect("DDP-049")
+def what_came_in_a_backward_before_is_overlooked() -> None:
+    """A gradient that only a backward between a forward and its own has reached counts as missing."""
+    edit("[] if self._pending.unreached > 0 else self._came_before", "[]")
+
+
+@defect("DDP-099")
+def a_backward_for_some_parameters_is_the_last_of_its_forward() -> None:
+    """Under a search a further backward stays local though the one before was asked for some parameters only."""
+    edit("(pending.spent and not pending.partial)", "pending.spent")
+
+
+@defect("DDP-052")
+def marked_conjugates_are_not_resolved() -> None:
+    """Gradients that autograd leaves unconjugated, with a mark, are handed out like others."""
+    edit("self._resolve_conjugates()", "pass")
 
 
 @defect("DDP-062")
@@ -428,7 +448,7 @@ def results_are_read_in_the_parameters_present_layout() -> None:
 @defect("DDP-049")
 def early_arrivals_of_a_failed_backward_count() -> None:
     """What arrived early in a backward that failed counts as arrived in the one that follows."""
-    edit("[index for when, index in early if when == backward]", "[index for _, index in early]")
+    edit("[index for when, index in self.early if when == backward]", "[index for _, index in self.early]")
 
 
 @defect("DDP-049")

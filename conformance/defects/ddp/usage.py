@@ -40,6 +40,18 @@ def frozen_dataclasses_are_written_to() -> None:
     edit("object.__setattr__(duplicate, name, attribute)", "setattr(duplicate, name, attribute)")
 
 
+@defect("DDP-102")
+def dictionaries_must_take_items() -> None:
+    """A dictionary that refuses new items fails the forward that returns it."""
+    edit("except Exception:", "except TypeError:", within="_mapping_like")
+
+
+@defect("DDP-101")
+def every_node_is_asked_for_its_parameter() -> None:
+    """What a user's own operation keeps as ``variable`` is taken for a parameter."""
+    edit("if not edges and (", "if (", within="parameters_behind")
+
+
 @defect("DDP-099")
 def given_gradients_lie_row_by_row() -> None:
     """Who has not used a parameter gets its gradient row by row, whatever the strides of the parameter."""
@@ -157,7 +169,7 @@ def rref_outputs_unwrapped() -> None:
 @defect("DDP-111")
 def static_graph_expects_one_arrival() -> None:
     """A static graph expects each parameter once, however often it arrived in the first iteration."""
-    edit("is None else -count", "is None else 1")
+    edit("-count if came else 0", "1 if came else 0")
 
 
 @defect("DDP-109")
@@ -270,7 +282,7 @@ def only_the_first_output_is_cloned() -> None:
 @defect("DDP-112")
 def items_of_mappings_stay_behind_the_sink() -> None:
     """A mapping of a class of its own comes back with the tensors that the module made, not with their clones."""
-    edit("item in items.items():\n        duplicate[key]", "item in original.items():\n        duplicate[key]")
+    edit("item in items.items():\n            duplicate[key]", "item in original.items():\n            duplicate[key]")
 
 
 @defect("DDP-112")
