@@ -197,13 +197,13 @@ def only_the_last_model_is_asked_for_its_backward() -> None:
 @defect("JOIN-024")
 def accumulated_batches_await_a_reduction() -> None:
     """A forward under no_sync counts as one whose backward is to be reduced."""
-    edit("self.awaits_backward = pending.sync", "self.awaits_backward = pending is not None")
+    edit("awaits_backward = pending.sync", "awaits_backward = pending is not None")
 
 
 @defect("JOIN-054", worlds=(3,))
 def joined_ranks_must_leave_out_backwards_too() -> None:
     """Where live ranks leave out a backward, they wait until ranks without inputs say that they do."""
-    edit("self._iterations[place], active, self.watch)", "self._iterations[place], len(self.team.members), self.watch)")
+    edit("self._membership.ranks, self.watch)", "self.team.members, self.watch)", within="_refuse_if_only_here_left_open")
 
 
 @defect("JOIN-040", worlds=(3,))
