@@ -72,8 +72,12 @@ def test_all_ranks_leave_with_the_weights_of_the_highest_last_joiner(ranks):
 
 
 def end_with_a_forward(ctx, schedule):
-    """In mixed precision, where the last iteration of all is a forward that nobody differentiates."""
-    model = or_lacks_accelerator(ctx, lambda: mixed(ctx, models.scalar(), {"param_dtype": torch.bfloat16}))
+    return or_lacks_accelerator(ctx, lambda: end_in_mixed_precision(ctx, schedule))
+
+
+def end_in_mixed_precision(ctx, schedule):
+    """The last iteration of all is a forward that nobody differentiates."""
+    model = mixed(ctx, models.scalar(), {"param_dtype": torch.bfloat16})
     weight = model.module.weight
     overwrite(model, 1 + 2.0**-20 * ctx.rank)  # which bfloat16 cannot tell from 1
     with model.join():

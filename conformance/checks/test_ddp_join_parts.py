@@ -144,7 +144,7 @@ def leave_one_of_two_open(ctx, schedule):
 
 
 @check("JOIN-054", worlds=MANY, beyond=False, deadline_s=20)
-def test_a_model_that_is_never_trained_keeps_nobody_from_the_next_iteration_of_another(ranks):
+def test_forwards_of_a_model_that_is_never_trained_keep_nobody_from_training_another(ranks):
     world = ranks.world
     for schedule in ((1, *[3] * (world - 1)), (*[3] * (world - 1), 1), (2, *[1] * (world - 1))):
         means = [
