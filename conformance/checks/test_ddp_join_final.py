@@ -8,6 +8,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
+from conformance.fixtures.observing import mixed, or_lacks_accelerator
 from conformance.fixtures.training import ddp, gradient, parameters, private
 from conformance.ranks import caught
 
@@ -68,6 +69,32 @@ def test_all_ranks_leave_with_the_weights_of_the_highest_last_joiner(ranks):
     for rank, told in enumerate(ranks(drift_and_leave, every)):
         for (schedule, _), values in zip(every, told, strict=True):
             assert values == [last_joiner(schedule) + 1], f"rank {rank} after schedule {schedule}"
+
+
+def end_with_a_forward(ctx, schedule):
+    return or_lacks_accelerator(ctx, lambda: end_in_mixed_precision(ctx, schedule))
+
+
+def end_in_mixed_precision(ctx, schedule):
+    """The last iteration of all is a forward that nobody differentiates."""
+    model = mixed(ctx, models.scalar(), {"param_dtype": torch.bfloat16})
+    weight = model.module.weight
+    overwrite(model, 1 + 2.0**-20 * ctx.rank)  # which bfloat16 cannot tell from 1
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            output = model(models.divisible_scalar(ctx.rank, iteration))
+            if iteration < max(schedule) - 1:
+                output.sum().backward()
+    return weight.dtype, weight.unique().tolist()
+
+
+@check("DDPJ-016", worlds=MANY)
+def test_in_mixed_precision_too_all_ranks_leave_with_the_last_joiners_full_weights(ranks):
+    world = ranks.world
+    for schedule in ((*[0] * (world - 1), 1), (3, *[1] * (world - 1)), (2,) * world):
+        told = ranks(end_with_a_forward, schedule)
+        expected = (torch.float32, [1 + 2.0**-20 * last_joiner(schedule)])
+        assert told == [expected] * world, f"schedule {schedule}"
 
 
 def leave_with_buffers(ctx, schedule):

@@ -130,6 +130,31 @@ def test_last_forwards_without_a_backward_do_no_harm(ranks, scenario):
         assert ranks(end_with_forwards, schedule, scenario) == expected, f"schedule {schedule}"
 
 
+def leave_one_of_two_open(ctx, schedule):
+    """Each iteration trains one model, and then runs another one whose backward nobody calls."""
+    trained, left_open = ddp(ctx, models.scalar()), ddp(ctx, models.scalar())
+    seen = []
+    with ctx.subject.Join([trained, left_open]):
+        for iteration in range(schedule[ctx.rank]):
+            trained.zero_grad(set_to_none=True)
+            trained(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(gradients(trained)["weight"][0])
+            left_open(models.divisible_scalar(ctx.rank, iteration))
+    return seen
+
+
+@check("JOIN-054", worlds=MANY, beyond=False, deadline_s=20)
+def test_forwards_of_a_model_that_is_never_trained_keep_nobody_from_training_another(ranks):
+    world = ranks.world
+    for schedule in ((1, *[3] * (world - 1)), (*[3] * (world - 1), 1), (2, *[1] * (world - 1))):
+        means = [
+            sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(schedule, i)) / world
+            for i in range(max(schedule))
+        ]
+        expected = [means[:count] for count in schedule]
+        assert ranks(leave_one_of_two_open, schedule) == expected, f"schedule {schedule}"
+
+
 def count_hook_calls(ctx, schedule):
     """How often a buffer hook before the forward has run on this rank when each of its forwards begins."""
     model, calls, seen = ddp(ctx, models.Counting(1.0)), [], []

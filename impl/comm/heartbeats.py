@@ -6,6 +6,7 @@ connection is the end of a process: the kernel closes it for one that is killed.
 cut off, says nothing any more. Who notices an end tells all others, from connection to connection.
 
     hello     token, rank, process              first line of each side; without the token nothing else is read
+    again     of a side that has waited for hello for too long: it will call anew
     at        what this rank does               the sign of life
     loss      a rank's end, its own included    passed on, once
     affected  a rank that fails because of another one has; passed on, once
@@ -234,9 +235,10 @@ class Heartbeats:
     def _judge(self, peer: Peer) -> None:
         if peer.rank is None:
             if peer.silent_s > _HELLO_S:
-                self._drop(peer)
                 if peer.called is not None:
+                    peer.send({"again": self.rank})  # else its end would be taken for this process's
                     self._to_call.add(peer.called)
+                self._drop(peer)
             return
         if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank) or peer.process is None:
             return
@@ -367,6 +369,8 @@ class Heartbeats:
     def _understand(self, peer: Peer, said: dict[str, Any]) -> None:
         if peer.rank is None:
             self._admit(peer, said)
+        elif "again" in said:
+            peer.rank = None
         elif "at" in said:
             peer.doing = str(said["at"])[:_LONGEST_LINE]
         elif "loss" in said:

@@ -112,7 +112,9 @@ class Losses:
         now = time.monotonic() if now is None else now
         with self._changed:
             first = self._first(ranks)
-            due = any(loss.end is End.SILENT or now - at >= GRACE_S for loss, at in first if loss.end is not End.LEFT)
+            failed = not self._affected.isdisjoint(ranks)  # then a rank that has left in good order is missed, too
+            counting = [each for each in first if failed or each[0].end is not End.LEFT]
+            due = any(loss.end is End.SILENT or now - at >= GRACE_S for loss, at in counting)
             return [loss for loss, _ in first] if due else []
 
     def causes(self, ranks: Collection[int], limit_s: float) -> list[Loss]:

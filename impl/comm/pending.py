@@ -76,13 +76,13 @@ class Pending:
         """Wait for the end and return the buffer.
 
         With ``watch`` the wait can be cut short: the watch is called now and then (``until_next_look``) and may raise.
-        Without one it is the group's failure guard, where there is one.
+        Without one it is what the team has: the watch of a join block, or the failure guard, where there is one.
         On an accelerator the wait orders the current stream behind the collective, as torch's own handles do; as a
         rule it does not block the host, so there is nothing to watch.
         """
         if self.work is None:
             return self.buffer
-        watch = watch or self._guard
+        watch = watch or self._own_watch
         if watch is not None and not streams.is_accelerated(self.buffer.device):
             self._wait_on_host(watch)
         else:
@@ -99,7 +99,7 @@ class Pending:
         On an accelerator the copy to the host runs on a stream of its own, so that the host waits for this collective
         only and not for the computation queued after it.
         """
-        watch = watch or self._guard
+        watch = watch or self._own_watch
         if not streams.is_accelerated(self.buffer.device):
             return self.wait(watch).tolist()  # type: ignore[no-any-return]
         if watch is not None:
@@ -173,8 +173,8 @@ class Pending:
         poll_on_host(is_over, watch, self._place, self._team)
 
     @property
-    def _guard(self) -> Watch | None:
-        return None if self._team is None else self._team.guard
+    def _own_watch(self) -> Watch | None:
+        return None if self._team is None else watch_of(self._team)
 
     @property
     def _place(self) -> str:
@@ -189,6 +189,12 @@ class Pending:
 
     def _fail(self, error: Exception, watch: Watch) -> None:
         fail(error, watch, self._place, self._team)
+
+
+def watch_of(team: Team) -> Watch | None:
+    """What looks out for failed peers now: the watch of the innermost join block over the team, or its guard."""
+    watches = team.tally.watches
+    return watches[-1] if watches else team.guard
 
 
 def poll_on_host(is_over: Callable[[], bool], watch: Watch, place: str, team: Team | None) -> None:

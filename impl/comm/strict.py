@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from ..errors import CollectivesDiffer
 from .guard import REMEDY
-from .pending import Pending
+from .pending import Pending, Watch, watch_of
 from .ranks import Team
 
 #: "1" turns strict mode on
@@ -70,7 +70,7 @@ def agree(
     what = f"{team.tally.place_of(label)} ({kind} of {buffer.numel()} x {buffer.dtype}{more})"
     alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}|{agreement.agreed}"
     number = torch.tensor([_digest(alike.encode())], dtype=torch.int64, device="cpu")
-    numbers = _gathered(agreement, number, f"the other ranks' agreement on {what}")
+    numbers = _gathered(agreement, number, f"the other ranks' agreement on {what}", watch_of(team))
     agreement.agreed += 1
     if len(numbers.unique()) > 1:
         raise CollectivesDiffer(_complaint(team, agreement, what))
@@ -107,7 +107,7 @@ def confirmed(
     collectives = _counted(team.group) - agreement.counted
     row.view(torch.int64)[:4] = torch.tensor([result, sent, kept, collectives], dtype=torch.int64, device="cpu")
     row[4:] = torch.tensor([*agreement.given, _sums(got)[0]], dtype=torch.float64, device="cpu")
-    rows = _gathered(agreement, row.view(torch.int64), f"the other ranks' results of {pending.label}")
+    rows = _gathered(agreement, row.view(torch.int64), f"the other ranks' results of {pending.label}", watch_of(team))
     if _differ(rows, buffer.dtype):
         place = team.tally.place_of(pending.label)
         damage = "" if sent == kept else ", and what this rank sent is not in it"
@@ -225,9 +225,11 @@ def _views(agreement: _Agreement, what: str) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
 
 
-def _gathered(agreement: _Agreement, row: torch.Tensor, label: str) -> torch.Tensor:
+def _gathered(
+    agreement: _Agreement, row: torch.Tensor, label: str, watch: Watch | None = None
+) -> torch.Tensor:
     """The rows of all ranks, in rank order: a sum to which each gives zeros but for its own."""
     team = agreement.team
     rows = row.new_zeros(team.size, len(row))
     rows[team.rank] = row
-    return Pending(label, rows, team.group.allreduce([rows]), team).wait()
+    return Pending(label, rows, team.group.allreduce([rows]), team).wait(watch)

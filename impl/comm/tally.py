@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -27,7 +28,7 @@ class Tally:
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
     """
 
-    __slots__ = ("label", "started", "where")
+    __slots__ = ("label", "started", "watches", "where")
 
     #: of the group on which this process has started a collective last
     latest: ClassVar[Tally | None] = None
@@ -38,6 +39,8 @@ class Tally:
         self.label = ""
         #: in which iteration of which model, for people; the model that runs says it
         self.where: Place | None = None
+        #: what looks out for failed peers in the join blocks over the group, the innermost last
+        self.watches: list[Callable[..., Any]] = []
 
     def count(self) -> None:
         """One more, of somebody else's."""

@@ -61,7 +61,7 @@ class Iteration:
     order: Mapping[Stage, Row]
     #: the join block that the model is in, if any; the context sets it through the model
     session: Session | None = None
-    #: whether an average divides by the team's size even after ranks have run out; set by the latest join hook
+    #: whether an average divides by the team's size even after ranks have run out, as the latest join hook says
     #: (DDPJ-012)
     divides_by_initial_world_size = True
     #: whether only buckets are sent in a backward. Else other stages come between the roll call and the reduction
@@ -70,6 +70,8 @@ class Iteration:
     wants_reductions = True
     #: whether the model is in training mode; each forward says it
     training = True
+    #: whether the last forward was one of a synchronised iteration, and no backward has begun since then
+    awaits_backward = False
     #: how the last forward in this join block failed, if one did; for people
     failed_forward: str | None = None
 
@@ -93,13 +95,17 @@ class Iteration:
 
     def divisor(self) -> int:
         """What an average divides by now (DDPJ-007, DDPJ-008); may wait for the roll call."""
-        if self.session is None or self.divides_by_initial_world_size:
+        if self.session is None or self._keeps_divisor(self.session):
             return self.team.size
         return self.session.active
 
+    def _keeps_divisor(self, session: Session) -> bool:
+        """The rule of the block that the model is in; another context, built since then, may have brought its own."""
+        return bool(getattr(session.hook_of(self.joinable), "divides_by_initial_world_size", True))
+
     def known_divisor(self) -> int | None:
         """The same where no roll call has to be waited for; else None. Which of both, is the same on every rank."""
-        waits = self.session is not None and not self.divides_by_initial_world_size
+        waits = self.session is not None and not self._keeps_divisor(self.session)
         return None if waits else self.team.size
 
     def source(self) -> GroupRank:
@@ -112,7 +118,10 @@ class Iteration:
 
     def watch(self) -> Watch | None:
         """What looks out for failed peers while a wait lasts: the join block's watch, or the failure guard, if any."""
-        return self.team.guard if self.session is None else self.session.watch
+        if self.session is not None:
+            return self.session.watch
+        watches = self.team.tally.watches  # of blocks that do not list this model
+        return watches[-1] if watches else self.team.guard
 
     def await_futures(self, device: torch.device) -> None:
         """Wait for what buffer hooks have started."""
@@ -133,6 +142,8 @@ class Iteration:
         if self.session is not None and (due or needed):
             early = likely and not due and self.buckets_only and not self.session.several_followers
             self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)
+            if torch.is_grad_enabled():
+                self.awaits_backward = self.wants_reductions  # the stages that follow are not the backward's
         for place, stage in enumerate(due):
             self.go_through(stage, silent=place == 0)
 

@@ -49,7 +49,7 @@ class UnevenInputs:
         self.iteration.failed_forward = None
         self._reducer.give_up_what_raised()
         self._reducer.notice_cast()
-        self._reducer.awaits_backward = False
+        self.iteration.awaits_backward = False
 
     @property
     def unbroken(self) -> bool:
@@ -68,7 +68,7 @@ class UnevenInputs:
     @property
     def left_open(self) -> bool:
         """Whether the last forward in the present join block was to be reduced, and no backward of it has begun."""
-        return self._reducer.awaits_backward
+        return self.iteration.awaits_backward
 
     def note_failed_forward(self, error: BaseException) -> None:
         """The wrapped forward has raised: inside a join its peers may go on to the reduction that follows."""
@@ -84,6 +84,7 @@ class UnevenInputs:
         else:
             source = GroupRank(self.find_common_rank(int(team.rank), is_last_joiner))
         self.authoritative_rank = int(source)
+        self._reducer.restore_full_values()
         buffers.look_up()
         state: list[torch.Tensor] = [parameter.detach() for parameter in self._parameters]
         if buffers.in_forward:
@@ -136,6 +137,8 @@ class _DDPJoinHook(FollowingHook):
         assert logger is not None, "DDP join hook requires a model with a logger; this one has lost it"
         logger._set_uneven_input_join()
         self.uneven = uneven
+        #: the rule of the blocks that this hook serves
+        self.divides_by_initial_world_size = divide_by_initial_world_size
         uneven.iteration.divides_by_initial_world_size = divide_by_initial_world_size
         super().__init__()
 

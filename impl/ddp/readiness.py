@@ -338,7 +338,7 @@ class Readiness:
     def passed_over(self, node: torch.autograd.graph.Node) -> bool:
         """Whether a backward through this node has left parameters behind it out, since it was asked for others."""
         silent = {self._parameters[index]: index for index in self._silent()}
-        return bool(silent) and bool(parameters_behind([node], silent))
+        return bool(silent) and bool(accumulators_behind([node], silent))
 
     def missing(self) -> list[int]:
         """The parameters of which arrivals are still to come; none where nobody counts them."""

@@ -134,8 +134,6 @@ class Reducer:
         #: once, and two of them that both find bucket 3 full would both start it; each call may call others from inside
         self.turn = threading.RLock()
         self.phase = Phase.IDLE
-        #: whether the last forward was one of a synchronised iteration, and no backward has begun since then
-        self.awaits_backward = False
         self.sparse_metadata: dict[str, torch.Tensor] = {}
         #: whether the engine will call ``_backward_ended`` for a backward now running
         self._armed = False
@@ -274,7 +272,7 @@ class Reducer:
         if pending.sync and "torch._dynamo" in sys.modules and kernels.backwards_are_compiled():
             self.log.fail(RuntimeError, COMPILED_BACKWARD)
         self.forwards.admit(pending)
-        self.awaits_backward = pending.sync
+        self.iteration.awaits_backward = pending.sync
         if self.arrivals.counted or not self.arrivals.watching:
             return
         if pending.sync and not (pending.announced and pending.context is None):
@@ -352,12 +350,12 @@ class Reducer:
             self.usage.refuse_left_out(self.plan.left_out, self.parameters)
         self.phase = Phase.FILLING
         self.iteration.backwards_begun += 1
-        fresh = self.awaits_backward and pending is self.forwards.latest
+        fresh = self.iteration.awaits_backward and pending is self.forwards.latest
         self._came_before = self.readiness.noted() if fresh and not self.arrivals.counted else []
         if self.forwards.early:
             self._came_before += self.forwards.came_before(kernels.backward_id())
         self._pending, self._entered_at = pending, None
-        self.awaits_backward = False
+        self.iteration.awaits_backward = False
         self.times.backward_start = time.time_ns()
         self._remote = None if pending.context is None else RemoteBackward(pending.context)
         self.readiness.begin(pending.unused)
@@ -569,6 +567,11 @@ class Reducer:
     def never_used(self) -> frozenset[int]:
         """Static graph: the parameters that no rank uses, once the ranks have agreed on them."""
         return self.facts.never_used
+
+    def restore_full_values(self) -> None:
+        """What a forward in mixed precision has lowered is full again, should its backward not come."""
+        if self._lowered is not None:
+            self._lowered.restore_all()
 
     def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
         """Keep the global ids of sparse rows, for hooks that ask (DDP-169)."""

@@ -79,25 +79,35 @@ def regroup(
     Raises:
         TypeError: the optimizer is sharded and keeps no mirror.
         ValueError: it is sharded over other ranks than those of the model.
-        RuntimeError: the failure guard is off, the store has gone with the lost rank, too many ranks do not come, this
-            rank has been given up by the others, or a shard has been lost together with its copies.
+        RuntimeError: called inside a join context, the failure guard is off, the store has gone with the lost rank, too
+            many ranks do not come, this rank has been given up by the others, or a shard has been lost together with
+            its copies.
     """
     team = model.reducer.team
+    if model._join_session is not None:
+        raise RuntimeError(
+            "regroup: the model is in a join context over the ranks of before. Leave the block by the PeerFailed, call "
+            "regroup outside of it, and go on in a new one."
+        )
     mirror = _mirror_of(optimizer, team)
     guard, store = guard_of(team.group), stores.shared_by(team.group)
     if guard is None or store is None:
         raise RuntimeError(f"regroup: which ranks are left is not known, for the failure guard is off ({DETECTION}=0).")
+    model._restore_full_values()  # the failure may have come between a forward in mixed precision and its backward
+    standing = standing_of(team)
     told: dict[str, Any] = {"steps": steps}
     if mirror is not None:
         told |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
+    key = f"{standing.token}/survivors/{standing.regroups}"  # several models may share a group
     try:
         for attempt in itertools.count():  # one more for each rank that is lost meanwhile
-            meeting = _Meeting(team, guard, store, f"{standing_of(team).token}/survivors/{attempt}")
+            meeting = _Meeting(team, guard, store, f"{key}/{attempt}")
             plan = meeting.agree(told, time.monotonic() + limit_s)
             _refuse(plan, team)
             taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
             if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
                 taken.settle(model, optimizer, mirror)
+                standing.regroups += 1
                 return Survivors(taken.group, tuple(plan["ranks"]), plan["steps"], plan["source"])
     except dist.DistNetworkError as error:
         raise RuntimeError(

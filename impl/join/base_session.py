@@ -51,6 +51,7 @@ class BaseSession(ABC):
     def enter(self) -> None:
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
         self._guard.begin()
+        self.team.tally.watches.append(self.watch)
 
     def report(self, error: BaseException) -> None:
         """This rank leaves the block by ``error``: tell the peers."""
@@ -62,6 +63,8 @@ class BaseSession(ABC):
 
     def close(self) -> None:
         """The block is left, in whatever way."""
+        if self.watch in self.team.tally.watches:
+            self.team.tally.watches.remove(self.watch)
         self._move(Phase.CLOSED)
 
     def _move(self, to: Phase) -> None:

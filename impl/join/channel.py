@@ -10,7 +10,7 @@ import torch
 from ..comm import collectives
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
-from .message import Act, Layout, Reading
+from .message import MOST_ITERATIONS, Act, Layout, Reading
 
 
 class ControlChannel:
@@ -32,8 +32,18 @@ class ControlChannel:
         self.unreported: int | None = None
         self._unreported_iterations = 0  # more than one only where this rank is alone
         self.last_post_s = 0.0  # when this rank posted its latest message
+        self.posted = 0  # how many it has posted
+
+    def lay_out(self, layout: Layout) -> None:
+        """Messages have another shape from now on. Only where nothing is in flight."""
+        self._layout, self._ready, self._understood = layout, {}, {}
 
     # on live ranks
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no message could report a further iteration."""
+        return self._unreported_iterations >= MOST_ITERATIONS
 
     def begin_unreported(self, place: int) -> None:
         """An iteration of this joinable begins, and the next message of this rank is to report it."""
@@ -96,6 +106,7 @@ class ControlChannel:
 
     def _post(self, message: torch.Tensor, label: str) -> Pending:
         self.last_post_s = time.monotonic()
+        self.posted += 1
         return collectives.all_reduce(self._team, message, label)
 
     def _tensor(self, elements: Sequence[int]) -> torch.Tensor:

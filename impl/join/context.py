@@ -90,7 +90,9 @@ class Join:
                 "This Join context is entered already. Usual cause: the same object used in two nested with "
                 "statements. Build one Join for each."
             )
-        if self._stage is Stage.LEFT:
+        team = Team.of(common_group(self._joinables))
+        if self._stage is Stage.LEFT or team != self._team:  # they may have moved to another group
+            self._team = team
             self._bind()
         else:
             self._bindings.put()  # another context may have been built in between

@@ -19,6 +19,8 @@ class FailureGuard:
     def __init__(self, team: Team) -> None:
         self._team = team
         self._notes: FailureNotes | None = None  # None until the block is entered: before, ranks need not be in step
+        #: the shared error that was raised here, if one was
+        self.over: tuple[type[SharedError], tuple[object, ...]] | None = None
 
     def begin(self) -> None:
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
@@ -30,23 +32,22 @@ class FailureGuard:
 
         ``failure``: of a collective of this rank. Then it is found out which rank has stopped answering.
         """
-        if self._notes is None:
-            return
         guard = guard_of(self._team.group)
         with self.sharing():
-            self._read_notes(self._notes, guard)
+            self._read_notes(guard)
             try:
                 if guard is not None:
                     guard(failure)
             except PeerFailed:
-                self._read_notes(self._notes, guard)  # one that has left by an exception says more
+                self._read_notes(guard)  # one that has left by an exception says more
                 raise
 
-    @staticmethod
-    def _read_notes(notes: FailureNotes, guard: Guard | None) -> None:
+    def _read_notes(self, guard: Guard | None) -> None:
         """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""
+        if self._notes is None:
+            return
         try:
-            notes.watch()
+            self._notes.watch()
         except PeerFailed:
             if guard is not None:
                 guard.mark_affected()
@@ -85,8 +86,16 @@ class FailureGuard:
             error.add_note(told)
 
     def mark_shared(self, error: SharedError) -> None:
-        """All ranks of this session raise this error by themselves."""
+        """All ranks of this session raise this error by themselves, so nobody is left to go on with."""
         error.shared_in = self
+        self.over = type(error), error.args
+
+    def refuse_what_is_over(self) -> None:
+        """Raise again what has ended the session, should the program have caught it inside the block."""
+        if self.over is not None:
+            kind, args = self.over
+            with self.sharing():
+                raise kind(*args)
 
     @contextmanager
     def sharing(self) -> Iterator[None]:

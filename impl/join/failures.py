@@ -70,6 +70,8 @@ class FailureNotes:
         """RuntimeError, and a note of it, if what an earlier failure has left behind would be mixed with what comes."""
         try:
             in_step.make_sure(self._team, self._key, self._store)
+        except PeerFailed:
+            raise
         except RuntimeError as error:
             self.leave(error)
             raise

@@ -6,15 +6,19 @@ group does next would be mixed with those: gradients of other iterations, or buf
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from ..comm.guard import REMEDY
 from ..comm.ranks import Team
+from ..errors import PeerFailed
 from .standing import Standing, standing_of
 
 _LONGEST_WAIT = timedelta(minutes=5)
+_LOOK_EVERY_S = 0.05
 
 
 def doubt(team: Team) -> None:
@@ -42,19 +46,38 @@ def make_sure(team: Team, session: str, store: dist.Store | None) -> None:
     if not standing.in_doubt:
         return
     try:
-        store.wait(keys, min(store.timeout, _LONGEST_WAIT))  # type: ignore[attr-defined]
-        by_rank = [int(store.get(key)) for key in keys]
+        late = _wait_for(store, keys, team)
+        by_rank = [] if late else [int(store.get(key)) for key in keys]
+    except PeerFailed:
+        raise
     except RuntimeError as error:
         raise RuntimeError(
-            "Join: an earlier context on this process group ended by an exception, and not all of its ranks have "
-            f"come to the next one in time. {REMEDY}"
+            "Join: an earlier context on this process group ended by an exception, and the store that tells whether "
+            f"its ranks are in step is gone. {REMEDY}"
         ) from error
+    if late:
+        raise RuntimeError(
+            "Join: an earlier context on this process group ended by an exception, and not all of its ranks have "
+            f"come to the next one in time (not yet: {', '.join(map(str, late))}). {REMEDY}"
+        )
     if len(set(by_rank)) > 1:
         raise RuntimeError(
             "Join: this process group is out of step since an earlier context ended by an exception (collectives "
             f"started, rank by rank: {by_rank}). What it does next would be mixed with what was left behind. {REMEDY}"
         )
     standing.in_doubt = False
+
+
+def _wait_for(store: dist.Store, keys: Sequence[str], team: Team) -> list[int]:
+    """Wait until the ranks have set their keys, as long as that may take; those that have not."""
+    end = time.monotonic() + min(store.timeout, _LONGEST_WAIT).total_seconds()  # type: ignore[attr-defined]
+    while late := [rank for rank in team.members if not store.check([keys[rank]])]:
+        if time.monotonic() > end:
+            break
+        if team.guard is not None:
+            team.guard()
+        time.sleep(_LOOK_EVERY_S)
+    return late
 
 
 def _publish(store: dist.Store, standing: Standing, key: str) -> None:

@@ -3,12 +3,14 @@
 All ranks may leave out a backward. Where only some do, the others wait in a reduction, and whatever a rank sent next
 would meet that. No collective can tell these cases apart beforehand, so a rank that has left a backward out says so in
 the store and waits until all have; one that waits in the reduction looks there, as it does for failures, and raises.
+One that waits for a message of another model meanwhile has come to no reduction: it says so, too.
 Once all have left one out alike, the program is one that does so, and nothing is asked any more.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import torch.distributed as dist
 
@@ -35,24 +37,28 @@ class LeftOpen:
         store = stores.shared_by(team.group) if team.size > 1 else None
         return None if store is None else LeftOpen(team, f"{standing_of(team).session}/left open", store)
 
-    def agree(self, place: int, iteration: int, active: int, watch: Watch) -> bool:
+    def agree(self, place: int, iteration: int, active: Sequence[int], watch: Watch) -> bool:
         """Say that this rank leaves out the backward of joinable ``place``; return whether all ``active`` ranks do.
 
         Waits for them as long as the store's timeout is. What the watch raises, where a peer has left, ends the wait.
         """
         store, key = self._store, f"{self._key}/{place}/{iteration}"
+        keys = [f"{key}/{rank}" for rank in active]
         nap, end = _FIRST_NAP_S, time.monotonic() + store.timeout.total_seconds()  # type: ignore[attr-defined]
         try:
             store.set(f"{key}/who", str(self._rank))
-            said = store.add(key, 1)
-            while said < active and time.monotonic() < end:
+            self.say(place, iteration)
+            while not (all_said := store.check(keys)) and time.monotonic() < end:
                 watch()
                 time.sleep(nap)
                 nap = min(2 * nap, _LONGEST_NAP_S)
-                said = store.add(key, 0)
         except dist.DistError:  # the store's host is gone: collectives will fail by themselves
             return True
-        return said >= active
+        return all_said
+
+    def say(self, place: int, iteration: int) -> None:
+        """Say that nothing which this rank starts before its next message belongs to that backward."""
+        self._store.set(f"{self._key}/{place}/{iteration}/{self._rank}", "")
 
     def who(self, place: int, iteration: int) -> int | None:
         """The rank that has said last that it leaves out this backward; None if nobody has."""

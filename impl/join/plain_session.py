@@ -40,6 +40,7 @@ class PlainSession(BaseSession):
         """
         if self._phase is not Phase.LIVE or not joinable._join_config.is_first_joinable:
             return None
+        self._guard.refuse_what_is_over()
         group = joinable.join_process_group
         team = self.team if group is self.team.group else Team.of(group)
         device = torch.device(joinable.join_device)
@@ -52,6 +53,7 @@ class PlainSession(BaseSession):
 
     def shadow(self) -> bool:
         """One turn per iteration of the ranks that are live: count them, run the main hooks in list order."""
+        self._guard.refuse_what_is_over()
         if self._last is not None:
             self._last.wait()
         shadowed = 0

@@ -28,6 +28,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -72,6 +73,8 @@ class Session(BaseSession):
         self._iterations: Counter[int] = Counter()  # how many each joinable has begun here, on live ranks
         #: asked where a backward is left out; None before the block, and once all ranks have left one out alike
         self._left_open: LeftOpen | None = None
+        self._told_in: dict[int, int] = {}  # the message that tells of each joinable's latest iteration, by number
+        self._reads = False  # whether this rank waits for a message
         self.watch = self._watch
 
     # what followers call on live ranks
@@ -116,6 +119,10 @@ class Session(BaseSession):
             self._pending_announcement = Act(self._place_of(joinable), act)
             self._channel.announce(self._pending_announcement)
 
+    def hook_of(self, joinable: Joinable) -> JoinHook:
+        """The hook by which this block's context follows it."""
+        return self._hooks[self._place_of(joinable)]
+
     def confirm(self) -> None:
         """Read what is in flight: that the ranks agree must be known before anything that they made is handed out."""
         self._read_message()
@@ -158,6 +165,9 @@ class Session(BaseSession):
     def enter(self) -> None:
         """The block begins. RuntimeError if the group or one of the followers is unfit for it."""
         super().enter()
+        self._read_message()  # of iterations before the block, if there were any
+        self._layout = replace(self._layout, inner=len(self.team.tally.watches) % 2 == 0)
+        self._channel.lay_out(self._layout)
         self._left_open = LeftOpen.of(self.team)
         try:
             for hook in self._hooks:
@@ -216,9 +226,12 @@ class Session(BaseSession):
         """RuntimeError, and a note of it, if an exception that was caught inside the block has broken off an iteration.
 
         Peers that have inputs go on with it and wait there: whatever this rank sent next would meet their reductions.
+        What all ranks have raised is raised again.
         """
         if self._phase is not Phase.LIVE:
             return
+        if self._guard.over is not None:
+            self._guard.refuse_what_is_over()
         for place, hook in enumerate(self._hooks):
             broken = hook.broken_off() if isinstance(hook, FollowingHook) else None
             if broken is None:
@@ -248,10 +261,9 @@ class Session(BaseSession):
             if self._phase is not Phase.LIVE or self._channel.unreported is not None:
                 continue  # unreported: the announcement that the others have made for it will not fit this rank's
             self._read_message()
-            active = self._membership.active
-            if active == 1:
+            if self._membership.active == 1:
                 continue
-            if not left_open.agree(place, self._iterations[place], active, self.watch):
+            if not left_open.agree(place, self._iterations[place], self._membership.ranks, self.watch):
                 raise self._only_some_left_open(place, int(self.team.rank))
             self._left_open = None
 
@@ -262,10 +274,14 @@ class Session(BaseSession):
             return
         for place, iteration in self._iterations.items():
             hook = self._hooks[place]
-            if isinstance(hook, FollowingHook) and not hook.left_open():
+            if not isinstance(hook, FollowingHook):
+                continue
+            if not hook.left_open():
                 who = self._left_open.who(place, iteration)
                 if who is not None:
                     raise self._only_some_left_open(place, who)
+            elif self._reads and self._channel.posted > self._told_in[place]:
+                self._left_open.say(place, iteration)  # one that waits there may go on: its message is awaited here
 
     def _only_some_left_open(self, place: int, who: int) -> RuntimeError:
         return RuntimeError(
@@ -284,9 +300,10 @@ class Session(BaseSession):
         self._shadow_pending()
         self._read_message()
         silent = self.alone and time.monotonic() - channel.last_post_s < _SIGN_OF_LIFE_EVERY_S
-        if not silent or channel.unreported != place:
+        if not silent or channel.unreported != place or channel.is_full:
             self._report_begun()
         self._absence = self._membership.active < self.team.size
+        self._told_in[place] = channel.posted + 1
         if self._absence and act is None:
             channel.begin_unreported(place)
             self._begun = {place}
@@ -368,11 +385,14 @@ class Session(BaseSession):
             self._read_message()
 
     def _read(self, pending: Pending) -> Reading:
+        self._reads = True
         try:
             return self._channel.read(pending, self.watch)
         except SharedError as error:
             self._guard.mark_shared(error)
             raise
+        finally:
+            self._reads = False
 
     def _follow(self, act: Act) -> None:
         hook = self._hooks[act.joinable]

@@ -20,6 +20,8 @@ class Standing:
         self.in_doubt = False
         #: keys that this rank has set for the last sessions; in_step.py takes older ones back
         self.published: list[str] = []
+        #: how often models on it have gone on without lost ranks (ddp/survivors.py)
+        self.regroups = 0
         self._sessions = 0
         self._tally = team.tally
         self._before = team.tally.started

@@ -1,6 +1,7 @@
 """Which peers a failure is put down to: those that stopped by themselves, never those that fail because of them."""
 
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,8 @@ import torch.distributed as dist
 from impl.comm import guard, heartbeats, losses
 from impl.comm.losses import GRACE_S, End, Loss, Losses
 from impl.comm.processes import Process, has_moved
+from impl.comm.ranks import Team
+from impl.tests.comm_hook_ranks import run_on_ranks
 
 
 def loss(rank, end=End.CLOSED, text=""):
@@ -39,6 +42,37 @@ def test_one_that_left_in_good_order_breaks_no_wait_off_but_explains_a_failure()
     left = known((1, End.LEFT, 0.0))
     assert left.interrupting(range(4), 1000.0) == []
     assert ranks(left.causes(range(4), 0.0)) == [1]
+
+
+def test_one_that_left_in_good_order_is_missed_once_another_has_failed_for_want_of_it():
+    left = known((1, End.LEFT, 0.0), affected=[2])
+    assert left.interrupting(range(4), GRACE_S / 2) == []
+    assert ranks(left.interrupting(range(4), GRACE_S)) == [1]
+    assert left.interrupting((0, 1), GRACE_S) == []
+
+
+def late_to_answer(rank, _world):
+    """Rank 0 does not come to answer rank 1's call before that calls anew; whether each has lost the other."""
+    heartbeats._HELLO_S = 0.3
+    right, calls = heartbeats.Heartbeats._accept, []
+
+    def accept(beats):
+        calls.append(1)
+        time.sleep(1.0 if len(calls) == 1 else 0.0)
+        right(beats)
+
+    if rank == 0:
+        heartbeats.Heartbeats._accept = accept
+    beats = Team.of().guard._beats
+    while beats.missing:
+        time.sleep(0.01)
+    time.sleep(2)
+    return beats.losses.has(1 - rank), rank > 0 or len(calls) > 1
+
+
+@pytest.mark.slow
+def test_a_call_that_was_given_up_is_not_taken_for_the_end_of_who_called():
+    assert run_on_ranks(late_to_answer, 2) == [(False, True)] * 2
 
 
 def test_losses_of_other_groups_do_not_matter():

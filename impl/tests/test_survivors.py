@@ -5,6 +5,7 @@ mirror, inside a ``Join`` or without.
 """
 
 import collections
+import itertools
 import json
 import os
 import random
@@ -23,8 +24,11 @@ import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
+from impl.comm import heartbeats
 from impl.comm.collectives import all_reduce
+from impl.comm.ranks import Team
 from impl.ddp import survivors
+from impl.ddp.mixed_precision import _MixedPrecision
 from impl.ddp.survivors import last_whole, regroup
 from impl.errors import PeerFailed
 from impl.tests.comm_hook_ranks import _starting, run_on_ranks
@@ -403,6 +407,110 @@ def test_what_is_ignored_or_delayed_is_taken_over_too():
 def test_the_survivors_go_on_from_the_last_step_that_they_hold_whole(held, found):
     owners = {rank for each in held for rank in each} | {0, 1, 2}
     assert last_whole(held, sorted(owners)) == found
+
+
+def die():
+    """As a killed process's, its connections end; it stays, so that the test hears nothing of it."""
+    for beats in heartbeats._by_world.values():
+        beats._left = True
+        beats._close()
+    return None
+
+
+def stepped(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.tensor(1.0)).backward()
+    optimizer.step()
+
+
+def two_models(rank, _world, sharded):
+    """Two models on one group, the second stepped twice in each iteration; rank 2 is lost in iteration 2."""
+    models = [DistributedDataParallel(Weights((2, 3))) for _ in range(2)]
+    kind = ZeroRedundancyOptimizer if sharded else lambda parameters, kind, lr: kind(parameters, lr=lr)
+    optimizers = [torch.optim.SGD(models[0].parameters(), lr=0.5), kind(models[1].parameters(), torch.optim.SGD, lr=0.5)]
+    if sharded:
+        optimizers[1].keep_mirror()
+    steps = [0, 0]
+    try:
+        for place in itertools.cycle((0, 1, 1)):
+            if (rank, steps) == (2, [3, 4]):
+                return die()
+            stepped(models[place], optimizers[place])
+            steps[place] += 1
+    except PeerFailed:
+        pass
+    left = [regroup(*each, _LIMIT_S) for each in zip(models, optimizers, steps, strict=True)]
+    for each in zip(models, optimizers, strict=True):
+        stepped(*each)
+    return [(each.ranks, each.steps) for each in left], [model.module.inner[0][0].item() for model in models]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_several_models_of_a_group_go_on_each_from_its_own_last_step(sharded):
+    found = ([((0, 1), 3), ((0, 1), 4)], [1 - 4 * 0.5, 1 - 5 * 0.5])
+    assert run_on_ranks(two_models, 3, sharded) == [found, found, None]
+
+
+def one_outside(rank, _world):
+    """Ranks 0, 2 and 3 share a model; rank 1, which does not, is lost first, and then rank 3."""
+    group = dist.new_group([0, 2, 3])
+    beats = Team.of().guard._beats
+    while beats.missing:
+        time.sleep(0.01)
+    if rank == 1:
+        return die()
+    model = DistributedDataParallel(Weights((2, 3)), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    while not beats.losses.has(1):
+        time.sleep(0.01)
+    stepped(model, optimizer)
+    if rank == 3:
+        return die()
+    with pytest.raises(PeerFailed, match=r"rank 2 \(global rank 3\) has stopped answering"):
+        stepped(model, optimizer)
+    left = regroup(model, optimizer, 1, _LIMIT_S)
+    stepped(model, optimizer)
+    return left.ranks, left.steps, model.module.inner[0][0].item()
+
+
+def test_a_rank_that_is_lost_outside_of_the_models_group_is_none_of_its_affair():
+    assert run_on_ranks(one_outside, 4) == [((0, 2), 1, 0.0), None, ((0, 2), 1, 0.0), None]
+
+
+def between_forward_and_backward(rank, _world):
+    """In mixed precision rank 0 meets the failure between a forward and its backward, rank 1 in its backward."""
+    lowered = _MixedPrecision(param_dtype=torch.bfloat16)
+    model = DistributedDataParallel(Weights((2, 3)), bucket_cap_mb=1e-6, mixed_precision=lowered)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-20)
+    stepped(model, optimizer)
+    loss = model(torch.tensor(1.0))
+    if rank == 2:
+        return die()
+    with pytest.raises(PeerFailed):
+        while rank == 0:
+            model.reducer.team.guard()
+            time.sleep(0.01)
+        loss.backward()
+    regroup(model, optimizer, 1, _LIMIT_S)
+    stepped(model, optimizer)
+    return sorted({(parameter.dtype, *parameter.tolist()[:1]) for parameter in model.parameters()})
+
+
+def test_a_failure_between_forward_and_backward_in_mixed_precision_leaves_full_values():
+    found = [(torch.float32, 1 - 2.0**-19)]
+    assert run_on_ranks(between_forward_and_backward, 3) == [found, found, None]
+
+
+def regroup_inside(_rank, _world):
+    model = DistributedDataParallel(Weights((2, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with model.join(), pytest.raises(RuntimeError, match="Leave the block"):
+        regroup(model, optimizer, 0)
+    return True
+
+
+def test_a_model_in_a_join_context_is_refused():
+    assert run_on_ranks(regroup_inside, 2) == [True, True]
 
 
 def net():

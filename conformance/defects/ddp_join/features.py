@@ -194,13 +194,25 @@ def only_the_last_model_is_asked_for_its_backward() -> None:
 @defect("JOIN-024")
 def accumulated_batches_await_a_reduction() -> None:
     """A forward under no_sync counts as one whose backward is to be reduced."""
-    edit("self.awaits_backward = pending.sync", "self.awaits_backward = pending is not None")
+    edit("awaits_backward = pending.sync", "awaits_backward = pending is not None")
+
+
+@defect("JOIN-054")
+def who_waits_for_a_message_answers_nobody() -> None:
+    """A rank that has run out waits for an answer from ranks that wait for its own message."""
+    edit("self._channel.posted > self._told_in[place]", "False")
+
+
+@defect("DDPJ-016")
+def final_model_is_sent_as_the_last_forward_has_left_it() -> None:
+    """What a forward in mixed precision has lowered is low in the final broadcast, too."""
+    edit("    self._reducer.restore_full_values()\n", "", within="sync_final_model")
 
 
 @defect("JOIN-054", worlds=(3,))
 def joined_ranks_must_leave_out_backwards_too() -> None:
     """Where live ranks leave out a backward, they wait until ranks without inputs say that they do."""
-    edit("self._iterations[place], active, self.watch)", "self._iterations[place], len(self.team.members), self.watch)")
+    edit("self._membership.ranks, self.watch)", "self.team.members, self.watch)", within="_refuse_if_only_here_left_open")
 
 
 @defect("JOIN-040", worlds=(3,))

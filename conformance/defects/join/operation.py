@@ -118,8 +118,7 @@ def backward_left_out_is_told_to_nobody() -> None:
 @defect("JOIN-024")
 def backward_left_out_on_one_rank_is_taken_for_everybodys() -> None:
     """A rank that has left out a backward waits for nobody."""
-    edit("while said < active and", "while said < 1 and")
-    edit("return said >= active", "return True")
+    edit("for rank in active]", "for rank in active[:0]]", within="LeftOpen.agree")
 
 
 @defect("JOIN-024")
@@ -201,8 +200,8 @@ def iterations_of_several_models_are_added_up() -> None:
 
 @defect("JOIN-024")
 def last_broadcasts_wait_without_looking() -> None:
-    """A rank that waits for the parameters of an overlapped step does not look out for failed peers."""
-    edit("publication.finish(watch)", "publication.finish()", within="_end")
+    """A rank that waits for the parameters of an overlapped step looks out for lost peers only."""
+    edit("publication.finish(watch)", "publication.finish(self._shard.team.guard)", within="_end")
 
 
 @defect("JOIN-026", "JOIN-030")
@@ -213,8 +212,8 @@ def last_joiner_and_first_mixed_up() -> None:
 
 @defect("JOIN-024", worlds=(3,))
 def live_ranks_wait_for_parameters_without_looking() -> None:
-    """A live rank that waits for the owners of a sharded step does not look out for failed peers."""
-    edit("self._publisher.publish(session.watch)", "self._publisher.publish()", within="Joining.step")
+    """A live rank that waits for the owners of a sharded step looks out for lost peers only."""
+    edit("publisher.publish(session.watch)", "publisher.publish(session.team.guard)", within="Joining.step")
 
 
 @defect("JOIN-057")

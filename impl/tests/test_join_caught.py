@@ -1,0 +1,303 @@
+"""Programs that part from the usual way through a context: errors caught in the block, contexts within each other."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from impl import DistributedDataParallel, Join, Joinable, JoinHook, ZeroRedundancyOptimizer
+from impl.comm import collectives, strict
+from impl.comm.guard import DETECTION
+from impl.ddp.mixed_precision import _MixedPrecision
+from impl.errors import InputsExhausted, PeerFailed, RanksDisagree
+from impl.tests.comm_hook_ranks import run_on_ranks
+
+pytestmark = pytest.mark.slow
+
+
+def layer(inputs=1, outputs=1):
+    made = nn.Linear(inputs, outputs, bias=False)
+    nn.init.ones_(made.weight)
+    return made
+
+
+def model_of(*shape, **options):
+    return DistributedDataParallel(layer(*shape), **options)
+
+
+def gradient(model):
+    weight = model.module.weight
+    weight.grad = None
+    model(torch.ones(1, weight.shape[1])).sum().backward()
+    return weight.grad.flatten()[0].item()
+
+
+class Counted(Joinable):
+    def __init__(self):
+        super().__init__()
+
+    def join_hook(self, **_):
+        return JoinHook()
+
+    @property
+    def join_device(self):
+        return torch.device("cpu")
+
+    @property
+    def join_process_group(self):
+        return dist.group.WORLD
+
+
+def throw_and_go_on(rank, _world, followed):
+    """The error is caught inside the block; what leaving it raises, and what the group computes after that."""
+    thing = model_of() if followed else Counted()
+    told = []
+    try:
+        with Join([thing], throw_on_early_termination=True), contextlib.suppress(InputsExhausted):
+            for _ in range(2 + 2 * rank):
+                gradient(thing) if followed else Join.notify_join_context(thing)
+    except InputsExhausted as error:
+        told.append(str(error).split(".")[0])
+    number = torch.ones(1, dtype=torch.int64)
+    dist.all_reduce(number)
+    return told, number.item()
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_who_catches_inside_the_block_that_inputs_have_run_out_meets_it_again_at_its_end(followed):
+    first, second = "Rank 0 exhausted all inputs", "Detected at least one rank that exhausted inputs"
+    assert run_on_ranks(throw_and_go_on, 2, followed) == [([first], 2), ([second], 2)]
+
+
+def disagree_and_go_on(rank, _world):
+    """Ranks 1 and 2 run two models in different orders when rank 0 has run out."""
+    models = [model_of(), model_of()]
+    with pytest.raises(RanksDisagree), Join(models), contextlib.suppress(RanksDisagree):
+        for iteration in range(1 + 2 * min(rank, 1)):
+            for model in models[:: -1 if rank == 2 and iteration else 1]:
+                gradient(model)
+    return True
+
+
+def test_who_catches_inside_the_block_that_ranks_disagree_meets_it_again_at_its_end():
+    assert run_on_ranks(disagree_and_go_on, 3) == [True] * 3
+
+
+def divide(rank, _world):
+    model, other = model_of(), model_of()
+    few, everybody = model.join(divide_by_initial_world_size=False), model.join()
+    seen = []
+    for context in (few, everybody, few):
+        with context:
+            seen.append([gradient(model) for _ in range(1 + rank)])
+    with Join([model, other], divide_by_initial_world_size=False):
+        with everybody:
+            gradient(model)
+        seen.append([gradient(model) for _ in range(1 + rank)])
+    return seen
+
+
+def test_each_context_divides_by_its_own_rule_whatever_was_built_since_or_is_inside_it():
+    assert run_on_ranks(divide, 2)[1] == [[1.0, 1.0], [1.0, 0.5], [1.0, 1.0], [1.0, 1.0]]
+
+
+def nest(rank, _world, sharded):
+    """The inner context does not list all that is used in it."""
+    a, b = model_of(2, 2), model_of(2, 2)
+    zero = ZeroRedundancyOptimizer(a.parameters(), torch.optim.SGD, lr=0.5)
+    outer, inner = (Join([a, zero]), a.join()) if sharded else (a.join(), b.join())
+    with outer, inner:
+        for _ in range(1 + rank):
+            gradient(a)
+            if sharded:
+                zero.step()
+            else:
+                gradient(b)
+    return "left"
+
+
+def told_of_nesting(rank, world, sharded):
+    with pytest.raises(RuntimeError, match=r"List all that the block uses in one Join|outer"):
+        nest(rank, world, sharded)
+    return True
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_what_only_an_outer_context_lists_is_refused_where_ranks_have_run_out_in_the_inner_one(sharded):
+    assert run_on_ranks(told_of_nesting, 2, sharded) == [True, True]
+
+
+def nest_evenly(_rank, _world):
+    a, b = model_of(2, 2), model_of(3, 2)
+    with a.join(), b.join():
+        return [(gradient(a), gradient(b)) for _ in range(2)]
+
+
+def test_two_contexts_within_each_other_serve_even_inputs():
+    assert run_on_ranks(nest_evenly, 2) == [[(1.0, 1.0)] * 2] * 2
+
+
+def leave_one_open(rank, _world):
+    """The second model's last forward has no backward, and a new iteration begins with the first model."""
+    first, second = model_of(), model_of()
+    seen = []
+    with Join([first, second]):
+        for _ in range(1 + 2 * rank):
+            seen.append(gradient(first))
+            second(torch.ones(1, 1))
+    return seen
+
+
+def test_a_forward_without_a_backward_keeps_nobody_from_the_next_iteration_of_another_model():
+    assert run_on_ranks(leave_one_open, 2) == [[1.0], [1.0, 0.5, 0.5]]
+
+
+class Buffered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = layer()
+        self.register_buffer("shift", torch.zeros(1))
+
+    def forward(self, x):
+        return self.inner(x) + self.shift
+
+
+class Late:
+    """A work that ends a second later."""
+
+    def __init__(self, work):
+        self._work, self._end = work, time.monotonic() + 1
+
+    def is_completed(self):
+        return time.monotonic() > self._end
+
+    def wait(self, limit):
+        left = self._end - time.monotonic()
+        time.sleep(max(min(left, limit.total_seconds()), 0))
+        if not self.is_completed():
+            raise RuntimeError("the time is over")
+        return self._work.wait()
+
+
+def two_forwards(rank, _world):
+    """All ranks make two forwards before one backward; buffers reach rank 1 late."""
+    model, seen = DistributedDataParallel(Buffered()), []
+    right = collectives.broadcast
+
+    def late(*args):
+        pending = right(*args)
+        pending.work = Late(pending.work)
+        return pending
+
+    with model.join():
+        for _ in range(2 + min(rank, 1)):
+            model.zero_grad()
+            collectives.broadcast = late if rank == 1 else right
+            losses = [model(torch.ones(1, 1)).sum() for _ in range(2)]
+            collectives.broadcast = right
+            sum(losses).backward()
+            seen.append(model.module.inner.weight.grad.item())
+    return seen
+
+
+def test_a_rank_that_waits_for_buffers_is_not_taken_for_one_that_reduces():
+    assert run_on_ranks(two_forwards, 3)[1] == [2.0, 2.0, pytest.approx(4 / 3)]
+
+
+def lower_and_leave(rank, _world):
+    """The only rank with inputs ends with a forward; its parameters are low then, those of the other are not."""
+    model = model_of(4, 4, mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
+    nn.init.constant_(model.module.weight, 1.0 + 2.0**-20 * rank)
+    with model.join():
+        for _ in range(rank):
+            model(torch.ones(1, 4))
+    return model.module.weight.dtype, model.module.weight.unique().tolist()
+
+
+def test_a_model_in_mixed_precision_leaves_a_context_with_the_full_values_of_the_last_rank():
+    assert run_on_ranks(lower_and_leave, 2) == [(torch.float32, [1.0 + 2.0**-20])] * 2
+
+
+# -- failures
+
+
+def freeze(seconds):
+    subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return True
+
+
+def freeze_before_the_block(rank, _world):
+    os.environ[DETECTION] = "2"
+    model = model_of()
+    model.join()
+    gradient(model)
+    if rank == 1:
+        return freeze(6)
+    with pytest.raises(PeerFailed, match="rank 1 has stopped answering"):
+        gradient(model)
+    return True
+
+
+def freeze_before_the_next_block(rank, _world):
+    os.environ[DETECTION] = "2"
+    model = model_of()
+    with pytest.raises(KeyError), model.join():
+        gradient(model)
+        raise KeyError
+    if rank == 1:
+        return freeze(6)
+    begun = time.monotonic()
+    with pytest.raises(PeerFailed, match="rank 1 has stopped answering"), model.join():
+        gradient(model)
+    return time.monotonic() - begun < 5
+
+
+def raise_in_strict_mode(rank, _world):
+    strict.enabled = True
+    model = model_of()
+    if rank == 1:
+        with pytest.raises(KeyError), model.join():
+            gradient(model)
+            raise KeyError("spilled the tea")
+        return True
+    with pytest.raises(PeerFailed, match="rank 1 left the join context with KeyError: 'spilled the tea'"), model.join():
+        for _ in range(3):
+            gradient(model)
+    return True
+
+
+def raise_in_a_consolidation(rank, _world):
+    model = model_of()
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.5)
+
+    def fail():
+        raise KeyError("spilled the tea")
+
+    if rank == 1:
+        zero.shard.states = fail
+        with pytest.raises(KeyError), Join([model, zero]):
+            gradient(model)
+            zero.consolidate_state_dict()
+        return True
+    with pytest.raises(PeerFailed, match="rank 1 left the join context with KeyError: 'spilled the tea'"):
+        with Join([model, zero]):
+            gradient(model)
+            zero.consolidate_state_dict()
+    return True
+
+
+@pytest.mark.parametrize("program", [freeze_before_the_block, freeze_before_the_next_block])
+def test_a_rank_that_freezes_is_named_before_a_block_and_between_two(program):
+    assert run_on_ranks(program, 2) == [True, True]
+
+
+@pytest.mark.parametrize("program", [raise_in_strict_mode, raise_in_a_consolidation])
+def test_whatever_a_rank_waits_for_in_a_block_it_hears_of_a_peer_that_has_left(program):
+    assert run_on_ranks(program, 2) == [True, True]
