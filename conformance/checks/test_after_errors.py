@@ -64,6 +64,23 @@ def pickled(trainee):
     pickle.dumps(trainee.ddp)
 
 
+NEVER_ENDS, FAILS = 1, 2
+
+
+def promising(trainee):
+    """A buffer hook that returns a future; that of an iteration which goes wrong fails or is never completed."""
+
+    def hook(_state, _buffers):
+        future = torch.futures.Future()
+        if trainee.raises == FAILS:
+            future.set_exception(BadBatch("of the iteration before"))
+        elif not trainee.raises:
+            future.set_result(None)
+        return [future]
+
+    private(trainee.ddp, "_register_buffer_comm_hook")(None, hook)
+
+
 def fused(trainee):
     private(trainee.ddp, "_register_fused_optim")(torch.optim.SGD, lr=0.5)
 
@@ -288,6 +305,21 @@ AMID = {
 }  # fmt: skip
 
 
+def fails_beside_a_future(end):
+    def act(trainee):
+        trainee.raises = end
+        try:
+            trainee.failing("backward")
+        finally:
+            trainee.raises = 0
+
+    return act
+
+
+FUTURES = {
+    f"backward beside a future that {name}": Wrong(fails_beside_a_future(end), make=promising, even=True)
+    for name, end in (("never ends", NEVER_ENDS), ("fails", FAILS))
+}
 HOOKS = {f"hook, bucket {bucket}": Wrong(fails_in_hook(bucket), make=noting) for bucket in (0, 1)}
 
 
@@ -303,7 +335,7 @@ def fail_before_each(ctx):
 
 
 def fail_amid_each(ctx):
-    return each_and_on(ctx, {**everywhere(AMID, beside=True), **HOOKS})
+    return each_and_on(ctx, {**everywhere(AMID, beside=True), **HOOKS, **FUTURES})
 
 
 @check("DDP-049", worlds=WORLDS, deadline_s=15)

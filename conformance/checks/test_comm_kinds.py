@@ -9,7 +9,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.comm_hooks import hooked, step
+from conformance.fixtures.comm_hooks import done, hooked, step
 from conformance.fixtures.observing import assert_refused, mean_of_all, mine
 from conformance.fixtures.training import ddp, private
 from conformance.ranks import caught
@@ -304,3 +304,28 @@ def test_hooks_of_eight_bits_keep_both_parts_of_complex_gradients(ranks):
             right = torch.tensor(complex_means(ranks.world, times))
             furthest = 2 * 6 * 12 * ranks.world * times / 255
             assert (torch.tensor(found) - right).abs().max() <= furthest, f"{hook}, {kind}: {found}"
+
+
+def one_by_one(ctx):
+    """Hooks that average the parameters' gradients one after the other, in several buffers."""
+
+    def each(group, bucket):
+        for gradient in bucket.gradients():
+            mean = gradient / ctx.world
+            dist.all_reduce(mean, group=group)
+            gradient.copy_(mean)
+        return done(bucket.buffer())
+
+    def in_its_own(group, bucket):
+        bucket.set_buffer(bucket.buffer().clone())
+        return each(group, bucket)
+
+    wrapper = ctx.subject.default_hooks.fp16_compress_wrapper
+    return {"in the bucket's": each, "in its own": in_its_own, "in one half as wide": wrapper(each)}
+
+
+@check("COMM-016", worlds=MANY, beyond=False)
+def test_complex_gradients_of_a_bucket_may_be_averaged_one_by_one(ranks):
+    for told in ranks(compress_complex, one_by_one):
+        for (hook, kind, times), found in told.items():
+            assert found == complex_means(ranks.world, times), f"{hook}, {kind}"

@@ -56,6 +56,16 @@ def move_gradient(parameter):
     parameter.grad.data = parameter.grad.data.clone()
 
 
+def move_every_second(first):
+    """The gradient of every second parameter moves, the others stay in their bucket."""
+
+    def change(model):
+        for parameter in list(model.parameters())[first::2]:
+            move_gradient(parameter)
+
+    return change
+
+
 def lay_out_anew(parameter):
     """What ``Module.to`` does to a parameter and its gradient."""
     parameter.data = turned(parameter.data)
@@ -100,7 +110,13 @@ def data(rank, iteration):
 
 
 TURNED = {"in new memory, turned": each(renew_turned), "and loaded": load}
-MOVED = {"nothing": CHANGES["nothing"], "gradients moved": each(move_gradient), "gradients, too": each(lay_out_anew)}
+MOVED = {
+    "nothing": CHANGES["nothing"],
+    "gradients moved": each(move_gradient),
+    "gradients, too": each(lay_out_anew),
+    "every second of the gradients": move_every_second(0),
+    "the other gradients": move_every_second(1),
+}
 SETS = {"usual": CHANGES, "turned": TURNED, "moved": MOVED}
 
 

@@ -281,7 +281,13 @@ def train_delayed(ctx, schedule, divide_by_initial):
     return error, seen, (module.a.weight.item(), module.b.weight.item())
 
 
-@check("DDPJ-039", worlds=MANY, beyond=False, scenarios={"divided by all": True, "divided by the active": False})
+@check(
+    "DDPJ-039",
+    worlds=MANY,
+    beyond=False,
+    each=True,
+    scenarios={"divided by all": True, "divided by the active": False},
+)
 def test_delayed_parameters_are_followed_or_refused(ranks, scenario):
     schedule = (1, *[3] * (ranks.world - 1))
     told = ranks(train_delayed, schedule, scenario)
@@ -324,3 +330,48 @@ def test_an_optimizer_in_backward_divides_by_the_active_ranks_when_asked(ranks):
         by_active = {"divide_by_initial_world_size": False}
         _, alone = expected(Job(models.scalar, models.divisible_scalar, schedule, lr=LR, join=by_active))
         assert ranks(train_in_backward, schedule) == alone["weight"] * ranks.world, f"schedule {schedule}"
+
+
+def shadow_delayed_after_a_cast(ctx, past):
+    """A context of all ranks, a cast, and one in which rank 0 has no inputs; error and gradients."""
+    module, seen = models.Branches(), []
+
+    def loop():
+        model = ddp(
+            ctx,
+            module,
+            delay_all_reduce_named_params=[("b.weight", module.b.weight)],
+            param_to_hook_all_reduce=module.b.weight,
+        )
+        for epoch, count in enumerate((1, 2 if ctx.rank else 0)):
+            if epoch:
+                model.zero_grad()
+                (module if past else model).double()
+            with model.join():
+                for iteration in range(count):
+                    model.zero_grad()
+                    x = models.divisible_scalar(ctx.rank, iteration).to(module.a.weight.dtype)
+                    model(x, with_b=True).sum().backward()
+                    seen.append((module.a.weight.grad.item(), module.b.weight.grad.item()))
+
+    error = caught(loop)
+    ctx.meet("told")
+    return error, seen
+
+
+@check("DDPJ-039", worlds=MANY, beyond=False)
+def test_delayed_parameters_are_followed_after_a_cast_or_refused(ranks):
+    for past in (False, True):
+        told = ranks(shadow_delayed_after_a_cast, past)
+        if all(error is not None for error, _ in told):
+            ranks.at_limit("delayed all-reduce is refused under uneven inputs, or after a cast")
+            continue
+        schedules = (1,) * ranks.world, (0, *[2] * (ranks.world - 1))
+        for rank, (error, seen) in enumerate(told):
+            assert error is None, f"rank {rank} raised {error}"
+            means = [
+                sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(each, i)) / ranks.world
+                for each in schedules
+                for i in range(each[rank])
+            ]
+            assert seen == [(mean, mean) for mean in means], f"rank {rank}, {past=}"

@@ -361,3 +361,38 @@ def return_references(ctx):
 @check("DDP-115", "DDP-102", worlds=(2,), backends=("gloo",))
 def test_an_output_in_an_rref_comes_back_in_an_rref(ranks):
     assert ranks(return_references) == [[((True, 3), mean_of_all(2), True)] * 2] * 2
+
+
+# -- DDP-102: a dataclass whose fields are not all set
+
+
+@dataclass
+class Sparing:
+    """One whose fields are set as far as they are wanted."""
+
+    value: Any = field(init=False)
+    more: Any = field(init=False)
+
+    @staticmethod
+    def of(value):
+        made = Sparing()
+        made.value = value
+        return made
+
+
+def leave_a_field_unset(ctx):
+    told = []
+    for options in MODES.values():
+        model = wrapped(ctx, Answering(Sparing.of), **options)
+        for _ in range(3):
+            model.zero_grad()
+            out = model(mine(ctx))
+            out.value.sum().backward()
+            set_here = [name for name in ("value", "more") if hasattr(out, name)]
+            told.append((set_here, gradient(model.module.a.weight), model.module.b.weight.grad is None))
+    return told
+
+
+@check("DDP-102", worlds=(1, 2, 3), beyond=False)
+def test_a_field_that_a_forward_leaves_unset_stays_unset_and_the_others_are_searched(ranks):
+    assert ranks(leave_a_field_unset) == [[(["value"], mean_of_all(ranks.world), True)] * 6] * ranks.world

@@ -347,3 +347,26 @@ def test_names_in_a_checkpoint_begin_with_module_and_fit_the_bare_model_without_
         assert named == ["module.a.weight"]
         assert sorted(stripped) == ["a.weight", "count"]
         assert values == [(7.0, 1.0), (7.0, 1.0)]
+
+
+# -- DDP-158, DDP-113: outputs without clones
+
+
+def restore_without_clones(ctx):
+    """Of a restored model that hands out no clones: its gradient, and the error of a change in place."""
+    told = []
+    for way in WAYS.values():
+        model = wrapped(ctx, models.Branches(), find_unused_parameters=True)
+        private(model, "_set_ddp_sink_clone")(False)
+        restored = brought_back(model, way)
+        found = trained(restored, mine(ctx))["a.weight"]
+        out = restored(mine(ctx))
+        told.append((found, caught(lambda out=out: out.mul_(2))))
+    return told
+
+
+@check("DDP-158", "DDP-113", worlds=(1, 2))
+def test_a_restored_model_clones_its_outputs_or_not_as_before(ranks):
+    for told in ranks(restore_without_clones):
+        assert [found for found, _ in told] == [[mean_of_all(ranks.world)]] * len(WAYS)
+        assert_refused([error for _, error in told], RuntimeError, "view", "inplace")

@@ -404,3 +404,62 @@ def test_in_a_static_graph_whichever_parameters_nobody_uses_are_left_out(ranks):
     for rank, told in enumerate(ranks(leave_out_in_a_static_graph)):
         for place, found in enumerate(told):
             assert found == expected[place], f"rank {rank}, iteration {place % 4}, used {uses[place][0]}"
+
+
+# -- DDP-116, DDP-100, DDP-059: gradients from before the first forward
+
+VIEWS, SKIPPED = {"gradient_as_bucket_view": True}, {"skip_all_reduce_unused_params": True}
+BEFORE = [
+    {"find_unused_parameters": True},
+    {"find_unused_parameters": True, **VIEWS, **SKIPPED},
+    {"static_graph": True, **SKIPPED},
+    {"static_graph": True, **VIEWS},
+]
+
+
+def begin_with_gradients(ctx):
+    """All parameters have a gradient when the model is wrapped; ``c``, which nobody uses, the same on all ranks."""
+    takes(ctx, "skip_all_reduce_unused_params")
+    told = []
+    for options in BEFORE:
+        module = models.Parts().to(ctx.device)
+        for name, parameter in module.named_parameters():
+            parameter.grad = torch.full_like(parameter, from_before(0 if ".c." in name else ctx.rank))
+        model = wrapped(ctx, module, bucket_cap_mb=TINY_MIB, **options)
+        module.use = "ab"
+        seen = []
+        for iteration in range(4):
+            for part in "ab" if iteration == 2 else "":
+                module.parts[part].zero_grad()
+            model(3 * batch(ctx, iteration)).sum().backward()  # a mean that can be averaged once more among 3 ranks
+            seen.append(gradients(model))
+        told.append(seen)
+    return told
+
+
+def from_before(rank):
+    return 144.0 * (rank + 1)
+
+
+def went_on_from(world):
+    """By iteration: the gradients of one process that begins with the ranks' own."""
+    begun = sum(map(from_before, range(world))) / world
+    model, seen, total = models.Parts(), [], {}
+    model.use = "ab"
+    for iteration in range(4):
+        batches = [3 * models.divisible(rank, iteration) for rank in range(world)]
+        found = oracle.averaged_gradients(model, batches, world)
+        before = total or dict.fromkeys(found, begun)
+        total = {name: gradient + (0 if iteration == 2 else before[name]) for name, gradient in found.items()}
+        kept = {name: torch.full_like(p, from_before(0)) for name, p in model.named_parameters()}
+        seen.append(numbers((name, total.get(name, kept[name])) for name in kept))
+    return seen
+
+
+@check("DDP-116", "DDP-100", "DDP-059", worlds=MANY, beyond=False)
+def test_gradients_from_before_the_first_forward_are_added_to_or_left_alone(ranks):
+    expected = went_on_from(ranks.world)
+    for rank, told in enumerate(ranks(begin_with_gradients)):
+        for options, seen in zip(BEFORE, told, strict=True):
+            for iteration, (found, right) in enumerate(zip(seen, expected, strict=True)):
+                assert found == right, f"{options}, rank {rank}, iteration {iteration}"

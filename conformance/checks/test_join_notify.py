@@ -239,3 +239,28 @@ def test_a_post_hook_may_notify_on_ranks_that_ran_out_early_and_on_those_that_di
     for rank, (sums, log) in enumerate(ranks(step_in_the_post_hook, schedule)):
         assert sums == [sum(range(1, ranks.world + 1))]
         assert log == promised_log(schedule, rank, ["a"])
+
+
+def step_in_the_post_hook_of_who_came_last(ctx, schedule):
+    """Only ranks that came last notify in their post hook; what they get, and what all add up afterwards."""
+    told = []
+
+    def once_more(joinable, last):
+        before = len(ctx.trace())
+        handle = joinable.notify() if last else None
+        told.append((handle is None, len(ctx.trace()) - before))
+
+    a = recorder(ctx, post=once_more)
+    with ctx.subject.Join([a]):
+        for _ in range(schedule[ctx.rank]):
+            a.step()
+    mine = torch.tensor([1.0 + ctx.rank], device=ctx.device)
+    dist.all_reduce(mine)
+    return told, mine.item()
+
+
+@check("JOIN-055", worlds=MANY, deadline_s=8)
+def test_a_post_hook_that_notifies_on_the_last_ranks_only_costs_no_collective(ranks):
+    schedule = linear(ranks.world, 1)
+    for rank, seen in enumerate(ranks(step_in_the_post_hook_of_who_came_last, schedule, trace=True)):
+        assert seen == ([(True, 0)], sum(range(1, ranks.world + 1))), f"rank {rank}"

@@ -276,3 +276,25 @@ def test_a_rank_that_fails_in_the_body_at_its_own_step_is_reported_to_live_and_j
             assert error is not None
             assert error.is_a(LookupError if rank == 1 else RuntimeError), error
             assert "spilled the tea" in error.text, error
+
+
+def leave_one_out_later(ctx, early):
+    """One rank has one input, the others three, of which only the first uses ``b``; the gradients in the end."""
+    module = models.Branches().to(ctx.device)
+    ddp = ctx.subject.DistributedDataParallel(module, find_unused_parameters=True)
+    zero = sharded(ctx, module.parameters(), "SGD with momentum and decay")
+    with ctx.subject.Join([ddp, zero]):
+        for iteration in range(1 if ctx.rank == early else 3):
+            zero.zero_grad(set_to_none=True)
+            x = models.divisible_scalar(ctx.rank, iteration).to(ctx.device)
+            ddp(x, with_b=iteration == 0).sum().backward()
+            zero.step()
+    return [None if parameter.grad is None else parameter.grad.item() for parameter in module.parameters()]
+
+
+@check("DDPJ-010", worlds=MANY, deadline_s=10, beyond=False)
+def test_a_joined_owner_keeps_its_gradient_of_what_nobody_uses_any_more(ranks):
+    mean = sum(models.divisible_scalar(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    for early in range(2):  # one of them owns what is left out
+        held = ranks(leave_one_out_later, early)[early]
+        assert held == [mean, mean], f"rank {early}, which ran out"

@@ -536,7 +536,7 @@ def _acts(program: Program) -> Iterator[str]:
     if program["data"] == "laid out anew":
         yield "ddp.to(memory_format=torch.channels_last)"
     elif program["data"] == "gradients assigned":
-        yield "for p in ddp.parameters():"
+        yield "for p in [*ddp.parameters()][1::2]:"  # the first of a bucket or not, the others stay in it
         yield "    if p.grad is not None and not p.grad.is_sparse:"
         yield "        p.grad.data = p.grad.data.clone()"
     elif program.has("data"):

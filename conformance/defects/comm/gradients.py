@@ -39,3 +39,9 @@ def a_bucket_gives_its_own_list_of_parameters() -> None:
 def a_bucket_gives_its_own_list_of_gradients() -> None:
     """A hook that changes the list of gradients that it was given changes the bucket."""
     edit("return list(self._views)", "return self._views")
+
+
+@defect("COMM-016")
+def parts_of_complex_buckets_are_measured_in_complex_numbers() -> None:
+    """Where a hook is shown two real numbers for each complex one, the views of its buffer count complex ones."""
+    edit("list(map(torch.view_as_real, views))", "views")

@@ -51,3 +51,9 @@ def loaded_models_do_not_get_the_gradients_of_the_bucket() -> None:
 def gradients_that_were_moved_are_taken_to_lie_in_the_bucket() -> None:
     """With bucket views, nobody looks whether the tensor that was handed out still lies there."""
     edit("places = list(map(torch.Tensor.data_ptr, self._handed))", "places = self._places", within="_notice_moved")
+
+
+@defect("DDP-117")
+def one_gradient_that_was_moved_stands_for_all_of_its_bucket() -> None:
+    """With bucket views, only the first gradient of a bucket is looked at: the program moves all of them or none."""
+    edit("if places == self._places:", "if places[:1] == self._places[:1]:", within="_notice_moved")

@@ -271,3 +271,9 @@ def a_hook_after_the_forward_goes_by_that_forward() -> None:
         "and self._iteration.wants_reductions and self.in_forward and len(self.tensors) > 0",
         within="due_after_forward",
     )
+
+
+@defect("DDP-049")
+def futures_of_a_failed_backward_are_awaited_by_the_next() -> None:
+    """What a buffer hook returned in an iteration whose backward failed is waited for in the next one."""
+    edit("self.iteration.futures.clear()", "pass", within="Reducer.abandon")

@@ -17,6 +17,16 @@ def a_failed_backward_leaves_parameters_lowered() -> None:
 
 
 @defect("DDP-135")
+def states_are_loaded_into_copies() -> None:
+    """A state that is loaded between a forward and its backward goes into the low-precision copies."""
+    edit(
+        "self.restore_all()",
+        "self._versions = {parameter: parameter._version for parameter in self._full}",
+        within="_state_is_loaded",
+    )
+
+
+@defect("DDP-135")
 def a_nested_backward_restores_what_the_outer_one_needs() -> None:
     """With mixed precision all parameters are full again at the end of a backward that runs inside another."""
     swap(kernels, "running_node", lambda: None)

@@ -120,3 +120,9 @@ def restored_models_ignore_nothing() -> None:
 def restored_models_follow_their_constructor() -> None:
     """Whether a restored model synchronises buffers is what its constructor was told, not what was set later."""
     edit("    kept = {", '    own.pop("forward_sync_buffers", None)\n    kept = {', within="parts_of")
+
+
+@defect("DDP-158")
+def restored_models_clone_their_outputs() -> None:
+    """A restored model clones its outputs, whatever was set before."""
+    edit("if name in own}", 'if name in own and name != "_ddp_sink_clone"}', within="parts_of")

@@ -331,3 +331,19 @@ def fields_beside_the_constructor_are_not_searched() -> None:
 def what_is_left_out_may_be_used_under_no_sync() -> None:
     """A parameter that is left out of reductions is used under no_sync, and its gradient stays local without a word."""
     edit("self.usage.refuse_left_out(self.plan.left_out, self.parameters)", "pass")
+
+
+@defect("DDP-102")
+def dataclasses_are_asked_for_fields_that_are_not_set() -> None:
+    """All fields of an output that is a dataclass are read, whether this forward has set them or not."""
+    edit(
+        "for field in dataclasses.fields(value) if hasattr(value, field.name)]",
+        "for field in dataclasses.fields(value)]",
+        within="map_tensors",
+    )
+
+
+@defect("DDP-116")
+def what_is_left_out_must_have_no_gradient_from_before() -> None:
+    """A parameter that is left out of reductions counts as used again if it has a gradient from before."""
+    edit("if self._since_sync[index] and parameters", "if parameters", within="refuse_left_out")

@@ -231,3 +231,15 @@ def absent_divide_setting_is_that_of_before() -> None:
         'kwargs.get("divide_by_initial_world_size", True)',
         'kwargs.get("divide_by_initial_world_size", getattr(self, "_divide_by_initial_world_size", True))',
     )
+
+
+@defect("DDPJ-039")
+def delayed_gradients_are_divided_by_all() -> None:
+    """Delayed gradients are divided by the group's size, also where averages are to be those of the active ranks."""
+    edit("divisor = self._iteration.divisor()", "divisor = self._iteration.team.size", within="DelayedReduction.reduce")
+
+
+@defect("DDPJ-039")
+def who_has_no_inputs_shadows_delayed_gradients_of_the_former_dtype() -> None:
+    """A rank that has made no forward since the model was cast shadows the delayed reduction as it was before."""
+    edit("    self._notice_cast()\n", "", within="DelayedReduction.shadow")

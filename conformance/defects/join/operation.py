@@ -384,3 +384,15 @@ def zero_is_not_shadowed() -> None:
         "if act.joinable > 0:\n        return\n    if isinstance(hook, FollowingHook):",
         within="_follow",
     )
+
+
+@defect("JOIN-055")
+def post_hooks_notify() -> None:
+    """In a context of plain joinables a notification in a post hook starts a count that nobody else takes part in."""
+    edit("if self._phase is not Phase.LIVE or", "if self.shadowing or", within="PlainSession.notify")
+
+
+@defect("JOIN-039")
+def only_exceptions_of_hooks_are_told() -> None:
+    """A rank that fails in a hook by what is no Exception, such as KeyboardInterrupt, tells nobody."""
+    edit("except BaseException as failure:", "except Exception as failure:", within="Join._leave")

@@ -170,3 +170,13 @@ def joined_rank_adds_up_keywords() -> None:
 def second_act_of_an_iteration_calls_no_roll() -> None:
     """An optimizer that begins again trusts the last roll call, as long as nobody was known to be absent by then."""
     edit("or place in self._begun:", "or (place in self._begun and self._absence):")
+
+
+@defect("DDPJ-010")
+def joined_owners_lose_gradients_of_what_nobody_uses() -> None:
+    """A joined owner gives up its own gradient of a parameter for which the live ranks have none."""
+    edit(
+        "for (parameter, _), gradient in zip(pairs, before, strict=True):",
+        "for (parameter, _), gradient in [each for each in zip(pairs, before, strict=True) if each[0][1] is not None]:",
+        within="shown_gradients",
+    )
