@@ -162,14 +162,13 @@ def _places(program: Program) -> torch.dtype:
 
 
 def is_exact(program: Program) -> bool:
-    """Whether all gradients are whole multiples of twelve, so that no sum of theirs rounds and every bit is known.
+    """Whether no sum rounds, so every bit is known: gradients are whole multiples of twelve, and weights are short.
 
-    Elsewhere a kernel may even depend on how its memory is aligned. Adam's weights are such numbers, and in a bucket
-    they lie elsewhere.
+    Elsewhere, as with weights that have been divided or decayed again and again, a kernel may even depend on how its
+    memory is aligned.
     """
-    moved = program["optimizer"] == "adam" and program["sharded"] == "bucket views"
     whole = program["wiring"] == "side by side" and not program.has("norm") and program["types"] != "bfloat16"
-    return whole and program["accumulation"] != "uncleared" and not moved
+    return whole and program["accumulation"] != "uncleared" and program["optimizer"] not in ("adam", "decay")
 
 
 def _diverges(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +78,8 @@ class Oracle:
     def __init__(self, program: Program, module: Any) -> None:
         self.program, self.text = program, module
         self.synced_buffers = not program.has("buffer sync")
-        self.unsure = 0  # so many synchronised forwards more, until all ranks surely have the same buffers again
+        self.source: Replica | None = None  # of the buffers, so far
+        self.unsure: float = 0  # so many synchronised forwards more, until all ranks surely have the same buffers again
         self.replicas = [self._replica(rank) for rank in program.members]
         if not program.has("start"):
             for replica in self.replicas[1:]:
@@ -238,7 +240,9 @@ class Oracle:
                 self.text.loss(each).backward()
             self.unsure = 2 if self.synced_buffers else 0
         if self.program["forwards"] == "failing":
+            unsure = self.unsure
             self._sync_buffers(active, context)
+            self.unsure = unsure  # what a forward would make sure is so only when it has ended
         if self.program["forwards"] == "skipped backward":
             self._forwards(active, context, now, 2)
 
@@ -265,8 +269,10 @@ class Oracle:
     def _sync_buffers(self, active: list[Replica], context: bool) -> None:
         if not self.synced_buffers or self.program["buffer hook"] == "after forward":
             return
-        self.unsure = max(0, self.unsure - 1)
         source = active[-1] if context else active[0]
+        if self.unsure and source is not self.source:  # whose own buffers are not known either
+            self.unsure = math.inf
+        self.unsure, self.source = max(0, self.unsure - 1), source
         for replica in self.replicas:
             if replica is not source:
                 replica.model.take_buffers(source.model)
