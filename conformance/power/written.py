@@ -71,7 +71,8 @@ def _made(where: str, entry: Any, sources: Mapping[str, str]) -> Mutant:
 
 def _place(tree: ast.Module, line: int) -> tuple[int, str]:
     """The first line of the innermost statement on a line, and the qualified name of the function that holds it."""
-    at, names, inner = line, [], [*tree.body]
+    at, names = line, list[str]()
+    inner: list[ast.stmt | ast.excepthandler] = [*tree.body]
     while inner:
         node = inner.pop(0)
         if not node.lineno <= line <= (node.end_lineno or line):
