@@ -44,6 +44,7 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
     def hook_then_optimizer_wrapper(hook_state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer, gradients, parameters = bucket.buffer(), list(bucket.gradients()), list(bucket.parameters())
 
+        @torch.no_grad()  # which the backend's thread, if it is that which calls this, does not know of
         def step(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             averaged = done.value()
             if averaged is not buffer and not buffer.is_sparse:  # a hook need not work in place: its result counts
