@@ -175,8 +175,13 @@ def complex_again(shown: torch.Tensor) -> torch.Tensor:
 def _with_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A coalesced sparse tensor with the indices of another one."""
     return torch.sparse_coo_tensor(
-        rows.indices(), values, (rows.shape[0], *values.shape[1:]),
-        dtype=values.dtype, device=values.device, is_coalesced=True, check_invariants=False,
+        rows.indices(),
+        values,
+        (rows.shape[0], *values.shape[1:]),
+        dtype=values.dtype,
+        device=values.device,
+        is_coalesced=True,
+        check_invariants=False,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from . import kernels
 from .buckets import Bucket
-from .graph import parameters_behind
+from .graph import accumulators_behind
 from .reduction import BucketQueue
 from .shared import SharedFacts
 from .usage import Usage
@@ -119,12 +119,16 @@ class Arrivals:
         try:
             if any(map(kernels.will_evaluate, self._accumulating())):
                 return True  # as a rule told by the first one
+            places = {each: place for place, each in enumerate(self._parameters) if each.requires_grad}
+            node = kernels.running_node()
+            if node is None or not places:
+                return False
+            # Either they are passed by; or this graph has other nodes of them, from before a cast; or none at all: a
+            # reentrant checkpoint reaches them in its own.
+            found = accumulators_behind([node], places)
+            return not found or any(map(kernels.will_evaluate, found.values()))
         except RuntimeError:  # the functional interface was asked for this very gradient
             return False
-        # Either they are passed by, or they are not in this graph: a reentrant checkpoint reaches them in its own.
-        places = {each: 0 for each in self._parameters if each.requires_grad}
-        node = kernels.running_node()
-        return node is not None and bool(places) and not parameters_behind([node], places)
 
     def _accumulating(self) -> Iterator[torch.autograd.graph.Node]:
         """The nodes that add to the gradients of the parameters that are not frozen now."""

@@ -421,11 +421,10 @@ def test_in_two_bytes_every_way_to_average_gives_the_same_bits():
 
 
 class Stepping:
-    """A functional optimizer with learning rate 1."""
+    """A functional optimizer with learning rate 1, which leaves it to the hook that nothing is recorded."""
 
     def step_param(self, parameter, gradient):
-        with torch.no_grad():
-            parameter.sub_(gradient.to_dense() if gradient.is_sparse else gradient)
+        parameter.sub_(gradient.to_dense() if gradient.is_sparse else gradient)
 
 
 def in_columns(_state, bucket):
@@ -443,7 +442,9 @@ def step_in_the_hook(rank, world, hook, made, inputs):
     model = DistributedDataParallel(layer)
     state = optimizer_overlap_hooks._OptimizerHookState(Stepping())
     model.register_comm_hook(None, optimizer_overlap_hooks._hook_then_optimizer(hook, state))
-    model(inputs[rank]).sum().backward()
+    loss = model(inputs[rank]).sum()
+    time.sleep(0.05 * rank)  # so that on rank 0 the step runs on the backend's thread, on rank 1 perhaps on this one
+    loss.backward()
     gradient = layer.weight.grad
     return layer.weight.flatten().tolist(), (gradient.to_dense() if gradient.is_sparse else gradient).flatten().tolist()
 
@@ -455,10 +456,11 @@ def test_an_optimizer_in_the_hook_steps_a_sparse_table():
     assert results == [([-0.5, -0.5, -1.0], [0.5, 0.5, 1.0])] * 2
 
 
-def test_an_optimizer_in_the_hook_steps_with_a_result_that_is_not_in_one_piece():
+@pytest.mark.parametrize("hook", [in_columns, default_hooks.allreduce_hook], ids=["not in one piece", "in place"])
+def test_an_optimizer_in_the_hook_steps_with_the_hooks_result(hook):
     inputs = [torch.tensor([[1.0, 3.0]]) * (rank + 1) for rank in range(2)]
     layer = functools.partial(torch.nn.Linear, 2, 1, bias=False)
-    results = run_on_ranks(step_in_the_hook, 2, in_columns, layer, inputs)
+    results = run_on_ranks(step_in_the_hook, 2, hook, layer, inputs)
     assert results == [([-1.5, -4.5], [1.5, 4.5])] * 2
 
 

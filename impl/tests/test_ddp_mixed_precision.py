@@ -172,3 +172,13 @@ def test_a_model_that_is_frozen_now_and_then_is_full_after_each_backward_and_tra
     for critic, maker in train_against_each_other():
         assert (critic.dtype, critic.grad.item()) == (FULL, 1.0)
         assert (maker.dtype, maker.grad.item()) == (FULL, 1.0)
+
+
+def test_a_local_backward_may_come_before_one_that_the_reducer_is_told_of():
+    ddp = scalar()
+    with ddp.no_sync():
+        first, second = (ddp(torch.ones(1, 1)).sum() for _ in range(2))
+        first.backward()
+    ddp.reducer.prepare_for_backward([])
+    second.backward()
+    assert (ddp.module.weight.dtype, ddp.module.weight.grad.item()) == (FULL, 2.0)

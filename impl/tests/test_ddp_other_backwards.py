@@ -210,7 +210,8 @@ def recompute_outside(rank, world):
 
 
 def gradients_of(*models):
-    return [[each.grad for each in parameters] for parameters in zip(*(model.parameters() for model in models))]
+    alike = zip(*(model.parameters() for model in models), strict=True)
+    return [[each.grad for each in parameters] for parameters in alike]
 
 
 def test_a_checkpointed_forward_under_no_sync_stays_local_where_the_backward_is_outside():

@@ -44,6 +44,7 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
     def hook_then_optimizer_wrapper(hook_state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer, gradients, parameters = bucket.buffer(), list(bucket.gradients()), list(bucket.parameters())
 
+        @torch.no_grad()  # which the backend's thread, if it is that which calls this, does not know of
         def step(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             averaged = done.value()
             if averaged is not buffer and not buffer.is_sparse:  # a hook need not work in place: its result counts
@@ -51,7 +52,8 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
             views = [averaged] if buffer.is_sparse else gradients
             for parameter, gradient in zip(parameters, views, strict=True):
                 if optimizer_state.wants(parameter):
-                    given = complex_again(gradient) if parameter.is_complex() and not gradient.is_complex() else gradient
+                    shown_real = parameter.is_complex() and not gradient.is_complex()
+                    given = complex_again(gradient) if shown_real else gradient
                     optimizer_state.functional_optimizer.step_param(parameter, given)
             return averaged
 

@@ -155,7 +155,7 @@ class PowerSGDState:
         return found
 
     def factors_of(self, bucket: Bucket) -> torch.Tensor | None:
-        """The factors Q of the last iteration, all of the bucket's groups in one: not where they are of other parameters.
+        """The factors Q of the last iteration, of all groups of the bucket; None where they are of other parameters.
 
         Those from a saved state, or of another model, go by the bucket's place.
         """
