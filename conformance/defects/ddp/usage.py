@@ -157,7 +157,7 @@ def rref_outputs_unwrapped() -> None:
 @defect("DDP-111")
 def static_graph_expects_one_arrival() -> None:
     """A static graph expects each parameter once, however often it arrived in the first iteration."""
-    edit("is None else -count", "is None else 1")
+    edit("-count if came", "1 if came")
 
 
 @defect("DDP-109")
