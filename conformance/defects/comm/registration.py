@@ -108,8 +108,8 @@ def gradients_stay_in_the_old_buffer() -> None:
 def hook_errors_become_runtime_errors() -> None:
     """An error in the hook comes out of backward as a RuntimeError."""
     edit(
-        "    future = function(state, shown)",
-        "    try:\n        future = function(state, shown)\n"
+        "    future = call_hook(function, state, shown)",
+        "    try:\n        future = call_hook(function, state, shown)\n"
         "    except Exception as error:\n        raise RuntimeError(f'the hook failed: {error}') from error",
     )
 
@@ -118,8 +118,8 @@ def hook_errors_become_runtime_errors() -> None:
 def hook_errors_keep_the_gradients_local() -> None:
     """An error in the hook is swallowed, and the gradients stay local."""
     edit(
-        "    future = function(state, shown)",
-        "    try:\n        future = function(state, shown)\n"
+        "    future = call_hook(function, state, shown)",
+        "    try:\n        future = call_hook(function, state, shown)\n"
         "    except Exception:\n        future = torch.futures.Future()\n        future.set_result(flat)",
     )
 

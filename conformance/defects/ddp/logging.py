@@ -72,9 +72,9 @@ def surplus_parameters_passed_over() -> None:
 def unknown_parameters_passed_over() -> None:
     """A parameter that the reducer's list lacks is passed over."""
     edit(
-        "if name in ignored or",
-        "if parameter not in places or name in ignored or",
-    )
+        "if not parameter.requires_grad:", "if parameter not in places or not parameter.requires_grad:",
+        within="names_by_place",
+    )  # fmt: skip
 
 
 @defect("DDP-146")

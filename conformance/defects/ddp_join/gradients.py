@@ -72,7 +72,7 @@ def hooks_know_no_divisor() -> None:
 @defect("DDPJ-014")
 def hooks_of_torchs_library_always_divided_by_all() -> None:
     """In the overlapped step a hook of torch's library divides by all ranks where the active ones were asked for."""
-    edit("self.future = self.future.then(lambda", "self.future.then(lambda")
+    edit("self.future = call_hook(hook, state, bucket)", "self.future = hook(state, bucket)")
 
 
 @defect("DDPJ-007", "DDPJ-009", "DDPJ-033")

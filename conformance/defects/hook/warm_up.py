@@ -57,8 +57,8 @@ def total_size_is_always_summed() -> None:
 def wrapped_hook_is_called_twice() -> None:
     """The wrapped hook is called once more for the last bucket, to be sure that it is averaged."""
     edit(
-        "    self.future = hook(state, bucket)\n",
-        "    self.future = hook(state, bucket)\n"
+        "    self.future = call_hook(hook, state, bucket)\n",
+        "    self.future = call_hook(hook, state, bucket)\n"
         "    if bucket.is_last():\n        self.future = hook(state, bucket)\n",
     )
 
@@ -66,4 +66,4 @@ def wrapped_hook_is_called_twice() -> None:
 @defect("HOOK-009")
 def wrapped_hook_is_not_given_its_state() -> None:
     """The wrapped hook is called without the state that was registered."""
-    edit("hook(state, bucket)", "hook(None, bucket)", within="__init__")
+    edit("call_hook(hook, state, bucket)", "call_hook(hook, None, bucket)", within="__init__")
