@@ -35,16 +35,16 @@ def train_tied(ctx):
     for iteration in range(3):
         model.zero_grad(set_to_none=True)
         model(models.rows(ctx.rank, iteration).to(ctx.device)).sum().backward()
-        told.append(weight_of(model))
+        told.append((model.module.table.weight.grad.is_sparse, weight_of(model)))
     return told
 
 
 @check("DDP-056", worlds=MANY, beyond=False)
-def test_a_table_that_a_layer_shares_is_averaged_too(ranks):
+def test_a_table_that_a_layer_shares_is_averaged_too_and_its_gradient_stays_dense(ranks):
     expected = []
     for iteration in range(3):
         found = [oracle.local_gradients(Tied(), models.rows(rank, iteration)) for rank in range(ranks.world)]
-        expected.append((sum(each["table.weight"] for each in found) / ranks.world).flatten().tolist())
+        expected.append((False, (sum(each["table.weight"] for each in found) / ranks.world).flatten().tolist()))
     assert ranks(train_tied) == [expected] * ranks.world
 
 

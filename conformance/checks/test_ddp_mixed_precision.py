@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from conformance.api.checking import WORLDS, check
+from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mean_of_all, mine, mixed, or_lacks_accelerator, trained
 from conformance.fixtures.training import gradients, parameters, private, whole
@@ -403,3 +403,31 @@ def test_a_layer_used_twice_and_one_left_out_get_their_averages(ranks):
     left = {"a.weight": [2 * mean], "b.weight": [mean], "c.weight": None}
     right = {"a.weight": [2 * mean], "b.weight": None, "c.weight": [mean]}
     assert ranks(wind) == [[left, right, left, right]] * ranks.world
+
+
+class Renormed(nn.Module):
+    """A table whose forward shortens the rows that are looked up, in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(2, 1, max_norm=1.0)
+        nn.init.constant_(self.table.weight, 4.0)
+
+    def forward(self, rows, x):
+        return self.table(rows) * x
+
+
+def shorten_and_step(ctx, config):
+    def run():
+        model = mixed(ctx, Renormed(), config)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model(torch.zeros(1, dtype=torch.int64, device=ctx.device), mine(ctx)).sum().backward()
+        optimizer.step()
+        return whole(model.module.table.weight).flatten().tolist()
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=MANY, beyond=False)
+def test_what_a_forward_changes_of_a_parameter_is_there_when_the_optimizer_steps(ranks):
+    assert ranks(shorten_and_step, {"param_dtype": LOW}) == [[1.0 - mean_of_all(ranks.world) / 2, 4.0]] * ranks.world

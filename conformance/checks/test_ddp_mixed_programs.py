@@ -71,6 +71,22 @@ def accumulates_what_is_left_out(model, x, last):
     go_through(model, x, False)
 
 
+def accumulates_two_forwards(model, x, last):
+    with getattr(model, "no_sync", nullcontext)():
+        losses = [model(x, True).sum() for _ in range(2)]
+        for loss in losses:
+            loss.backward()
+    go_through(model, x)
+
+
+def accumulates_one_forward_twice(model, x, last):
+    with getattr(model, "no_sync", nullcontext)():
+        loss = model(x, True).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    go_through(model, x)
+
+
 def double_the_gradient(parameter):
     parameter.grad.mul_(2)
 
@@ -89,8 +105,11 @@ PROGRAMS = (
     uses_all_on_the_last_rank_only,
     accumulates_what_others_leave_out,
     accumulates_what_is_left_out,
+    accumulates_two_forwards,
+    accumulates_one_forward_twice,
     doubles_gradients_in_hooks,
 )
+USING_ALL = (accumulates_two_forwards, accumulates_one_forward_twice)  # nothing need be searched for
 CONFIGS = {
     "parameters": {"param_dtype": LOW},
     "parameters only": {"param_dtype": LOW, "reduce_dtype": FULL},
@@ -112,7 +131,7 @@ def run_all(ctx, config):
     def run():
         found = {}
         for program in PROGRAMS:
-            model = mixed(ctx, OneOrTwo(), config, find_unused_parameters=True)
+            model = mixed(ctx, OneOrTwo(), config, find_unused_parameters=program not in USING_ALL)
             program(model, mine(ctx), ctx.rank == ctx.world - 1)
             found[program.__name__] = left_behind(model)
         return found

@@ -124,7 +124,8 @@ class GradBucket:
     def buffer(self) -> torch.Tensor:
         """The flat 1-D tensor of all gradients of the bucket (a sparse gradient as it is).
 
-        Of complex gradients it holds two real numbers for each, as torch's does, so that no cast loses one of them.
+        Of complex gradients it holds two real numbers for each, as torch's does, so that no cast loses one of them: in
+        a last dimension where the gradient is sparse.
         """
         return self._flat
 
@@ -135,6 +136,8 @@ class GradBucket:
             self._views = [
                 buffer.as_strided(view.size(), view.stride(), view.storage_offset() + shift) for view in self._views
             ]
+        if buffer.is_sparse:
+            self._views = [buffer]
         self._flat = buffer
 
     def gradients(self) -> list[torch.Tensor]:
@@ -159,6 +162,27 @@ class GradBucket:
 
     def __repr__(self) -> str:
         return f"GradBucket(index={self._index}, is_last={self._last}, numel={self._flat.numel()})"
+
+
+def complex_again(shown: torch.Tensor) -> torch.Tensor:
+    """The complex numbers that were shown as two real ones each, in the last dimension; dense or sparse."""
+    if not shown.is_sparse:
+        return torch.view_as_complex(shown.contiguous())
+    rows = shown.coalesce()
+    return _with_values(rows, torch.view_as_complex(rows.values().contiguous()))
+
+
+def _with_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A coalesced sparse tensor with the indices of another one."""
+    return torch.sparse_coo_tensor(
+        rows.indices(),
+        values,
+        (rows.shape[0], *values.shape[1:]),
+        dtype=values.dtype,
+        device=values.device,
+        is_coalesced=True,
+        check_invariants=False,
+    )
 
 
 class Bucket:
@@ -207,13 +231,25 @@ class Bucket:
     @property
     def shown_numel(self) -> int:
         """How many numbers a hook is shown: two real ones for each complex one of a flat bucket."""
-        return self.spec.numel * (2 if self.spec.dtype.is_complex and not self.spec.sparse else 1)
+        return self.spec.numel * (2 if self.spec.dtype.is_complex else 1)
+
+    def shown(self, contribution: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """What a hook is shown of a contribution: all of it, flat or sparse, and its parts by parameter."""
+        if self.spec.sparse:
+            rows = contribution.coalesce()
+            rows = _with_values(rows, torch.view_as_real(rows.values())) if rows.is_complex() else rows
+            return rows, [rows]
+        views = self.views if contribution is self.flat else self.views_of(contribution)
+        if not contribution.is_complex():
+            return contribution, views
+        return torch.view_as_real(contribution).view(-1), list(map(torch.view_as_real, views))
 
     def as_gradients(self, shown: torch.Tensor) -> torch.Tensor:
         """What a hook was shown, or answers with, in the bucket's own numbers again."""
-        if self.shown_numel == self.spec.numel:
+        if not self.spec.dtype.is_complex:
             return shown
-        return torch.view_as_complex(shown.to(self.spec.dtype.to_real()).reshape(-1, 2))
+        real = shown.to(self.spec.dtype.to_real())
+        return complex_again(real if self.spec.sparse else real.reshape(-1, 2))
 
     def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of any flat tensor of this bucket's length, one for each parameter, laid out as in our own.
@@ -327,7 +363,7 @@ class Bucket:
             if self.spec.slots[0].parameter not in untouched:
                 if divisor != 1:
                     kernels.divide(result.values(), divisor)
-                self.parameters[0].grad = result
+                self._deliver_sparse(result)
         elif self.as_view:
             kernels.divide(result, divisor)
             self._deliver_views(result, untouched)
@@ -335,10 +371,17 @@ class Bucket:
             self._deliver_copies(result, untouched, divisor)
             self._held = []
 
+    def _deliver_sparse(self, result: torch.Tensor) -> None:
+        parameter = self.parameters[0]
+        if parameter.grad is None or parameter.grad.is_sparse:
+            parameter.grad = result.to(gradient_dtype(parameter))
+        else:  # a dense layer shares the table, and an optimizer may want a dense gradient of it
+            parameter.grad.copy_(result.to_dense() if result.is_sparse else result)
+
     def _deliver_views(self, result: torch.Tensor, untouched: Collection[int]) -> None:
         assert self.flat is not None
         if result is not self.flat:
-            self.flat.copy_(result.view(-1))
+            self.flat.copy_(result.reshape(-1))
         if not untouched:  # as a rule, and then without a look at each place: twice as fast
             for parameter, handed in zip(self.parameters, self._handed, strict=True):
                 if self._all_apart or parameter.grad is not handed:  # the look costs a quarter of the whole

@@ -75,6 +75,8 @@ class BufferSync:
         self.due_after_evaluation = False
         #: the user's; None means the broadcast from the source
         self.hook: _BufferCommHook | None = None
+        #: whether a forward with gradients has ended: a module may make its buffers in its first one
+        self._has_run = False
         self.look_up()
 
     def look_up(self) -> None:
@@ -132,6 +134,9 @@ class BufferSync:
 
     def trained(self) -> None:
         """A forward with gradients has ended."""
+        if not self._has_run:
+            self._has_run = True
+            self.look_up()
         self.due_after_evaluation = False
         self.allowed = self._iteration.wants_reductions
 

@@ -54,12 +54,17 @@ def check_kinds(device_mesh: Any, mixed_precision: Any, trigger: Any) -> None:
             raise TypeError(f"{name} must be {kind} or None, not {value!r}.")
 
 
-def check_delay_pair(named: Sequence[Any] | None, trigger: nn.Parameter | None) -> None:
-    """ValueError unless the two delay arguments come together (DDP-014)."""
+def check_delay_pair(named: Sequence[Any] | None, trigger: nn.Parameter | None, lowered: Any) -> None:
+    """ValueError unless the two delay arguments come together (DDP-014), and without lowered parameters."""
     if (named is None) != (trigger is None):
         raise ValueError(
             "delay_all_reduce_named_params says what is reduced late and param_to_hook_all_reduce says when: give "
             "both or neither."
+        )
+    if named and lowered is not None and lowered.param_dtype is not None:
+        raise ValueError(
+            "delay_all_reduce_named_params keeps parameters out of mixed_precision, whose param_dtype lowers all "
+            "others and the inputs: a forward could not compute with both. Leave one of them out."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -11,12 +11,14 @@ from torch import nn
 from ..comm import collectives
 from ..comm.averaging import divides_first, gradient_dtype
 from ..comm.collectives import broadcast_coalesced
+from ..comm.flat import new_flat
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
 from . import kernels
 from .iteration import Iteration, Stage
 from .log import Fail
 from .optimizer_in_backward import OptimizersInBackward
+from .params import Managed
 
 #: of a gradient
 Kind = tuple[torch.dtype, torch.device]
@@ -24,6 +26,16 @@ Kind = tuple[torch.dtype, torch.device]
 
 def _kind_of(parameter: nn.Parameter) -> Kind:
     return gradient_dtype(parameter), parameter.device
+
+
+def delayable(named: Iterable[tuple[str, nn.Parameter]], managed: Iterable[Managed]) -> dict[str, nn.Parameter]:
+    """The parameters to be delayed, by name: none where all that are trained are named (exceeds DDP-127).
+
+    Then nothing is left that could go first, and they are reduced in buckets, as they become ready.
+    """
+    chosen = {name.removeprefix("."): parameter for name, parameter in named}
+    some_go_first = any(item.parameter.requires_grad and item.name not in chosen for item in managed)
+    return chosen if some_go_first else {}
 
 
 class DelayedReduction:
@@ -51,14 +63,13 @@ class DelayedReduction:
     @staticmethod
     def of(
         iteration: Iteration,
-        named: Sequence[tuple[str, nn.Parameter]],
+        parameters: Sequence[nn.Parameter],
         trigger: nn.Parameter | None,
         chunk_bytes: int,
     ) -> DelayedReduction | None:
         """Set up the delayed reduction, starting from rank 0's values (DDP-121); None where nothing is delayed."""
-        if not named or trigger is None:
+        if not parameters or trigger is None:
             return None
-        parameters = [parameter for _, parameter in named]
         detached = [parameter.detach() for parameter in parameters]
         broadcast_coalesced(iteration.team, detached, GroupRank(0), "delayed parameters", chunk_bytes)
         return DelayedReduction(iteration, parameters, trigger)
@@ -93,7 +104,7 @@ class DelayedReduction:
         for parameter in self.parameters:
             kinds.setdefault(_kind_of(parameter), []).append(parameter)
         for (dtype, device), members in kinds.items():
-            flat = torch.zeros(sum(p.numel() for p in members), dtype=dtype, device=device)
+            flat = new_flat(sum(p.numel() for p in members), dtype, device)
             self._flats.append(flat)
             offset = 0
             for parameter in members:
@@ -110,10 +121,13 @@ class DelayedReduction:
         if torch.is_grad_enabled():  # an evaluation says nothing about the backward that is still to come
             self._begun_before = self._iteration.backwards_begun
         self._notice_cast()
+        self._fill_gaps()
+
+    def _fill_gaps(self) -> None:
         for parameter, view in self._views.items():
             if parameter.grad is None:
                 view.zero_()
-                parameter.grad = view.detach()
+                parameter.grad = view.detach() if parameter.requires_grad else None
 
     def _triggered(self, _parameter: torch.Tensor) -> None:
         kernels.call_at_end_of_backward(self._backward_ended)
@@ -139,6 +153,7 @@ class DelayedReduction:
         """Average the delayed gradients."""
         with torch.no_grad():
             self._gather_strays()
+            self._fill_gaps()
             divisor = self._iteration.divisor()
             for flat in self._flats:
                 kernels.divide(flat, divisor if divides_first(flat.dtype) else 1)

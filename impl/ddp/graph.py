@@ -21,14 +21,21 @@ def reachable_parameters(outputs: Sequence[torch.Tensor], index_of: Mapping[Any,
 
 def parameters_behind(nodes: Iterable[torch.autograd.graph.Node], index_of: Mapping[Any, int]) -> set[int]:
     """Indices of the parameters whose gradients a full backward through these nodes of the graph accumulates."""
-    found: set[int] = set()
+    return set(accumulators_behind(nodes, index_of))
+
+
+def accumulators_behind(
+    nodes: Iterable[torch.autograd.graph.Node], index_of: Mapping[Any, int]
+) -> dict[int, torch.autograd.graph.Node]:
+    """The nodes behind these that add to the gradients of parameters, by those parameters' indices."""
+    found: dict[int, torch.autograd.graph.Node] = {}
     stack = list(nodes)
     seen = set(stack)
     while stack:
         node = stack.pop()
         variable = getattr(node, "variable", None)  # only the nodes that accumulate into leaves have one
         if variable is not None and variable in index_of:
-            found.add(index_of[variable])
+            found[index_of[variable]] = node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)

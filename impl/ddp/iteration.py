@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..comm.futures import wait_for_future
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from ..comm.tally import Place
@@ -112,6 +113,12 @@ class Iteration:
     def watch(self) -> Watch | None:
         """What looks out for failed peers while a wait lasts: the join block's watch, or the failure guard, if any."""
         return self.team.guard if self.session is None else self.session.watch
+
+    def await_futures(self, device: torch.device) -> None:
+        """Wait for what buffer hooks have started."""
+        futures, self.futures = self.futures, []
+        for future in futures:
+            wait_for_future(future, device, self.watch(), self.team, "the buffer hook's futures")
 
     # -- its stages
 

@@ -65,7 +65,8 @@ class MixedPrecisionRun:
         me = weakref.WeakMethod(self._gradient_came)
         for parameter in self._parameters:
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(kernels.weak_call(me))
+                handle = parameter.register_post_accumulate_grad_hook(kernels.weak_call(me))
+                weakref.finalize(self, handle.remove).atexit = False
 
     def _cast_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
         if self.config.buffer_dtype is None:
@@ -96,7 +97,11 @@ class MixedPrecisionRun:
     def _lower_all(self, low: torch.dtype) -> None:
         self._full.update((parameter, parameter.data) for parameter in self._parameters)
         lower(self._parameters, low)
+        self._note_versions()
         self._look_out()
+
+    def _note_versions(self) -> None:
+        self._versions = {parameter: parameter._version for parameter in self._full}
 
     @staticmethod
     def _lowered(value: Any, low: torch.dtype) -> Any:
@@ -105,11 +110,15 @@ class MixedPrecisionRun:
     def after_forward(self, *, failed: bool = False) -> None:
         """A forward without gradients leaves nothing lowered that it has lowered, and one that raised does not either.
 
-        A backward may still be to come of an earlier forward, which needs what that has lowered.
+        A backward may still be to come of an earlier forward, which needs what that has lowered. What the forward has
+        changed itself (an embedding with ``max_norm`` does) is changed in the full values, too.
         """
+        for parameter in self._changed():
+            full = self._full[parameter]
+            full.copy_(torch.where(parameter.data == full.to(parameter.dtype), full, parameter.data.to(full.dtype)))
         if self._lowered_here and (failed or not torch.is_grad_enabled()):
             self.restore_all()
-        self._versions = {parameter: parameter._version for parameter in self._full}
+        self._note_versions()
 
     @property
     def lowered_now(self) -> bool:
@@ -138,9 +147,13 @@ class MixedPrecisionRun:
 
     def _check_unchanged(self) -> None:
         """RuntimeError if low-precision copies have changed since the last forward: that would be lost."""
-        if any(parameter._version != self._versions[parameter] for parameter in self._full):
+        if self._changed():
             self.restore_all()
             raise RuntimeError(COPIES_CHANGED)
+
+    def _changed(self) -> list[nn.Parameter]:
+        """The parameters whose low-precision copies have changed since their versions were noted."""
+        return [parameter for parameter in self._full if parameter._version != self._versions[parameter]]
 
     # -- backward
 
@@ -149,8 +162,9 @@ class MixedPrecisionRun:
         low = self.config.param_dtype
         if low is not None and not self._full:
             self._lower_all(low)
-            self._versions = {parameter: parameter._version for parameter in self._full}
             self._gradient_came()
+        elif not any(parameter.requires_grad for parameter in self._parameters):
+            self._gradient_came()  # none will: the model is frozen, and passes gradients on
 
     def _gradient_came(self, *_: torch.Tensor) -> None:
         if not self._armed:
@@ -195,7 +209,8 @@ def _restore(parameters: Iterable[nn.Parameter], full: dict[nn.Parameter, torch.
 def lower(parameters: Sequence[nn.Parameter], low: torch.dtype) -> None:
     """Show copies in low precision, made by one call for all: on an accelerator each would be a launch."""
     changing = [parameter for parameter in parameters if parameter.dtype is not low]
-    copies = [torch.empty_like(parameter.data, dtype=low) for parameter in changing]
+    with torch.inference_mode(False):  # an evaluation's copies are as good as others
+        copies = [torch.empty_like(parameter.data, dtype=low) for parameter in changing]
     if copies:
         copy_all(copies, [parameter.data for parameter in changing])
     for parameter, copy in zip(changing, copies, strict=True):

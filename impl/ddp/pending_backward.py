@@ -41,6 +41,8 @@ class Forwards:
     def __init__(self) -> None:
         #: the latest backward through an output of ours: a number that never comes back
         self.running_backward: int | None = None
+        #: whether one of the forwards that it goes through was to be synchronised
+        self._running_sync = False
         #: the last grad-enabled forward's; None before the first
         self.latest: PendingBackward | None = None
         #: the latest backward in which something arrived that none of our outputs had told of
@@ -60,6 +62,20 @@ class Forwards:
         self.latest = pending
         self._times_past = 0
         self.early.clear()
+
+    def note_running(self, backward: int, pending: PendingBackward) -> None:
+        """A backward has reached an output of this forward."""
+        self._running_sync = pending.sync or (backward == self.running_backward and self._running_sync)
+        self.running_backward = backward
+
+    def synchronised(self, backward: int) -> bool | None:
+        """Whether a forward of this backward was to be synchronised; None before the first forward.
+
+        Where no output has told of it, the last forward decides: a checkpoint may run a backward of its own.
+        """
+        if backward == self.running_backward:
+            return self._running_sync
+        return None if self.latest is None else self.latest.sync
 
     def unannounced(self, backward: int, index: int) -> PendingBackward | None:
         """The forward whose backward begins with this arrival, because nothing else could tell; else None.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,25 +13,28 @@ from ..comm.averaging import divides_first
 from . import kernels
 from .iteration import Stage
 from .log import Fail
+from .pending_backward import Forwards
 from .reduction import Transport
 
 
 class PerParameterReduction:
-    """One blocking average for each parameter. Nothing happens under ``no_sync``.
+    """One blocking average for each parameter. Nothing happens in the backward of a forward under ``no_sync``.
 
     The registered communication hook is called with ``(gradient, parameter)`` instead of a bucket.
     """
 
-    def __init__(self, transport: Transport, fail: Fail) -> None:
+    def __init__(self, transport: Transport, forwards: Forwards, fail: Fail) -> None:
         self._transport = transport
+        self._forwards = forwards
         self._iteration = transport.iteration
         self._fail = fail
         self._handles: list[Any] = []
 
-    def install(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average these parameters' gradients from now on, in the place of buckets."""
+    def install(self, parameters: Iterable[torch.nn.Parameter], beside: Sequence[str]) -> None:
+        """Average these parameters' gradients from now on, in the place of buckets; ``beside``: as below."""
         if self._iteration.session is not None:
             self.refuse_uneven_inputs()
+        self._refuse(beside)
         arrived = kernels.weak_call(weakref.WeakMethod(self._arrived))
         for parameter in parameters:
             handle = parameter.register_post_accumulate_grad_hook(arrived)
@@ -49,9 +52,23 @@ class PerParameterReduction:
             "without it, or give every rank equally many inputs and leave the join context out (enable=False).",
         )
 
+    def refuse_beside(self, others: Sequence[str]) -> None:
+        """RuntimeError where gradients are averaged this way beside what acts when buckets are reduced."""
+        if self._handles:
+            self._refuse(others)
+
+    def _refuse(self, others: Sequence[str]) -> None:
+        if others:
+            self._fail(
+                RuntimeError,
+                "This DDP averages its gradients parameter by parameter (_register_accum_grad_hook), so no buckets are "
+                f"reduced, after which {' and '.join(others)} would act. Leave one of them out.",
+            )
+
     def due(self) -> bool:
-        """Whether a gradient that has accumulated is to be averaged."""
-        return self._iteration.wants_reductions
+        """Whether a gradient that has accumulated is to be averaged: where its forward was to be synchronised."""
+        forward = self._forwards.synchronised(kernels.backward_id())
+        return self._iteration.wants_reductions if forward is None else forward
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None and self.due():
@@ -59,6 +76,7 @@ class PerParameterReduction:
 
     def reduce(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Average this parameter's gradient over the group, in place."""
+        self._iteration.await_futures(gradient.device)
         with torch.no_grad():
             if self._transport.hook is not None:
                 state, hook = self._transport.hook

@@ -10,7 +10,7 @@ import torch
 
 from . import kernels
 from .buckets import Bucket
-from .graph import parameters_behind
+from .graph import accumulators_behind
 from .reduction import BucketQueue
 from .shared import SharedFacts
 from .usage import Usage
@@ -77,7 +77,8 @@ class Arrivals:
     def stop(self) -> None:
         """Watch nothing any more."""
         for handle in [*self._handles, *self._behind.values()]:
-            handle.remove()
+            if handle is not None:
+                handle.remove()
         self._handles.clear()
         self._behind.clear()
         self._nodes.clear()
@@ -96,7 +97,7 @@ class Arrivals:
 
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
         if self._recast:
-            self._behind[parameter, hook] = parameter.register_post_accumulate_grad_hook(hook)
+            self._behind[parameter, hook] = _registered(parameter, hook)
             return
         node = self._nodes.setdefault(parameter, kernels.accumulator(parameter))
         self._handles.append(node.register_hook(hook))
@@ -104,8 +105,9 @@ class Arrivals:
     def step_behind(self) -> None:
         """Come after the hooks that users have registered on recast parameters by now."""
         for (parameter, hook), handle in self._behind.items():
-            handle.remove()
-            self._behind[parameter, hook] = parameter.register_post_accumulate_grad_hook(hook)
+            if handle is not None:
+                handle.remove()
+            self._behind[parameter, hook] = _registered(parameter, hook)
 
     def accumulates_now(self) -> bool:
         """Whether the backward pass now running (in one of whose hooks we are) may add to some ``.grad``.
@@ -117,12 +119,16 @@ class Arrivals:
         try:
             if any(map(kernels.will_evaluate, self._accumulating())):
                 return True  # as a rule told by the first one
+            places = {each: place for place, each in enumerate(self._parameters) if each.requires_grad}
+            node = kernels.running_node()
+            if node is None or not places:
+                return False
+            # Either they are passed by; or this graph has other nodes of them, from before a cast; or none at all: a
+            # reentrant checkpoint reaches them in its own.
+            found = accumulators_behind([node], places)
+            return not found or any(map(kernels.will_evaluate, found.values()))
         except RuntimeError:  # the functional interface was asked for this very gradient
             return False
-        # Either they are passed by, or they are not in this graph: a reentrant checkpoint reaches them in its own.
-        places = {each: 0 for each in self._parameters if each.requires_grad}
-        node = kernels.running_node()
-        return node is not None and bool(places) and not parameters_behind([node], places)
 
     def _accumulating(self) -> Iterator[torch.autograd.graph.Node]:
         """The nodes that add to the gradients of the parameters that are not frozen now."""
@@ -137,6 +143,11 @@ class Arrivals:
         self.stop()
         for arrived in self._lists:
             arrived.clear()
+
+
+def _registered(parameter: torch.nn.Parameter, hook: Callable[..., None]) -> Any:
+    """The handle of a hook on a parameter; None as long as that is frozen, when it takes none."""
+    return parameter.register_post_accumulate_grad_hook(hook) if parameter.requires_grad else None
 
 
 def _counting(listener: weakref.ref[Listener], index: int) -> Callable[..., None]:

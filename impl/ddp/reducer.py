@@ -252,8 +252,8 @@ class Reducer:
         """
         pending = PendingBackward(sync)
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
-        if sync:  # also where a sink follows: a container may keep the tensors that it was made with
-            announce_backward(found, pending, self.begin)
+        # also where a sink follows: a container may keep the tensors that it was made with
+        announce_backward(found, pending, self.begin)
         if sync and self.facts.searched:
             pending.unused = self._out_of_reach(found)
         if self.facts.searched or self.facts.holds_back:
@@ -271,7 +271,7 @@ class Reducer:
             self.log.fail(RuntimeError, COMPILED_BACKWARD)
         self.forwards.admit(pending)
         self.awaits_backward = pending.sync
-        if self.arrivals.counted:
+        if self.arrivals.counted or not self.arrivals.watching:
             return
         if pending.sync and not (pending.announced and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
@@ -320,16 +320,19 @@ class Reducer:
     def begin(self, pending: PendingBackward) -> None:
         """The backward that this forward has pending starts now."""
         with self.turn:
-            backward = self.forwards.running_backward = kernels.backward_id()
+            backward = kernels.backward_id()
+            if self._lowered is not None and backward != self.forwards.running_backward:
+                self._lowered.before_backward()
+            self.forwards.note_running(backward, pending)
             if pending.spent or not self.arrivals.watching:
                 return
-            if self._lowered is not None and self.phase is Phase.IDLE:
-                self._lowered.before_backward()
             if pending.context is None and not self.arrivals.accumulates_now():
                 return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
             pending.spent = True
+            if not pending.sync:
+                return
             self._complaint = ""
-            if not pending.sync or self.phase is Phase.FILLING:
+            if self.phase is Phase.FILLING:
                 return
             self._open(pending)
             self._arm()

@@ -96,13 +96,8 @@ class Transport:
         return Pending(label, flat, None) if alone else collectives.all_reduce(self.iteration.team, flat, label)
 
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
-        if bucket.spec.sparse:
-            flat = flat.coalesce()
-        views = bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)
-        if bucket.shown_numel != bucket.spec.numel:
-            flat, views = torch.view_as_real(flat).view(-1), list(map(torch.view_as_real, views))
-        divisor = self.iteration.divisor()
-        shown = GradBucket(bucket.spec.index, last, flat, views, bucket.parameters, self.iteration.team.group, divisor)
+        divisor, group = self.iteration.divisor(), self.iteration.team.group
+        shown = GradBucket(bucket.spec.index, last, *bucket.shown(flat), bucket.parameters, group, divisor)
         state, function = hook
         self.iteration.team.tally.count()  # for all that the hook starts, and again where it has returned and ended
         future = function(state, shown)
@@ -356,10 +351,8 @@ class Reduction:
             self._queue.deliver(self._untouched(agreement))
         else:
             self._queue.shadow_results()
-        futures, self._iteration.futures = self._iteration.futures, []
-        for future in futures:
-            iteration = self._iteration
-            wait_for_future(future, self._usage.device, iteration.watch(), iteration.team, "the buffer hook's futures")
+        if self._iteration.futures:
+            self._iteration.await_futures(self._usage.device)
         return agreement
 
     def _agree_on_use(self, *, live: bool) -> Agreement:

@@ -42,8 +42,6 @@ class Usage:
         self, specs: Sequence[ParameterSpec], iteration: Iteration, facts: SharedFacts, log: DDPLogger
     ) -> None:
         self._specs = specs
-        #: where the ranks tell each other of it
-        self.device = specs[0].device
         self._iteration = iteration
         self._facts = facts
         self._log = log
@@ -65,6 +63,11 @@ class Usage:
     def forget(self) -> None:
         """Forget what was learned from backwards."""
         self.expected, self.never_here = None, frozenset()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the ranks tell each other of it."""
+        return self._specs[0].device
 
     @property
     def learning(self) -> bool:

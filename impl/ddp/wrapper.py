@@ -23,7 +23,7 @@ from .buffers import BufferHook, BufferSync, _BufferCommHook, _BufferCommHookLoc
 from .compat import KeptBy
 from .config import DDPConfig
 from .containers import map_tensors
-from .delayed import DelayedReduction
+from .delayed import DelayedReduction, delayable
 from .iteration import Iteration, Moment
 from .join_hook import UnevenInputs, _DDPJoinHook
 from .log import DDPLogger, Entry
@@ -174,15 +174,16 @@ class DistributedDataParallel(Follower, nn.Module):
         self.logger = None
         options.warn_of_old_arguments(check_reduction, broadcast_buffers, forward_sync_buffers)
         options.check_kinds(device_mesh, mixed_precision, param_to_hook_all_reduce)
-        options.check_delay_pair(delay_all_reduce_named_params, param_to_hook_all_reduce)
+        options.check_delay_pair(delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision)
         self.process_group = options.group_of(process_group, device_mesh)
         self._iteration.team = Team.of(self.process_group)
         self.module = module
-        delayed = list(delay_all_reduce_named_params or ())
-        ignored = params.ignored_names(module) | {name.removeprefix(".") for name, _ in delayed}
+        ignored = params.ignored_names(module)
+        delayed = delayable(delay_all_reduce_named_params or (), params.managed_parameters(module, ignored))
+        ignored |= delayed.keys()
         managed = params.managed_parameters(module, ignored)
         self._module_parameters = [item.parameter for item in managed]
-        late = [parameter for _, parameter in delayed]
+        late = list(delayed.values())
         config = DDPConfig(
             placement=options.place(module, self._module_parameters, late, device_ids, output_device),
             dim=dim,
@@ -207,7 +208,7 @@ class DistributedDataParallel(Follower, nn.Module):
         self.config = config
         self._build_parts()
         self._delayed = DelayedReduction.of(
-            self._iteration, delayed, param_to_hook_all_reduce, self.broadcast_bucket_size
+            self._iteration, late, param_to_hook_all_reduce, self.broadcast_bucket_size
         )
         self._connect_parts()
         if static_graph:
@@ -223,7 +224,9 @@ class DistributedDataParallel(Follower, nn.Module):
         self.reducer = parts.reducer_of(self.module, self.config, self._iteration, self._mixed_precision_run)
         self.logger = self.reducer.log
         self._passing_sync_batchnorm_handle(self.module)
-        self._per_parameter = PerParameterReduction(self.reducer.transport, self.logger.fail)
+        self._per_parameter = PerParameterReduction(
+            self.reducer.transport, self.reducer.forwards, self.logger.fail
+        )
         self._buffer_sync = BufferSync(
             self.module, self.config.ignored, self._iteration,
             in_forward=self.config.sync_buffers, chunk_bytes=BROADCAST_CHUNK_BYTES,
@@ -319,6 +322,8 @@ class DistributedDataParallel(Follower, nn.Module):
             running.ddp = outer
 
     def _forward_failed(self, error: BaseException) -> None:
+        if self._recomputes():  # which a checkpoint ends by an exception of its own
+            return
         self._uneven.note_failed_forward(error)
         if self._mixed_precision_run is not None:
             self._mixed_precision_run.after_forward(failed=True)
@@ -349,7 +354,17 @@ class DistributedDataParallel(Follower, nn.Module):
         reducer.optimizers[:0] = [] if carried is None else [carried]
         if self._delayed is not None:
             self._delayed.optimizers = OptimizersInBackward.of(self._delayed.parameters)
+        self._per_parameter.refuse_beside(self._after_buckets())
         self._lazy_init_ran = True
+
+    def _after_buckets(self) -> list[str]:
+        """What of this object acts when buckets are reduced, by its name."""
+        parts = {
+            "delay_all_reduce_named_params": self._delayed,
+            "mixed_precision": self._mixed_precision_run,
+            "an optimizer in backward": self.reducer.optimizers,
+        }
+        return [name for name, part in parts.items() if part]
 
     # -- accumulation
 
@@ -422,9 +437,18 @@ class DistributedDataParallel(Follower, nn.Module):
         It takes the place of the communication hook: registering twice, or beside a hook, raises RuntimeError.
         """
         check_fused(optim, self._log_and_throw)
+        self._per_parameter.refuse_beside([f"a fused {optim.__name__}"])
         chosen = list(optim_params) if optim_params is not None else list(self.reducer.parameters)
+        made = optim(chosen, *args, **kwargs)
+        late = set(() if self._delayed is None else self._delayed.parameters)
+        if any(parameter in late for group in made.param_groups for parameter in group["params"]):
+            self._log_and_throw(
+                RuntimeError,
+                f"The fused {optim.__name__} has delayed parameters (delay_all_reduce_named_params), whose gradients "
+                "are averaged after it steps. Leave those out, and attach optimizers to them instead.",
+            )
         self._occupy_hook_slot(None, hooks.default_hooks.allreduce_hook, f"fused {optim.__name__}")
-        self.reducer.optimizers.append(optim(chosen, *args, **kwargs))
+        self.reducer.optimizers.append(made)
 
     def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
         """Hand the ids of sparse rows to the reducer, whichever it is by then (DDP-169)."""
@@ -432,7 +456,7 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _register_accum_grad_hook(self) -> None:
         """Reduce parameter by parameter instead of by bucket (DDP-167)."""
-        self._per_parameter.install(self.reducer.parameters)
+        self._per_parameter.install(self.reducer.parameters, self._after_buckets())
         self.reducer.remove_hooks()
 
     # -- as a module

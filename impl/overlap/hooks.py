@@ -110,7 +110,7 @@ def _make(
         raise ValueError("warm_up_iterations needs a hook that reduces meanwhile: give an allreduce_hook, not None.")
     overlap = zero.overlap
     assert overlap is not None
-    session = OverlapSession(ddp, overlap, schedule, _reducing(hook, reduce_scatter), clipping)
+    session = OverlapSession(ddp, overlap, schedule, _reducing(hook, reduce_scatter, clipping), clipping)
     overlap.info.shard_buckets = shard_buckets
     overlap.info.total_size = 0 if shard_buckets else None
 
@@ -123,11 +123,12 @@ def _make(
     return hook_with_zero_fn
 
 
-def _reducing(hook: Hook | None, reduce_scatter: bool) -> Reducing:
+def _reducing(hook: Hook | None, reduce_scatter: bool, clipping: Clipping | None) -> Reducing:
     if reduce_scatter:
         return lambda _state, bucket, part, team: OwnerReduction(bucket, part, team)
     assert hook is not None
-    return lambda state, bucket, _part, team: WrappedReduction(hook, state, bucket, team)
+    clips = clipping is not None
+    return lambda state, bucket, _part, team: WrappedReduction(hook, state, bucket, team, changed=clips)
 
 
 def _check(hook: Hook | None, ddp: object, zero: object, reduce_scatter: bool) -> None:

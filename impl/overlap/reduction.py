@@ -39,7 +39,8 @@ class Reduction(ABC):
 class WrappedReduction(Reduction):
     """The wrapped hook's own reduction. What its future holds is what is stepped and what DDP delivers (HOOK-043)."""
 
-    def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team) -> None:
+    def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team, *, changed: bool) -> None:
+        """``changed``: what the future holds will be changed in place."""
         self._device = bucket.buffer().device
         self._team = team
         self.future = hook(state, bucket)
@@ -51,6 +52,8 @@ class WrappedReduction(Reduction):
         factor = correction(hook, team.size, bucket.divisor())
         if factor != 1.0:
             self.future = self.future.then(lambda done: done.value() * factor)
+        if changed:
+            self.future = self.future.then(_in_one_piece)
 
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
         spec = part.bucket.spec
@@ -64,6 +67,11 @@ class WrappedReduction(Reduction):
                 "`.then(lambda future: future.value()[0])`."
             )
         return part.bucket.as_gradients(value)
+
+
+def _in_one_piece(done: torch.futures.Future[Any]) -> Any:
+    value = done.value()
+    return value.contiguous() if isinstance(value, torch.Tensor) and not value.is_sparse else value
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from impl.comm.trace import tracing
 from impl.ddp import DistributedDataParallel
 from impl.ddp.buckets import GradBucket
-from impl.ddp.hooks import default_hooks, post_localSGD_hook, quantization_hooks
+from impl.ddp.hooks import default_hooks, optimizer_overlap_hooks, post_localSGD_hook, quantization_hooks
 from impl.ddp.hooks import powerSGD_hook as powersgd
 
 from .comm_hook_ranks import run_on_ranks
@@ -230,6 +231,38 @@ def test_memory_that_does_not_fit_a_rebuilt_bucket_is_dropped():
     assert run_on_ranks(shrinking, 2) == [True] * 2
 
 
+def lay_out_anew(rank, world):
+    state = powersgd.PowerSGDState(None, start_powerSGD_iter=2, use_error_feedback=False)
+    eye, found = torch.eye(16), []
+    parameters = [torch.nn.Parameter(torch.zeros(16, 16)) for _ in range(2)]
+    for order in ([0, 1], [0, 1], [0, 1], [1, 0], [1, 0]):
+        for index, place in enumerate(order):
+            bucket = bucket_of([torch.outer(eye[place], eye[place])], index=index, last=index == 1)
+            bucket._parameters = [parameters[place]]
+            found.append(powersgd.powerSGD_hook(state, bucket).wait().view(16, 16)[place, place].item())
+    return found
+
+
+def test_factors_of_other_parameters_are_not_started_from():
+    for found in run_on_ranks(lay_out_anew, 2):
+        assert found == pytest.approx([1.0] * 10)
+
+
+def compress_under_autocast(rank, world):
+    """One rank is late, now the one and now the other: callbacks run on this thread or on the backend's."""
+    state = powersgd.PowerSGDState(None, start_powerSGD_iter=2)
+    matrix, found = torch.outer(random(0, 32), random(0, 32, seed=1)), []
+    for iteration in range(8):
+        time.sleep(0.02 * (iteration % world == rank))
+        with torch.autocast("cpu"):
+            found.append(powersgd.powerSGD_hook(state, bucket_of([matrix])).wait().view_as(matrix))
+    return ((torch.stack(found) - matrix).abs().max() / matrix.abs().max()).item()
+
+
+def test_a_backward_under_autocast_is_compressed_in_full_precision_whoever_is_late():
+    assert max(run_on_ranks(compress_under_autocast, 2)) < 1e-5
+
+
 # -- post-local SGD
 
 
@@ -382,3 +415,89 @@ def test_in_two_bytes_every_way_to_average_gives_the_same_bits():
     for different in run_on_ranks(average_two_bytes, 3):
         assert len(different) == 5
         assert set(different.values()) == {0}, different
+
+
+# -- sparse gradients, and results that are not in one piece
+
+
+class Stepping:
+    """A functional optimizer with learning rate 1, which leaves it to the hook that nothing is recorded."""
+
+    def step_param(self, parameter, gradient):
+        parameter.sub_(gradient.to_dense() if gradient.is_sparse else gradient)
+
+
+def in_columns(_state, bucket):
+    """The average, every second element of a larger tensor."""
+    buffer = bucket.buffer()
+    dist.all_reduce(buffer)
+    future = torch.futures.Future()
+    future.set_result(torch.stack([buffer / dist.get_world_size(), buffer], dim=1)[:, 0])
+    return future
+
+
+def step_in_the_hook(rank, world, hook, made, inputs):
+    layer = made()
+    torch.nn.init.zeros_(layer.weight)
+    model = DistributedDataParallel(layer)
+    state = optimizer_overlap_hooks._OptimizerHookState(Stepping())
+    model.register_comm_hook(None, optimizer_overlap_hooks._hook_then_optimizer(hook, state))
+    loss = model(inputs[rank]).sum()
+    time.sleep(0.05 * rank)  # so that on rank 0 the step runs on the backend's thread, on rank 1 perhaps on this one
+    loss.backward()
+    gradient = layer.weight.grad
+    return layer.weight.flatten().tolist(), (gradient.to_dense() if gradient.is_sparse else gradient).flatten().tolist()
+
+
+def test_an_optimizer_in_the_hook_steps_a_sparse_table():
+    table = functools.partial(torch.nn.Embedding, 3, 1, sparse=True)
+    rows = [torch.tensor([rank, 2]) for rank in range(2)]
+    results = run_on_ranks(step_in_the_hook, 2, default_hooks.allreduce_hook, table, rows)
+    assert results == [([-0.5, -0.5, -1.0], [0.5, 0.5, 1.0])] * 2
+
+
+@pytest.mark.parametrize("hook", [in_columns, default_hooks.allreduce_hook], ids=["not in one piece", "in place"])
+def test_an_optimizer_in_the_hook_steps_with_the_hooks_result(hook):
+    inputs = [torch.tensor([[1.0, 3.0]]) * (rank + 1) for rank in range(2)]
+    layer = functools.partial(torch.nn.Linear, 2, 1, bias=False)
+    results = run_on_ranks(step_in_the_hook, 2, hook, layer, inputs)
+    assert results == [([-1.5, -4.5], [1.5, 4.5])] * 2
+
+
+COMPRESSING = {
+    "cast": default_hooks.fp16_compress_hook,
+    "wrapped": default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook),
+    "8 bits": quantization_hooks.quantization_pertensor_hook,
+}
+
+
+class LookUp(torch.autograd.Function):
+    """An embedding of complex numbers with a sparse gradient, which torch's own does not have."""
+
+    @staticmethod
+    def forward(ctx, weight, rows):
+        ctx.rows, ctx.shape = rows, weight.shape
+        return weight[rows]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.sparse_coo_tensor(ctx.rows.unsqueeze(0), gradient, ctx.shape), None
+
+
+class ComplexTable(torch.nn.Embedding):
+    def forward(self, rows):
+        return LookUp.apply(self.weight, rows)
+
+
+def look_up_complex(rank, world, hook):
+    table = ComplexTable(3, 1, sparse=True, dtype=torch.complex64)
+    model = DistributedDataParallel(table)
+    if hook is not None:
+        model.register_comm_hook(None, COMPRESSING[hook])
+    (model(torch.tensor([rank, 2])) * (1 + 2j)).imag.sum().backward()
+    return table.weight.grad.is_sparse, table.weight.grad.to_dense().flatten().tolist()
+
+
+@pytest.mark.parametrize("hook", [None, *COMPRESSING])
+def test_sparse_complex_gradients_keep_what_is_imaginary(hook):
+    assert run_on_ranks(look_up_complex, 2, hook) == [(True, [1 + 0.5j, 1 + 0.5j, 2 + 1j])] * 2

@@ -129,3 +129,56 @@ def test_a_model_whose_buffers_alone_are_lowered_may_be_cast(past):
     (ddp.module if past else ddp).double()
     ddp(torch.full((1, 1), 1 + 2.0**-40, dtype=torch.float64)).sum().backward()
     assert ddp.module.weight.grad.item() == 1 + 2.0**-40
+
+
+def test_a_wrapper_that_is_gone_leaves_no_hooks_on_parameters():
+    ddp = scalar()
+    layer = ddp.module
+    for _ in range(3):
+        ddp = DistributedDataParallel(layer, mixed_precision=_MixedPrecision(param_dtype=LOW))
+        ddp(torch.ones(1, 1)).sum().backward()
+    del ddp
+    gc.collect()
+    assert not layer.weight._post_accumulate_grad_hooks
+
+
+def test_an_evaluation_in_inference_mode_leaves_parameters_that_can_be_trained():
+    ddp = scalar()
+    pending = ddp(torch.ones(1, 1))
+    with torch.inference_mode():
+        ddp(torch.ones(1, 1))
+    pending.sum().backward()
+    with torch.inference_mode():
+        ddp(torch.ones(1, 1))
+    assert (ddp.module.weight.dtype, ddp.module.weight.is_inference()) == (FULL, False)
+    ddp(torch.ones(1, 1)).sum().backward()
+    assert ddp.module.weight.grad.item() == 2.0
+
+
+def train_against_each_other():
+    """Two models as in adversarial training: one is frozen while the other is trained through it."""
+    critic, maker = scalar(weight=1.0), scalar(weight=1.0)
+    for _ in range(4):
+        critic.requires_grad_(True)
+        for model in (critic, maker):
+            model.zero_grad()
+        critic(torch.ones(1, 1)).sum().backward()
+        critic.requires_grad_(False)
+        critic(maker(torch.ones(1, 1))).sum().backward()
+        yield critic.module.weight, maker.module.weight
+
+
+def test_a_model_that_is_frozen_now_and_then_is_full_after_each_backward_and_trained_when_thawed():
+    for critic, maker in train_against_each_other():
+        assert (critic.dtype, critic.grad.item()) == (FULL, 1.0)
+        assert (maker.dtype, maker.grad.item()) == (FULL, 1.0)
+
+
+def test_a_local_backward_may_come_before_one_that_the_reducer_is_told_of():
+    ddp = scalar()
+    with ddp.no_sync():
+        first, second = (ddp(torch.ones(1, 1)).sum() for _ in range(2))
+        first.backward()
+    ddp.reducer.prepare_for_backward([])
+    second.backward()
+    assert (ddp.module.weight.dtype, ddp.module.weight.grad.item()) == (FULL, 2.0)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from impl.ddp import DistributedDataParallel
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -168,3 +169,101 @@ def go_back_through_one_of_two(rank, world):
 
 def test_a_further_backward_through_either_forward_of_a_shared_one_stays_local():
     assert run_on_ranks(go_back_through_one_of_two, WORLD) == [[(24.0, 24.0 + 8.0 * (1 + rank))] * 2 for rank in (0, 1)]
+
+
+class Hidden:
+    """An object that cannot be searched for tensors."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class Hiding(Squares):
+    """Hands out its output in such an object where asked to."""
+
+    hides = False
+
+    def forward(self, inputs):
+        output = super().forward(inputs)
+        return Hidden(output) if self.hides else output
+
+
+def settled(model, rank):
+    """Three iterations, after which arrivals are only noted; the inputs of this rank."""
+    inputs = torch.tensor([[1.0, 2.0]]) * (rank + 1)
+    for _ in range(3):
+        model.zero_grad()
+        model(inputs).sum().backward()
+    model.zero_grad()
+    return inputs
+
+
+def recompute_outside(rank, world):
+    model = DistributedDataParallel(Squares())
+    inputs = settled(model, rank).requires_grad_()
+    with model.no_sync(), set_checkpoint_early_stop(False):
+        output = checkpoint(model, inputs, use_reentrant=False)
+    output.sum().backward()
+    alone = Squares()
+    alone(inputs).sum().backward()
+    return all(torch.equal(*both) for both in gradients_of(model, alone))
+
+
+def gradients_of(*models):
+    alike = zip(*(model.parameters() for model in models), strict=True)
+    return [[each.grad for each in parameters] for parameters in alike]
+
+
+def test_a_checkpointed_forward_under_no_sync_stays_local_where_the_backward_is_outside():
+    assert run_on_ranks(recompute_outside, WORLD) == [True] * WORLD
+
+
+def go_on_without_hooks(rank, world):
+    model, alone = DistributedDataParallel(Hiding()), Squares()
+    inputs = settled(model, rank)
+    model._remove_autograd_hooks()
+    model.module.hides = True
+    model(inputs).tensor.sum().backward()
+    alone(inputs).sum().backward()
+    return all(torch.equal(*both) for both in gradients_of(model, alone))
+
+
+def test_without_its_hooks_a_model_stays_local_whatever_it_returns():
+    assert run_on_ranks(go_on_without_hooks, WORLD) == [True] * WORLD
+
+
+def accumulate_after_a_penalty(rank, world):
+    """A penalty that reaches no output and not all parameters, then a local iteration, then a synchronised one."""
+    model = DistributedDataParallel(Squares())
+    inputs = torch.tensor([[1.0, 2.0]])
+    (slope,) = torch.autograd.grad(model(inputs).sum(), model.module.layer.bias, create_graph=True)
+    slope.sum().backward(inputs=[model.module.layer.weight])
+    with model.no_sync():
+        model(inputs).sum().backward()
+    with pytest.raises(RuntimeError, match="nothing told of its beginning"):
+        model(inputs)
+
+
+def test_a_local_iteration_does_not_hide_that_a_reduction_is_missing():
+    run_on_ranks(accumulate_after_a_penalty, WORLD)
+
+
+def checkpoint_in_a_join(rank, world):
+    """The whole model is checkpointed, whose recomputation ends by an exception of the checkpoint's own."""
+    model, found = DistributedDataParallel(Squares()), []
+    inputs = torch.tensor([[1.0, 2.0]]).requires_grad_()
+    with model.join():
+        for _ in range(2 + rank):
+            model.zero_grad()
+            checkpoint(model, inputs, use_reentrant=False).sum().backward()
+            found.append(model.module.layer.bias.grad.tolist())
+    return found
+
+
+def test_a_checkpoint_of_the_whole_model_goes_on_in_a_join_context():
+    alone = Squares()
+    alone(torch.tensor([[1.0, 2.0]])).sum().backward()
+    full = alone.layer.bias.grad
+    half = full / 2
+    for rank, found in enumerate(run_on_ranks(checkpoint_in_a_join, WORLD)):
+        assert found == [full.tolist()] * 2 + [half.tolist()] * rank

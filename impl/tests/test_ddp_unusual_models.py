@@ -148,3 +148,28 @@ def leave_a_gradient_outside_the_loss(rank, world, as_view):
 def test_a_gradient_that_differs_between_ranks_is_left_alone_where_its_output_is_outside_the_loss(as_view):
     for held, left in run_on_ranks(leave_a_gradient_outside_the_loss, 2, as_view):
         assert left == held
+
+
+class Late(nn.Module):
+    """Makes its only buffer in its first forward, of what it sees there."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1, bias=False)
+        self.register_buffer("first", None)
+
+    def forward(self, x):
+        if self.first is None:
+            self.first = x.detach().clone()
+        return self.layer(x) + self.first
+
+
+def make_a_buffer_late(rank, world):
+    model = DistributedDataParallel(Late())
+    for _ in range(2):
+        model(torch.full((1, 1), float(rank))).sum().backward()
+    return model.module.first.item()
+
+
+def test_a_buffer_that_the_first_forward_makes_is_that_of_rank_0_from_the_second_on():
+    assert run_on_ranks(make_a_buffer_late, 3) == [0.0] * 3

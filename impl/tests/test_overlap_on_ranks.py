@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from conformance.fixtures.models import integers
@@ -383,6 +384,31 @@ def what_grad_holds(ctx):
 
 def test_with_reduce_scatter_grad_is_the_average_on_the_owner_and_zero_elsewhere(run):
     assert all(all(row) for row in run(what_grad_holds, world=3))
+
+
+def in_columns(_state, bucket):
+    """The average, every second element of a larger tensor."""
+    buffer = bucket.buffer()
+    dist.all_reduce(buffer)
+    future = torch.futures.Future()
+    future.set_result(torch.stack([buffer / dist.get_world_size(), buffer], dim=1)[:, 0])
+    return future
+
+
+def clip_what_is_not_in_one_piece(ctx):
+    model = Net()
+    alone = Alone(model, "sgd", {"clip": 0.5})
+    ddp, _zero = build(ctx, model, "sgd", {"clip": 0.5, "hook": in_columns})
+    loss_of(ddp(batch(ctx.rank, 0), True)).backward()
+    alone.step([1] * ctx.world, 0)
+    norm = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm().item()
+    return differences(model, alone), norm
+
+
+def test_a_hooks_result_that_is_not_in_one_piece_is_clipped_too(run):
+    for wrong, norm in run(clip_what_is_not_in_one_piece, world=2):
+        assert not wrong
+        assert norm == pytest.approx(0.5, rel=1e-5)
 
 
 def refusals(ctx):

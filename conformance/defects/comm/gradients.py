@@ -26,10 +26,7 @@ def sparse_gradients_of_hooks_always_divided_by_all() -> None:
 @defect("DDPJ-014")
 def views_of_a_joined_rank_show_old_gradients() -> None:
     """On a joined rank the bucket's gradients are not views of the zeros that it sends."""
-    edit(
-        "bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)",
-        "[flat] if bucket.spec.sparse else bucket.views",
-    )
+    edit("self.views if contribution is self.flat else self.views_of(contribution)", "self.views")
 
 
 @defect("COMM-016")

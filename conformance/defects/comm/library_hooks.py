@@ -186,7 +186,7 @@ def power_sgd_never_starts_early() -> None:
 @defect("COMM-026")
 def power_sgd_never_starts_warm() -> None:
     """The factors of the last iteration are not taken up again."""
-    edit("self.state.q_memory_dict.get(self.index) if self.state.warm_start else ", "")
+    edit("self.state.factors_of(self.bucket) if self.state.warm_start else ", "")
 
 
 @defect("COMM-026")
@@ -334,7 +334,7 @@ def errors_come_after_the_matrices() -> None:
 @defect("COMM-001")
 def optimizer_in_the_hook_reads_the_bucket() -> None:
     """An optimizer in the hook steps with what the bucket holds, whatever the hook's future does."""
-    edit("gradients if averaged is buffer else views_like(gradients, buffer, averaged)", "gradients")
+    edit("if averaged is not buffer and not buffer.is_sparse:", "if False:")
 
 
 @defect("COMM-001")
@@ -352,10 +352,12 @@ def factors_outlive_a_cast() -> None:
 @defect("COMM-026")
 def errors_stay_with_their_bucket() -> None:
     """What PowerSGD has lost is added to whatever the bucket of the same number holds now."""
-    edit("if error is not None and _holds(former, parameters):", "if error is not None:")
+    edit("if error is not None and _same(former, parameters):", "if error is not None:")
 
 
 @defect("COMM-020")
 def hooks_are_shown_complex_numbers() -> None:
     """A hook is shown complex buckets as they are, and a cast to a narrower dtype drops what is imaginary."""
-    edit("* (2 if self.spec.dtype.is_complex and not self.spec.sparse else 1)", "")
+    edit("* (2 if self.spec.dtype.is_complex else 1)", "")
+    edit("if not contribution.is_complex():", "if contribution.layout is torch.strided:")
+    edit("if not self.spec.dtype.is_complex:", "if shown.layout is torch.strided:")

@@ -241,7 +241,7 @@ def torchs_own_hooks_not_known_in_a_partial() -> None:
 @defect("COMM-001")
 def hooks_get_sparse_gradients_as_dense_ones() -> None:
     """A hook is given a sparse gradient with all the rows that have none."""
-    edit("flat = flat.coalesce()", "flat = flat.to_dense()")
+    edit("rows = contribution.coalesce()", "rows = contribution.to_dense()")
 
 
 @defect("COMM-007")

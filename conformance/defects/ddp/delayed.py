@@ -8,13 +8,17 @@ from ..planting import defect, edit
 @defect("DDP-123")
 def delayed_buffer_always_emptied() -> None:
     """The flat buffer of delayed gradients is emptied after every forward."""
-    edit("if parameter.grad is None:", "if view is not None:", within="after_forward")
+    edit(
+        "    self._fill_gaps()",
+        "    for parameter in self._views:\n        parameter.grad = None\n    self._fill_gaps()",
+        within="after_forward",
+    )
 
 
 @defect("DDP-123")
 def delayed_buffer_keeps_old_gradients() -> None:
     """A delayed gradient that was set to None starts from what its view last held."""
-    edit("            view.zero_()\n", "", within="after_forward")
+    edit("            view.zero_()\n", "", within="_fill_gaps")
 
 
 @defect("DDP-122")
@@ -128,11 +132,15 @@ def the_last_forward_decides_for_delayed_gradients() -> None:
     )
 
 
+@defect("DDP-127")
+def every_parameter_is_delayed() -> None:
+    """Where all parameters that are trained are to be delayed, none is left for the buckets."""
+    edit("return chosen if some_go_first else {}", "return chosen")
+
+
 @defect("DDP-122")
 def moved_gradients_are_taken_for_the_buffers() -> None:
     """A delayed gradient whose data were moved elsewhere, as a cast or another layout does, is not taken in."""
-    edit(
-        "        view.zero_()\n            parameter.grad = view.detach()",
-        "        view.zero_()\n            parameter.grad = view.detach()\n            parameter.grad.handed = True",
-    )
+    handed = "parameter.grad = view.detach() if parameter.requires_grad else None"
+    edit(handed, f"{handed}\n            parameter.grad.handed = True")
     edit("parameter.grad.data_ptr() != view.data_ptr()", 'not hasattr(parameter.grad, "handed")')

@@ -370,7 +370,7 @@ def no_complaint_of_a_part_past_the_outputs() -> None:
 @defect("DDP-062")
 def a_complaint_outlives_the_backward_that_puts_it_right() -> None:
     """A penalty before the loss is complained of at the next forward, though the loss's backward has come."""
-    edit('    pending.spent = True\n        self._complaint = ""\n', "    pending.spent = True\n")
+    edit('    self._complaint = ""\n        if self.phase', "    if self.phase")
 
 
 @defect("DDP-057")
@@ -459,3 +459,9 @@ def gradients_of_any_dtype_are_let_through() -> None:
 def bucket_sizes_of_one_rank_are_not_compared() -> None:
     """Where only rank 1 has other bucket sizes, it keeps them."""
     edit("if any(row != rows[0] for row in rows):", "if any(row != rows[0] for row in rows[2:]):")
+
+
+@defect("DDP-056")
+def a_shared_table_gets_a_sparse_gradient() -> None:
+    """The gradient of a sparse table that a dense layer shares becomes a sparse one."""
+    edit("if parameter.grad is None or parameter.grad.is_sparse:", "if result.is_sparse:")

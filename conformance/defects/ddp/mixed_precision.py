@@ -170,3 +170,24 @@ def accumulated_gradients_are_hidden_between_forward_and_backward() -> None:
 def the_second_of_two_backwards_finds_full_values() -> None:
     """After two forwards the first backward restores what the second one still needs."""
     edit("if low is not None and not self._full:", "if False:", within="before_backward")
+
+
+@defect("DDP-135")
+def only_synchronised_backwards_are_lowered_for() -> None:
+    """The second of two backwards after two forwards under no_sync finds full values."""
+    edit("announce_backward(found, pending", "announce_backward(found if sync else (), pending")
+
+
+@defect("DDP-135")
+def a_graph_is_lowered_for_once() -> None:
+    """A second backward through the same graph finds full values."""
+    edit(
+        "if self._lowered is not None and backward != self.forwards.running_backward:",
+        "if self._lowered is not None and not pending.spent:",
+    )
+
+
+@defect("DDP-135")
+def what_a_forward_changes_is_lost() -> None:
+    """What a forward changes of the low-precision copies is lost when the full values return."""
+    edit("for parameter in self._changed():", "for parameter in ():")

@@ -56,7 +56,7 @@ def refused_fused_optimizer_steps() -> None:
     OCCUPY = '    self._occupy_hook_slot(None, hooks.default_hooks.allreduce_hook, f"fused {optim.__name__}")\n'
 
 
-    KEEP = "    self.reducer.optimizers.append(optim(chosen, *args, **kwargs))\n"
+    KEEP = "    self.reducer.optimizers.append(made)\n"
 
 
     edit(OCCUPY + KEEP, KEEP + OCCUPY, within="_register_fused_optim")

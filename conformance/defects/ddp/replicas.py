@@ -89,7 +89,7 @@ def nodes_of_a_cast_model_are_remembered() -> None:
 @defect("DDP-027")
 def only_differing_ranks_refuse() -> None:
     """A rank compares itself with rank 0 alone, so that rank 0 is content and goes on."""
-    edit("    if others:", "    if team.rank in others:")
+    edit("    if others:", "    if team.rank in others:", within="verify_alike")
 
 
 @defect("DDP-028", "DDP-030")

@@ -55,10 +55,7 @@ def hook_is_not_called_on_joined_ranks() -> None:
 @defect("DDPJ-033")
 def hooks_of_joined_ranks_find_old_gradients() -> None:
     """The gradients that a hook on a joined rank is shown are not those of the bucket of zeros."""
-    edit(
-        "views = bucket.views if flat is bucket.flat else [flat] if bucket.spec.sparse else bucket.views_of(flat)",
-        "views = [flat] if bucket.spec.sparse else bucket.views",
-    )
+    edit("self.views if contribution is self.flat else self.views_of(contribution)", "self.views")
 
 
 @defect("DDPJ-031")

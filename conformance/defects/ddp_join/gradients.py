@@ -66,13 +66,13 @@ def exhausted_rank_of_a_model_shadows() -> None:
 @defect("DDPJ-014")
 def hooks_know_no_divisor() -> None:
     """A registered communication hook is told the group's size as the divisor, even where the active ranks count."""
-    edit("divisor = self.iteration.divisor()", "divisor = self.iteration.team.size", within="_start_hook")
+    edit("= self.iteration.divisor(), ", "= self.iteration.team.size, ", within="_start_hook")
 
 
 @defect("DDPJ-014")
 def hooks_of_torchs_library_always_divided_by_all() -> None:
     """In the overlapped step a hook of torch's library divides by all ranks where the active ones were asked for."""
-    edit("self.future = self.future.then(", "self.future.then(")
+    edit("self.future = self.future.then(lambda", "self.future.then(lambda")
 
 
 @defect("DDPJ-007", "DDPJ-009", "DDPJ-033")

@@ -145,7 +145,7 @@ def parameters_of_several_dtypes_share_a_buffer() -> None:
 @defect("ZERO-008")
 def buffers_belong_to_the_mode_of_the_first_step() -> None:
     """Buffers that are made in a step under inference mode cannot be written to in the next one outside of it."""
-    edit("with torch.inference_mode(False):", "if True:")
+    edit("with torch.inference_mode(False):", "if True:", within="new_flat")
 
 
 @defect("ZERO-002")

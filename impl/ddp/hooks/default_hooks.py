@@ -59,4 +59,4 @@ def _call_compressed(dtype: torch.dtype, hook: Hook, hook_state: object, bucket:
 def _restore(buffer: torch.Tensor, done: TensorFuture) -> torch.Tensor:
     """Bring a reduced cast copy back into the buffer (a sparse one cannot be filled and is replaced)."""
     reduced = done.value()
-    return reduced.to(buffer.dtype) if buffer.is_sparse else buffer.copy_(reduced)
+    return reduced.to(buffer.dtype) if buffer.is_sparse else buffer.copy_(reduced.reshape(buffer.shape))

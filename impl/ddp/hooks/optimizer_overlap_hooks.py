@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from .reduction import GradBucket, Hook, views_like
+from ..buckets import complex_again
+from .reduction import GradBucket, Hook
 
 _STEP_METHOD = "step_param"
 
@@ -43,14 +44,16 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
     def hook_then_optimizer_wrapper(hook_state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer, gradients, parameters = bucket.buffer(), list(bucket.gradients()), list(bucket.parameters())
 
+        @torch.no_grad()  # which the backend's thread, if it is that which calls this, does not know of
         def step(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             averaged = done.value()
-            # a hook need not work in place: its result counts, read where the bucket's gradients lie
-            views = gradients if averaged is buffer else views_like(gradients, buffer, averaged)
+            if averaged is not buffer and not buffer.is_sparse:  # a hook need not work in place: its result counts
+                buffer.copy_(averaged.reshape(buffer.shape))
+            views = [averaged] if buffer.is_sparse else gradients
             for parameter, gradient in zip(parameters, views, strict=True):
                 if optimizer_state.wants(parameter):
-                    complex_again = parameter.is_complex() and not gradient.is_complex()
-                    given = torch.view_as_complex(gradient) if complex_again else gradient
+                    shown_real = parameter.is_complex() and not gradient.is_complex()
+                    given = complex_again(gradient) if shown_real else gradient
                     optimizer_state.functional_optimizer.step_param(parameter, given)
             return averaged
 

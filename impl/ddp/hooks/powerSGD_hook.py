@@ -25,6 +25,7 @@ from .reduction import (
     GradBucket,
     TensorFuture,
     after,
+    as_it_is,
     aside,
     divisor_of,
     finish_mean,
@@ -69,7 +70,7 @@ def _compressed(
     state: PowerSGDState, bucket: GradBucket, plan: CompressionPlan, gradients: list[torch.Tensor]
 ) -> TensorFuture:
     """``gradients`` are views of the bucket's buffer, and all there is in it."""
-    with aside(bucket.buffer().device):
+    with aside(bucket.buffer().device), as_it_is(bucket.buffer()):
         exchange = _Exchange(state, bucket, plan, gradients)
         exchange.add_error()
         exchange.send_p()
@@ -127,7 +128,7 @@ class _Exchange:
     def _start_factors(self) -> None:
         """Fill each Q: with the last iteration's if there is one that fits, else randomly; orthonormal either way."""
         q_flat = self.message[: self.plan.q_numel]
-        last = self.state.q_memory_dict.get(self.index) if self.state.warm_start else None
+        last = self.state.factors_of(self.bucket) if self.state.warm_start else None
         if last is not None and last.numel() == q_flat.numel():
             q_flat.copy_(last)
         else:
@@ -153,8 +154,9 @@ class _Exchange:
         """The bucket as everybody's factors say it. Runs on the backend's thread."""
         hold_for_current_stream(self.p_flat, self.message)
         finish_mean(self.message, self.divisor)
-        for group, p, q in zip(self.plan.groups, self.ps, self.qs, strict=True):
-            _write(group, self.gradients, torch.bmm(p, q.transpose(1, 2)))
+        with as_it_is(self.buffer):
+            for group, p, q in zip(self.plan.groups, self.ps, self.qs, strict=True):
+                _write(group, self.gradients, torch.bmm(p, q.transpose(1, 2)))
         for slot, position in zip(self.rest, self.plan.plain, strict=True):
             self.gradients[position].copy_(slot)
         if self.state.warm_start:

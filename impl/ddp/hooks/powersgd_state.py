@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -40,6 +40,7 @@ class PowerSGDState:
     __slots__ = (
         "_error_parts",
         "_errors_apart",
+        "_factors_for",
         "batch_tensors_with_same_shape",
         "compression_stats_logging_frequency",
         "error_dict",
@@ -67,6 +68,8 @@ class PowerSGDState:
     _error_parts: dict[int, dict[torch.Tensor, torch.Tensor]]
     #: such parts of parameters that no bucket has brought again since then
     _errors_apart: dict[torch.Tensor, torch.Tensor]
+    #: by bucket index, the parameters to which the factors Q belong
+    _factors_for: dict[int, dict[torch.Tensor, None]]
     iter: int  # finished iterations; equal on all ranks
 
     def __init__(
@@ -102,7 +105,7 @@ class PowerSGDState:
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.rng = mersenne_twister(random_seed)
         self.error_dict, self.p_memory_dict, self.q_memory_dict = {}, {}, {}
-        self._error_parts, self._errors_apart = {}, {}
+        self._error_parts, self._errors_apart, self._factors_for = {}, {}, {}
         self.iter = 0
         self.total_numel_before_compression = 0
         self.total_numel_after_compression = 0
@@ -117,7 +120,7 @@ class PowerSGDState:
         """Everything that was saved, on the default group (none yet if there is no default group yet)."""
         for slot, value in saved.items():
             setattr(self, slot, value)
-        self._error_parts, self._errors_apart = {}, {}
+        self._error_parts, self._errors_apart, self._factors_for = {}, {}, {}
         self.process_group = dist.group.WORLD
         logger.warning(
             "PowerSGDState: the process group was not saved and is now the default group. "
@@ -151,6 +154,18 @@ class PowerSGDState:
             found = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
         return found
 
+    def factors_of(self, bucket: Bucket) -> torch.Tensor | None:
+        """The factors Q of the last iteration, of all groups of the bucket; None where they are of other parameters.
+
+        Those from a saved state, or of another model, go by the bucket's place.
+        """
+        index, parameters = bucket.index(), dict.fromkeys(bucket.parameters())
+        moved = _any_in(self._factors_for.values(), parameters) and not _same(
+            self._factors_for.get(index, ()), parameters
+        )
+        self._factors_for[index] = parameters
+        return None if moved else self.q_memory_dict.get(index)
+
     def error_of(self, bucket: Bucket) -> torch.Tensor:
         """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with.
 
@@ -164,7 +179,7 @@ class PowerSGDState:
         if error is not None and not _fits(error, buffer, buffer.numel()):
             error = None
         if former is not None:
-            if error is not None and _holds(former, parameters):
+            if error is not None and _same(former, parameters):
                 return error
             self._take_errors_apart()
             error = None
@@ -177,8 +192,7 @@ class PowerSGDState:
         return error
 
     def _knows_any(self, parameters: Sequence[torch.Tensor]) -> bool:
-        known = (self._errors_apart, *self._error_parts.values())
-        return any(parameter in parts for parts in known for parameter in parameters)
+        return _any_in((self._errors_apart, *self._error_parts.values()), parameters)
 
     def _take_errors_apart(self) -> None:
         for index, parts in self._error_parts.items():
@@ -198,11 +212,15 @@ def _fits(tensor: torch.Tensor, like: torch.Tensor, numel: int) -> bool:
     return tensor.numel() == numel and tensor.dtype == like.dtype and tensor.device == like.device
 
 
-def _holds(parts: dict[torch.Tensor, torch.Tensor], parameters: Sequence[torch.Tensor]) -> bool:
-    return len(parts) == len(parameters) and all(map(is_, parts, parameters))
+def _any_in(known: Iterable[Mapping[torch.Tensor, object]], parameters: Collection[torch.Tensor]) -> bool:
+    return any(parameter in parts for parts in known for parameter in parameters)
 
 
-_NOT_SAVED = {"process_group", "_error_parts", "_errors_apart"}
+def _same(some: Collection[torch.Tensor], others: Collection[torch.Tensor]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+_NOT_SAVED = {"process_group", "_error_parts", "_errors_apart", "_factors_for"}
 _SEEDS = 1_000_000_000
 _WORDS = 624  # of the generator's state
 

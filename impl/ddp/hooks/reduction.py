@@ -138,6 +138,15 @@ def aside(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
+def as_it_is(buffer: torch.Tensor) -> AbstractContextManager[Any]:
+    """Compute in the dtype of the buffer, also where backward runs under autocast.
+
+    A future's callback may run on the backend's thread, which knows of no autocast, or on this one: in each process on
+    another, so that results would differ.
+    """
+    return torch.autocast(buffer.device.type, enabled=False)
+
+
 def hold_for_current_stream(*tensors: torch.Tensor) -> None:
     """Keep the memory of tensors made on another stream until the current stream is done with them."""
     for tensor in tensors:

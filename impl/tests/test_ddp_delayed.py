@@ -1,0 +1,92 @@
+"""Delayed parameters that are frozen, unused on a rank, cast, or beside other features."""
+
+import pytest
+import torch
+from torch import nn
+
+from impl.ddp import DistributedDataParallel
+from impl.ddp.mixed_precision import _MixedPrecision
+
+
+class TwoOrOne(nn.Module):
+    """Two scalars side by side; a forward may leave out the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Linear(1, 1, bias=False) for _ in range(2))
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)
+
+    def forward(self, x, both=True):
+        return self.a(x) + self.b(x) if both else self.a(x)
+
+
+def delaying_b(module, **options):
+    delayed = [("b.weight", module.b.weight)]
+    return DistributedDataParallel(
+        module, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=module.a.weight, **options
+    )
+
+
+def mine(ctx):
+    return torch.full((1, 1), float(ctx.rank + 1))
+
+
+def freeze_and_decay(ctx):
+    module = TwoOrOne()
+    module.b.requires_grad_(False)
+    ddp = delaying_b(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0, weight_decay=0.5)
+    ddp(mine(ctx)).sum().backward()
+    optimizer.step()
+    return module.b.weight.item(), module.b.weight.grad
+
+
+def test_a_frozen_delayed_parameter_has_no_gradient_and_does_not_decay(run):
+    assert run(freeze_and_decay, world=2) == [(1.0, None)] * 2
+
+
+def clear_and_leave_out(ctx):
+    ddp = delaying_b(TwoOrOne())
+    ddp(mine(ctx)).sum().backward()
+    output = ddp(mine(ctx), ctx.rank == 0)
+    ddp.zero_grad()
+    output.sum().backward()
+    return ddp.module.b.weight.grad.item()
+
+
+def test_who_has_cleared_a_delayed_gradient_and_not_used_it_contributes_zero_and_gets_the_average(run):
+    assert run(clear_and_leave_out, world=2) == [0.5] * 2
+
+
+def evaluate_after_a_cast(ctx):
+    ddp = delaying_b(TwoOrOne())
+    ddp(mine(ctx)).sum().backward()
+    ddp.zero_grad()
+    ddp.double()
+    with torch.inference_mode():
+        ddp(mine(ctx).double())
+    ddp(mine(ctx).double()).sum().backward()
+    return ddp.module.b.weight.grad.item()
+
+
+def test_the_first_forward_after_a_cast_may_be_an_evaluation_in_inference_mode(run):
+    assert run(evaluate_after_a_cast, world=2) == [1.5] * 2
+
+
+def fuse(_ctx):
+    ddp = delaying_b(TwoOrOne())
+    ddp._register_fused_optim(torch.optim.SGD, 1.0, optim_params=ddp.parameters())
+
+
+def lower(_ctx):
+    delaying_b(TwoOrOne(), mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize(("program", "words"), [
+    (fuse, "RuntimeError: The fused SGD has delayed parameters"),
+    (lower, "ValueError: delay_all_reduce_named_params keeps parameters out of mixed_precision"),
+])  # fmt: skip
+def test_what_cannot_work_beside_delayed_parameters_is_refused(gloo_cluster, program, words):
+    for outcome in gloo_cluster.run(program, (), world=2, subject="impl").outcomes:
+        assert words in str(outcome)
