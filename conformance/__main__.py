@@ -77,7 +77,10 @@ def _faults(faults: argparse.ArgumentParser) -> None:
     faults.add_argument("--subject", default="impl", metavar="NAMES", help="as for run (default: %(default)s)")
     faults.add_argument("--select", default="*", metavar="PATTERNS", help="cell ids, e.g. 'SIGKILL/*,*/shadowing/*'")
     faults.add_argument("--tenth", action="store_true", help="only a tenth of them, drawn by --seed")
-    faults.add_argument("--strict", action="store_true", help="in the strict mode of our implementation")
+    faults.add_argument(
+        "--strict", action=argparse.BooleanOptionalAction, default=True,
+        help="ours in its strict mode, or as it is without it (default: strict)",
+    )  # fmt: skip
     faults.add_argument("--seed", default="0", metavar="N", help="which tenth (default: %(default)s)")
     faults.add_argument("--jobs", default="2", metavar="N", help="cells that compute at a time (default: %(default)s)")
     faults.add_argument("--list", action="store_true", help="only list the cells")

@@ -48,6 +48,14 @@ class ShardPlan:
             loads[owner] += numels[index]
         return ShardPlan(self.world, (*self.numels, *numels), (*self.owners, *added))
 
+    def changed(self, owners: Sequence[int | None], numels: Sequence[int]) -> ShardPlan:
+        """The plan of other parameters, some of which have an owner; the others are added to those."""
+        pairs = list(zip(owners, numels, strict=True))
+        kept = [(owner, numel) for owner, numel in pairs if owner is not None]
+        plan = ShardPlan(self.world, tuple(numel for _, numel in kept), tuple(owner for owner, _ in kept))
+        new = iter(plan.extended([numel for owner, numel in pairs if owner is None]).owners[len(kept) :])
+        return ShardPlan(self.world, tuple(numels), tuple(next(new) if owner is None else owner for owner in owners))
+
     @property
     def loads(self) -> tuple[int, ...]:
         """Elements owned by each rank."""

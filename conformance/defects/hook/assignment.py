@@ -111,7 +111,7 @@ def joined_ranks_step_what_nobody_uses() -> None:
 @defect("HOOK-018")
 def common_norm_is_taken_in_single_precision() -> None:
     """The norms that make up the common one are of float32, whatever the gradients are."""
-    edit("dtype=first.dtype, device", "dtype=torch.float32, device", within="_own_norms")
+    edit("len(parameters), dtype=dtype, device", "len(parameters), dtype=torch.float32, device")
 
 
 @defect("HOOK-018")
@@ -166,10 +166,10 @@ def finished_buckets_of_a_failed_backward_count() -> None:
 def settings_of_a_failed_iteration_are_kept() -> None:
     """After an iteration that failed, the next one is stepped with the settings with which that one began."""
     edit(
-        "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n    self._before",
+        "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
         "    if self._before is None:\n"
-        "        copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n"
-        "    self._before",
+        "        copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
+        within="begin",
     )
 
 

@@ -66,9 +66,9 @@ def loaded_tensors_are_stepped_in_place() -> None:
 def idle_rank_shows_old_settings() -> None:
     """A rank that owns nothing does not call its local optimizer, so its groups do not show what a step changes."""
     edit(
-        "loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)",
+        "loss = step_of(self.optim, **given, **kwargs)",
         "if self.owned_by(self.team.rank):\n"
-        "                loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure, **kwargs)\n"
+        "                loss = step_of(self.optim, **given, **kwargs)\n"
         "            else:\n"
         "                loss = closure() if closure else None",
     )
@@ -103,7 +103,7 @@ def joined_rank_forgets_the_gradients_of_the_first_parameter() -> None:
 @defect("ZERO-016")
 def tuples_in_states_become_lists() -> None:
     """A state that holds a tuple is saved with a list in its place."""
-    edit("return type(value)(snapshot(item) for item in value)", "return [snapshot(item) for item in value]")
+    edit("made = copied(value, snapshot)", "made = copied(list(value) if type(value) is tuple else value, snapshot)")
 
 
 @defect("ZERO-008", "ZERO-011")
@@ -210,3 +210,19 @@ def complex_doubles_are_spread_as_real_numbers() -> None:
 def state_may_be_gathered_on_the_rank_behind_the_last() -> None:
     """A consolidation to a rank that does not exist, the next one after the last, is not refused."""
     edit("if not 0 <= to < self.shard.team.size:", "if to < 0 or to > self.shard.team.size:")
+
+
+@defect("ZERO-011")
+def settings_that_are_gone_come_back() -> None:
+    """What a program takes out of a group stays in the local optimizer's, from which each step brings it back."""
+    edit("        _drop_others(source, target)\n", "", within="copy_settings")
+
+
+@defect("ZERO-016")
+def who_asks_for_a_state_has_it() -> None:
+    """A rank that was asked for the state of another's parameter takes the empty one that it gave for the true one."""
+    edit(
+        "    owned = self.plan.owned_by(self.team.rank)\n    return {index",
+        "    owned = range(len(parameters))\n    return {index",
+        within="Shard.states",
+    )
