@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class WrappedReduction(Reduction):
                 "instead of a torch.futures.Future of a tensor."
             )
         if changed:
-            self.future = self.future.then(_in_one_piece)
+            self.future = self.future.then(partial(_without_further_copies, bucket.buffer().dtype))
 
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
         spec = part.bucket.spec
@@ -69,9 +70,13 @@ class WrappedReduction(Reduction):
         return gradients.to(spec.dtype)
 
 
-def _in_one_piece(done: torch.futures.Future[Any]) -> Any:
+def _without_further_copies(dtype: torch.dtype, done: torch.futures.Future[Any]) -> Any:
+    """What a hook has answered with, such that nobody behind it needs a copy of his own, which would not be changed."""
     value = done.value()
-    return value.contiguous() if isinstance(value, torch.Tensor) and not value.is_sparse else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.to(dtype)
+    return value if value.is_sparse else value.contiguous()
 
 
 @dataclass

@@ -36,7 +36,7 @@ from .clipping import Clipping
 from .layout import BucketPart, Layout
 from .plan import BucketLayout, complete, sharded_buckets, whole_buckets
 from .reduction import InFlight, Reduction
-from .use import agree_on_use
+from .use import agree_on_use, shadowing
 
 
 class Schedule(Enum):

@@ -395,18 +395,28 @@ def in_columns(_state, bucket):
     return future
 
 
-def clip_what_is_not_in_one_piece(ctx):
+def in_doubles(_state, bucket):
+    """The average, in another dtype than the bucket."""
+    buffer = bucket.buffer().double()
+    dist.all_reduce(buffer)
+    future = torch.futures.Future()
+    future.set_result(buffer / dist.get_world_size())
+    return future
+
+
+def clip_what_is_answered_otherwise(ctx, hook):
     model = Net()
     alone = Alone(model, "sgd", {"clip": 0.5})
-    ddp, _zero = build(ctx, model, "sgd", {"clip": 0.5, "hook": in_columns})
+    ddp, _zero = build(ctx, model, "sgd", {"clip": 0.5, "hook": hook})
     loss_of(ddp(batch(ctx.rank, 0), True)).backward()
     alone.step([1] * ctx.world, 0)
     norm = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm().item()
     return differences(model, alone), norm
 
 
-def test_a_hooks_result_that_is_not_in_one_piece_is_clipped_too(run):
-    for wrong, norm in run(clip_what_is_not_in_one_piece, world=2):
+@pytest.mark.parametrize("hook", [in_columns, in_doubles])
+def test_a_hooks_result_that_is_not_in_one_piece_or_of_another_dtype_is_clipped_too(run, hook):
+    for wrong, norm in run(clip_what_is_answered_otherwise, hook, world=2):
         assert not wrong
         assert norm == pytest.approx(0.5, rel=1e-5)
 
