@@ -225,9 +225,7 @@ def _views(agreement: _Agreement, what: str) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
 
 
-def _gathered(
-    agreement: _Agreement, row: torch.Tensor, label: str, watch: Watch | None = None
-) -> torch.Tensor:
+def _gathered(agreement: _Agreement, row: torch.Tensor, label: str, watch: Watch | None = None) -> torch.Tensor:
     """The rows of all ranks, in rank order: a sum to which each gives zeros but for its own."""
     team = agreement.team
     rows = row.new_zeros(team.size, len(row))

@@ -101,7 +101,7 @@ class Iteration:
 
     def _keeps_divisor(self, session: Session) -> bool:
         """The rule of the block that the model is in; another context, built since then, may have brought its own."""
-        return bool(getattr(session.hook_of(self.joinable), "divides_by_initial_world_size", True))
+        return bool(getattr(session.hook_of(self.joinable), "keeps_divisor", True))
 
     def known_divisor(self) -> int | None:
         """The same where no roll call has to be waited for; else None. Which of both, is the same on every rank."""

@@ -137,9 +137,9 @@ class _DDPJoinHook(FollowingHook):
         assert logger is not None, "DDP join hook requires a model with a logger; this one has lost it"
         logger._set_uneven_input_join()
         self.uneven = uneven
-        #: the rule of the blocks that this hook serves
-        self.divides_by_initial_world_size = divide_by_initial_world_size
         uneven.iteration.divides_by_initial_world_size = divide_by_initial_world_size
+        #: the rule of the blocks that this hook serves
+        self.keeps_divisor = uneven.iteration.divides_by_initial_world_size
         super().__init__()
 
     def follow(self, act: int) -> None:

@@ -414,7 +414,6 @@ def die():
     for beats in heartbeats._by_world.values():
         beats._left = True
         beats._close()
-    return None
 
 
 def stepped(model, optimizer):
@@ -427,7 +426,10 @@ def two_models(rank, _world, sharded):
     """Two models on one group, the second stepped twice in each iteration; rank 2 is lost in iteration 2."""
     models = [DistributedDataParallel(Weights((2, 3))) for _ in range(2)]
     kind = ZeroRedundancyOptimizer if sharded else lambda parameters, kind, lr: kind(parameters, lr=lr)
-    optimizers = [torch.optim.SGD(models[0].parameters(), lr=0.5), kind(models[1].parameters(), torch.optim.SGD, lr=0.5)]
+    optimizers = [
+        torch.optim.SGD(models[0].parameters(), lr=0.5),
+        kind(models[1].parameters(), torch.optim.SGD, lr=0.5),
+    ]
     if sharded:
         optimizers[1].keep_mirror()
     steps = [0, 0]

@@ -212,7 +212,7 @@ def final_model_is_sent_as_the_last_forward_has_left_it() -> None:
 @defect("JOIN-054", worlds=(3,))
 def joined_ranks_must_leave_out_backwards_too() -> None:
     """Where live ranks leave out a backward, they wait until ranks without inputs say that they do."""
-    edit("self._membership.ranks, self.watch)", "self.team.members, self.watch)", within="_refuse_if_only_here_left_open")
+    edit("self._iterations[place], self._membership.ranks,", "self._iterations[place], self.team.members,")
 
 
 @defect("JOIN-040", worlds=(3,))
