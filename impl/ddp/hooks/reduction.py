@@ -61,14 +61,11 @@ def call_hook(hook: Hook, state: Any, bucket: Any) -> TensorFuture:
 
 def _correction(hook: Any, state: Any, bucket: Any) -> float:
     """By how much to multiply what a hook has averaged."""
-    if not hasattr(bucket, "divisor"):
+    if not hasattr(bucket, "divisor") or not _divides_by_size(hook, state):
         return 1.0
-    group, divisor = bucket.process_group(), bucket.divisor()
-    if divisor == group.size() or not _divides_by_size(hook, state):
-        return 1.0
-    averaged_over = getattr(state, "process_group", state)
+    group, averaged_over = bucket.process_group(), getattr(state, "process_group", state)
     same = group is (dist.group.WORLD if averaged_over is None else averaged_over)
-    return float(group.size() / divisor) if same else 1.0
+    return float(group.size() / bucket.divisor()) if same else 1.0
 
 
 def _divides_by_size(hook: Any, state: Any) -> bool:
