@@ -220,8 +220,7 @@ class OverlapSession:
             self._lay_out(ddp)
         elif self._layout.stale(reducer.buckets):
             self._lay_out(ddp)
-        session = reducer.iteration.session
-        if self._left_out and (session is None or not session.shadowing):
+        if self._left_out and not shadowing(ddp):
             self._refuse_kept_gradients()
 
     def _refuse_kept_gradients(self) -> None:
