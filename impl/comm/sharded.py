@@ -16,7 +16,8 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
         gives = strict.addable(buffer, dist.ReduceOp.SUM)
         strict.agree(team, "reduce", label, buffer, f" to rank {owner}", gives)
     trace.note(label)
-    work = dist.reduce(buffer, group_dst=owner, group=team.group, async_op=True)
+    shown = torch.view_as_real(buffer) if buffer.is_complex() else buffer  # dist.reduce leaves that to its caller
+    work = dist.reduce(shown, group_dst=owner, group=team.group, async_op=True)
     pending = Pending(label, buffer, work, team)
     if not strict.enabled:
         return pending

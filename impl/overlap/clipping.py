@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..comm.averaging import gradient_dtype
 from ..comm.collectives import all_reduce
 from ..comm.pending import Watch
 from ..zero.shard import Shard
@@ -52,8 +54,8 @@ class Clipping:
 
     def _own_norms(self, flights: Sequence[InFlight], shard: Shard) -> torch.Tensor:
         parameters = shard.parameters()
-        first = parameters[0]
-        norms = torch.zeros(len(parameters), dtype=first.dtype, device=first.device)
+        dtype = functools.reduce(torch.promote_types, map(gradient_dtype, parameters))
+        norms = torch.zeros(len(parameters), dtype=dtype, device=parameters[0].device)
         for flight in flights:
             for place in flight.part.own:
                 gradient = flight.gradients.get(place)

@@ -63,7 +63,9 @@ class WrappedReduction(Reduction):
                 "shaped like the bucket. A collective's own future holds a list: chain "
                 "`.then(lambda future: future.value()[0])`."
             )
-        return part.bucket.as_gradients(value)
+        gradients = part.bucket.as_gradients(value)
+        # a hook may leave it to DDP to cast; an optimizer's gradients are of their parameters' dtype
+        return gradients.to(spec.dtype)
 
 
 @dataclass

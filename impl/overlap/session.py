@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from ..comm.averaging import gradient_dtype
 from ..comm.pending import Watch
 from ..comm.ranks import Team
 from ..ddp.buckets import GradBucket
@@ -189,7 +190,8 @@ class OverlapSession:
     def _kept_gradient(flight: InFlight, place: int, shadows: bool) -> torch.Tensor | None:
         bucket = flight.part.bucket
         if shadows:  # live ranks keep one that they have zeroed: a joined rank's own is older than that
-            return torch.zeros_like(bucket.parameters[place])
+            parameter = bucket.parameters[place]
+            return torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
         return bucket.kept_gradient(place)
 
     # --- the iteration ---------------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ class OverlapSession:
                 self._reassign_owners(ddp)
             self._plan_seen = reducer.plan
             self._lay_out(ddp)
-        elif self._layout.stale():
+        elif self._layout.stale(reducer.buckets):
             self._lay_out(ddp)
 
     def _reassign_owners(self, ddp: DistributedDataParallel) -> None:

@@ -60,7 +60,10 @@ def _listed(params: Any) -> list[Any]:
 
 
 def checked_group(group: Group, place: int) -> Group:
-    """The parameter group that is to stand at ``place``, its parameters in a list; it may be empty."""
+    """The parameter group that is to stand at ``place``, its parameters in a list; it may be empty.
+
+    The very dictionary, as of an ordinary optimizer: the program may change settings in it later.
+    """
     if not isinstance(group, dict):
         raise TypeError(
             f"Parameter group {place} is of type {type(group).__name__}, not a dictionary: write "
@@ -76,7 +79,8 @@ def checked_group(group: Group, place: int) -> Group:
     for member in listed:
         if not isinstance(member, torch.Tensor):
             raise TypeError(f"Parameter group {place} holds a {type(member).__name__} where a tensor belongs.")
-    return {**group, "params": listed}
+    group["params"] = listed
+    return group
 
 
 def check_alike(parameters: Iterable[torch.Tensor]) -> None:
@@ -122,3 +126,13 @@ def local_constructor(optimizer_class: Any, overlap: bool) -> Callable[..., torc
     if inspect.isclass(optimizer_class) or not callable(optimizer_class):
         raise TypeError(f"optimizer_class must be a torch.optim.Optimizer class, not {optimizer_class!r}.")
     return optimizer_class  # type: ignore[no-any-return]  # a factory, e.g. functools.partial over a class
+
+
+def check_shardable(constructor: Any, ranks: int) -> None:
+    """ValueError for an optimizer that makes one step of all parameters together, of which a rank has only some."""
+    kind = getattr(constructor, "func", constructor)  # of a functools.partial
+    if ranks > 1 and inspect.isclass(kind) and issubclass(kind, torch.optim.LBFGS):
+        raise ValueError(
+            f"{kind.__name__} finds one direction for all parameters together, which no rank of a sharded optimizer "
+            "has. Use it unsharded: torch.optim.LBFGS over the parameters of the DistributedDataParallel."
+        )

@@ -21,10 +21,10 @@ from ..comm.collectives import all_reduce, all_to_all
 from ..comm.flat import copy_all, new_flat
 from ..comm.pending import Watch
 from ..comm.ranks import Team
+from .containers import copied
 from .groups import Group
 
-#: By the parameter's global index: its values and its state. Tensors in dictionaries, lists and tuples travel as bytes,
-#: all else is pickled.
+#: By the parameter's global index: its values and its state. Tensors in containers travel as bytes, all else is pickled.
 Content = dict[int, tuple[torch.Tensor, Any]]
 
 _KEPT = 2  # steps
@@ -179,11 +179,7 @@ def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     if type(value) in _PLAIN and value.layout == torch.strided and not value.is_quantized:
         tensors.append(value.detach())
         return _hole(value)
-    if isinstance(value, dict):
-        return {key: _without_tensors(item, tensors) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_without_tensors(item, tensors) for item in value)
-    return value
+    return value if isinstance(value, set) else copied(value, lambda item: _without_tensors(item, tensors))
 
 
 def _hole(tensor: torch.Tensor) -> _Hole:
@@ -205,8 +201,4 @@ class _Unpacked:
             place = value.place(self._end)
             self._end = place.stop
             return value.view(self._body, place).clone()
-        if isinstance(value, dict):
-            return {key: self._filled(item) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(self._filled(item) for item in value)
-        return value
+        return copied(value, self._filled)

@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from .containers import copied
+
 Group = dict[str, Any]
 
 
 def copy_settings(sources: Sequence[Group], targets: Sequence[Group]) -> None:
-    """Copy everything but the parameters from each source group to the target group at the same place (ZERO-011)."""
+    """Make the settings of each target group those of the source group at the same place (ZERO-011)."""
     for source, target in zip(sources, targets, strict=True):
+        _drop_others(source, target)
         for key, value in source.items():
             if key != "params":
                 target[key] = value
@@ -30,8 +33,9 @@ def portable(settings: Iterable[Group]) -> list[Group]:
 
 
 def take_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
-    """Put received settings into our groups. A tensor that we already hold is filled, not replaced."""
+    """Make our groups' settings those received or kept. A tensor that we already hold is filled, not replaced."""
     for source, target in zip(settings, targets, strict=True):
+        _drop_others(source, target)
         for key, value in source.items():
             held = target.get(key)
             if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor) and held.shape == value.shape:
@@ -41,23 +45,17 @@ def take_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
                 target[key] = _kept(value)  # later changes in place are not to reach the source
 
 
-def put_back_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
-    """Make our groups' settings those of before: also what has been added since goes."""
-    take_settings(settings, targets)
-    for source, target in zip(settings, targets, strict=True):
-        for key in target.keys() - source.keys() - {"params"}:
-            del target[key]
+def _drop_others(source: Group, target: Group) -> None:
+    """What the source group does not have goes, too."""
+    for key in target.keys() - source.keys() - {"params"}:
+        del target[key]
 
 
 def _kept(value: Any) -> Any:
-    """A copy of a tensor, or of a list, tuple or dict with all that they hold; parameters stay the same ones."""
+    """A copy of a tensor, or of a container with all that it holds; parameters stay the same ones."""
     if isinstance(value, torch.Tensor):
         return value if isinstance(value, nn.Parameter) else value.detach().clone()
-    if type(value) in (list, tuple):
-        return type(value)(_kept(item) for item in value)
-    if type(value) is dict:
-        return {key: _kept(item) for key, item in value.items()}
-    return value
+    return copied(value, _kept)
 
 
 def _moved(value: Any) -> Any:

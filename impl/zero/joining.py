@@ -60,6 +60,7 @@ class Joining:
         else:
             # the closure may run a whole iteration of other joinables, so our act begins behind it
             session.begin(zero)
+            closure = self._publisher.between_evaluations(closure, lambda: self._check_all_live(session), session.watch)
             loss = self._shard.step(closure=closure, **arguments)
             session.announce(zero, STEP)
         absent = self._absent_ranks(session)
@@ -68,6 +69,14 @@ class Joining:
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
         return loss
+
+    def _check_all_live(self, session: FollowedSession) -> None:
+        if self._absent_ranks(session):
+            raise RuntimeError(
+                "The optimizer evaluates its closure several times in a step, inside a join context in which a rank has "
+                "run out of inputs: that rank steps its shard without the closure, so the result would be wrong. Train "
+                "on even inputs, or with an optimizer that evaluates it once."
+            )
 
     def shadow_step(self, session: FollowedSession) -> None:
         """The same step on a rank that has joined."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Follower, FollowingHook, JoinHook
 from . import checkpoint, compat
-from .arguments import Group, check_alike, checked_group, checked_groups, local_constructor
+from .arguments import Group, check_alike, check_shardable, checked_group, checked_groups, local_constructor
 from .joining import ACTS, CONSOLIDATE, STEP, Joining
 from .mirror import Mirror
 from .overlapping import Overlap, OverlapInfo, PartialSteps
@@ -61,6 +62,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         groups = checked_groups(params)
         constructor = local_constructor(optimizer_class, overlap_with_ddp)
         team = Team.of(process_group)
+        check_shardable(constructor, team.size)
         Follower.__init__(self)
         self._under_construction = True
         super().__init__(groups, defaults)
@@ -110,6 +112,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
                 "add_param_group() inside a join context: ranks that have run out of inputs would not hear of it and "
                 "could not follow. Call it on every rank before the block or behind it."
             )
+        self.shard.look_at_parameters()
         group = checked_group(param_group, len(self.param_groups))
         check_alike([*self.shard.parameters(), *group["params"]])
         super().add_param_group(group)
@@ -130,6 +133,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         session = self._join_session
         if session is not None:
             return self._joining.step(session, closure, kwargs)
+        if closure is not None:
+            closure = self._publisher.between_evaluations(closure)
         loss = self.shard.step(closure, **kwargs)
         self._publisher.publish()
         self.shard.keep_copy()
@@ -217,8 +222,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
                 "load_state_dict() inside a join context: ranks that have run out of inputs would go on from the state "
                 "that they have. Call it on every rank before the block or behind it."
             )
+        self.shard.look_at_parameters()
         owned = set(self.shard.plan.owned_by(self.shard.team.rank))
-        super().load_state_dict(checkpoint.own_part(state_dict, owned))
+        # behind the user's hooks, which may make another dictionary of it
+        last = self.register_load_state_dict_pre_hook(lambda _, whole: checkpoint.own_part(whole, owned))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            last.remove()
         self.shard.load_local(self.state)
         self.shard.consolidated = None
         if self.shard.copies is not None:
@@ -258,6 +269,32 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
                 f"{farthest}."
             )
         self.mirror = Mirror(self.shard, self._publisher, distance)
+
+    # --- copies
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ZeroRedundancyOptimizer:
+        """One over copies of the parameters, on the same ranks, which goes on from the same state.
+
+        TypeError with ``overlap_with_ddp=True``: what steps it is the hook of another model.
+        """
+        if self.overlap is not None:
+            raise TypeError(
+                "An optimizer that is stepped in DDP's backward cannot be copied, because its hook belongs to one model: "
+                "build another one for the copy of the model."
+            )
+        shard = self.shard
+        groups = copy.deepcopy([dict(group) for group in self.param_groups], memo)
+        defaults, views = copy.deepcopy(shard.given_defaults, memo), self.parameters_as_bucket_view
+        twin = type(self)(groups, shard.constructor, self.process_group, views, **defaults)
+        memo[id(self)] = twin
+        twin.shard.become(shard, memo)
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "A ZeroRedundancyOptimizer cannot be pickled, because each rank holds a part of its state: call "
+            "consolidate_state_dict() and save state_dict()."
+        )
 
     # --- joining
 

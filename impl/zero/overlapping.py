@@ -13,10 +13,10 @@ import torch
 from ..comm.ranks import Team
 from ..join.hooks import FollowedSession, Joinable
 from .at_once import small_ones_at_once
-from .groups import Group, copy_settings, put_back_settings, settings_of
+from .groups import Group, copy_settings, settings_of, take_settings
 from .joining import Joining
 from .partition import ShardPlan
-from .shard import Counters, Shard, counters, put_back
+from .shard import Counters, Shard, counters, put_back, step_of
 
 
 class OverlapState(IntEnum):
@@ -67,6 +67,7 @@ class PartialSteps:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
         optim = self._optim = self._shard.optim
         copy_settings(self._shard.exposed.param_groups, optim.param_groups)
+        optim.state = self._shard.exposed.state  # which a user may have replaced
         self._before = (settings_of(optim.param_groups), counters(optim))
         self._stepped = False
 
@@ -94,7 +95,7 @@ class PartialSteps:
             for group, part in zip(self._optim.param_groups, shown, strict=True):
                 group["params"] = part
             with small_ones_at_once(self._optim):
-                self._optim.step()
+                step_of(self._optim)
         finally:
             for group, members in zip(self._optim.param_groups, whole, strict=True):
                 group["params"] = members
@@ -108,6 +109,7 @@ class PartialSteps:
         if not self._stepped:
             self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same
         copy_settings(self._optim.param_groups, self._shard.exposed.param_groups)
+        self._shard.exposed.state = self._optim.state
         self._before = None
         self._shard.steps_since_consolidation += 1
         # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it
@@ -116,14 +118,14 @@ class PartialSteps:
     def _put_back(self) -> None:
         assert self._before is not None
         settings, counted = self._before
-        put_back_settings(settings, self._optim.param_groups)
+        take_settings(settings, self._optim.param_groups)
         put_back(counted, self._optim)
 
 
 class Overlap:
     """An optimizer that steps inside DDP's backward, as the hooks' session sees it; ``zero.overlap`` holds it.
 
-    ``fix_owners`` comes first, once. An iteration is ``begin``, any number of ``step``, ``end``.
+    ``fix_owners`` comes first. An iteration is ``begin``, any number of ``step``, ``end``.
     """
 
     def __init__(self, shard: Shard, joining: Joining) -> None:
@@ -148,9 +150,13 @@ class Overlap:
         return self.shard.team.group if leader is None else leader.join_process_group
 
     def fix_owners(self, plan: ShardPlan) -> None:
-        """Name the owners, once, before the first overlapped step."""
+        """Name the owners before the first overlapped step. With a second model around the same parameters, which
+        has a hook of its own, their states go over to the owners that its buckets have."""
         if plan.world != self.shard.team.size or plan.numels != self.shard.plan.numels:
             raise AssertionError("the overlap plan is one of other parameters or of another number of ranks")
+        if self.steps is not None:
+            self.move_to(self.shard.team, plan)
+            return
         self.shard.fix_owners(plan)
         self.steps = PartialSteps(self.shard)
         self.info.status = OverlapState.INITIALIZED

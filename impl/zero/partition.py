@@ -48,6 +48,14 @@ class ShardPlan:
             loads[owner] += numels[index]
         return ShardPlan(self.world, (*self.numels, *numels), (*self.owners, *added))
 
+    def changed(self, owners: Sequence[int | None], numels: Sequence[int]) -> ShardPlan:
+        """The plan of other parameters, some of which have an owner; the others are added to those."""
+        kept = [place for place, owner in enumerate(owners) if owner is not None]
+        plan = ShardPlan(self.world, tuple(numels[place] for place in kept), tuple(owners[place] or 0 for place in kept))
+        added = [numels[place] for place, owner in enumerate(owners) if owner is None]
+        new = iter(plan.extended(added).owners[len(kept) :])
+        return ShardPlan(self.world, tuple(numels), tuple(next(new) if owner is None else owner for owner in owners))
+
     @property
     def loads(self) -> tuple[int, ...]:
         """Elements owned by each rank."""

@@ -7,8 +7,9 @@ all-gather; 4 ranks, 2M: 39 against 67). On a network of three hosts or more by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import is_not
+from typing import Any
 
 import torch
 
@@ -57,6 +58,24 @@ class Publisher:
             transfers.publish(watch)
         else:
             transfers.publish_of(GroupRank(owner), watch)
+
+    def between_evaluations(
+        self, closure: Callable[..., Any], check: Callable[[], None] | None = None, watch: Watch | None = None
+    ) -> Callable[..., Any]:
+        """``closure``, for local optimizers that evaluate it several times in a step: what their owners have made of
+        the parameters since the last time reaches all ranks first. ``check`` is called before that."""
+        evaluated = False
+
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            nonlocal evaluated
+            if evaluated:
+                if check is not None:
+                    check()
+                self.publish(watch)
+            evaluated = True
+            return closure(*args, **kwargs)
+
+        return evaluate
 
 
 class Transfers:

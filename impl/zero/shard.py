@@ -6,6 +6,7 @@ import copy
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -40,8 +41,11 @@ class Shard:
         self.device = self.parameters()[0].device
         #: the ordinary optimizer over this rank's own parameters; in overlap mode it comes with the owners
         self.optim: torch.optim.Optimizer
-        self._constructor = constructor
-        self._defaults = defaults
+        #: what builds it, and from which settings beside those of the groups
+        self.constructor = constructor
+        self.given_defaults = defaults
+        # those that the plan, the local groups and what follows are about
+        self._looked_at = self.parameters()
         #: requires_grad of every parameter at the last look, by global index
         self.trainable: tuple[bool, ...] = ()
         #: whether each parameter has ever required a gradient, here or (in a join context) on a live rank
@@ -82,24 +86,25 @@ class Shard:
 
     def build_local(self) -> None:
         """Make the local optimizer over what this rank owns now."""
-        self.optim = self._constructor(self.local_groups(self.team.rank), **self._defaults)
+        self.optim = self.constructor(self.local_groups(self.team.rank), **self.given_defaults)
         self._show_settings_of(self.optim)
         self.exposed.state = self.optim.state
 
     def show_defaults(self) -> None:
         """Show the settings that a local optimizer will have; bad ones raise here."""
         empty = [{**group, "params": []} for group in self.exposed.param_groups]
-        self._show_settings_of(self._constructor(empty, **self._defaults))
+        self._show_settings_of(self.constructor(empty, **self.given_defaults))
 
     def _show_settings_of(self, local: torch.optim.Optimizer) -> None:
         """The local optimizer fills in its own defaults; schedulers read them here, in groups and in ``defaults``."""
         copy_settings(local.param_groups, self.exposed.param_groups)
-        self.exposed.defaults = {**self._defaults, **local.defaults}
+        self.exposed.defaults = {**self.given_defaults, **local.defaults}
 
     def extend(self, added: Group) -> None:
         """Take in a group that has been added to the exposed ones."""
         before = len(self.plan.owners)
         self.plan = self.plan.extended([parameter.numel() for parameter in added["params"]])
+        self._looked_at = self.parameters()
         self.optim.add_param_group(self._local_group(added, self.plan.owners[before:], self.team.rank))
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None
@@ -109,18 +114,44 @@ class Shard:
         """Step what this rank owns; nothing is sent."""
         if self.copies is not None:
             self.copies.begin(settings_of(self.exposed.param_groups))
+        self.look_at_parameters()
         copy_settings(self.exposed.param_groups, self.optim.param_groups)
+        self.optim.state = self.exposed.state  # which a user may have replaced
         self.look_at_trainability()
         hidden = self._hide_untouchable()
         try:
             with small_ones_at_once(self.optim):
-                loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
+                loss = step_of(self.optim, **kwargs) if closure is None else step_of(self.optim, closure=closure, **kwargs)
         finally:
             for parameter, gradient in hidden:
                 parameter.grad = gradient
         copy_settings(self.optim.param_groups, self.exposed.param_groups)
+        self.exposed.state = self.optim.state
         self.steps_since_consolidation += 1
         return loss
+
+    def look_at_parameters(self) -> None:
+        """Notice that a user has replaced, added or removed parameters in the exposed groups, on all ranks alike.
+
+        One that is still there keeps its owner, one in the place of another has that one's; others go where the load is
+        least.
+        """
+        now, before = self.parameters(), self._looked_at
+        if len(now) == len(before) and all(map(is_, now, before)):
+            return
+        known = {id(parameter): place for place, parameter in enumerate(before)}
+        if len(now) == len(before):
+            gone = known.keys() - set(map(id, now))
+            known |= {id(new): place for place, new in enumerate(now) if id(before[place]) in gone}
+        places = [known.get(id(parameter)) for parameter in now]
+        owners = [None if place is None else self.plan.owners[place] for place in places]
+        self.plan = self.plan.changed(owners, [parameter.numel() for parameter in now])
+        self.sent = tuple([place is not None and self.sent[place] for place in places])
+        self.trainable, self._looked_at = (), now
+        self.optim.param_groups[:] = self.local_groups(self.team.rank)
+        self.consolidated = None
+        if self.copies is not None:
+            self.copies.forget()
 
     # --- which parameters are stepped and sent: those that have ever required a gradient
 
@@ -171,15 +202,21 @@ class Shard:
 
     def consolidate(self, to: GroupRank) -> None:
         """Gather all states on rank ``to``."""
+        self.look_at_parameters()
         copy_settings(self.exposed.param_groups, self.optim.param_groups)
+        self.optim.state = self.exposed.state
         self.consolidated = None  # frees the last one before the next is gathered
         self.consolidated = checkpoint.gather_states(self.team, self.states(), to, self.device)
         self.steps_since_consolidation = 0
 
     def states(self) -> checkpoint.States:
-        """The states that this rank holds, by global index."""
-        index_of = {id(parameter): index for index, parameter in enumerate(self.parameters())}
-        return {index_of[id(key)]: state for key, state in self.optim.state.items() if id(key) in index_of}
+        """The states that this rank holds, by global index.
+
+        Of its own parameters only: who asks for the state of another is given an empty one, which is then there.
+        """
+        parameters, held = self.parameters(), self.optim.state
+        owned = self.plan.owned_by(self.team.rank)
+        return {index: held[parameters[index]] for index in owned if parameters[index] in held}
 
     def whole_state(self) -> dict[Any, Any]:
         """All states by parameter, as of the last consolidation; RuntimeError if this rank does not hold them."""
@@ -236,9 +273,20 @@ class Shard:
         self.build_local()  # whose constructor begins with settings and counts of its own
         take_settings(settings, self.optim.param_groups)
         take_settings(settings, self.exposed.param_groups)
-        parameters, owned = self.parameters(), plan.owned_by(team.rank)
-        self.load_local({parameters[index]: held[index] for index in owned if index in held})
+        parameters, begun = self.parameters(), dict(self.optim.state)
+        states = {parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held}
+        self.load_local(states)
+        for parameter, state in states.items():
+            self.optim.state[parameter] = checkpoint.as_it_was(state, self.optim.state[parameter])
+        for key in begun.keys() - self.optim.state.keys():  # what is lost begins as the constructor makes it
+            self.optim.state[key] = begun[key]
         put_back(counted, self.optim)
+
+    def become(self, other: Shard, memo: dict[int, Any]) -> None:
+        """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
+        held = copy.deepcopy(other.states(), memo)
+        self._settle(other.team, other.plan, held, settings_of(self.exposed.param_groups), counters(other.optim))
+        self.trainable, self.sent = other.trainable, other.sent
 
     # --- copies of the shard on another rank
 
@@ -270,6 +318,15 @@ class Shard:
         states = {index: state for index, (_, state) in held.items() if state is not None}
         self._settle(team, plan, states, settings, counted)
         self.consolidated = None
+
+
+def step_of(optim: torch.optim.Optimizer, **arguments: Any) -> Any:
+    """Step a local optimizer, past the hooks that a program registers for the steps of all optimizers.
+
+    They are called for the optimizer that the program knows.
+    """
+    step: Any = optim.step
+    return step.__wrapped__(optim, **arguments) if getattr(step, "hooked", False) else step(**arguments)
 
 
 class Counters(NamedTuple):

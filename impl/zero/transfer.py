@@ -67,10 +67,10 @@ class Transfer:
         """The tensor to send, and whether it is the staging buffer."""
         if self._flat is not None:
             return self._flat, False
-        if len(self.members) == 1 and self.members[0].is_contiguous():
-            return self.members[0].detach(), False
+        first = self.members[0]
+        if len(self.members) == 1 and first.is_contiguous() and not first.is_conj():  # whose memory is another number's
+            return first.detach(), False
         if self._buffer is None:
-            first = self.members[0]
             self._buffer = new_flat(self.numel, first.dtype, first.device)
             self._views = flat_views(self._buffer, self.members)
         return self._buffer, True

@@ -105,7 +105,7 @@ def joined_ranks_step_what_nobody_uses() -> None:
 @defect("HOOK-018")
 def common_norm_is_taken_in_single_precision() -> None:
     """The norms that make up the common one are of float32, whatever the gradients are."""
-    edit("dtype=first.dtype, device", "dtype=torch.float32, device", within="_own_norms")
+    edit("len(parameters), dtype=dtype, device", "len(parameters), dtype=torch.float32, device")
 
 
 @defect("HOOK-018")

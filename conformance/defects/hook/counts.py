@@ -45,7 +45,7 @@ def dicts_count_the_parts_of_a_step() -> None:
 @defect("HOOK-018")
 def lists_in_groups_count_the_parts_of_a_step() -> None:
     """What an optimizer counts in a list in a group is counted once for each part of a step."""
-    edit("if type(value) in (list, tuple):", "if type(value) is tuple:", within="_kept")
+    edit("return copied(value, _kept)", "return value if type(value) is list else copied(value, _kept)")
 
 
 @defect("HOOK-018")
@@ -75,7 +75,7 @@ def shared_state_that_begins_in_a_step_counts_its_first_part() -> None:
 @defect("HOOK-018")
 def group_counts_that_begin_in_a_step_count_its_first_part() -> None:
     """An entry that an optimizer's groups do not have before its first step is not put back."""
-    edit("            del target[key]\n", "            pass\n", within="put_back_settings")
+    edit("        del target[key]\n", "        pass\n", within="_drop_others")
 
 
 @defect("HOOK-018", "HOOK-046")
@@ -103,7 +103,7 @@ def counts_are_put_back_before_the_second_part_only() -> None:
 @defect("HOOK-018")
 def group_counts_are_not_put_back() -> None:
     """Between the parts of an iteration the counts in attributes are put back, but not those in groups."""
-    edit("    put_back_settings(settings, self._optim.param_groups)\n", "", within="_put_back")
+    edit("    take_settings(settings, self._optim.param_groups)\n", "", within="_put_back")
 
 
 @defect("HOOK-018")
@@ -153,7 +153,7 @@ def parts_step_with_the_settings_of_the_iteration_before() -> None:
 @defect("HOOK-018")
 def moved_storage_is_overlooked_between_iterations() -> None:
     """A parameter that is given other storage is not sent any more: its bucket's flat tensor is."""
-    edit("elif self._layout.stale():", "elif False:")
+    edit("or self._moved.stale", "", within="Layout.stale")
 
 
 @defect("HOOK-012")

@@ -148,7 +148,7 @@ def sparse_buckets_taken_for_flat_ones() -> None:
 @defect("HOOK-018")
 def states_do_not_move_with_their_owners() -> None:
     """When owners change with the rebuilt buckets, the states stay behind."""
-    edit("self.load_local({parameters[index]: held[index] for index in owned if index in held})", "pass")
+    edit("    self.load_local(states)\n", "    states = {}\n")
 
 
 @defect("HOOK-018")

@@ -66,7 +66,7 @@ def loaded_tensors_are_stepped_in_place() -> None:
 def idle_rank_shows_old_settings() -> None:
     """A rank that owns nothing does not call its local optimizer, so its groups do not show what a step changes."""
     edit(
-        "loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)",
+        "loss = step_of(self.optim, **kwargs) if closure is None else step_of(self.optim, closure=closure, **kwargs)",
         "if self.owned_by(self.team.rank):\n"
         "                loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure, **kwargs)\n"
         "            else:\n"
@@ -103,7 +103,7 @@ def joined_rank_forgets_the_gradients_of_the_first_parameter() -> None:
 @defect("ZERO-016")
 def tuples_in_states_become_lists() -> None:
     """A state that holds a tuple is saved with a list in its place."""
-    edit("return type(value)(snapshot(item) for item in value)", "return [snapshot(item) for item in value]")
+    edit("made = copied(value, snapshot)", "made = copied(list(value) if type(value) is tuple else value, snapshot)")
 
 
 @defect("ZERO-008", "ZERO-011")

@@ -67,8 +67,8 @@ def change_of_trainability_is_not_logged() -> None:
 def closure_is_called_by_the_wrapper() -> None:
     """The closure is called before the local step instead of being passed on to it."""
     edit(
-        "loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)",
-        "loss = (closure() if closure is not None else None, self.optim.step(**kwargs))[0]",
+        "loss = step_of(self.optim, **kwargs) if closure is None else step_of(self.optim, closure=closure, **kwargs)",
+        "loss = (closure() if closure is not None else None, step_of(self.optim, **kwargs))[0]",
     )
 
 
@@ -120,7 +120,7 @@ def frozen_once_never_sent_again() -> None:
 @defect("ZERO-010")
 def keywords_are_dropped_beside_a_closure() -> None:
     """Further keywords of step() are passed on only where there is no closure."""
-    edit("self.optim.step(closure=closure, **kwargs)", "self.optim.step(closure=closure)")
+    edit("step_of(self.optim, closure=closure, **kwargs)", "step_of(self.optim, closure=closure)")
 
 
 @defect("ZERO-010")
@@ -175,11 +175,11 @@ def loading_empties_its_argument() -> None:
 def loading_leaves_the_groups() -> None:
     """Loading takes the states, but leaves the groups' settings as they are."""
     edit(
-        "    super().load_state_dict(checkpoint.own_part(state_dict, owned))\n",
-        "    before = [{key: group[key] for key in group if key != 'params'} for group in self.param_groups]\n"
-        "    super().load_state_dict(checkpoint.own_part(state_dict, owned))\n"
-        "    for group, kept in zip(self.param_groups, before, strict=True):\n"
-        "        group.update(kept)\n",
+        "        super().load_state_dict(state_dict)\n",
+        "        before = [{key: group[key] for key in group if key != 'params'} for group in self.param_groups]\n"
+        "        super().load_state_dict(state_dict)\n"
+        "        for group, kept in zip(self.param_groups, before, strict=True):\n"
+        "            group.update(kept)\n",
     )
 
 
@@ -302,7 +302,10 @@ def states_are_in_the_order_of_arrival() -> None:
 @defect("ZERO-016")
 def states_are_indexed_by_shard() -> None:
     """A rank's states are indexed by their place in its shard, so those of several ranks overwrite each other."""
-    edit("enumerate(self.parameters())", "enumerate(self.owned_by(self.team.rank))")
+    edit(
+        "return {index: held[parameters[index]] for index in owned",
+        "return {owned.index(index): held[parameters[index]] for index in owned",
+    )
 
 
 @defect("ZERO-016", worlds=(3,))
@@ -388,7 +391,7 @@ def only_states_of_parameters_are_loaded() -> None:
 def what_fills_its_storage_is_sent_in_place() -> None:
     """A parameter that is sent alone and fills its storage is sent as it lies, in whatever order its elements are."""
     edit(
-        "len(self.members) == 1 and self.members[0].is_contiguous()",
+        "len(self.members) == 1 and first.is_contiguous() and not first.is_conj()",
         "len(self.members) == 1 and self.members[0].nbytes == self.members[0].untyped_storage().nbytes()",
     )
 
@@ -408,7 +411,7 @@ def complex_numbers_come_from_a_global_rank() -> None:
 @defect("ZERO-011")
 def defaults_are_what_was_given() -> None:
     """Of the local optimizer's defaults only those are shown that were given to the constructor."""
-    edit("{**self._defaults, **local.defaults}", "{key: local.defaults[key] for key in self._defaults}")
+    edit("{**self.given_defaults, **local.defaults}", "{key: local.defaults[key] for key in self.given_defaults}")
 
 
 @defect("ZERO-016")
