@@ -79,6 +79,8 @@ class OverlapSession:
         self._layout: Layout
         # the DDP plan that the layout follows; replaced whenever DDP has laid out its buckets anew
         self._plan_seen: object = None
+        # parameters in no bucket of that plan, since nobody uses them
+        self._left_out: dict[int, torch.Tensor] = {}
         # buckets of this iteration by index; all but the unfinished ones are done with
         self._flights: list[InFlight] = []
         self._completed = 0
@@ -231,6 +233,18 @@ class OverlapSession:
             self._lay_out(ddp)
         elif self._layout.stale(reducer.buckets):
             self._lay_out(ddp)
+        if self._left_out and not shadowing(ddp):
+            self._refuse_kept_gradients()
+
+    def _refuse_kept_gradients(self) -> None:
+        """RuntimeError where an ordinary optimizer would step what is in no bucket any more."""
+        kept = [index for index, parameter in self._left_out.items() if parameter.grad is not None]
+        if kept:
+            raise RuntimeError(
+                f"Parameter(s) {kept} of the optimizer are left out of the reductions (skip_all_reduce_unused_params), so "
+                "this step does not come to them, but they have a gradient, perhaps of zeros, with which momentum and "
+                "decay would go on. Clear gradients by zero_grad(set_to_none=True), or let DDP reduce all parameters."
+            )
 
     def _reassign_owners(self, ddp: DistributedDataParallel) -> None:
         """DDP has settled on other buckets than expected: each gets its owner by its number (HOOK-038)."""
@@ -259,6 +273,8 @@ class OverlapSession:
         plan = BucketLayout(members, self._shard.plan.owners)
         together = self._schedule is Schedule.CONTIGUOUS
         self._layout = Layout(plan, buckets, self._shard.team, together=together)
+        left, parameters = self._indices(ddp, tuple(ddp.reducer.plan.left_out)), self._shard.parameters()
+        self._left_out = {index: parameters[index] for index in sorted(left) if index >= 0}
         info = self._overlap.info
         info.params_per_bucket = [list(bucket.parameters) for bucket in buckets]
         info.assigned_ranks_per_bucket = [{piece.owner for piece in part.pieces} for part in self._layout.parts]

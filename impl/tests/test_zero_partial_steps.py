@@ -39,7 +39,7 @@ def sharded(kind, **settings):
     exposed = [{key: value for key, value in group.items() if key != "params"} for group in optim.param_groups]
     shard = SimpleNamespace(
         optim=optim,
-        exposed=SimpleNamespace(param_groups=exposed),
+        exposed=SimpleNamespace(param_groups=exposed, state=optim.state),
         team=SimpleNamespace(rank=0),
         owned_by=lambda _: params,
         steps_since_consolidation=0,
