@@ -318,6 +318,52 @@ def test_after_a_step_that_failed_the_optimizer_has_its_groups_and_takes_the_pre
     assert_went_on(ranks(fail_in_the_optimizer, how), how)
 
 
+# -- HOOK-018: states of other types than their parameters
+
+
+class Finely(torch.optim.SGD):
+    """Keeps its parameters in a finer dtype, a whole number and a word, and adds less than the parameters can show."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                state.update(fine=parameter.detach().double(), count=torch.zeros((), dtype=torch.int64), word="fine")
+            if (state["count"].dtype, state["word"]) != (torch.int64, "fine"):
+                raise AssertionError(f"a state of another type: {state}")
+            state["count"] += 1
+            state["fine"].add_(2.0**-40 * state["count"].item()).sub_(parameter.grad.double(), alpha=0.25)
+            parameter.copy_((state["fine"] * 2.0**40).remainder_(64))
+
+
+def train_finely(ctx, how):
+    """Parameters that show the last bits of what their states hold, after each iteration."""
+    pair = pair_with(ctx, how, Finely, models.SumBackwards(), lr=0.25)
+    return [iteration(pair, number).parameters for number in range(overlapping.ITERATIONS)]
+
+
+def finely_alone(world):
+    model = models.SumBackwards()
+    optimizer = Finely(model.parameters(), lr=0.25)
+    found = []
+    for number in range(overlapping.ITERATIONS):
+        batches = [overlapping.batch(rank, number) for rank in range(world)]
+        average = oracle.averaged_gradients(model, batches, world, overlapping.loss)
+        for name, parameter in model.named_parameters():
+            parameter.grad = average[name]
+        optimizer.step()
+        found.append(overlapping.parameters(model))
+    return found
+
+
+@check("HOOK-018", worlds=(2, 4), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
+def test_states_keep_their_types_when_the_buckets_turn_out_otherwise_than_expected(ranks, scenario):
+    assert ranks(train_finely, scenario) == [finely_alone(ranks.world)] * ranks.world
+
+
 # -- HOOK-018: sparse gradients
 
 

@@ -82,6 +82,39 @@ def test_every_option_of_an_optimizer_holds_and_is_shown_as_it_was_given(ranks):
     assert ranks(step_with_options) == [{}] * ranks.world
 
 
+# -- ZERO-011: settings that go
+
+
+def schedule_twice(ctx):
+    """Two schedules with a step between them, when the first one's entry has been taken out: the gap, the second's."""
+    told = []
+    for optimizer, params in both(ctx, torch.optim.SGD, {"lr": 0.5}):
+        for rate in (0.5, 0.125):
+            for group in optimizer.param_groups:
+                group.pop("initial_lr", None)
+                group["lr"] = rate
+            train(optimizer, params, 1, give)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+            train(optimizer, params, 2, give)
+            schedule.step()
+        told.append((params, optimizer.param_groups[0]["initial_lr"], rate_of(optimizer)))
+    (ours, *found), (theirs, *right) = told
+    return first_gap(ours, theirs), found == right or (found, right)
+
+
+def both(ctx, kind, settings):
+    """The sharded optimizer and the ordinary one, each over parameters of its own."""
+    params = some_parameters(ctx)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+    sharded = ctx.subject.ZeroRedundancyOptimizer(params, kind, **settings)
+    return (sharded, params), (kind(copies, **settings), copies)
+
+
+@check("ZERO-011", worlds=MANY)
+def test_what_is_taken_out_of_a_group_does_not_come_back_with_a_step(ranks):
+    assert ranks(schedule_twice) == [(None, True)] * ranks.world
+
+
 # -- ZERO-020: settings in tensors
 
 
@@ -208,6 +241,23 @@ def remember(ctx):
         give(targets, 2)
         optimizer.step()
     return [*wrong, first_gap(params, copies)]
+
+
+def ask_for_all(ctx):
+    """Every rank asks for the states of all parameters before they are consolidated: where the saved one is wrong."""
+    (zero, params), (ordinary, copies) = both(ctx, torch.optim.Adam, {"lr": 0.1})
+    for optimizer, targets in ((zero, params), (ordinary, copies)):
+        train(optimizer, targets, 2, give)
+        for parameter in targets:
+            optimizer.state[parameter].get("step")
+    zero.consolidate_state_dict(ctx.world - 1)
+    saved = zero.state_dict()["state"] if ctx.rank == ctx.world - 1 else ordinary.state_dict()["state"]
+    return None if same(saved, ordinary.state_dict()["state"]) else f"state {saved}"
+
+
+@check("ZERO-016", worlds=MANY)
+def test_who_looks_for_states_that_others_have_leaves_them_whole(ranks):
+    assert ranks(ask_for_all) == [None] * ranks.world
 
 
 class Warming(torch.optim.SGD):

@@ -210,3 +210,19 @@ def complex_doubles_are_spread_as_real_numbers() -> None:
 def state_may_be_gathered_on_the_rank_behind_the_last() -> None:
     """A consolidation to a rank that does not exist, the next one after the last, is not refused."""
     edit("if not 0 <= to < self.shard.team.size:", "if to < 0 or to > self.shard.team.size:")
+
+
+@defect("ZERO-011")
+def settings_that_are_gone_come_back() -> None:
+    """What a program takes out of a group stays in the local optimizer's, from which each step brings it back."""
+    edit("        _drop_others(source, target)\n", "", within="copy_settings")
+
+
+@defect("ZERO-016")
+def who_asks_for_a_state_has_it() -> None:
+    """A rank that was asked for the state of another's parameter takes the empty one that it gave for the true one."""
+    edit(
+        "    owned = self.plan.owned_by(self.team.rank)\n    return {index",
+        "    owned = range(len(parameters))\n    return {index",
+        within="Shard.states",
+    )

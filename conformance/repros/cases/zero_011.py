@@ -1,6 +1,6 @@
 """A scheduler that cycles momentum takes a sharded Adam for an optimizer without any."""
 
-# shows: ZERO-011 *
+# shows: ZERO-011 test_schedulers_that_ask_for_settings_which_nobody_gave_*
 
 import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
