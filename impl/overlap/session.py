@@ -241,9 +241,9 @@ class OverlapSession:
         kept = [index for index, parameter in self._left_out.items() if parameter.grad is not None]
         if kept:
             raise RuntimeError(
-                f"Parameter(s) {kept} of the optimizer are left out of the reductions (skip_all_reduce_unused_params), so "
-                "this step does not come to them, but they have a gradient, perhaps of zeros, with which momentum and "
-                "decay would go on. Clear gradients by zero_grad(set_to_none=True), or let DDP reduce all parameters."
+                f"Parameter(s) {kept} of the optimizer are left out of the reductions (skip_all_reduce_unused_params), "
+                "so this step does not come to them, but they have a gradient, perhaps of zeros, with which momentum "
+                "and decay would go on. Clear gradients by zero_grad(set_to_none=True), or let DDP reduce all of them."
             )
 
     def _reassign_owners(self, ddp: DistributedDataParallel) -> None:

@@ -124,7 +124,8 @@ class Finely(torch.optim.SGD):
                 if not state:
                     count = torch.zeros((), dtype=torch.int64)
                     state.update(fine=parameter.detach().float(), count=count, word="fine", kept=[count])
-                assert (state["word"], state["count"].dtype, state["fine"].dtype) == ("fine", torch.int64, torch.float32)
+                kinds = (state["word"], state["count"].dtype, state["fine"].dtype)
+                assert kinds == ("fine", torch.int64, torch.float32)
                 state["count"] += 1
                 state["fine"].sub_(parameter.grad.float() + 2.0**-12, alpha=group["lr"])
                 parameter.copy_(state["fine"])
@@ -236,7 +237,7 @@ def test_two_optimizers_share_a_model_by_hooks_around_each_other(run, inner, out
 
 
 def fail_beside_an_old_gradient(ctx, interleaved):
-    """A backward fails after it has set the old gradient of an unused layer aside; then that one is cleared to zeros."""
+    """A backward fails when it has set the old gradient of an unused layer aside; then that is cleared to zeros."""
     model = Net()
     model.never.requires_grad_(False)
     kind, settings = MOMENTUM

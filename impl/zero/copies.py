@@ -24,7 +24,7 @@ from ..comm.ranks import Team
 from .containers import copied
 from .groups import Group
 
-#: By the parameter's global index: its values and its state. Tensors in containers travel as bytes, all else is pickled.
+#: By the parameter's global index: its values and its state. Tensors in containers travel as bytes, all else pickled.
 Content = dict[int, tuple[torch.Tensor, Any]]
 
 _KEPT = 2  # steps

@@ -73,9 +73,9 @@ class Joining:
     def _check_all_live(self, session: FollowedSession) -> None:
         if self._absent_ranks(session):
             raise RuntimeError(
-                "The optimizer evaluates its closure several times in a step, inside a join context in which a rank has "
-                "run out of inputs: that rank steps its shard without the closure, so the result would be wrong. Train "
-                "on even inputs, or with an optimizer that evaluates it once."
+                "The optimizer evaluates its closure several times in a step, inside a join context in which a rank "
+                "has run out of inputs: that rank steps its shard without the closure, so the result would be wrong. "
+                "Train on even inputs, or with an optimizer that evaluates it once."
             )
 
     def shadow_step(self, session: FollowedSession) -> None:

@@ -279,13 +279,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         """
         if self.overlap is not None:
             raise TypeError(
-                "An optimizer that is stepped in DDP's backward cannot be copied, because its hook belongs to one model: "
-                "build another one for the copy of the model."
+                "An optimizer that is stepped in DDP's backward cannot be copied, because its hook belongs to one "
+                "model. Build another one for the copy of the model."
             )
         shard = self.shard
         groups = copy.deepcopy([dict(group) for group in self.param_groups], memo)
         defaults, views = copy.deepcopy(shard.given_defaults, memo), self.parameters_as_bucket_view
-        twin = type(self)(groups, shard.constructor, self.process_group, views, **defaults)
+        constructor: Any = shard.constructor
+        twin = type(self)(groups, constructor, self.process_group, views, **defaults)
         memo[id(self)] = twin
         twin.shard.become(shard, memo)
         return twin

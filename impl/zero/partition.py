@@ -50,10 +50,10 @@ class ShardPlan:
 
     def changed(self, owners: Sequence[int | None], numels: Sequence[int]) -> ShardPlan:
         """The plan of other parameters, some of which have an owner; the others are added to those."""
-        kept = [place for place, owner in enumerate(owners) if owner is not None]
-        plan = ShardPlan(self.world, tuple(numels[place] for place in kept), tuple(owners[place] or 0 for place in kept))
-        added = [numels[place] for place, owner in enumerate(owners) if owner is None]
-        new = iter(plan.extended(added).owners[len(kept) :])
+        pairs = list(zip(owners, numels, strict=True))
+        kept = [(owner, numel) for owner, numel in pairs if owner is not None]
+        plan = ShardPlan(self.world, tuple(numel for _, numel in kept), tuple(owner for owner, _ in kept))
+        new = iter(plan.extended([numel for owner, numel in pairs if owner is None]).owners[len(kept) :])
         return ShardPlan(self.world, tuple(numels), tuple(next(new) if owner is None else owner for owner in owners))
 
     @property

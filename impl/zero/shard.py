@@ -119,9 +119,10 @@ class Shard:
         self.optim.state = self.exposed.state  # which a user may have replaced
         self.look_at_trainability()
         hidden = self._hide_untouchable()
+        given = {} if closure is None else {"closure": closure}
         try:
             with small_ones_at_once(self.optim):
-                loss = step_of(self.optim, **kwargs) if closure is None else step_of(self.optim, closure=closure, **kwargs)
+                loss = step_of(self.optim, **given, **kwargs)
         finally:
             for parameter, gradient in hidden:
                 parameter.grad = gradient

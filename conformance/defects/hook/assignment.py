@@ -160,10 +160,10 @@ def finished_buckets_of_a_failed_backward_count() -> None:
 def settings_of_a_failed_iteration_are_kept() -> None:
     """After an iteration that failed, the next one is stepped with the settings with which that one began."""
     edit(
-        "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n    self._before",
+        "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
         "    if self._before is None:\n"
-        "        copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n"
-        "    self._before",
+        "        copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
+        within="begin",
     )
 
 

@@ -66,9 +66,9 @@ def loaded_tensors_are_stepped_in_place() -> None:
 def idle_rank_shows_old_settings() -> None:
     """A rank that owns nothing does not call its local optimizer, so its groups do not show what a step changes."""
     edit(
-        "loss = step_of(self.optim, **kwargs) if closure is None else step_of(self.optim, closure=closure, **kwargs)",
+        "loss = step_of(self.optim, **given, **kwargs)",
         "if self.owned_by(self.team.rank):\n"
-        "                loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure, **kwargs)\n"
+        "                loss = step_of(self.optim, **given, **kwargs)\n"
         "            else:\n"
         "                loss = closure() if closure else None",
     )

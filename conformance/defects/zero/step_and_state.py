@@ -67,7 +67,7 @@ def change_of_trainability_is_not_logged() -> None:
 def closure_is_called_by_the_wrapper() -> None:
     """The closure is called before the local step instead of being passed on to it."""
     edit(
-        "loss = step_of(self.optim, **kwargs) if closure is None else step_of(self.optim, closure=closure, **kwargs)",
+        "loss = step_of(self.optim, **given, **kwargs)",
         "loss = (closure() if closure is not None else None, step_of(self.optim, **kwargs))[0]",
     )
 
@@ -120,7 +120,7 @@ def frozen_once_never_sent_again() -> None:
 @defect("ZERO-010")
 def keywords_are_dropped_beside_a_closure() -> None:
     """Further keywords of step() are passed on only where there is no closure."""
-    edit("step_of(self.optim, closure=closure, **kwargs)", "step_of(self.optim, closure=closure)")
+    edit("step_of(self.optim, **given, **kwargs)", "step_of(self.optim, **(given or kwargs))")
 
 
 @defect("ZERO-010")
