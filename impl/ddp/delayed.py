@@ -166,13 +166,9 @@ class DelayedReduction:
     def _gather_strays(self) -> None:
         """Take in gradients that the user has replaced or moved since they were pointed at their views."""
         for parameter, view in self._views.items():
-            if parameter.grad is None:  # cleared since, and not used in this backward
-                view.zero_()
-            elif parameter.grad.data_ptr() != view.data_ptr():
+            if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr():
                 view.copy_(parameter.grad)
-            else:
-                continue
-            parameter.grad = view.detach()
+                parameter.grad = view.detach()
 
     def _start(self, flats: Sequence[torch.Tensor]) -> list[Pending]:
         return [collectives.all_reduce(self._iteration.team, flat, "delayed gradients") for flat in flats]
