@@ -115,7 +115,7 @@ def _unreached(reached: Reach, pool: Pool) -> int:
 
 
 def _explore(
-    rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.Asked, ended: measure.Ended, file: str
+    rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.Asked, ended: measure.Ended, file: str = ""
 ) -> None:
     """Meet survivors that count with random programs; what they kill is killed."""
     for row in rows:

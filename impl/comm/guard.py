@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..errors import CollectivesDiffer, PeerFailed
 from . import heartbeats, stalls
+from . import store as stores
 from .losses import End, Loss
 
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
@@ -48,6 +49,14 @@ def detection_s() -> float:
     if not chosen >= 0:
         raise ValueError(f"{DETECTION}={said!r} is not a number of seconds. Use 5, say, or 0 for no failure guard.")
     return chosen
+
+
+def answering_store(group: dist.ProcessGroup) -> stores.Answering | None:
+    """The store that the ranks of a group share, if any: without an answer for the detection time it counts as gone."""
+    store = stores.shared_by(group)
+    if store is None:
+        return None
+    return stores.Answering(store, detection_s() or store.timeout.total_seconds())  # type: ignore[attr-defined]
 
 
 def text_of(error: BaseException) -> str:

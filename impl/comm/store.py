@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import socket
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -33,6 +38,58 @@ def of_own(group: dist.ProcessGroup) -> dist.Store | None:
     if store is None or not isinstance(_innermost(store), dist.TCPStore):
         return store
     return store.clone()  # type: ignore[attr-defined, no-any-return]
+
+
+class Answering:
+    """A store each of whose answers is waited for so long, in a thread: a host that has frozen never answers.
+
+    After that, and where its host has gone, it raises ``DistStoreError`` or another ``RuntimeError``.
+    """
+
+    def __init__(self, store: dist.Store, limit_s: float) -> None:
+        self._store = store
+        self._limit_s = limit_s
+        self._silent = False
+
+    @property
+    def timeout(self) -> timedelta:
+        """For how long those who wait for a key look for it."""
+        return self._store.timeout  # type: ignore[attr-defined, no-any-return]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return bool(self._answer(self._store.check, list(keys)))
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._answer(self._store.get, key))
+
+    def set(self, key: str, value: str) -> None:
+        self._answer(self._store.set, key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._answer(self._store.add, key, amount))
+
+    def delete_key(self, key: str) -> None:
+        self._answer(self._store.delete_key, key)
+
+    def _answer(self, ask: Callable[..., Any], *question: Any) -> Any:
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def wait() -> None:
+            try:
+                answers.put((ask(*question), None))
+            except Exception as error:
+                answers.put((None, error))
+
+        if not self._silent:
+            threading.Thread(target=wait, name="joinery: asks the store", daemon=True).start()
+        try:
+            answer, error = answers.get(timeout=0.0 if self._silent else self._limit_s)
+        except queue.Empty:
+            self._silent = True
+            raise dist.DistStoreError(f"the group's store has not answered for {self._limit_s:g} s") from None
+        if error is not None:
+            raise error
+        return answer
 
 
 def own_address(store: dist.Store) -> str | None:

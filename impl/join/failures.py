@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-import torch.distributed as dist
-
-from ..comm import store as stores
-from ..comm.guard import REMEDY, text_of
+from ..comm.guard import REMEDY, answering_store, text_of
 from ..comm.ranks import Team
+from ..comm.store import Answering
 from ..errors import PeerFailed
 from . import in_step
 from .standing import standing_of
@@ -56,7 +54,7 @@ class FailureNotes:
     ``writers`` who may write it.
     """
 
-    def __init__(self, team: Team, key: str, store: dist.Store | None) -> None:
+    def __init__(self, team: Team, key: str, store: Answering | None) -> None:
         self._team = team
         self._key = key
         self._store = store
@@ -64,7 +62,7 @@ class FailureNotes:
     @staticmethod
     def of(team: Team) -> FailureNotes:
         """The notes of the session that this rank begins now."""
-        return FailureNotes(team, standing_of(team).next_session(), stores.shared_by(team.group))
+        return FailureNotes(team, standing_of(team).next_session(), answering_store(team.group))
 
     def make_sure_of_step(self) -> None:
         """RuntimeError, and a note of it, if what an earlier failure has left behind would be mixed with what comes."""
@@ -83,7 +81,7 @@ class FailureNotes:
         rank = self._team.rank
         try:
             self._write(Note(int(rank), int(self._team.global_rank(rank)), type(error).__name__, text_of(error)))
-        except RuntimeError as lost:  # the store's host is gone; the error that is being reported matters more
+        except RuntimeError as lost:  # the store's host is gone or frozen; the reported error matters more
             error.add_note(f"Join could not tell the other ranks, whose waits now end by timeout: {lost}")
             self._store = None
 
@@ -93,7 +91,7 @@ class FailureNotes:
             return None
         try:
             return self._read(self._store)
-        except RuntimeError:  # the store's host is gone; the collective will fail by itself
+        except RuntimeError:  # the store's host is gone or frozen: the guard goes on
             self._store = None
             return None
 
@@ -103,7 +101,7 @@ class FailureNotes:
             if self._store is None or not self._store.check([f"{self._key}/bell"]):
                 return
             note = self._read(self._store)
-        except RuntimeError:  # the store's host is gone; the collective will fail by itself
+        except RuntimeError:  # the store's host is gone or frozen: the guard goes on
             self._store = None
             return
         if note is not None and not note.is_of(self._team.rank):
@@ -111,7 +109,7 @@ class FailureNotes:
 
     # in the store; each may raise RuntimeError where its host is gone
 
-    def _read(self, store: dist.Store) -> Note | None:
+    def _read(self, store: Answering) -> Note | None:
         if not store.check([f"{self._key}/note"]):
             return None
         return Note(**json.loads(store.get(f"{self._key}/note")))

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from ..comm import store as stores
+from ..comm.guard import answering_store
 from ..comm.pending import Watch
 from ..comm.ranks import Team
+from ..comm.store import Answering
 from .standing import standing_of
 
 _FIRST_NAP_S = 0.0005
@@ -26,7 +27,7 @@ _LONGEST_NAP_S = 0.05
 class LeftOpen:
     """What the ranks of one session have said."""
 
-    def __init__(self, team: Team, key: str, store: dist.Store) -> None:
+    def __init__(self, team: Team, key: str, store: Answering) -> None:
         self._rank = int(team.rank)
         self._key = key
         self._store = store
@@ -34,7 +35,7 @@ class LeftOpen:
     @staticmethod
     def of(team: Team) -> LeftOpen | None:
         """That of the session that has begun; None without a store: then nothing is asked, and the backend fails."""
-        store = stores.shared_by(team.group) if team.size > 1 else None
+        store = answering_store(team.group) if team.size > 1 else None
         return None if store is None else LeftOpen(team, f"{standing_of(team).session}/left open", store)
 
     def agree(self, place: int, iteration: int, active: Sequence[int], watch: Watch) -> bool:
@@ -44,7 +45,7 @@ class LeftOpen:
         """
         store, key = self._store, f"{self._key}/{place}/{iteration}"
         keys = [f"{key}/{rank}" for rank in active]
-        nap, end = _FIRST_NAP_S, time.monotonic() + store.timeout.total_seconds()  # type: ignore[attr-defined]
+        nap, end = _FIRST_NAP_S, time.monotonic() + store.timeout.total_seconds()
         try:
             store.set(f"{key}/who", str(self._rank))
             self.say(place, iteration)
@@ -52,7 +53,7 @@ class LeftOpen:
                 watch()
                 time.sleep(nap)
                 nap = min(2 * nap, _LONGEST_NAP_S)
-        except dist.DistError:  # the store's host is gone: collectives will fail by themselves
+        except dist.DistError:  # the store's host is gone or frozen: collectives will fail by themselves
             return True
         return all_said
 

@@ -1,0 +1,43 @@
+"""A store whose host has frozen is waited for only so long, and then counts as gone."""
+
+import threading
+
+import pytest
+import torch.distributed as dist
+
+from impl.comm.store import Answering
+
+
+class Frozen(dist.HashStore):
+    """Answers nothing from now on."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = 0
+        self.thawed = threading.Event()
+
+    def check(self, keys):
+        self.asked += 1
+        assert self.thawed.wait(60)
+        return super().check(keys)
+
+
+def test_a_frozen_store_is_waited_for_once():
+    frozen = Frozen()
+    store = Answering(frozen, 0.2)
+    for _ in range(2):
+        with pytest.raises(dist.DistStoreError, match="has not answered"):
+            store.check(["key"])
+    assert frozen.asked == 1
+    frozen.thawed.set()
+
+
+def test_what_a_store_answers_or_raises_is_handed_on():
+    store = Answering(dist.HashStore(), 60.0)
+    store.set("key", "7")
+    assert (store.get("key"), store.check(["key", "other"])) == (b"7", False)
+    assert (store.add("sum", 2), store.add("sum", 3)) == (2, 5)
+    store.delete_key("key")
+    assert not store.check(["key"])
+    with pytest.raises(TypeError):
+        store.add("sum", "many")
