@@ -51,14 +51,6 @@ def detection_s() -> float:
     return chosen
 
 
-def answering_store(group: dist.ProcessGroup) -> stores.Answering | None:
-    """The store that the ranks of a group share, if any: without an answer for the detection time it counts as gone."""
-    store = stores.shared_by(group)
-    if store is None:
-        return None
-    return stores.Answering(store, detection_s() or store.timeout.total_seconds())  # type: ignore[attr-defined]
-
-
 def text_of(error: BaseException) -> str:
     """The beginning of an exception's text."""
     try:
@@ -219,6 +211,17 @@ def _new(group: dist.ProcessGroup) -> Guard | None:
         return None
     beats = heartbeats.heartbeats_of_world(detection_s()) if group.size() > 1 else None
     return None if beats is None else Guard(group, beats)
+
+
+def answering_store(group: dist.ProcessGroup) -> stores.Answering | None:
+    """The store that the ranks of a group share, if any.
+
+    Beside a guard, which says what has become of its host, it counts as gone after the detection time without an answer.
+    """
+    store = stores.shared_by(group)
+    if store is None:
+        return None
+    return stores.Answering(store, None if guard_of(group) is None else detection_s())
 
 
 _abandoned: set[int] = set()

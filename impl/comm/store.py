@@ -43,10 +43,11 @@ def of_own(group: dist.ProcessGroup) -> dist.Store | None:
 class Answering:
     """A store each of whose answers is waited for so long, in a thread: a host that has frozen never answers.
 
-    After that, and where its host has gone, it raises ``DistStoreError`` or another ``RuntimeError``.
+    After that, and where its host has gone, it raises ``DistStoreError`` or another ``RuntimeError``. Without a limit
+    it is asked like any other.
     """
 
-    def __init__(self, store: dist.Store, limit_s: float) -> None:
+    def __init__(self, store: dist.Store, limit_s: float | None) -> None:
         self._store = store
         self._limit_s = limit_s
         self._silent = False
@@ -72,6 +73,8 @@ class Answering:
         self._answer(self._store.delete_key, key)
 
     def _answer(self, ask: Callable[..., Any], *question: Any) -> Any:
+        if self._limit_s is None:
+            return ask(*question)
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
         def wait() -> None:

@@ -32,8 +32,9 @@ def test_a_frozen_store_is_waited_for_once():
     frozen.thawed.set()
 
 
-def test_what_a_store_answers_or_raises_is_handed_on():
-    store = Answering(dist.HashStore(), 60.0)
+@pytest.mark.parametrize("limit_s", [60.0, None])
+def test_what_a_store_answers_or_raises_is_handed_on(limit_s):
+    store = Answering(dist.HashStore(), limit_s)
     store.set("key", "7")
     assert (store.get("key"), store.check(["key", "other"])) == (b"7", False)
     assert (store.add("sum", 2), store.add("sum", 3)) == (2, 5)
