@@ -216,12 +216,13 @@ def _new(group: dist.ProcessGroup) -> Guard | None:
 def answering_store(group: dist.ProcessGroup) -> stores.Answering | None:
     """The store that the ranks of a group share, if any.
 
-    Beside a guard, which says what has become of its host, it counts as gone after the detection time without an answer.
+    One in another process counts as gone once it has not answered for the detection time; the guard says why.
     """
     store = stores.shared_by(group)
     if store is None:
         return None
-    return stores.Answering(store, None if guard_of(group) is None else detection_s())
+    is_far = stores.port_of(store) is not None and guard_of(group) is not None
+    return stores.Answering(store, detection_s() if is_far else None)
 
 
 _abandoned: set[int] = set()
