@@ -224,13 +224,16 @@ def fail_once(ctx, how):
     pair.model.fails = True
     failed = caught(iteration, pair, READY) is not None
     pair.model.fails = False
+    return failed, seen + iterations_after_a_failure(pair)
+
+
+def iterations_after_a_failure(pair):
     try:
-        seen += [iteration(pair, number) for number in range(READY, READY + 3)]
-    except RuntimeError as error:
-        if "finished reduction" in str(error):
-            raise Unsupported("after a backward that failed, the next forward is refused") from error
+        return [iteration(pair, number) for number in range(READY, READY + 3)]
+    except RuntimeError as refusal:
+        if "finished reduction" in str(refusal):
+            raise Unsupported("after a backward that failed, the next forward is refused") from refusal
         raise
-    return failed, seen
 
 
 @check("HOOK-037", worlds=(1, 2, 3), deadline_s=DEADLINE_S, beyond=False)
@@ -285,12 +288,7 @@ def train_around(pair, fails):
     error = caught(iteration, pair, READY)
     fails(False)
     pair.zero.param_groups[0]["lr"] = LATER_RATE
-    try:
-        seen += [iteration(pair, number) for number in range(READY, READY + 3)]
-    except RuntimeError as refusal:
-        if "finished reduction" in str(refusal):
-            raise Unsupported("after a backward that failed, the next forward is refused") from refusal
-        raise
+    seen += iterations_after_a_failure(pair)
     return error is not None, seen, pair.zero.param_groups[0]["lr"]
 
 

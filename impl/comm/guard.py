@@ -213,7 +213,7 @@ def _new(group: dist.ProcessGroup) -> Guard | None:
     return None if beats is None else Guard(group, beats)
 
 
-def answering_store(group: dist.ProcessGroup) -> stores.Answering | None:
+def store_with_deadline(group: dist.ProcessGroup) -> stores.StoreWithDeadline | None:
     """The store that the ranks of a group share, if any.
 
     One in another process counts as gone once it has not answered for the detection time; the guard says why.
@@ -222,7 +222,7 @@ def answering_store(group: dist.ProcessGroup) -> stores.Answering | None:
     if store is None:
         return None
     is_far = stores.port_of(store) is not None and guard_of(group) is not None
-    return stores.Answering(store, detection_s() if is_far else None)
+    return stores.StoreWithDeadline(store, detection_s() if is_far else None)
 
 
 _abandoned: set[int] = set()

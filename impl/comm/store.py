@@ -40,7 +40,7 @@ def of_own(group: dist.ProcessGroup) -> dist.Store | None:
     return store.clone()  # type: ignore[attr-defined, no-any-return]
 
 
-class Answering:
+class StoreWithDeadline:
     """A store each of whose answers is waited for so long, in a thread: a host that has frozen never answers.
 
     After that, and where its host has gone, it raises ``DistStoreError`` or another ``RuntimeError``. Without a limit
@@ -75,6 +75,8 @@ class Answering:
     def _answer(self, ask: Callable[..., Any], *question: Any) -> Any:
         if self._limit_s is None:
             return ask(*question)
+        if self._silent:
+            raise self._complaint()
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
         def wait() -> None:
@@ -83,16 +85,18 @@ class Answering:
             except Exception as error:
                 answers.put((None, error))
 
-        if not self._silent:
-            threading.Thread(target=wait, name="joinery: asks the store", daemon=True).start()
+        threading.Thread(target=wait, name="joinery: asks the store", daemon=True).start()
         try:
-            answer, error = answers.get(timeout=0.0 if self._silent else self._limit_s)
+            answer, error = answers.get(timeout=self._limit_s)
         except queue.Empty:
             self._silent = True
-            raise dist.DistStoreError(f"the group's store has not answered for {self._limit_s:g} s") from None
+            raise self._complaint() from None
         if error is not None:
             raise error
         return answer
+
+    def _complaint(self) -> dist.DistStoreError:
+        return dist.DistStoreError(f"the group's store has not answered for {self._limit_s:g} s")
 
 
 def own_address(store: dist.Store) -> str | None:

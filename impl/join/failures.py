@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from ..comm.guard import REMEDY, answering_store, text_of
+from ..comm.guard import REMEDY, store_with_deadline, text_of
 from ..comm.ranks import Team
-from ..comm.store import Answering
+from ..comm.store import StoreWithDeadline
 from ..errors import PeerFailed
 from . import in_step
 from .standing import standing_of
@@ -54,7 +54,7 @@ class FailureNotes:
     ``writers`` who may write it.
     """
 
-    def __init__(self, team: Team, key: str, store: Answering | None) -> None:
+    def __init__(self, team: Team, key: str, store: StoreWithDeadline | None) -> None:
         self._team = team
         self._key = key
         self._store = store
@@ -62,7 +62,7 @@ class FailureNotes:
     @staticmethod
     def of(team: Team) -> FailureNotes:
         """The notes of the session that this rank begins now."""
-        return FailureNotes(team, standing_of(team).next_session(), answering_store(team.group))
+        return FailureNotes(team, standing_of(team).next_session(), store_with_deadline(team.group))
 
     def make_sure_of_step(self) -> None:
         """RuntimeError, and a note of it, if what an earlier failure has left behind would be mixed with what comes."""
@@ -109,7 +109,7 @@ class FailureNotes:
 
     # in the store; each may raise RuntimeError where its host is gone
 
-    def _read(self, store: Answering) -> Note | None:
+    def _read(self, store: StoreWithDeadline) -> Note | None:
         if not store.check([f"{self._key}/note"]):
             return None
         return Note(**json.loads(store.get(f"{self._key}/note")))

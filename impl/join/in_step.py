@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from ..comm.guard import REMEDY
 from ..comm.ranks import Team
-from ..comm.store import Answering
+from ..comm.store import StoreWithDeadline
 from ..errors import PeerFailed
 from .standing import Standing, standing_of
 
@@ -25,7 +25,7 @@ def doubt(team: Team) -> None:
     standing_of(team).in_doubt = True
 
 
-def make_sure(team: Team, session: str, store: Answering | None) -> None:
+def make_sure(team: Team, session: str, store: StoreWithDeadline | None) -> None:
     """Tell the peers how many collectives this rank has started; compare where an earlier context has failed here.
 
     ``session`` is a key, equal on all ranks. Waits for the peers only after a failure, five minutes at most. Without a
@@ -67,7 +67,7 @@ def make_sure(team: Team, session: str, store: Answering | None) -> None:
     standing.in_doubt = False
 
 
-def _wait_for(store: Answering, keys: Sequence[str], team: Team) -> list[int]:
+def _wait_for(store: StoreWithDeadline, keys: Sequence[str], team: Team) -> list[int]:
     """Wait until the ranks have set their keys, as long as that may take; those that have not."""
     end = time.monotonic() + min(store.timeout, _LONGEST_WAIT).total_seconds()
     while late := [rank for rank in team.members if not store.check([keys[rank]])]:
@@ -79,7 +79,7 @@ def _wait_for(store: Answering, keys: Sequence[str], team: Team) -> list[int]:
     return late
 
 
-def _publish(store: Answering, standing: Standing, key: str) -> None:
+def _publish(store: StoreWithDeadline, standing: Standing, key: str) -> None:
     store.set(key, str(standing.started))
     standing.published.append(key)
     if len(standing.published) > 2:  # a session ends for all ranks together: nobody waits in the one before the last

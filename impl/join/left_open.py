@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from ..comm.guard import answering_store
+from ..comm.guard import store_with_deadline
 from ..comm.pending import Watch
 from ..comm.ranks import Team
-from ..comm.store import Answering
+from ..comm.store import StoreWithDeadline
 from .standing import standing_of
 
 _FIRST_NAP_S = 0.0005
@@ -27,7 +27,7 @@ _LONGEST_NAP_S = 0.05
 class LeftOpen:
     """What the ranks of one session have said."""
 
-    def __init__(self, team: Team, key: str, store: Answering) -> None:
+    def __init__(self, team: Team, key: str, store: StoreWithDeadline) -> None:
         self._rank = int(team.rank)
         self._key = key
         self._store = store
@@ -35,7 +35,7 @@ class LeftOpen:
     @staticmethod
     def of(team: Team) -> LeftOpen | None:
         """That of the session that has begun; None without a store: then nothing is asked, and the backend fails."""
-        store = answering_store(team.group) if team.size > 1 else None
+        store = store_with_deadline(team.group) if team.size > 1 else None
         return None if store is None else LeftOpen(team, f"{standing_of(team).session}/left open", store)
 
     def agree(self, place: int, iteration: int, active: Sequence[int], watch: Watch) -> bool:

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from impl.comm.store import Answering
+from impl.comm.store import StoreWithDeadline
 
 
 class Frozen(dist.HashStore):
@@ -24,7 +24,7 @@ class Frozen(dist.HashStore):
 
 def test_a_frozen_store_is_waited_for_once():
     frozen = Frozen()
-    store = Answering(frozen, 0.2)
+    store = StoreWithDeadline(frozen, 0.2)
     for _ in range(2):
         with pytest.raises(dist.DistStoreError, match="has not answered"):
             store.check(["key"])
@@ -34,7 +34,7 @@ def test_a_frozen_store_is_waited_for_once():
 
 @pytest.mark.parametrize("limit_s", [60.0, None])
 def test_what_a_store_answers_or_raises_is_handed_on(limit_s):
-    store = Answering(dist.HashStore(), limit_s)
+    store = StoreWithDeadline(dist.HashStore(), limit_s)
     store.set("key", "7")
     assert (store.get("key"), store.check(["key", "other"])) == (b"7", False)
     assert (store.add("sum", 2), store.add("sum", 3)) == (2, 5)

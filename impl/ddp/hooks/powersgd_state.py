@@ -170,8 +170,7 @@ class PowerSGDState:
         """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with.
 
         Errors belong to parameters. Where those are distributed over the buckets anew (another group, a cast), theirs
-        move with them. Errors from a saved state, or of another model, go by
-        the bucket's place.
+        move with them. Errors from a saved state, or of another model, go by the bucket's place.
         """
         buffer, index, parameters = bucket.buffer(), bucket.index(), bucket.parameters()
         error = self.error_dict.get(index)
