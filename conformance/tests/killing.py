@@ -31,6 +31,7 @@ _MARK = "JOINERY_KILL_MARK"
 _GONE_S = 120.0  # for all to be gone: a fork server that is still importing torch sees its driver's end only then
 _LIMIT_S = 900.0  # for a run of seconds, on a loaded machine
 _EVERY = 8  # so often a run goes to its end
+_TOLD = 20  # so often how far it is
 
 _SWEEP = 'title = "small"\nrounds = 2\nblock = 2\n[[cells]]\nworkload = "tiny"\nsize = "400"\n'
 _BOARD = """
@@ -207,6 +208,9 @@ def kill_all(kinds: list[str], kills: int, seed: int, place: Path, minutes: floa
         done += 1
         if one.tally.kills % _EVERY == _EVERY - 1:
             one.to_the_end()
+        if done % _TOLD == 0:
+            faults = sum(len(one.tally.faults) for one in made)
+            print(f"{done} of {kills}, {faults} faults", file=sys.stderr, flush=True)
     for one in made:
         one.to_the_end()
     return made
