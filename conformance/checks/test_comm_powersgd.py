@@ -11,7 +11,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, gap, hooked, step
 from conformance.fixtures.models import drawn
-from conformance.fixtures.training import private
+from conformance.fixtures.training import private, whole
 from conformance.ranks import caught
 
 HOOKS = {"by layer": "powerSGD_hook", "by bucket": "batched_powerSGD_hook"}
@@ -135,6 +135,42 @@ def test_a_matrix_of_rank_one_comes_through_unchanged(ranks):
     exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)
     for seen in ranks(train, "powerSGD_hook", straight, one_row, ITERATIONS, {"use_error_feedback": False}):
         assert gap(seen, exact) <= 1e-4
+
+
+class Outer(nn.Module):
+    """Its weight's gradient is its input, for which no operation is needed that autocast would lower."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(24, 16))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+def rank_one(scale):
+    """A matrix of rank one, of numbers that bfloat16 cannot hold."""
+    return scale * torch.outer(torch.linspace(0.1, 1.3, 24), torch.linspace(-1.1, 0.7, 16))
+
+
+def train_under_autocast(ctx):
+    """The largest errors of gradients of rank one, where the program keeps autocast on during backward."""
+    library = ctx.subject.powerSGD_hook
+    options = {"start_powerSGD_iter": START, "min_compression_rate": 1, "use_error_feedback": False}
+    wrapped = hooked(ctx, library.PowerSGDState(ctx.group, **options), library.powerSGD_hook, model=Outer())
+    missed = []
+    for _ in range(ITERATIONS):
+        wrapped.zero_grad()
+        with torch.autocast(ctx.device.type, dtype=torch.bfloat16):
+            wrapped(rank_one(1.0 + ctx.rank).to(ctx.device)).backward()
+        missed.append((whole(wrapped.module.weight.grad) - rank_one((1.0 + ctx.world) / 2)).abs().max().item())
+    return missed
+
+
+@check("COMM-026", worlds=(1, 2, 3))
+def test_compression_does_not_round_to_what_autocast_computes_in(ranks):
+    for rank, missed in enumerate(ranks(train_under_autocast)):
+        assert max(missed) < 1e-4, f"rank {rank}"
 
 
 def cast_while_compressing(ctx):

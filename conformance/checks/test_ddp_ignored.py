@@ -200,12 +200,14 @@ def test_the_list_with_names_holds_the_managed_ones(ranks):
 
 
 class Tied(nn.Module):
-    """Two scalar layers that share their weight, and a third one."""
+    """Two scalar layers that share their weight and a buffer, and a third one."""
 
     def __init__(self, rank):
         super().__init__()
         self.a, self.b, self.c = (models.scalar(weight + rank) for weight in (1.0, 1.0, 10.0))
         self.b.weight = self.a.weight
+        for layer in (self.a, self.b):
+            layer.register_buffer("place", torch.tensor(float(rank)) if layer is self.a else self.a.place)
 
     def forward(self, x):
         return self.a(x) + self.b(x) + self.c(x)
@@ -213,18 +215,20 @@ class Tied(nn.Module):
 
 def tie(ctx, name):
     model = Tied(ctx.rank)
-    leave(ctx, model, name)
+    leave(ctx, model, f"{name}.weight", f"{name}.place")
     found = trained(wrapped(ctx, model), mine(ctx))
     marked = bool(getattr(model.a.weight, "_ddp_ignored", False))
-    return found["c.weight"], model.c.weight.item(), (marked, model.a.weight.item(), found["a.weight"])
+    way = marked, model.a.weight.item(), found["a.weight"]
+    return found["c.weight"], model.c.weight.item(), way, model.a.place.item()
 
 
-@check("DDP-154", worlds=MANY, beyond=False, each=True, scenarios={"first name": "a.weight", "second name": "b.weight"})
+@check("DDP-154", worlds=MANY, beyond=False, each=True, scenarios={"first name": "a", "second name": "b"})
 def test_a_shared_parameter_is_either_ignored_or_managed(ranks, scenario):
     ways = set()
-    for rank, (found, held, way) in enumerate(ranks(tie, scenario)):
+    for rank, (found, held, way, place) in enumerate(ranks(tie, scenario)):
         assert (found, held) == ([mean_of_all(ranks.world)], 10.0), f"rank {rank}"
         ignored, managed = (True, 1.0 + rank, [24.0 * (rank + 1)]), (False, 1.0, [2 * mean_of_all(ranks.world)])
         assert way in (ignored, managed), f"mark, weight and gradient on rank {rank} disagree: {way}"
+        assert place == (rank if way[0] else 0.0), f"mark and buffer on rank {rank} disagree: {way[0]}, {place}"
         ways.add(way[0])
     assert len(ways) == 1

@@ -1,5 +1,6 @@
 """Native mixed precision between the ranks: the dtype on the way, accumulation, and what it does not go with."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -29,19 +30,28 @@ LOW, HALF, FULL = torch.bfloat16, torch.float16, torch.float32
 # -- DDP-136: the dtype on the way
 
 
-def reduce_low(ctx, config, x, moved=False):
+def reduce_low(ctx, config, x, move=None):
     def run():
         model = mixed(ctx, models.scalar(), config)
         value = x[0] if ctx.rank == 0 else x[1]
-        if moved:
+        if move is not None:
             model(torch.full((1, 1), 5 * value, device=ctx.device)).sum().backward()
-            model.to(ctx.device)  # it is there already: nothing changes
+            move(model, ctx.device)
             model.zero_grad()
         events = started(ctx, lambda: model(torch.full((1, 1), value, device=ctx.device)).sum().backward())
         sent = {event.dtype for event in events if event.op in ("all_reduce", "reduce_scatter")}
         return sent, model.module.weight.grad.dtype, whole(model.module.weight.grad).item()
 
     return or_lacks_accelerator(ctx, run)
+
+
+def to_where_it_is(model, device):
+    model.to(device)  # nothing changes
+
+
+def cast_and_back(model, _device):
+    model.double()
+    model.float()
 
 
 REDUCED = {
@@ -57,11 +67,41 @@ def test_gradients_travel_in_the_dtype_of_the_rule_and_arrive_in_full(ranks, sce
     config, dtype = scenario
     mean = (12.0 + (ranks.world - 1) * 36.0) / ranks.world
     told = ranks(reduce_low, config, (12.0, 36.0), trace=True)
-    for sent, arrived, value in [*told, *ranks(reduce_low, config, (12.0, 36.0), True, trace=True)]:
+    for move in (to_where_it_is, cast_and_back):
+        told += ranks(reduce_low, config, (12.0, 36.0), move, trace=True)
+    for sent, arrived, value in told:
         assert str(dtype).removeprefix("torch.") in sent
         assert not sent & ({"float32", "float16", "bfloat16"} - {str(dtype).removeprefix("torch.")}), sent
         assert arrived is FULL
         assert value == mean
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (self.weight * torch.complex(x, -x)).sum().abs()
+
+
+def reduce_complex(ctx, config):
+    def run():
+        model = mixed(ctx, Complex(), config)
+        model(torch.full((2,), 1.0 + ctx.rank, device=ctx.device)).backward()
+        return torch.view_as_real(model.module.weight.grad).flatten().tolist()
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-136", "DDP-137", worlds=MANY, beyond=False)
+def test_complex_gradients_are_averaged_as_they_are_where_floats_travel_low(ranks):
+    module = Complex()
+    oracle_sum = sum(module(torch.full((2,), 1.0 + rank)) for rank in range(ranks.world))
+    (oracle_sum / ranks.world).backward()
+    right = torch.view_as_real(module.weight.grad).flatten().tolist()
+    for found in ranks(reduce_complex, {"reduce_dtype": LOW}):
+        assert found == pytest.approx(right, rel=1e-6)
 
 
 @check("DDP-136", worlds=(2, 4))

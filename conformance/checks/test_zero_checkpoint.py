@@ -115,6 +115,18 @@ def test_the_global_state_is_refused_wherever_it_has_not_been_consolidated(ranks
     assert results[last][3] == [], "a warning about a state that has just been consolidated"
 
 
+def load_after_consolidating(ctx):
+    _, zero, reference = trained(ctx, "Adam", list)
+    zero.consolidate_state_dict(to=ctx.world - 1)
+    zero.load_state_dict(copy.deepcopy(reference.optimizer.state_dict()))
+    return caught(zero.state_dict)
+
+
+@check("ZERO-015", worlds=(1, 2, 3))
+def test_the_global_state_of_before_a_loading_is_refused(ranks):
+    assert_refused(ranks(load_after_consolidating), RuntimeError, "consolidate_state_dict")
+
+
 def consolidate(ctx, to):
     """On the target: where the global state differs from the ordinary one, and where training goes on differently."""
     found = {}

@@ -1,5 +1,6 @@
 """The sharded step: who owns what, and that every step leaves what the ordinary optimizer leaves, on every rank."""
 
+import collections
 import random
 
 import torch
@@ -13,6 +14,7 @@ from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Drift,
     Reference,
+    first_gap,
     give,
     in_two_groups,
     owners,
@@ -195,6 +197,58 @@ def test_a_step_passes_on_closure_and_keywords_and_returns_what_the_local_optimi
         assert gaps == [None] * 4
         assert calls == [True] * 4  # two by the sharded optimizer, two by its reference
         assert builtin == [3.0, None]
+
+
+class Twice(torch.optim.SGD):
+    """Looks at the gradients again from where its first step has led, as optimizers that search do."""
+
+    def step(self, closure=None):
+        for _ in range(2):
+            closure()
+            super().step()
+
+
+def step_twice_by_closure(ctx):
+    """Every gradient depends on all parameters; where ours differ after two steps."""
+    parameters = some_parameters(ctx)
+    alone = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    optimizers = ctx.subject.ZeroRedundancyOptimizer(parameters, Twice, lr=0.25), Twice(alone, lr=0.25)
+    for _ in range(2):
+        for optimizer, targets in zip(optimizers, (parameters, alone), strict=True):
+
+            def closure(targets=targets):
+                total = torch.stack([target.detach().sum() for target in targets]).sum()
+                for target in targets:
+                    target.grad = torch.full_like(target, total.item() % 4)
+
+            optimizer.step(closure)
+    return first_gap(parameters, alone)
+
+
+@check("ZERO-008", "ZERO-010")
+def test_a_closure_that_is_called_again_sees_what_all_ranks_have_stepped(ranks):
+    for rank, gap in enumerate(ranks(step_twice_by_closure)):
+        assert gap is None, f"rank {rank}: {gap}"
+
+
+def forget_momentum(ctx):
+    """Momentum that begins anew after two steps, as one does with an ordinary optimizer."""
+    parameters = some_parameters(ctx)
+    reference = Reference(parameters, "SGD", momentum=0.5)
+    zero = sharded(ctx, parameters, "SGD", momentum=0.5)
+    for iteration in range(4):
+        for optimizer, targets in ((zero, parameters), (reference.optimizer, reference.parameters)):
+            if iteration == 2:
+                optimizer.state = collections.defaultdict(dict)
+            give(targets, iteration)
+            optimizer.step()
+    return reference.gap(parameters)
+
+
+@check("ZERO-008", worlds=MANY)
+def test_a_state_that_the_program_replaces_is_replaced(ranks):
+    for rank, gap in enumerate(ranks(forget_momentum)):
+        assert gap is None, f"rank {rank}: {gap}"
 
 
 def schedule(ctx, name, grouped):
