@@ -1,8 +1,8 @@
 """Kills runs at random moments and looks at what they leave: ``python -m conformance.tests.killing --kills 200``.
 
 Small runs of the suite, perf, the nightly and the board, each kind again and again in a folder of its own. After every
-SIGKILL: what had been recorded is there as it was, a record that is not finished is named ``.part``, and no process is
-left. Now and then a run is let go to its end, and must end as if nothing had been.
+SIGKILL: what had been recorded is there as it was, a record that is not finished says so, by its name (``.part``) or its
+footer, and no process is left. Now and then a run is let go to its end, and must end as if nothing had been.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a folder holds that must not change: finished files by digest, and the rows of unfinished ones."""
+    """What a folder holds that must not change: finished files by digest, and the rows of unfinished ones.
+
+    A run that was asked to end has written a record whose footer says that it was interrupted.
+    """
 
     files: dict[str, str]
     rows: Counter[str]
@@ -85,11 +88,18 @@ def recorded(place: Path) -> Recorded:
     for path in sorted(place.rglob("*")):
         if "raw" in path.parts:  # a page's copies, which go with the page
             continue
-        if path.name.endswith(".part") and ".jsonl" in path.name:
+        if (path.name.endswith(".part") and ".jsonl" in path.name) or _is_interrupted(path):
             rows.update(_key(row) for row in whole_lines(path) if row.get("line") == "row")
         elif path.suffix == ".jsonl" or ("history" in path.parts and path.is_file() and path.suffix == ".json"):
             files[str(path.relative_to(place))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return Recorded(files, rows)
+
+
+def _is_interrupted(path: Path) -> bool:
+    try:
+        return path.suffix == ".jsonl" and not read(path).complete
+    except RecordError:
+        return False
 
 
 def _key(row: dict[str, object]) -> str:
