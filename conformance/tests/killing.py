@@ -1,8 +1,8 @@
 """Kills runs at random moments and looks at what they leave: ``python -m conformance.tests.killing --kills 200``.
 
 Small runs of the suite, perf, the nightly and the board, each kind again and again in a folder of its own. After every
-SIGKILL: what had been recorded is there as it was, a record that is not finished says so, by its name (``.part``) or its
-footer, and no process is left. Now and then a run is let go to its end, and must end as if nothing had been.
+SIGKILL: what had been recorded is there as it was, a record that is not finished says so (it is named ``.part``, or its
+footer tells), and no process is left. Now and then a run is let go to its end, and must end as if nothing had been.
 """
 
 from __future__ import annotations
@@ -73,10 +73,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a folder holds that must not change: finished files by digest, and the rows of unfinished ones.
-
-    A run that was asked to end has written a record whose footer says that it was interrupted.
-    """
+    """What a folder holds that must not be lost: finished files by digest, and the rows of all."""
 
     files: dict[str, str]
     rows: Counter[str]
@@ -88,18 +85,11 @@ def recorded(place: Path) -> Recorded:
     for path in sorted(place.rglob("*")):
         if "raw" in path.parts:  # a page's copies, which go with the page
             continue
-        if (path.name.endswith(".part") and ".jsonl" in path.name) or _is_interrupted(path):
+        if path.suffix == ".jsonl" or (path.name.endswith(".part") and ".jsonl" in path.name):
             rows.update(_key(row) for row in whole_lines(path) if row.get("line") == "row")
-        elif path.suffix == ".jsonl" or ("history" in path.parts and path.is_file() and path.suffix == ".json"):
+        if path.suffix == ".jsonl" or ("history" in path.parts and path.is_file() and path.suffix == ".json"):
             files[str(path.relative_to(place))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return Recorded(files, rows)
-
-
-def _is_interrupted(path: Path) -> bool:
-    try:
-        return path.suffix == ".jsonl" and not read(path).complete
-    except RecordError:
-        return False
 
 
 def _key(row: dict[str, object]) -> str:
@@ -174,17 +164,18 @@ class Kind:
         missing = set(before.rows) - set(_rows_of(self.place))
         self.tally.lost += [f"{self.name}: the row {row}" for row in missing]
         for file in now.files:
-            if file.endswith(".jsonl") and not _is_whole(self.place / file):
+            if file.endswith(".jsonl") and not _has_ended(self.place / file):
                 self.tally.unnamed.append(f"{self.name}: {file}")
 
     def _replaced(self, file: str) -> bool:
-        """Whether a later run of the same question has put its own whole record there, as it may in its --out."""
-        return "history" not in Path(file).parts and _is_whole(self.place / file)
+        """Whether a later run of the same question has put its own record there, as it may in its --out."""
+        return "history" not in Path(file).parts and _has_ended(self.place / file)
 
 
-def _is_whole(path: Path) -> bool:
+def _has_ended(path: Path) -> bool:
+    """Whether a record has a footer, which may say that its run was asked to end before it was done."""
     try:
-        return read(path).complete
+        return read(path).footer is not None
     except RecordError:
         return "work-" in str(path)  # a nightly's own folder, where its commands write as they go
 
