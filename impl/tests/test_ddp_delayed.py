@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
 
 from impl.ddp import DistributedDataParallel
 from impl.ddp.mixed_precision import _MixedPrecision
@@ -90,3 +91,16 @@ def lower(_ctx):
 def test_what_cannot_work_beside_delayed_parameters_is_refused(gloo_cluster, program, words):
     for outcome in gloo_cluster.run(program, (), world=2, subject="impl").outcomes:
         assert words in str(outcome)
+
+
+def step_in_backward(ctx):
+    module = TwoOrOne()
+    _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.5})
+    ddp = delaying_b(module)
+    for _ in range(2):
+        ddp(mine(ctx)).sum().backward()
+    return [parameter.item() for parameter in module.parameters()]
+
+
+def test_an_optimizer_in_backward_steps_delayed_parameters_by_their_average_too(run):
+    assert run(step_in_backward, world=2) == [[1.0 - 2 * 0.5 * 1.5] * 2] * 2

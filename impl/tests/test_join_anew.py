@@ -258,3 +258,22 @@ def test_what_is_kept_of_a_group_goes_with_it():
     dist.destroy_process_group()
     gc.collect()
     assert group() is None
+
+
+def move_between_building_and_entering(rank, _world):
+    """The context is built on all ranks and entered, on uneven inputs, by those to whom the model has moved."""
+    model = weight_of_one()
+    context = Join([model], divide_by_initial_world_size=False)
+    group = dist.new_group([0, 1])
+    if rank == 2:
+        return None
+    model._update_process_group(group)
+    with context:
+        for _ in range(1 + rank):
+            model.zero_grad()
+            model(torch.full((1, 1), 4.0 * (1 + rank))).sum().backward()
+    return model.module.weight.grad.item()
+
+
+def test_a_context_is_on_the_ranks_on_which_its_model_is_when_it_is_entered():
+    assert run_on_ranks(move_between_building_and_entering, 3) == [6.0, 8.0, None]

@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as torchs_hooks
 
@@ -285,6 +286,26 @@ def clip_finer_gradients(ctx):
 @pytest.mark.skipif(not hasattr(torch.empty(0), "grad_dtype"), reason="parameters of this torch have no grad_dtype")
 def test_the_norm_is_as_fine_as_the_gradients(run):
     assert run(clip_finer_gradients, world=2) == [[True] * 6] * 2
+
+
+def average_in_half(group, bucket):
+    """A user's hook whose result is of half precision, for DDP to cast."""
+    low = bucket.buffer().half() / dist.get_world_size(group)
+    return dist.all_reduce(low, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def clip_behind_a_hook_of_half_precision(ctx):
+    """The norm of all gradients after a clipped step."""
+    model = Net()
+    model.never.requires_grad_(False)
+    zero = sharded(ctx, model, torch.optim.SGD, lr=0.125)
+    ddp = wrapped(ctx, model, zero, False, hook=average_in_half, max_norm=0.01)
+    backward(ddp, ctx.rank, 0)
+    return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.requires_grad]).item()
+
+
+def test_gradients_are_clipped_too_where_a_hook_gives_them_in_another_dtype(run):
+    assert run(clip_behind_a_hook_of_half_precision, world=2) == [pytest.approx(0.01, rel=1e-3)] * 2
 
 
 def leave_out(ctx, to_none, static):

@@ -375,6 +375,7 @@ class Nobody:
 def take_over_from_the_last(rank, world):
     """Parameters and buffers of a model after taking over those of the last rank; two of them are not in buckets."""
     module = nn.ModuleList([nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1)])
+    module.register_buffer("unsaved", torch.zeros(1), persistent=False)
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["1.weight", "2.running_mean"])
     model = DistributedDataParallel(module, delay_all_reduce_named_params=[("0.weight", module[0].weight)],
                                     param_to_hook_all_reduce=module[2].weight)  # fmt: skip
