@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .memory import first_in_memory
+
 #: A parameter group as torch's optimizers write it: ``{"params": [...], "lr": ...}``.
 Group = dict[str, Any]
 
@@ -102,6 +104,18 @@ def check_alike(parameters: Iterable[torch.Tensor]) -> None:
                     f"All parameters must have the same {word}: parameter 0 has {theirs}, parameter {place} has "
                     f"{mine}. Use one ZeroRedundancyOptimizer for each {word}."
                 )
+
+
+def check_own_memory(groups: Iterable[Group]) -> None:
+    """ValueError if a step inside of backward would change parameters that backward still needs as they were."""
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    for place, first in enumerate(first_in_memory(parameters)):
+        if first != place:
+            raise ValueError(
+                f"Parameters {first} and {place} share memory (views of one tensor, or one that is listed twice), which "
+                "overlap_with_ddp=True does not allow: they are stepped apart, while backward still needs the other. "
+                "Give one of them, or step without overlap."
+            )
 
 
 def local_constructor(optimizer_class: Any, overlap: bool) -> Callable[..., torch.optim.Optimizer]:

@@ -12,7 +12,15 @@ import torch
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Follower, FollowingHook, JoinHook
 from . import checkpoint, compat
-from .arguments import Group, check_alike, check_shardable, checked_group, checked_groups, local_constructor
+from .arguments import (
+    Group,
+    check_alike,
+    check_own_memory,
+    check_shardable,
+    checked_group,
+    checked_groups,
+    local_constructor,
+)
 from .joining import ACTS, CONSOLIDATE, STEP, Joining
 from .mirror import Mirror
 from .overlapping import Overlap, OverlapInfo, PartialSteps
@@ -45,11 +53,12 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     Inside a join context a rank that has run out of inputs goes on stepping its shard, with the gradients and the
     settings of a live rank, so that uneven inputs give what one process would (ZERO-020 … 022). Its own ``.grad`` and
-    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks'. What the program itself changes
-    between two steps of a block (``p.clamp_()``, entries of ``state``) does not reach it, with or without overlap: make
-    such changes before the block or behind it.
+    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks', and hooks behind a step are
+    called on it, too. What the program itself changes between two steps of a block (``p.clamp_()``, entries of
+    ``state``) does not reach it, with or without overlap: make such changes before the block or behind it.
 
-    A parameter that has never required a gradient is neither stepped nor sent; one that is frozen later is still sent.
+    A parameter that has never required a gradient, nor had one in a step, is not sent; one that is frozen later still
+    is. Parameters that have memory in common (views of one tensor, or one that is listed twice) have one owner.
     """
 
     def __init__(
@@ -69,6 +78,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         self._under_construction = True
         super().__init__(groups, defaults)
         self._under_construction = False
+        if overlap_with_ddp:
+            check_own_memory(self.param_groups)
 
         self.global_rank = team.global_rank(team.rank)
         self.parameters_as_bucket_view = parameters_as_bucket_view and not overlap_with_ddp
@@ -394,6 +405,8 @@ class _ZeROJoinHook(FollowingHook):
             raise RuntimeError("ZeRO was asked to follow an act outside of a join context.")
         if act == STEP:
             self.zero._joining.shadow_step(session)
+            for hook in list(self.zero._optimizer_step_post_hooks.values()):
+                hook(self.zero, (self.zero,), {})
         elif act == CONSOLIDATE:
             self.zero._joining.consolidate(session, None)
         else:
