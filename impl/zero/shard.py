@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..comm.optimizer_states import as_it_was
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
@@ -275,7 +276,7 @@ class Shard:
         states = {parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held}
         self.load_local(states)
         for parameter, state in states.items():
-            self.optim.state[parameter] = checkpoint.as_it_was(state, self.optim.state[parameter])
+            self.optim.state[parameter] = as_it_was(state, self.optim.state[parameter])
         for key in begun.keys() - self.optim.state.keys():  # what is lost begins as the constructor makes it
             self.optim.state[key] = begun[key]
         put_back(counted, self.optim)
