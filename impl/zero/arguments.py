@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -106,9 +106,8 @@ def check_alike(parameters: Iterable[torch.Tensor]) -> None:
                 )
 
 
-def check_own_memory(groups: Iterable[Group]) -> None:
+def check_own_memory(parameters: Sequence[torch.Tensor]) -> None:
     """ValueError if a step inside of backward would change parameters that backward still needs as they were."""
-    parameters = [parameter for group in groups for parameter in group["params"]]
     for place, first in enumerate(first_in_memory(parameters)):
         if first != place:
             raise ValueError(

@@ -78,8 +78,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         self._under_construction = True
         super().__init__(groups, defaults)
         self._under_construction = False
-        if overlap_with_ddp:
-            check_own_memory(self.param_groups)
 
         self.global_rank = team.global_rank(team.rank)
         self.parameters_as_bucket_view = parameters_as_bucket_view and not overlap_with_ddp
@@ -92,6 +90,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         #: what ``regroup`` goes on from; None says that a lost rank takes its shard with it
         self.mirror: Mirror | None = None
         if overlap_with_ddp:
+            check_own_memory(self.shard.parameters())
             if parameters_as_bucket_view:
                 logger.warning("parameters_as_bucket_view=True is ignored together with overlap_with_ddp=True.")
             # schedulers and users read the settings before the owners are fixed; bad ones show here and not later
