@@ -1,5 +1,6 @@
 """Programs in which a sharded optimizer must look twice: hooks, thawing in between, other shapes, one memory for two."""
 
+import copy
 import warnings
 
 import torch
@@ -136,6 +137,47 @@ def step_with_one_memory(ctx, make, twice):
 @check("ZERO-008", worlds=MANY, scenarios={"views of one tensor": False, "one listed three times": True})
 def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
     assert ranks(beside_the_ordinary, step_with_one_memory, scenario) == [None] * ranks.world
+
+
+# -- ZERO-017: hooks behind a load
+
+
+class Finely(torch.optim.SGD):
+    """Keeps its parameters in finer copies."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            fine = self.state[parameter].setdefault("fine", parameter.detach().float())
+            fine.sub_(parameter.grad.float(), alpha=2.0**-9)
+            parameter.copy_(fine)
+
+
+def load_finely(ctx, make):
+    """A hook behind the load puts the finer copies in place, which a load by itself rounds."""
+    params = [nn.Parameter(parameter.detach().bfloat16()) for parameter in some_parameters(ctx)]
+    ordinary = Finely(params, lr=1.0)
+    give(params, 0)
+    ordinary.step()
+    saved = ordinary.state_dict()
+    optimizer = make(params, Finely, lr=1.0)
+
+    def refine(loaded):
+        for place, parameter in enumerate(params):
+            if loaded.state.get(parameter):
+                loaded.state[parameter]["fine"] = saved["state"][place]["fine"].clone()
+
+    optimizer.register_load_state_dict_post_hook(refine)
+    optimizer.load_state_dict(copy.deepcopy(saved))
+    for iteration in range(4):
+        give(params, iteration)
+        optimizer.step()
+    return params
+
+
+@check("ZERO-017", worlds=MANY)
+def test_what_a_hook_behind_a_load_changes_is_what_is_stepped_from(ranks):
+    assert ranks(beside_the_ordinary, load_finely) == [None] * ranks.world
 
 
 # -- ZERO-020: what joined ranks do behind and between steps

@@ -262,6 +262,41 @@ def parameters_in_views_are_given_other_shapes(make):
     return reshape(make, parameters_as_bucket_view=True)
 
 
+@program
+def parameters_move_from_group_to_group(make):
+    params = parameters()
+    optimizer = make([{"params": params[:3]}, {"params": params[3:], "lr": 2.0}], torch.optim.SGD, lr=0.5, momentum=0.5)
+    train(optimizer, params, 0)
+    first, second = optimizer.param_groups
+    second["params"].insert(0, first["params"].pop())
+    train(optimizer, params, 1, 2)
+    first["params"] += [second["params"].pop(0), second["params"].pop(0)]
+    train(optimizer, params, 3)
+    return numbers(params)
+
+
+class Stumbling(torch.optim.SGD):
+    """Counts its steps in its groups, also the second, which fails."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            group["lr"] = 0.5 / group["count"]
+        if group["count"] == 2:
+            raise KeyError("the second step fails")
+        return super().step(closure)
+
+
+@program
+def a_step_fails_and_the_next_one_does_not(make):
+    params = parameters()
+    optimizer = make(params, Stumbling, lr=0.5)
+    train(optimizer, params, 0)
+    failed = caught(train, optimizer, params, 1)
+    train(optimizer, params, 2)
+    return numbers(params), failed and failed.kinds[0]
+
+
 class Looking(torch.optim.SGD):
     """Steps with the gradients that are there after a trial step of all parameters."""
 

@@ -238,11 +238,13 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         owned = set(self.shard.plan.owned_by(self.shard.team.rank))
         # behind the user's hooks, which may make another dictionary of it
         last = self.register_load_state_dict_pre_hook(lambda _, whole: checkpoint.own_part(whole, owned))
+        # before the user's, which may change what has been loaded
+        first = self.register_load_state_dict_post_hook(lambda _: self.shard.load_local(self.state), prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:
             last.remove()
-        self.shard.load_local(self.state)
+            first.remove()
         self.shard.consolidated = None
         if self.shard.copies is not None:
             self.shard.copies.forget()

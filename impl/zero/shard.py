@@ -48,8 +48,9 @@ class Shard:
         #: what builds it, and from which settings beside those of the groups
         self.constructor = constructor
         self.given_defaults = defaults
-        # those that the plan, the local groups and what follows are about
+        # those that the plan, the local groups and what follows are about, and how many of them stand in each group
         self._looked_at = parameters
+        self._in_groups = self._numbers_in_groups()
         #: requires_grad of every parameter at the last look, by global index
         self.trainable: tuple[bool, ...] = ()
         #: whether each parameter has ever required or had a gradient, here or (in a join context) on a live rank
@@ -65,6 +66,9 @@ class Shard:
     def parameters(self) -> list[torch.Tensor]:
         """All parameters in global order: group after group."""
         return [parameter for group in self.exposed.param_groups for parameter in group["params"]]
+
+    def _numbers_in_groups(self) -> list[int]:
+        return [len(group["params"]) for group in self.exposed.param_groups]
 
     def owned_by(self, rank: int) -> list[torch.Tensor]:
         """The parameters that ``rank`` owns."""
@@ -112,7 +116,7 @@ class Shard:
     def extend(self, added: Group) -> None:
         """Take in a group that has been added to the exposed ones."""
         before = len(self.plan.owners)
-        self._looked_at = self.parameters()
+        self._looked_at, self._in_groups = self.parameters(), self._numbers_in_groups()
         self.plan = self.plan.extended(numels_of(added["params"]), self._first_in_memory(self._looked_at))
         self.optim.add_param_group(self._local_group(added, self.plan.owners[before:], self.team.rank))
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
@@ -128,24 +132,26 @@ class Shard:
         self.optim.state = self.exposed.state  # which a user may have replaced
         self.look_at_trainability()
         given = {} if closure is None else {"closure": closure}
-        # of two with one memory the first is stepped to the end before the second
-        with nullcontext() if self._memory_is_shared else small_ones_at_once(self.optim):
-            loss = step_of(self.optim, **given, **kwargs)
+        try:
+            # of two with one memory the first is stepped to the end before the second
+            with nullcontext() if self._memory_is_shared else small_ones_at_once(self.optim):
+                loss = step_of(self.optim, **given, **kwargs)
+        finally:
+            copy_settings(self.optim.param_groups, self.exposed.param_groups)
+            self.exposed.state = self.optim.state
         if closure is not None:
             self.look_at_trainability()
-        copy_settings(self.optim.param_groups, self.exposed.param_groups)
-        self.exposed.state = self.optim.state
         self.steps_since_consolidation += 1
         return loss
 
     def look_at_parameters(self) -> None:
-        """Notice that a user has replaced, added or removed parameters in the exposed groups, on all ranks alike.
+        """Notice that a user has replaced, moved, added or removed parameters in the exposed groups, on all ranks alike.
 
         One that is still there keeps its owner, one in the place of another has that one's; others go where the load is
         least.
         """
-        now, before = self.parameters(), self._looked_at
-        if len(now) == len(before) and all(map(is_, now, before)):
+        now, before, in_groups = self.parameters(), self._looked_at, self._numbers_in_groups()
+        if in_groups == self._in_groups and all(map(is_, now, before)):
             return
         known = {id(parameter): place for place, parameter in enumerate(before)}
         if len(now) == len(before):
@@ -155,7 +161,7 @@ class Shard:
         owners = [None if place is None else self.plan.owners[place] for place in places]
         self.plan = self.plan.changed(owners, numels_of(now), self._first_in_memory(now))
         self.sent = tuple([place is not None and self.sent[place] for place in places])
-        self.trainable, self._looked_at = (), now
+        self.trainable, self._looked_at, self._in_groups = (), now, in_groups
         self.optim.param_groups[:] = self.local_groups(self.team.rank)
         self.consolidated = None
         if self.copies is not None:

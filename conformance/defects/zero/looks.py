@@ -63,3 +63,9 @@ def joined_rank_takes_settings_only_when_they_are_news() -> None:
 def joined_rank_calls_no_hooks() -> None:
     """The hooks behind a step are not called on a rank that has joined, so its parameters are not what they make."""
     edit("for hook in list(self.zero._optimizer_step_post_hooks.values()):", "for hook in ():")
+
+
+@defect("ZERO-017")
+def hooks_behind_a_load_come_before_the_local_load() -> None:
+    """What the user's hooks behind a load change is loaded once more, into the local optimizer, which casts it."""
+    edit("self.shard.load_local(self.state), prepend=True)", "self.shard.load_local(self.state))")
