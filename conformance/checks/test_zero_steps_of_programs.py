@@ -1,4 +1,4 @@
-"""Programs in which a sharded optimizer must look twice: hooks, thawing in between, other shapes, one memory for two."""
+"""Programs in which a sharded optimizer must look twice: hooks, thawing in between, other shapes, shared memory."""
 
 import copy
 import warnings
@@ -12,16 +12,24 @@ from conformance.fixtures.models import integers
 from conformance.fixtures.sharding import first_gap, give, some_parameters
 
 
-def beside_the_ordinary(ctx, program, *arguments, **options):
+def beside_the_ordinary(ctx, program, *arguments):
     """Where the program leaves other parameters with a sharded optimizer than with an ordinary one; None if nowhere."""
     def sharded(parameters, kind, **settings):
-        return ctx.subject.ZeroRedundancyOptimizer(parameters, kind, **options, **settings)
+        return ctx.subject.ZeroRedundancyOptimizer(parameters, kind, **settings)
 
-    ours, theirs = (program(ctx, make, *arguments) for make in (sharded, lambda p, kind, **settings: kind(p, **settings)))
-    return first_gap(ours, theirs)
+    def ordinary(parameters, kind, **settings):
+        return kind(parameters, **settings)
+
+    return first_gap(program(ctx, sharded, *arguments), program(ctx, ordinary, *arguments))
 
 
 # -- ZERO-008: hooks of the local optimizer
+
+
+@torch.no_grad()
+def bound(params):
+    for parameter in params:
+        parameter.clamp_(-1, 1)
 
 
 class Bounded(torch.optim.SGD):
@@ -37,10 +45,8 @@ class Bounded(torch.optim.SGD):
         for parameter in self.param_groups[0]["params"]:
             parameter.grad.mul_(0.5)
 
-    @torch.no_grad()
     def bound(self, *_):
-        for parameter in self.param_groups[0]["params"]:
-            parameter.clamp_(-1, 1)
+        bound(self.param_groups[0]["params"])
 
 
 def step_bounded(ctx, make):
@@ -197,7 +203,7 @@ def step_in_a_context(ctx, schedule, hooked):
     """The rate is set anew before each step, or a hook behind each step bounds the parameters; the gap at the end."""
     def train(optimizer, params, iterations):
         if hooked:
-            optimizer.register_step_post_hook(lambda *_: [parameter.data.clamp_(-1, 1) for parameter in params] and None)
+            optimizer.register_step_post_hook(lambda *_: bound(params))
         for iteration in iterations:
             if not hooked:
                 optimizer.param_groups[0]["lr"] = 0.5

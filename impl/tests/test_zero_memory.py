@@ -19,7 +19,7 @@ APART = torch.zeros(3)
     ([FLAT[::2], FLAT[1::2], FLAT[1:2]], [0, 1, 1]),
     ([FLAT[:3], APART, FLAT[5:9], FLAT[2:6], FLAT[20:]], [0, 1, 0, 0, 4]),  # two meet by way of a third
     ([FLAT[8:], FLAT[:8], APART, WHOLE], [0, 0, 2, 0]),
-    ([FLAT[:1].expand(5), FLAT[:0], FLAT[1:], torch.empty(3, device="meta"), torch.empty(3, device="meta")], [*range(5)]),
+    ([FLAT[:1].expand(5), FLAT[:0], FLAT[1:], *torch.empty(2, 3, device="meta")], [0, 1, 2, 3, 4]),
     ([FLAT, torch.view_as_complex(FLAT.view(12, 2))], [0, 0]),
 ])  # fmt: skip
 def test_parameters_that_share_an_element_are_told_by_the_first_of_them(parts, first):

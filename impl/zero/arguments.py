@@ -111,8 +111,8 @@ def check_own_memory(parameters: Sequence[torch.Tensor]) -> None:
     for place, first in enumerate(first_in_memory(parameters)):
         if first != place:
             raise ValueError(
-                f"Parameters {first} and {place} share memory (views of one tensor, or one that is listed twice), which "
-                "overlap_with_ddp=True does not allow: they are stepped apart, while backward still needs the other. "
+                f"Parameters {first} and {place} share memory (views of one tensor, or one that is listed twice), "
+                "which overlap_with_ddp=True does not allow: one is stepped while backward still needs the other. "
                 "Give one of them, or step without overlap."
             )
 

@@ -146,7 +146,7 @@ class Transfers:
                 publication.finish(watch)
 
     def stale(self) -> bool:
-        """Whether somebody has cast or reshaped a parameter, or moved it away from its flat tensor (``p.data = ...``)."""
+        """Whether somebody has cast, reshaped or moved a parameter away from its flat tensor (``p.data = ...``)."""
         return self._moved.stale or list(map(_form_of, self._sent)) != self._made_for
 
     def _publication(self, kind: Kind) -> Publication:

@@ -145,7 +145,7 @@ class Shard:
         return loss
 
     def look_at_parameters(self) -> None:
-        """Notice that a user has replaced, moved, added or removed parameters in the exposed groups, on all ranks alike.
+        """Notice that a user has replaced, moved, added or removed parameters in the groups, on all ranks alike.
 
         One that is still there keeps its owner, one in the place of another has that one's; others go where the load is
         least.

@@ -68,9 +68,9 @@ def idle_rank_shows_old_settings() -> None:
     edit(
         "loss = step_of(self.optim, **given, **kwargs)",
         "if self.owned_by(self.team.rank):\n"
-        "            loss = step_of(self.optim, **given, **kwargs)\n"
-        "        else:\n"
-        "            loss = closure() if closure else None",
+        "                loss = step_of(self.optim, **given, **kwargs)\n"
+        "            else:\n"
+        "                loss = closure() if closure else None",
     )
 
 

@@ -267,7 +267,7 @@ def settings_are_missing_in_the_state() -> None:
     edit(
         "    copy_settings(self.optim.param_groups, self.exposed.param_groups)\n",
         "    for ours, local in zip(self.exposed.param_groups, self.optim.param_groups, strict=True):\n"
-        '        ours["lr"] = local["lr"]\n',
+        '            ours["lr"] = local["lr"]\n',
     )
 
 
