@@ -28,6 +28,11 @@ def flat_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.T
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
 
 
+def note_change(tensors: Sequence[torch.Tensor]) -> None:
+    """Something has been received into these: a graph that has saved one must not go on from it, on any rank."""
+    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+
 class MovedTensors:
     """Tensors that were made views of flat ones (``tensor.data = view``), and whether somebody has moved them since."""
 

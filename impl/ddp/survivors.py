@@ -20,6 +20,7 @@ import torch.distributed as dist
 from ..comm import store as stores
 from ..comm.collectives import broadcast_coalesced, broadcast_object
 from ..comm.guard import DETECTION, Guard, guard_of
+from ..comm.optimizer_states import as_it_was
 from ..comm.ranks import GroupRank, Team
 from ..join.standing import standing_of
 from .wrapper import DistributedDataParallel
@@ -144,7 +145,7 @@ class _Taken:
         if mirror is None:
             _copy(self.tensors, self.values)
             assert self.state is not None
-            optimizer.load_state_dict(self.state)
+            _load(optimizer, self.state)
         else:
             mirror.settle()
         model._update_process_group(self.group)
@@ -155,6 +156,22 @@ def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
         for tensor, value in zip(tensors, values, strict=True):
             if value is not tensor:
                 tensor.copy_(value)
+
+
+def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a state as it is: ``load_state_dict`` by itself casts that of a parameter to the parameter's dtype."""
+    seen: list[dict[str, Any]] = []
+    last = optimizer.register_load_state_dict_pre_hook(lambda _, loaded: seen.append(loaded))  # behind the user's
+    try:
+        optimizer.load_state_dict(state)
+    finally:
+        last.remove()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for loaded in seen:
+        keys = [key for group in loaded["param_groups"] for key in group["params"]]
+        for key, parameter in zip(keys, parameters, strict=True):
+            if key in loaded["state"]:
+                optimizer.state[parameter] = as_it_was(loaded["state"][key], optimizer.state[parameter])
 
 
 def _take_over(

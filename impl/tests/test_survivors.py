@@ -508,6 +508,40 @@ def test_a_failure_between_forward_and_backward_in_mixed_precision_leaves_full_v
     assert run_on_ranks(between_forward_and_backward, 3) == [found, found, None]
 
 
+class Fine(torch.optim.SGD):
+    """Keeps its parameters in finer copies."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            fine = self.state[parameter].setdefault("fine", parameter.detach().float())
+            fine.sub_(parameter.grad.float(), alpha=2.0**-12)
+            parameter.copy_(fine)
+
+
+def states_that_are_finer(rank, _world):
+    """Rank 0 has made a step more when rank 2 is lost."""
+    model = DistributedDataParallel(Weights((2, 3)).bfloat16())
+    optimizer = Fine(model.parameters())
+    stepped(model, optimizer)
+    if rank == 2:
+        return die()
+    if rank == 0:
+        optimizer.step()
+    with pytest.raises(PeerFailed):
+        while True:
+            model.reducer.team.guard()
+            time.sleep(0.01)
+    left = regroup(model, optimizer, 2 - rank, _LIMIT_S)
+    stepped(model, optimizer)
+    return left.steps, {value for state in optimizer.state.values() for value in state["fine"].tolist()}
+
+
+def test_states_that_are_finer_than_their_parameters_are_taken_over_to_the_bit():
+    found = 2, {1 - 3 * 2.0**-12}
+    assert run_on_ranks(states_that_are_finer, 3) == [found, found, None]
+
+
 def regroup_inside(_rank, _world):
     model = DistributedDataParallel(Weights((2, 3)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

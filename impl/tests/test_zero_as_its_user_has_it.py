@@ -3,12 +3,14 @@
 import collections
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from conformance.fixtures.models import integers
 from conformance.ranks import caught
 
 from .zero_training import give_gradients, parameters
@@ -136,6 +138,165 @@ def a_hook_unpacks_what_is_loaded(make):
     return numbers(params)
 
 
+@program
+def one_parameter_is_listed_twice(make):
+    params = parameters()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = make([params[1], *params, params[1]], torch.optim.SGD, lr=0.5, momentum=0.5)
+    train(optimizer, params, 0, 1, 2)
+    return numbers(params)
+
+
+def with_one_memory(make, **views):
+    whole = integers(4, 6, seed=1)
+    parts = [whole, whole[:, :3], whole[:, 3:], whole.view(-1)[:2], integers(4, 3, seed=2)]
+    params = [nn.Parameter(part) for part in parts]
+    optimizer = make(params, torch.optim.AdamW, lr=0.5, weight_decay=0.5, **views)
+    train(optimizer, params, 0, 1)
+    optimizer.add_param_group({"params": [nn.Parameter(whole[1:])]})
+    params = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    train(optimizer, params, 2, 3)
+    return numbers(params), [parameter.data_ptr() - params[0].data_ptr() for parameter in params[:3]]
+
+
+@program
+def parameters_have_memory_in_common(make):
+    return with_one_memory(make)
+
+
+@program
+def parameters_with_memory_in_common_keep_it_beside_views(make):
+    return with_one_memory(make, parameters_as_bucket_view=True)
+
+
+@program
+def a_closure_thaws_parameters(make):
+    params = parameters()
+    for parameter in params[1:3]:
+        parameter.requires_grad_(False)
+    optimizer = make(params, torch.optim.SGD, lr=0.5)
+
+    def closure():
+        for parameter in params:
+            parameter.requires_grad_(True)
+        return loss_of_all(params)()
+
+    return float(optimizer.step(closure)), numbers(params)
+
+
+@program
+def parameters_are_thawed_for_each_backward(make):
+    params = parameters()
+    for parameter in params[1:3]:
+        parameter.requires_grad_(False)
+    optimizer = make(params, torch.optim.SGD, lr=0.5)
+    for _ in range(2):
+        for parameter in params:
+            parameter.requires_grad_(True)
+        loss_of_all(params)()
+        for parameter in params[1:3]:
+            parameter.requires_grad_(False)
+        optimizer.step()
+    return numbers(params)
+
+
+class Clamping(torch.optim.SGD):
+    """Has step hooks of its own: takes half of each gradient, and keeps its parameters within bounds."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.register_step_pre_hook(lambda _, arguments, keywords: (arguments, {**keywords, "closure": self.halve}))
+        self.register_step_post_hook(lambda *_: self.clamp())
+
+    def own(self):
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    @torch.no_grad()
+    def halve(self):
+        for parameter in self.own():
+            parameter.grad.mul_(0.5)
+
+    @torch.no_grad()
+    def clamp(self):
+        for parameter in self.own():
+            parameter.clamp_(-1, 1)
+
+
+@program
+def the_local_optimizer_has_hooks_of_its_own(make):
+    params = parameters()
+    train(make(params, Clamping, lr=0.5), params, 0, 1, 2)
+    return numbers(params)
+
+
+@program
+def a_graph_is_gone_through_again_after_a_step(make):
+    params = [nn.Parameter(integers(3, 4, seed=1)), nn.Parameter(integers(600, 500, seed=2)), *parameters(2)]
+    loss = sum((parameter * parameter).sum() for parameter in params)
+    loss.backward(retain_graph=True)
+    make(params, torch.optim.SGD, lr=0.5).step()
+    errors = [caught(torch.autograd.grad, loss, [parameter], retain_graph=True) for parameter in params]
+    return [error and error.kinds[0] for error in errors]
+
+
+def reshape(make, **views):
+    params = parameters()
+    optimizer = make(params, torch.optim.SGD, lr=0.5, **views)
+    train(optimizer, params, 0)
+    with torch.no_grad():
+        params[1].data = torch.cat([params[1].data, torch.ones(3)])
+        params[3].data = params[3].data.view(7, 1)
+        params[4].data = params[4].data.view(2, 6)
+    train(optimizer, params, 1, 2)
+    return numbers(params)
+
+
+@program
+def parameters_are_given_other_shapes(make):
+    return reshape(make)
+
+
+@program
+def parameters_in_views_are_given_other_shapes(make):
+    return reshape(make, parameters_as_bucket_view=True)
+
+
+@program
+def parameters_move_from_group_to_group(make):
+    params = parameters()
+    optimizer = make([{"params": params[:3]}, {"params": params[3:], "lr": 2.0}], torch.optim.SGD, lr=0.5, momentum=0.5)
+    train(optimizer, params, 0)
+    first, second = optimizer.param_groups
+    second["params"].insert(0, first["params"].pop())
+    train(optimizer, params, 1, 2)
+    first["params"] += [second["params"].pop(0), second["params"].pop(0)]
+    train(optimizer, params, 3)
+    return numbers(params)
+
+
+class Stumbling(torch.optim.SGD):
+    """Counts its steps in its groups, also the second, which fails."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            group["lr"] = 0.5 / group["count"]
+        if group["count"] == 2:
+            raise KeyError("the second step fails")
+        return super().step(closure)
+
+
+@program
+def a_step_fails_and_the_next_one_does_not(make):
+    params = parameters()
+    optimizer = make(params, Stumbling, lr=0.5)
+    train(optimizer, params, 0)
+    failed = caught(train, optimizer, params, 1)
+    train(optimizer, params, 2)
+    return numbers(params), failed and failed.kinds[0]
+
+
 class Looking(torch.optim.SGD):
     """Steps with the gradients that are there after a trial step of all parameters."""
 
@@ -190,7 +351,7 @@ def as_ordinary(ctx, name):
     def sharded(params, kind, **settings):
         return ctx.subject.ZeroRedundancyOptimizer(params, kind, **settings)
 
-    def ordinary(params, kind, **settings):
+    def ordinary(params, kind, parameters_as_bucket_view=False, **settings):
         return kind(params, **settings)
 
     ours, theirs = (PROGRAMS[name](make) for make in (sharded, ordinary))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+
+from .memory import first_in_memory
 
 #: A parameter group as torch's optimizers write it: ``{"params": [...], "lr": ...}``.
 Group = dict[str, Any]
@@ -102,6 +104,17 @@ def check_alike(parameters: Iterable[torch.Tensor]) -> None:
                     f"All parameters must have the same {word}: parameter 0 has {theirs}, parameter {place} has "
                     f"{mine}. Use one ZeroRedundancyOptimizer for each {word}."
                 )
+
+
+def check_own_memory(parameters: Sequence[torch.Tensor]) -> None:
+    """ValueError if a step inside of backward would change parameters that backward still needs as they were."""
+    for place, first in enumerate(first_in_memory(parameters)):
+        if first != place:
+            raise ValueError(
+                f"Parameters {first} and {place} share memory (views of one tensor, or one that is listed twice), "
+                "which overlap_with_ddp=True does not allow: one is stepped while backward still needs the other. "
+                "Give one of them, or step without overlap."
+            )
 
 
 def local_constructor(optimizer_class: Any, overlap: bool) -> Callable[..., torch.optim.Optimizer]:

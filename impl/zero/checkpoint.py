@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..comm.collectives import all_reduce, all_to_all, all_to_all_object, broadcast
+from ..comm.optimizer_states import copied
 from ..comm.ranks import GroupRank, Team
-from .containers import copied
 
 #: State of parameters by global index.
 States = dict[int, Any]
@@ -106,25 +105,6 @@ def snapshot(value: Any) -> Any:
         return value.detach().to("cpu", copy=True)
     made = copied(value, snapshot)
     return copy.deepcopy(value) if made is value else made
-
-
-def as_it_was(value: Any, loaded: Any) -> Any:
-    """``value`` with its tensors on the devices of those in ``loaded``, which an optimizer has made of it.
-
-    To load a state is to cast its tensors to the parameter's dtype and to rewrite its strings and containers. That is
-    for files: what only changes its owner stays as it is.
-    """
-    if isinstance(value, torch.Tensor):
-        return value.to(loaded.device)
-    if isinstance(value, dict):
-        made = copy.copy(value)
-        for key, item in value.items():
-            made[key] = as_it_was(item, loaded[key])
-        return made
-    if type(value) in (list, tuple, deque):
-        counterparts = iter(loaded)
-        return copied(value, lambda item: as_it_was(item, next(counterparts)))
-    return value
 
 
 def own_part(state_dict: Mapping[str, Any], owned: Collection[int]) -> dict[str, Any]:

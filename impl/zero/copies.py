@@ -19,9 +19,9 @@ import torch
 
 from ..comm.collectives import all_reduce, all_to_all
 from ..comm.flat import copy_all, new_flat
+from ..comm.optimizer_states import copied
 from ..comm.pending import Watch
 from ..comm.ranks import Team
-from .containers import copied
 from .groups import Group
 
 #: By the parameter's global index: its values and its state. Tensors in containers travel as bytes, all else pickled.

@@ -67,8 +67,8 @@ class SettingsChannel:
         source: GroupRank,
         sparse: dict[int, Any],
         watch: Watch | None,
-    ) -> tuple[GroupSettings | None, list[int], dict[int, Any]]:
-        """The source's settings (None if unchanged), marks and sparse gradients, on every rank.
+    ) -> tuple[GroupSettings, list[int], dict[int, Any]]:
+        """The source's settings, marks and sparse gradients, on every rank.
 
         ``settings`` and ``sparse`` are read on the source only; ``marks`` must be equally long on all ranks.
         """
@@ -81,13 +81,12 @@ class SettingsChannel:
             control[0] = int(fresh != self._last or bool(sparse))
         control = control.to(self._team.control_device(self._device))
         header = broadcast(self._team, control, source, "zero: news for joined ranks").wait(watch).tolist()
-        if not header[0]:
-            return None, header[1:], {}
-        label = "zero: settings for joined ranks"
-        body, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label, watch)
-        changed = body != self._last
-        self._last = body
-        return (GroupSettings.unpacked(body) if changed else None), header[1:], far
+        far: dict[int, Any] = {}
+        if header[0]:
+            label = "zero: settings for joined ranks"
+            self._last, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label, watch)
+        assert self._last is not None
+        return GroupSettings.unpacked(self._last), header[1:], far
 
 
 def mark(parameter: torch.Tensor) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .containers import copied
+from ..comm.optimizer_states import copied
 
 Group = dict[str, Any]
 

@@ -50,8 +50,6 @@ class Joining:
         self._channel: SettingsChannel
         # ranks that had joined at the last step; when they change, the newcomers need the settings afresh
         self._absent: tuple[GroupRank, ...] = ()
-        # on a joined rank: the keywords of the live ranks' last known step()
-        self._arguments: dict[str, Any] = {}
 
     def step(self, session: FollowedSession, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank."""
@@ -84,11 +82,10 @@ class Joining:
     def shadow_step(self, session: FollowedSession) -> None:
         """The same step on a rank that has joined."""
         received, gradients = self._pass_on(None, self._absent_ranks(session), session)
-        if received is not None:
-            self._shard.take_settings(received.settings, received.sent)
-            self._arguments = received.arguments
+        # also where they are the last ones: the local optimizer may have changed its own since
+        self._shard.take_settings(received.settings, received.sent)
         with shown_gradients(gradients):
-            self._shard.step(**self._arguments)
+            self._shard.step(**received.arguments)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
 
@@ -120,7 +117,7 @@ class Joining:
             return
         settings = GroupSettings(settings_of(self._shard.exposed.param_groups), self._shard.sent, {})
         received, _, _ = self._channel.exchange(settings, [], session.source, {}, session.watch)
-        if received is not None and session.shadowing:
+        if session.shadowing:
             self._shard.take_settings(received.settings, received.sent)
 
     def share_kept(self, kept: Kept, device: torch.device, session: FollowedSession) -> Kept:
@@ -149,7 +146,7 @@ class Joining:
 
     def _pass_on(
         self, settings: GroupSettings | None, absent: Sequence[GroupRank], session: FollowedSession
-    ) -> tuple[GroupSettings | None, list[tuple[torch.Tensor, torch.Tensor | None]]]:
+    ) -> tuple[GroupSettings, list[tuple[torch.Tensor, torch.Tensor | None]]]:
         """Send (source) or receive (everybody) settings and the gradients of the absent ranks' shards."""
         watch: Watch = session.watch
         parameters, team = self._shard.owned_by_any(absent), self._shard.team

@@ -12,7 +12,15 @@ import torch
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Follower, FollowingHook, JoinHook
 from . import checkpoint, compat
-from .arguments import Group, check_alike, check_shardable, checked_group, checked_groups, local_constructor
+from .arguments import (
+    Group,
+    check_alike,
+    check_own_memory,
+    check_shardable,
+    checked_group,
+    checked_groups,
+    local_constructor,
+)
 from .joining import ACTS, CONSOLIDATE, STEP, Joining
 from .mirror import Mirror
 from .overlapping import Overlap, OverlapInfo, PartialSteps
@@ -45,11 +53,12 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     Inside a join context a rank that has run out of inputs goes on stepping its shard, with the gradients and the
     settings of a live rank, so that uneven inputs give what one process would (ZERO-020 … 022). Its own ``.grad`` and
-    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks'. What the program itself changes
-    between two steps of a block (``p.clamp_()``, entries of ``state``) does not reach it, with or without overlap: make
-    such changes before the block or behind it.
+    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks', and hooks behind a step are
+    called on it, too. What the program itself changes between two steps of a block (``p.clamp_()``, entries of
+    ``state``) does not reach it, with or without overlap: make such changes before the block or behind it.
 
-    A parameter that has never required a gradient is neither stepped nor sent; one that is frozen later is still sent.
+    A parameter that has never required a gradient, nor had one in a step, is not sent; one that is frozen later still
+    is. Parameters that have memory in common (views of one tensor, or one that is listed twice) have one owner.
     """
 
     def __init__(
@@ -81,6 +90,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         #: what ``regroup`` goes on from; None says that a lost rank takes its shard with it
         self.mirror: Mirror | None = None
         if overlap_with_ddp:
+            check_own_memory(self.shard.parameters())
             if parameters_as_bucket_view:
                 logger.warning("parameters_as_bucket_view=True is ignored together with overlap_with_ddp=True.")
             # schedulers and users read the settings before the owners are fixed; bad ones show here and not later
@@ -228,11 +238,13 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         owned = set(self.shard.plan.owned_by(self.shard.team.rank))
         # behind the user's hooks, which may make another dictionary of it
         last = self.register_load_state_dict_pre_hook(lambda _, whole: checkpoint.own_part(whole, owned))
+        # before the user's, which may change what has been loaded
+        first = self.register_load_state_dict_post_hook(lambda _: self.shard.load_local(self.state), prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:
             last.remove()
-        self.shard.load_local(self.state)
+            first.remove()
         self.shard.consolidated = None
         if self.shard.copies is not None:
             self.shard.copies.forget()
@@ -394,6 +406,8 @@ class _ZeROJoinHook(FollowingHook):
             raise RuntimeError("ZeRO was asked to follow an act outside of a join context.")
         if act == STEP:
             self.zero._joining.shadow_step(session)
+            for hook in list(self.zero._optimizer_step_post_hooks.values()):
+                hook(self.zero, (self.zero,), {})
         elif act == CONSOLIDATE:
             self.zero._joining.consolidate(session, None)
         else:

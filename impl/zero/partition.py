@@ -33,28 +33,38 @@ class ShardPlan:
             raise PlanError("a parameter with fewer than no elements")
 
     @staticmethod
-    def greedy(numels: Sequence[int], world: int) -> ShardPlan:
+    def greedy(numels: Sequence[int], world: int, first: Sequence[int] | None = None) -> ShardPlan:
         """Largest parameter first, each onto the rank with the least so far (ZERO-007)."""
-        return ShardPlan(world, (), ()).extended(numels)
+        return ShardPlan(world, (), ()).extended(numels, first)
 
-    def extended(self, numels: Sequence[int]) -> ShardPlan:
+    def extended(self, numels: Sequence[int], first: Sequence[int] | None = None) -> ShardPlan:
         """The plan with more parameters behind those it has; nobody loses one that it owned (ZERO-014)."""
-        loads = list(self.loads)
-        added = [0] * len(numels)
-        # sorted() is stable: equal sizes keep their order, so every rank makes the same plan
-        for index in sorted(range(len(numels)), key=lambda i: -numels[i]):
-            owner = loads.index(min(loads))
-            added[index] = owner
-            loads[owner] += numels[index]
-        return ShardPlan(self.world, (*self.numels, *numels), (*self.owners, *added))
+        return self.changed([*self.owners, *[None] * len(numels)], [*self.numels, *numels], first)
 
-    def changed(self, owners: Sequence[int | None], numels: Sequence[int]) -> ShardPlan:
-        """The plan of other parameters, some of which have an owner; the others are added to those."""
-        pairs = list(zip(owners, numels, strict=True))
-        kept = [(owner, numel) for owner, numel in pairs if owner is not None]
-        plan = ShardPlan(self.world, tuple(numel for _, numel in kept), tuple(owner for owner, _ in kept))
-        new = iter(plan.extended([numel for owner, numel in pairs if owner is None]).owners[len(kept) :])
-        return ShardPlan(self.world, tuple(numels), tuple(next(new) if owner is None else owner for owner in owners))
+    def changed(
+        self, owners: Sequence[int | None], numels: Sequence[int], first: Sequence[int] | None = None
+    ) -> ShardPlan:
+        """The plan of other parameters, some of which have an owner; the others are added to those.
+
+        ``first``: by parameter, the place of the first one that has its memory. They go to one owner.
+        """
+        loads = [0] * self.world
+        for owner, numel in zip(owners, numels, strict=True):
+            if owner is not None:
+                loads[owner] += numel
+        together: dict[int, list[int]] = {}
+        for place, head in enumerate(range(len(numels)) if first is None else first):
+            together.setdefault(head, []).append(place)
+        full = list(owners)
+        # sorted() is stable: equal sizes keep their order, so every rank makes the same plan
+        for places in sorted(together.values(), key=lambda places: -sum(numels[place] for place in places)):
+            known = [owner for place in places if (owner := owners[place]) is not None]
+            chosen = known[0] if known else loads.index(min(loads))
+            for place in places:
+                if owners[place] is None:
+                    full[place] = chosen
+                    loads[chosen] += numels[place]
+        return ShardPlan(self.world, tuple(numels), tuple(owner for owner in full if owner is not None))
 
     @property
     def loads(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import torch
 from ..comm.flat import MovedTensors, flat_views, new_flat
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
+from .memory import memory_of_its_own
 from .shard import Shard
 from .transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
 
@@ -30,6 +31,10 @@ Kind = tuple[torch.device, torch.dtype]
 def kind_of(parameter: torch.Tensor) -> Kind:
     """The kind that it has now."""
     return parameter.device, parameter.dtype
+
+
+def _form_of(parameter: torch.Tensor) -> tuple[Kind, torch.Size]:
+    return kind_of(parameter), parameter.shape
 
 
 class Publisher:
@@ -82,7 +87,8 @@ class Transfers:
     """The messages of one layout: which parameters are sent, by whom, in which order.
 
     ``sent[i]`` says whether parameter ``i`` is sent at all; it must be equal on every rank, as ``owners`` must.
-    With ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place.
+    With ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place; those
+    that have memory in common keep it.
     """
 
     def __init__(
@@ -96,21 +102,24 @@ class Transfers:
         self.as_views = as_views
         self._team = team
         self._moved = MovedTensors()  # with views: the parameters in flat tensors
-        # by kind: what each owner sends, and the flat tensors of which that are views, by owner
+        # by kind: what each owner sends; with views also its flat tensor, and what that holds
         self._shards: dict[Kind, list[list[torch.Tensor]]] = {}
-        self._flats: dict[Kind, dict[int, torch.Tensor]] = {}
-        # what is sent, and the kinds for which the messages are made
+        self._flats: dict[tuple[Kind, int], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        # what is sent, and the kinds and shapes for which the messages are made
         self._sent = [parameter for parameter, goes in zip(parameters, sent, strict=True) if goes]
-        self._kinds = list(map(kind_of, self._sent))
+        self._made_for = list(map(_form_of, self._sent))
         # made at the first use, because to choose one is a collective
         self._publications: list[Publication] | None = None
         for parameter, owner, goes in zip(parameters, owners, sent, strict=True):
             if goes and parameter.numel():
                 self._shards.setdefault(kind_of(parameter), [[] for _ in team.members])[owner].append(parameter)
         if as_views:
+            alone = memory_of_its_own(parameters)
             for kind, owned in self._shards.items():
-                parts = enumerate(owned)
-                self._flats[kind] = {owner: self._flattened(members) for owner, members in parts if members}
+                for owner, members in enumerate(owned):
+                    movable = [member for member in members if id(member) in alone]
+                    if movable:
+                        self._flats[kind, owner] = self._flattened(movable), movable
 
     def publish(self, watch: Watch | None = None) -> None:
         """Send the owners' present values to everyone, and wait until all have arrived."""
@@ -137,8 +146,8 @@ class Transfers:
                 publication.finish(watch)
 
     def stale(self) -> bool:
-        """Whether somebody has cast a parameter, or moved it away from its flat tensor (``parameter.data = ...``)."""
-        return self._moved.stale or list(map(kind_of, self._sent)) != self._kinds
+        """Whether somebody has cast, reshaped or moved a parameter away from its flat tensor (``p.data = ...``)."""
+        return self._moved.stale or list(map(_form_of, self._sent)) != self._made_for
 
     def _publication(self, kind: Kind) -> Publication:
         owned = self._shards[kind]
@@ -151,14 +160,16 @@ class Transfers:
     def _transfers_of(self, owner: GroupRank, kind: Kind) -> list[Transfer]:
         label = f"zero: parameters of rank {owner} on {kind[0]}"
         members = self._shards[kind][owner]
-        if not members:
-            return []
-        if self.as_views:
-            return [Transfer(self._team, owner, members, label, self._flats[kind][owner])]
+        transfers = []
+        if (kind, owner) in self._flats:
+            flat, inside = self._flats[kind, owner]
+            transfers.append(Transfer(self._team, owner, inside, label, flat))
+            moved = set(map(id, inside))
+            members = [member for member in members if id(member) not in moved]
         small = [member for member in members if member.nbytes < IN_PLACE_BYTES]
         large = [member for member in members if member.nbytes >= IN_PLACE_BYTES]
         batches = ([small] if small else []) + [[member] for member in large]
-        return [Transfer(self._team, owner, batch, label) for batch in batches]
+        return transfers + [Transfer(self._team, owner, batch, label) for batch in batches]
 
     def _flattened(self, members: Sequence[torch.Tensor]) -> torch.Tensor:
         """Move one owner's values into a new flat tensor, and make the parameters views of it."""

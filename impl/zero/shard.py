@@ -6,11 +6,13 @@ import copy
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 
+from ..comm.optimizer_states import as_it_was
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
@@ -18,6 +20,7 @@ from .arguments import Group
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
 from .groups import copy_settings, settings_of, take_settings
+from .memory import first_in_memory
 from .partition import ShardPlan
 
 logger = logging.getLogger(__name__)
@@ -37,18 +40,20 @@ class Shard:
         self.exposed = exposed
         #: who shares the state, and who owns what; both change only by ``move_to`` and when the plan is extended
         self.team = team
-        self.plan = ShardPlan.greedy([parameter.numel() for parameter in self.parameters()], team.size)
-        self.device = self.parameters()[0].device
+        parameters = self.parameters()
+        self.plan = ShardPlan.greedy(numels_of(parameters), team.size, self._first_in_memory(parameters))
+        self.device = parameters[0].device
         #: the ordinary optimizer over this rank's own parameters; in overlap mode it comes with the owners
         self.optim: torch.optim.Optimizer
         #: what builds it, and from which settings beside those of the groups
         self.constructor = constructor
         self.given_defaults = defaults
-        # those that the plan, the local groups and what follows are about
-        self._looked_at = self.parameters()
+        # those that the plan, the local groups and what follows are about, and how many of them stand in each group
+        self._looked_at = parameters
+        self._in_groups = self._numbers_in_groups()
         #: requires_grad of every parameter at the last look, by global index
         self.trainable: tuple[bool, ...] = ()
-        #: whether each parameter has ever required a gradient, here or (in a join context) on a live rank
+        #: whether each parameter has ever required or had a gradient, here or (in a join context) on a live rank
         self.sent: tuple[bool, ...] = ()
         #: every parameter's state after consolidation on its target, else None; and how many steps ago that was
         self.consolidated: checkpoint.States | None = None
@@ -61,6 +66,9 @@ class Shard:
     def parameters(self) -> list[torch.Tensor]:
         """All parameters in global order: group after group."""
         return [parameter for group in self.exposed.param_groups for parameter in group["params"]]
+
+    def _numbers_in_groups(self) -> list[int]:
+        return [len(group["params"]) for group in self.exposed.param_groups]
 
     def owned_by(self, rank: int) -> list[torch.Tensor]:
         """The parameters that ``rank`` owns."""
@@ -81,6 +89,11 @@ class Shard:
         """The exposed groups with the parameters of ``rank`` only."""
         owners, groups = iter(self.plan.owners), self.exposed.param_groups
         return [self._local_group(group, [next(owners) for _ in group["params"]], rank) for group in groups]
+
+    def _first_in_memory(self, parameters: Sequence[torch.Tensor]) -> list[int]:
+        first = first_in_memory(parameters)
+        self._memory_is_shared = first != list(range(len(first)))
+        return first
 
     # --- the local optimizer
 
@@ -103,8 +116,8 @@ class Shard:
     def extend(self, added: Group) -> None:
         """Take in a group that has been added to the exposed ones."""
         before = len(self.plan.owners)
-        self.plan = self.plan.extended([parameter.numel() for parameter in added["params"]])
-        self._looked_at = self.parameters()
+        self._looked_at, self._in_groups = self.parameters(), self._numbers_in_groups()
+        self.plan = self.plan.extended(numels_of(added["params"]), self._first_in_memory(self._looked_at))
         self.optim.add_param_group(self._local_group(added, self.plan.owners[before:], self.team.rank))
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None
@@ -118,27 +131,27 @@ class Shard:
         copy_settings(self.exposed.param_groups, self.optim.param_groups)
         self.optim.state = self.exposed.state  # which a user may have replaced
         self.look_at_trainability()
-        hidden = self._hide_untouchable()
         given = {} if closure is None else {"closure": closure}
         try:
-            with small_ones_at_once(self.optim):
+            # of two with one memory the first is stepped to the end before the second
+            with nullcontext() if self._memory_is_shared else small_ones_at_once(self.optim):
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
-            for parameter, gradient in hidden:
-                parameter.grad = gradient
-        copy_settings(self.optim.param_groups, self.exposed.param_groups)
-        self.exposed.state = self.optim.state
+            copy_settings(self.optim.param_groups, self.exposed.param_groups)
+            self.exposed.state = self.optim.state
+        if closure is not None:
+            self.look_at_trainability()
         self.steps_since_consolidation += 1
         return loss
 
     def look_at_parameters(self) -> None:
-        """Notice that a user has replaced, added or removed parameters in the exposed groups, on all ranks alike.
+        """Notice that a user has replaced, moved, added or removed parameters in the groups, on all ranks alike.
 
         One that is still there keeps its owner, one in the place of another has that one's; others go where the load is
         least.
         """
-        now, before = self.parameters(), self._looked_at
-        if len(now) == len(before) and all(map(is_, now, before)):
+        now, before, in_groups = self.parameters(), self._looked_at, self._numbers_in_groups()
+        if in_groups == self._in_groups and all(map(is_, now, before)):
             return
         known = {id(parameter): place for place, parameter in enumerate(before)}
         if len(now) == len(before):
@@ -146,26 +159,28 @@ class Shard:
             known |= {id(new): place for place, new in enumerate(now) if id(before[place]) in gone}
         places = [known.get(id(parameter)) for parameter in now]
         owners = [None if place is None else self.plan.owners[place] for place in places]
-        self.plan = self.plan.changed(owners, [parameter.numel() for parameter in now])
+        self.plan = self.plan.changed(owners, numels_of(now), self._first_in_memory(now))
         self.sent = tuple([place is not None and self.sent[place] for place in places])
-        self.trainable, self._looked_at = (), now
+        self.trainable, self._looked_at, self._in_groups = (), now, in_groups
         self.optim.param_groups[:] = self.local_groups(self.team.rank)
         self.consolidated = None
         if self.copies is not None:
             self.copies.forget()
 
-    # --- which parameters are stepped and sent: those that have ever required a gradient
+    # --- which parameters are sent: those that have ever required a gradient, or had one
 
     def look_at_trainability(self) -> None:
         """Notice a change of ``requires_grad`` since the last look (ZERO-013)."""
-        now = tuple([parameter.requires_grad for parameter in self.parameters()])
-        if now == self.trainable:
-            return
-        if self.trainable and len(now) == len(self.trainable):
-            changed = _places_that_differ(now, self.trainable)
-            logger.warning("requires_grad of parameter(s) %s has changed; the transfers are made anew.", changed)
-        self.trainable = now
-        self._also_send(now)
+        parameters = self.parameters()
+        now = tuple([parameter.requires_grad for parameter in parameters])
+        if now != self.trainable:
+            if self.trainable and len(now) == len(self.trainable):
+                changed = _places_that_differ(now, self.trainable)
+                logger.warning("requires_grad of parameter(s) %s has changed; the transfers are made anew.", changed)
+            self.trainable = now
+            self._also_send(now)
+        if not all(self.sent):  # one that is frozen here may have been trained since the last look
+            self._also_send([parameter.grad is not None for parameter in parameters])
 
     def _also_send(self, more: Sequence[bool]) -> None:
         before = [*self.sent, *([False] * (len(more) - len(self.sent)))]
@@ -182,17 +197,6 @@ class Shard:
                 "overlap_with_ddp=True does not allow: DDP's buckets and the owners are fixed. Freeze parameters "
                 "before you construct DDP and the optimizer."
             )
-
-    def _hide_untouchable(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Take the gradients away from parameters that are not sent: stepping them would set the ranks apart."""
-        if all(self.sent):
-            return []
-        hidden = []
-        for parameter, goes in zip(self.parameters(), self.sent, strict=True):
-            if not goes and parameter.grad is not None:
-                hidden.append((parameter, parameter.grad))
-                parameter.grad = None
-        return hidden
 
     def take_settings(self, settings: Sequence[Group], sent: Sequence[bool]) -> None:
         """On a joined rank: take over what live ranks have changed."""
@@ -278,7 +282,7 @@ class Shard:
         states = {parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held}
         self.load_local(states)
         for parameter, state in states.items():
-            self.optim.state[parameter] = checkpoint.as_it_was(state, self.optim.state[parameter])
+            self.optim.state[parameter] = as_it_was(state, self.optim.state[parameter])
         for key in begun.keys() - self.optim.state.keys():  # what is lost begins as the constructor makes it
             self.optim.state[key] = begun[key]
         put_back(counted, self.optim)
@@ -311,7 +315,7 @@ class Shard:
         Afterwards every owner has its parameters and their states; the parameters are still to be sent.
         """
         parameters = self.parameters()
-        plan = ShardPlan.greedy([parameter.numel() for parameter in parameters], team.size)
+        plan = ShardPlan.greedy(numels_of(parameters), team.size, self._first_in_memory(parameters))
         held = checkpoint.handed_over(team, kept, plan.owners, self.device)
         with torch.no_grad():
             for index, (value, _) in held.items():
@@ -321,13 +325,26 @@ class Shard:
         self.consolidated = None
 
 
+def numels_of(parameters: Sequence[torch.Tensor]) -> list[int]:
+    """Their numbers of elements."""
+    return [parameter.numel() for parameter in parameters]
+
+
 def step_of(optim: torch.optim.Optimizer, **arguments: Any) -> Any:
-    """Step a local optimizer, past the hooks that a program registers for the steps of all optimizers.
+    """Step a local optimizer, with its own hooks, past those that a program registers for the steps of all optimizers.
 
     They are called for the optimizer that the program knows.
     """
     step: Any = optim.step
-    return step.__wrapped__(optim, **arguments) if getattr(step, "hooked", False) else step(**arguments)
+    if not getattr(step, "hooked", False):
+        return step(**arguments)
+    positional: tuple[Any, ...] = (optim,)
+    for hook in list(optim._optimizer_step_pre_hooks.values()):
+        positional, arguments = hook(optim, positional, arguments) or (positional, arguments)
+    result = step.__wrapped__(*positional, **arguments)
+    for hook in list(optim._optimizer_step_post_hooks.values()):
+        hook(optim, positional, arguments)
+    return result
 
 
 class Counters(NamedTuple):

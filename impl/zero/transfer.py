@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ..comm.collectives import all_gather, all_to_all, broadcast
-from ..comm.flat import copy_all, flat_views, new_flat
+from ..comm.flat import copy_all, flat_views, new_flat, note_change
 from ..comm.pending import Pending, Watch
 from ..comm.placement import on_one_host
 from ..comm.ranks import GroupRank, Team
@@ -60,8 +60,12 @@ class Transfer:
             raise AssertionError(f"{self.label}: finish() without start()")
         pending, self._pending = self._pending, None
         pending.wait(watch)
-        if pending.buffer is self._buffer and self.team.rank != self.owner:
+        if self.team.rank == self.owner:
+            return
+        if pending.buffer is self._buffer:
             copy_all(self.members, self._views)
+        else:
+            note_change(self.members)
 
     def _target(self) -> tuple[torch.Tensor, bool]:
         """The tensor to send, and whether it is the staging buffer."""
@@ -173,9 +177,13 @@ class Gathering(Publication):
             raise AssertionError(f"{self._label}: finish() without start()")
         gathering, self._gathering = self._gathering, None
         gathering.wait(watch)
-        for rank, (members, views) in enumerate(zip(self._owned, self._views, strict=False)):
-            if members and rank != self._team.rank:
-                copy_all(members, views)
+        for rank, members in enumerate(self._owned):
+            if not members or rank == self._team.rank:
+                continue
+            if self._staged:
+                copy_all(members, self._views[rank])
+            else:
+                note_change(members)
 
 
 def plan_of(owned: Sequence[Sequence[torch.Tensor]]) -> FlatPlan:

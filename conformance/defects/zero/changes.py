@@ -78,8 +78,9 @@ def idle_rank_shows_old_settings() -> None:
 def joined_rank_without_a_shard_does_not_step() -> None:
     """A rank that has run out of inputs and owns nothing has nothing to step, and does not count."""
     edit(
-        "        self._shard.step(**self._arguments)\n",
-        "        if self._shard.owned_by(self._team.rank):\n            self._shard.step(**self._arguments)\n",
+        "        self._shard.step(**received.arguments)\n",
+        "        if self._shard.owned_by(self._shard.team.rank):\n"
+        "            self._shard.step(**received.arguments)\n",
         within="shadow_step",
     )
 
@@ -133,7 +134,7 @@ def nesterovs_momentum_is_added_to_the_gradients() -> None:
 @defect("ZERO-012")
 def cast_parameters_travel_in_their_former_dtype() -> None:
     """The buffers of a step stay as they are when the program casts the parameters, which are rounded in them."""
-    edit(" or list(map(kind_of, self._sent)) != self._kinds", "")
+    edit(" or list(map(_form_of, self._sent)) != self._made_for", "")
 
 
 @defect("ZERO-012", worlds=(2,))

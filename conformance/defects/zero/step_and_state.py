@@ -27,7 +27,7 @@ def added_group_is_not_sent() -> None:
 @defect("ZERO-014")
 def added_groups_are_spread_as_if_nobody_owned_anything() -> None:
     """Owners of an added group are chosen without regard to what each rank owns already."""
-    edit("list(self.loads)", "[0] * self.world")
+    edit("loads[owner] += numel\n", "pass\n", within="changed")
 
 
 @defect("ZERO-014")
@@ -40,8 +40,8 @@ def added_groups_may_be_of_another_dtype() -> None:
 def adding_a_group_deals_out_anew() -> None:
     """Adding a group deals all parameters out anew, so some change their owner."""
     edit(
-        'self.plan.extended([parameter.numel() for parameter in added["params"]])',
-        "ShardPlan.greedy([parameter.numel() for parameter in self.parameters()], self.team.size)",
+        'self.plan.extended(numels_of(added["params"]), ',
+        "ShardPlan.greedy(numels_of(self.parameters()), self.team.size, ",
     )
 
 
@@ -186,7 +186,7 @@ def loading_leaves_the_groups() -> None:
 @defect("ZERO-007")
 def loads_count_parameters() -> None:
     """The load of a rank is the number of its parameters, not of their elements."""
-    edit("loads[owner] += numels[index]", "loads[owner] += 1", within="extended")
+    edit("loads[chosen] += numels[place]", "loads[chosen] += 1", within="changed")
 
 
 @defect("ZERO-011")
@@ -243,13 +243,13 @@ def only_the_learning_rate_is_copied() -> None:
 @defect("ZERO-007")
 def parameters_are_dealt_out_in_turn() -> None:
     """Parameters are dealt out round robin, without looking at loads."""
-    edit("owner = loads.index(min(loads))", "owner = index % self.world")
+    edit("else loads.index(min(loads))", "else places[0] % self.world", within="changed")
 
 
 @defect("ZERO-007")
 def parameters_are_not_sorted() -> None:
     """Parameters are dealt out in the order in which they are given."""
-    edit("sorted(range(len(numels)), key=lambda i: -numels[i])", "range(len(numels))")
+    edit("key=lambda places: -sum(numels[place] for place in places)", "key=lambda places: 0")
 
 
 @defect("ZERO-008")
@@ -267,7 +267,7 @@ def settings_are_missing_in_the_state() -> None:
     edit(
         "    copy_settings(self.optim.param_groups, self.exposed.param_groups)\n",
         "    for ours, local in zip(self.exposed.param_groups, self.optim.param_groups, strict=True):\n"
-        '        ours["lr"] = local["lr"]\n',
+        '            ours["lr"] = local["lr"]\n',
     )
 
 
@@ -290,7 +290,7 @@ def shard_is_given_for_the_whole_state() -> None:
 @defect("ZERO-007")
 def smallest_parameter_goes_first() -> None:
     """Parameters are dealt out in ascending order of size."""
-    edit("key=lambda i: -numels[i]", "key=lambda i: numels[i]")
+    edit("key=lambda places: -sum(", "key=lambda places: sum(")
 
 
 @defect("ZERO-016")
@@ -320,7 +320,7 @@ def target_is_a_global_rank() -> None:
 @defect("ZERO-013")
 def trainability_is_looked_at_once() -> None:
     """requires_grad is looked at when the optimizer is built, and never again."""
-    edit("if now == self.trainable:", "if self.trainable:")
+    edit("if now != self.trainable:", "if not self.trainable:", within="look_at_trainability")
 
 
 @defect("ZERO-012")

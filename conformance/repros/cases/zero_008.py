@@ -1,6 +1,6 @@
-"""An optimizer that calls its closure again sees only its own shard stepped: other weights than on one process."""
+"""Two parameters that are views of one tensor are stepped by two ranks, which then hold different values."""
 
-# shows: ZERO-008 test_a_closure_that_is_called_again_*
+# shows: ZERO-008 test_parameters_with_memory_in_common_*
 
 import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -8,24 +8,14 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from .prelude import judge
 
 
-class Twice(torch.optim.SGD):
-    def step(self, closure=None):
-        for _ in range(2):
-            closure()
-            super().step()
-
-
 def train(rank):
-    weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
-    optimizer = ZeroRedundancyOptimizer(weights, Twice, lr=0.25)
-
-    def closure():
-        total = sum(weight.item() for weight in weights)
-        for weight in weights:
-            weight.grad = torch.full((1,), total)
-
-    optimizer.step(closure)
-    return f"weights {[weight.item() for weight in weights]}"
+    whole = torch.zeros(4)
+    weights = [torch.nn.Parameter(whole), torch.nn.Parameter(whole[:3])]
+    optimizer = ZeroRedundancyOptimizer(weights, torch.optim.SGD, lr=1.0)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    return f"the tensor is {whole.tolist()}"
 
 
-judge(train, "weights are those of Twice on one process", "weights [0.25, 0.25]")
+judge(train, "both parameters are stepped, as by torch.optim.SGD", "the tensor is [-2.0, -2.0, -2.0, -1.0]")

@@ -1,0 +1,225 @@
+"""Programs in which a sharded optimizer must look twice: hooks, thawing in between, other shapes, shared memory."""
+
+import copy
+import warnings
+
+import torch
+from torch import nn
+
+from conformance.api.checking import MANY, check
+from conformance.api.schedules import linear, one_long
+from conformance.fixtures.models import integers
+from conformance.fixtures.sharding import first_gap, give, some_parameters
+
+
+def beside_the_ordinary(ctx, program, *arguments):
+    """Where the program leaves other parameters with a sharded optimizer than with an ordinary one; None if nowhere."""
+    def sharded(parameters, kind, **settings):
+        return ctx.subject.ZeroRedundancyOptimizer(parameters, kind, **settings)
+
+    def ordinary(parameters, kind, **settings):
+        return kind(parameters, **settings)
+
+    return first_gap(program(ctx, sharded, *arguments), program(ctx, ordinary, *arguments))
+
+
+# -- ZERO-008: hooks of the local optimizer
+
+
+@torch.no_grad()
+def bound(params):
+    for parameter in params:
+        parameter.clamp_(-1, 1)
+
+
+class Bounded(torch.optim.SGD):
+    """Halves gradients before its steps and keeps its parameters within bounds behind them, by hooks of its own."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.register_step_pre_hook(self.halve)
+        self.register_step_post_hook(self.bound)
+
+    @torch.no_grad()
+    def halve(self, *_):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad.mul_(0.5)
+
+    def bound(self, *_):
+        bound(self.param_groups[0]["params"])
+
+
+def step_bounded(ctx, make):
+    params = some_parameters(ctx)
+    optimizer = make(params, Bounded, lr=0.5)
+    for iteration in range(3):
+        give(params, iteration)
+        optimizer.step()
+    return params
+
+
+@check("ZERO-008", worlds=MANY)
+def test_hooks_of_the_local_optimizer_are_called_around_its_steps(ranks):
+    assert ranks(beside_the_ordinary, step_bounded) == [None] * ranks.world
+
+
+# -- ZERO-008, ZERO-013: parameters that are frozen whenever the optimizer looks
+
+
+def thaw_for_backward(ctx, make, in_closure):
+    """Some parameters require gradients only while they are computed, which may be in a closure."""
+    params = some_parameters(ctx)
+    frozen = params[1:4]
+    set_trainable(frozen, False)
+    optimizer = make(params, torch.optim.SGD, lr=0.5)
+
+    def closure():
+        set_trainable(frozen, True)
+        loss = torch.stack([(parameter * parameter).sum() for parameter in params]).sum() / 8
+        for parameter, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
+            parameter.grad = gradient
+        return loss
+
+    seen = []
+    for _ in range(2):
+        if in_closure:
+            optimizer.step(closure)
+            set_trainable(frozen, False)
+        else:
+            closure()
+            set_trainable(frozen, False)
+            optimizer.step()
+        seen += [parameter.detach().clone() for parameter in params]
+    return seen
+
+
+def set_trainable(params, trainable):
+    for parameter in params:
+        parameter.requires_grad_(trainable)
+
+
+@check("ZERO-008", "ZERO-013", worlds=MANY, scenarios={"in a closure": True, "before the step": False})
+def test_what_is_thawed_only_while_gradients_are_computed_is_stepped_and_sent(ranks, scenario):
+    assert ranks(beside_the_ordinary, thaw_for_backward, scenario) == [None] * ranks.world
+
+
+# -- ZERO-008: other shapes
+
+
+def reshape(ctx, make):
+    params = some_parameters(ctx)
+    optimizer = make(params, torch.optim.SGD, lr=0.5)
+    for iteration in range(3):
+        give(params, iteration)
+        optimizer.step()
+        params[1].data = torch.cat([params[1].data, torch.ones(3, device=ctx.device)])
+        params[iteration].data = params[iteration].data.flatten()
+        params[4].data = params[4].data.t().contiguous()
+    return params
+
+
+@check("ZERO-008", worlds=MANY)
+def test_parameters_may_be_given_other_shapes_between_steps(ranks):
+    assert ranks(beside_the_ordinary, reshape) == [None] * ranks.world
+
+
+# -- ZERO-008: memory in common
+
+
+def step_with_one_memory(ctx, make, twice):
+    whole = integers(4, 6, seed=1).to(ctx.device)
+    parts = [whole[1:], whole[:, :3], integers(4, 3, seed=2).to(ctx.device), whole[:, 3:]]
+    params = some_parameters(ctx) if twice else [nn.Parameter(part) for part in parts]
+    with warnings.catch_warnings():  # of one that is listed twice, which is what we try
+        warnings.simplefilter("ignore")
+        listed = [params[1], *params, params[1]] if twice else params
+        optimizer = make(listed, torch.optim.SGD, lr=0.5, momentum=0.5, weight_decay=0.5)
+    for iteration in range(3):
+        give(params, iteration)
+        optimizer.step()
+    return params
+
+
+@check("ZERO-008", worlds=MANY, scenarios={"views of one tensor": False, "one listed three times": True})
+def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
+    assert ranks(beside_the_ordinary, step_with_one_memory, scenario) == [None] * ranks.world
+
+
+# -- ZERO-017: hooks behind a load
+
+
+class Finely(torch.optim.SGD):
+    """Keeps its parameters in finer copies."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            fine = self.state[parameter].setdefault("fine", parameter.detach().float())
+            fine.sub_(parameter.grad.float(), alpha=2.0**-9)
+            parameter.copy_(fine)
+
+
+def load_finely(ctx, make):
+    """A hook behind the load puts the finer copies in place, which a load by itself rounds."""
+    params = [nn.Parameter(parameter.detach().bfloat16()) for parameter in some_parameters(ctx)]
+    ordinary = Finely(params, lr=1.0)
+    give(params, 0)
+    ordinary.step()
+    saved = ordinary.state_dict()
+    optimizer = make(params, Finely, lr=1.0)
+
+    def refine(loaded):
+        for place, parameter in enumerate(params):
+            if loaded.state.get(parameter):
+                loaded.state[parameter]["fine"] = saved["state"][place]["fine"].clone()
+
+    optimizer.register_load_state_dict_post_hook(refine)
+    optimizer.load_state_dict(copy.deepcopy(saved))
+    for iteration in range(4):
+        give(params, iteration)
+        optimizer.step()
+    return params
+
+
+@check("ZERO-017", worlds=MANY)
+def test_what_a_hook_behind_a_load_changes_is_what_is_stepped_from(ranks):
+    assert ranks(beside_the_ordinary, load_finely) == [None] * ranks.world
+
+
+# -- ZERO-020: what joined ranks do behind and between steps
+
+
+class Fading(torch.optim.SGD):
+    """Halves its rate in each step."""
+
+    def step(self, closure=None):
+        result = super().step(closure)
+        for group in self.param_groups:
+            group["lr"] *= 0.5
+        return result
+
+
+def step_in_a_context(ctx, schedule, hooked):
+    """The rate is set anew before each step, or a hook behind each step bounds the parameters; the gap at the end."""
+    def train(optimizer, params, iterations):
+        if hooked:
+            optimizer.register_step_post_hook(lambda *_: bound(params))
+        for iteration in iterations:
+            if not hooked:
+                optimizer.param_groups[0]["lr"] = 0.5
+            give(params, iteration)
+            optimizer.step()
+
+    params, copies = some_parameters(ctx), some_parameters(ctx)
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, Fading, lr=0.5)
+    with ctx.subject.Join([zero]):
+        train(zero, params, range(schedule[ctx.rank]))
+    train(Fading(copies, lr=0.5), copies, range(max(schedule)))
+    return first_gap(params, copies)
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, scenarios={"a rate set anew": False, "a hook behind the step": True})
+def test_joined_ranks_step_with_the_settings_and_hooks_of_live_ones(ranks, scenario):
+    for schedule in (linear(ranks.world, 1), one_long(ranks.world, 0)):
+        told = ranks(step_in_a_context, schedule, scenario)
+        assert told == [None] * ranks.world, f"schedule {schedule}"

@@ -1,0 +1,71 @@
+"""Defects of area zero: what the optimizer must look at anew in each step, and on joined ranks."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("ZERO-008")
+def hooks_behind_local_steps_are_not_called() -> None:
+    """The local optimizer steps without the hooks that it has for what follows a step."""
+    edit("for hook in list(optim._optimizer_step_post_hooks.values()):", "for hook in ():")
+
+
+@defect("ZERO-008")
+def hooks_before_local_steps_are_not_called() -> None:
+    """The local optimizer steps without the hooks that it has for what precedes a step."""
+    edit("for hook in list(optim._optimizer_step_pre_hooks.values()):", "for hook in ():")
+
+
+@defect("ZERO-008", "ZERO-013")
+def what_a_closure_thaws_is_not_sent() -> None:
+    """Whether parameters are trained is looked at before the closure, which may thaw some, and not behind it."""
+    edit("    if closure is not None:\n        self.look_at_trainability()\n", "", within="Shard.step")
+
+
+@defect("ZERO-008", "ZERO-013")
+def what_is_frozen_in_each_step_is_not_sent() -> None:
+    """A parameter that is frozen whenever the optimizer looks is stepped by its owner, and sent to nobody."""
+    edit("if not all(self.sent):", "if False:")
+
+
+@defect("ZERO-008")
+def buffers_keep_the_former_shapes() -> None:
+    """The buffers of a step stay as they are when the program gives parameters other shapes."""
+    edit("return kind_of(parameter), parameter.shape", "return kind_of(parameter), torch.Size()")
+
+
+@defect("ZERO-008")
+def who_shares_memory_has_several_owners() -> None:
+    """Parameters with memory in common are dealt out like any others, so several ranks step the same elements."""
+    edit("    return first\n", "    return list(range(len(first)))\n", within="_first_in_memory")
+
+
+@defect("ZERO-008")
+def only_the_same_parameter_counts_as_the_same_memory() -> None:
+    """Of parameters that are views of one tensor nobody notices that they overlap."""
+    edit("first[other] != first[place] and _overlap(", "False and _overlap(")
+
+
+@defect("ZERO-020")
+def joined_rank_takes_settings_only_when_they_are_news() -> None:
+    """A joined rank whose optimizer has changed its settings goes on from those, where the live ranks' are not news."""
+    edit(
+        "    self._shard.take_settings(received.settings, received.sent)\n",
+        "    if received != getattr(self, '_taken', None):\n"
+        "        self._shard.take_settings(received.settings, received.sent)\n"
+        "    self._taken = received\n",
+        within="shadow_step",
+    )
+
+
+@defect("ZERO-020")
+def joined_rank_calls_no_hooks() -> None:
+    """The hooks behind a step are not called on a rank that has joined, so its parameters are not what they make."""
+    edit("for hook in list(self.zero._optimizer_step_post_hooks.values()):", "for hook in ():")
+
+
+@defect("ZERO-017")
+def hooks_behind_a_load_come_before_the_local_load() -> None:
+    """What the user's hooks behind a load change is loaded once more, into the local optimizer, which casts it."""
+    edit("self.shard.load_local(self.state), prepend=True)", "self.shard.load_local(self.state))")

@@ -1,0 +1,67 @@
+"""Which parameters have memory in common: who steps one of them changes the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+#: A subclass of tensors need not have memory of its own.
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def first_in_memory(parameters: Sequence[torch.Tensor]) -> list[int]:
+    """By parameter, the place of the first one with which it has an element in common: its own, as a rule.
+
+    The same parameter twice counts, and so does one that overlaps another only by way of a third.
+    """
+    places: dict[int, int] = {}
+    first = [places.setdefault(id(parameter), place) for place, parameter in enumerate(parameters)]
+    spans = sorted((*_span(parameters[place]), place) for place in places.values() if _has_memory(parameters[place]))
+    reach: list[tuple[str, int, int, int]] = []  # of those before, what reaches into the present one
+    for device, begin, end, place in spans:
+        reach = [each for each in reach if each[0] == device and each[2] > begin]
+        for *_, other in reach:
+            if first[other] != first[place] and _overlap(parameters[other], parameters[place]):
+                one, another = sorted((first[other], first[place]))
+                first = [one if head == another else head for head in first]
+        reach.append((device, begin, end, place))
+    return first
+
+
+def memory_of_its_own(parameters: Sequence[torch.Tensor]) -> set[int]:
+    """The ids of those that have none in common with others."""
+    first = first_in_memory(parameters)
+    several = Counter(first)
+    return {id(parameter) for parameter, head in zip(parameters, first, strict=True) if several[head] == 1}
+
+
+def _has_memory(parameter: torch.Tensor) -> bool:
+    return type(parameter) in _PLAIN and parameter.numel() > 0 and parameter.device.type != "meta"
+
+
+def _span(parameter: torch.Tensor) -> tuple[str, int, int]:
+    """Its device, and the bytes from its first element to behind its last."""
+    begin = parameter.data_ptr()
+    return str(parameter.device), begin, begin + _extent(parameter) * parameter.element_size()
+
+
+def _extent(parameter: torch.Tensor) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two parameters whose spans meet share an element; the second does not begin before the first."""
+    apart, rest = divmod(other.data_ptr() - one.data_ptr(), one.element_size())
+    if rest or one.dtype != other.dtype:
+        return True
+    marks = torch.zeros(max(_extent(one), apart + _extent(other)), dtype=torch.bool, device="cpu")
+    marks.as_strided(*_each_once(one)).fill_(True)
+    return bool(marks.as_strided(*_each_once(other), apart).any())
+
+
+def _each_once(parameter: torch.Tensor) -> tuple[list[int], list[int]]:
+    """Size and strides without the dimensions that are expanded."""
+    sizes = [size if stride else 1 for size, stride in zip(parameter.shape, parameter.stride(), strict=True)]
+    return sizes, list(parameter.stride())
