@@ -135,8 +135,9 @@ class Reducer:
         self.turn = threading.RLock()
         self.phase = Phase.IDLE
         self.sparse_metadata: dict[str, torch.Tensor] = {}
-        #: whether the engine will call ``_backward_ended`` for a backward now running
+        #: whether the engine will call ``_backward_ended`` for a backward now running, and for which
         self._armed = False
+        self._armed_in = -1
         #: what the next forward is to complain about, unless a backward still puts it right
         self._complaint = ""
         #: whether the user has been warned of backwards that go past the wrapper's forward; once is enough
@@ -256,7 +257,7 @@ class Reducer:
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
         # also where a sink follows: a container may keep the tensors that it was made with
         announce_backward(found, pending, self.begin)
-        if sync and self.facts.searched:
+        if self.facts.searched:
             pending.unused = self._out_of_reach(found)
         if self.facts.searched or self.facts.holds_back:
             output = tied(output, found, pending, self.begin, clone)
@@ -323,6 +324,8 @@ class Reducer:
         """The backward that this forward has pending starts now."""
         with self.turn:
             backward = Forwards.running_anywhere = kernels.backward_id()
+            if self._armed and backward != self._armed_in:
+                self._begin_after_failure()
             if self._lowered is not None and backward != self.forwards.running_backward:
                 self._lowered.before_backward()
             self.forwards.note_running(backward, pending)
@@ -362,8 +365,14 @@ class Reducer:
         if self.iteration.session is not None and self.queue.only_sums:
             self.iteration.announce_early()
 
+    def _begin_after_failure(self) -> None:
+        """Another backward begins, without a forward in between, after one that has raised and was caught."""
+        if self.iteration.session is not None:
+            self.iteration.session.refuse_to_go_on()
+        self.abandon()
+
     def _arm(self) -> None:
-        self._armed = True
+        self._armed, self._armed_in = True, kernels.backward_id()
         kernels.call_at_end_of_backward(self._backward_ended)
 
     def arrived(self, index: int, passed: bool = True) -> None:
@@ -556,6 +565,8 @@ class Reducer:
         """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
         if self.queue.abandon():  # buffers in flight are left to their collectives
             self._lay_out(self.plan)
+        if self._armed and self.phase is Phase.FILLING:
+            self._pending.spent = False  # it has come to nothing, and may be tried again through the same graph
         self.phase = Phase.IDLE
         self._armed = False
         self._entered_at = None
