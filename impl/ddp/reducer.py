@@ -140,6 +140,8 @@ class Reducer:
         self._armed_in = -1
         #: what the next forward is to complain about, unless a backward still puts it right
         self._complaint = ""
+        #: what a backward has left out while the module held it
+        self._unused_before: set[int] = set()
         #: whether the user has been warned of backwards that go past the wrapper's forward; once is enough
         self._warned = False
         #: while FILLING: set if the backward is one of distributed autograd
@@ -527,13 +529,19 @@ class Reducer:
             self._pending.partial = self.readiness.passed_over(self._entered_at)
             self._entered_at = None
         self.readiness.conclude()
+        if self.usage.unused - self._unused_before or not self.readiness.anything():
+            self._notice_replaced()
         if not self.readiness.missing():
             return False
-        gone = [] if self.readiness.anything() else replaced(self.module, self.parameters)
-        if gone:
-            self._complaint = describe_replaced(self.specs, gone, self.team.rank)
         _unfinished.add(self)
         return True  # another backward may complete it; otherwise the next forward complains (DDP-062)
+
+    def _notice_replaced(self) -> None:
+        """Something has not come that always came before, or nothing has: perhaps the module trains others instead."""
+        gone = replaced(self.module, self.specs, self.parameters)
+        if gone:
+            self._complaint = describe_replaced(self.specs, gone, self.team.rank)
+        self._unused_before |= self.usage.unused.difference(gone)
 
     def _delivered(self) -> None:
         """A synchronised backward has delivered its gradients."""

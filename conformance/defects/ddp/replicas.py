@@ -86,6 +86,12 @@ def nodes_of_a_cast_model_are_remembered() -> None:
     edit("    self._nodes.clear()\n", "")
 
 
+@defect("DDP-034")
+def a_replaced_parameter_is_taken_for_an_unused_one() -> None:
+    """Where unused parameters are searched for, nobody looks for what came into their places."""
+    edit("self.usage.unused - self._unused_before or not self.readiness.anything()", "not self.readiness.anything()")
+
+
 @defect("DDP-027")
 def only_differing_ranks_refuse() -> None:
     """A rank compares itself with rank 0 alone, so that rank 0 is content and goes on."""
