@@ -138,6 +138,8 @@ class Reducer:
         #: whether the engine will call ``_backward_ended`` for a backward now running, and for which
         self._armed = False
         self._armed_in = -1
+        #: whether that one has raised, though another runs now
+        self._failed_before = False
         #: what the next forward is to complain about, unless a backward still puts it right
         self._complaint = ""
         #: what a backward has left out while the module held it
@@ -369,6 +371,7 @@ class Reducer:
 
     def _begin_after_failure(self) -> None:
         """Another backward begins, without a forward in between, after one that has raised and was caught."""
+        self._failed_before = True
         if self.iteration.session is not None:
             self.iteration.session.refuse_to_go_on()
         self.abandon()
@@ -557,7 +560,7 @@ class Reducer:
     @property
     def raised(self) -> bool:
         """Whether the last synchronised backward has ended by an exception, and nobody has asked for it yet."""
-        return self.phase is Phase.FILLING and self._armed and kernels.backward_id() < 0
+        return self.phase is Phase.FILLING and self._armed and (self._failed_before or kernels.backward_id() < 0)
 
     @property
     def reducing_with_others(self) -> bool:
@@ -576,7 +579,7 @@ class Reducer:
         if self._armed and self.phase is Phase.FILLING:
             self._pending.spent = False  # it has come to nothing, and may be tried again through the same graph
         self.phase = Phase.IDLE
-        self._armed = False
+        self._armed = self._failed_before = False
         self._entered_at = None
         self.iteration.futures.clear()
 
