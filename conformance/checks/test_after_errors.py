@@ -4,10 +4,13 @@ import pickle
 
 import torch
 
-from conformance.api.checking import check
+from conformance.api import oracle
+from conformance.api.checking import MANY, check
+from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done, summing
 from conformance.fixtures.errors import BadBatch, Wrong, each_and_on, fail
-from conformance.fixtures.training import gradients, private
+from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.training import gradients, numbers, private
 from conformance.ranks import caught
 
 WORLDS = (2,)
@@ -346,3 +349,32 @@ def test_after_a_forward_or_loss_that_failed_everywhere_training_goes_on_as_if_w
 @check("DDP-049", worlds=WORLDS, deadline_s=15)
 def test_after_a_backward_that_failed_everywhere_training_goes_on_as_if_without(ranks):
     as_if_without(ranks, fail_amid_each, on_purpose=True)
+
+
+# -- a backward that failed is tried again, or another one takes its place
+
+
+def fail_and_try_again(ctx, options):
+    """Backwards that fail where they enter the model; the gradients of the next, through that forward or another one.
+
+    No forward comes in between.
+    """
+    model, told = wrapped(ctx, models.Parts(), bucket_cap_mb=TINY_MIB, **options), []
+    for iteration in range(4):
+        seeds = [2 * iteration, 2 * iteration + 1][: 1 + iteration % 2]
+        outputs = [model(models.divisible(ctx.rank, seed).to(ctx.device)) for seed in seeds]
+        with outputs[0].register_hook(fail):
+            assert caught(lambda output=outputs[0]: output.sum().backward(retain_graph=True)) is not None
+        model.zero_grad(set_to_none=True)
+        outputs[-1].sum().backward()
+        told.append(gradients(model))
+        model.zero_grad(set_to_none=True)
+    return told
+
+
+@check("DDP-049", worlds=MANY, beyond=False, scenarios=WAYS)
+def test_a_backward_that_follows_a_failed_one_is_averaged(ranks, scenario):
+    world = ranks.world
+    inputs = [[models.divisible(rank, 2 * n + n % 2) for rank in range(world)] for n in range(4)]
+    expected = [numbers(oracle.averaged_gradients(models.Parts(), each, world).items()) for each in inputs]
+    assert ranks(fail_and_try_again, scenario) == [expected] * world

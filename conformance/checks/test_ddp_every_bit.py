@@ -65,6 +65,48 @@ def test_numbers_of_every_kind_arrive_with_every_bit(ranks):
         assert in_forward == expected, f"rank {rank} in its forward"
 
 
+MARKED = {  # complex numbers that are shown otherwise than they lie in memory
+    "conjugate": lambda numbers: numbers.conj(),
+    "negative": lambda numbers: numbers.conj().imag,
+}
+
+
+class Marked(nn.Module):
+    """A frozen parameter and a buffer that torch has marked, beside a scalar layer."""
+
+    def __init__(self, rank, mark):
+        super().__init__()
+        self.a = models.scalar()
+        self.frozen = nn.Parameter(mark(WIDE["complex64"](rank)), requires_grad=False)
+        self.register_buffer("turning", mark(WIDE["complex64"](rank)))
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(values(self))
+        self.turning += self.frozen
+        return self.a(x)
+
+
+def take_over_marked(ctx, mark):
+    model = wrapped(ctx, Marked(ctx.rank, MARKED[mark]))
+    at_start = values(model.module)
+    for _ in range(2):
+        trained(model, mine(ctx))
+        model.module.turning.mul_(2 + ctx.rank)
+    return at_start, model.module.seen
+
+
+@check("DDP-087", worlds=MANY, beyond=False, scenarios={mark: mark for mark in MARKED})
+def test_marked_numbers_follow_rank_0(ranks, scenario):
+    alone = Marked(0, MARKED[scenario])
+    at_start = values(alone)
+    for _ in range(2):
+        alone(torch.ones(1, 1))
+        alone.turning.mul_(2)
+    for rank, told in enumerate(ranks(take_over_marked, scenario)):
+        assert told == (at_start, alone.seen), f"rank {rank}"
+
+
 class Expanded(nn.Module):
     """Buffers that show a number in many places, along one dimension or along several."""
 

@@ -5,9 +5,10 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
+from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import EVERY_WAY, ddp, gradient, gradients
+from conformance.fixtures.training import EVERY_WAY, ddp, gradient, gradients, numbers
 from conformance.ranks import caught
 
 TINY_MIB = 1e-4
@@ -210,6 +211,40 @@ def test_a_parameter_used_only_inside_counts_as_used_also_after_a_cast_or_the_ca
             assert refused.is_a(RuntimeError), refused
         else:
             assert cast == plain, f"rank {rank}, after a cast"
+
+
+MIXED = {"the last two": "ab-c-", "the first": "a-b", "in the middle": "ab-c", "both ends": "a-bc-"}  # those inside
+
+
+def mix_inside_and_outside(ctx, parts):
+    """One backward through forwards that use a part each, some of them inside (marked by a dash)."""
+    told = []
+    for as_view in (False, True):
+        options = {"find_unused_parameters": True, "gradient_as_bucket_view": as_view}
+        model = ddp(ctx, models.Parts(), bucket_cap_mb=TINY_MIB, **options)
+        for iteration in range(2):
+            model.zero_grad(set_to_none=True)
+            losses = []
+            for place, part in enumerate(parts.replace("-", "")):
+                with model.no_sync() if f"{part}-" in parts else nullcontext():
+                    model.module.use = part
+                    losses.append(model(models.divisible(ctx.rank, 4 * iteration + place)).sum())
+            torch.stack(losses).sum().backward()
+            told.append(gradients(model))
+    return told
+
+
+@check("DDP-077", worlds=MANY, beyond=False, scenarios=MIXED)
+def test_one_backward_through_forwards_inside_and_outside_reduces_what_any_of_them_uses(ranks, scenario):
+    world, alone, expected = ranks.world, models.Parts(), []
+    for iteration in range(2):
+        found = {}
+        for place, part in enumerate(scenario.replace("-", "")):
+            alone.use = part
+            batches = [models.divisible(rank, 4 * iteration + place) for rank in range(world)]
+            found |= oracle.averaged_gradients(alone, batches, world)
+        expected.append(numbers((name, found.get(name)) for name, _ in alone.named_parameters()))
+    assert ranks(mix_inside_and_outside, scenario) == [expected * 2] * world
 
 
 def count_through(ctx):

@@ -269,8 +269,8 @@ def test_parameters_added_on_one_rank_alone_stay_local_there_while_the_others_ar
             assert seen == [[mean, 12.0 * (rank + 1)] if rank == adding else [mean]] * 3, f"rank {rank}"
 
 
-def replace_a_parameter(ctx, bias):
-    model = ddp(ctx, nn.Linear(1, 1, bias=bias))
+def replace_a_parameter(ctx, bias, options):
+    model = ddp(ctx, nn.Linear(1, 1, bias=bias), **options)
     model.module.weight = nn.Parameter(torch.ones(1, 1))
 
     def use():
@@ -283,9 +283,9 @@ def replace_a_parameter(ctx, bias):
     return first, held, second
 
 
-def assert_noticed(ranks, bias):
+def assert_noticed(ranks, bias, **options):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
-    told = ranks(replace_a_parameter, bias)
+    told = ranks(replace_a_parameter, bias, options)
     if any(first is not None for first, _, _ in told):
         assert all(is_refusal(first, "param") for first, _, _ in told)
     elif all(held == mean for _, held, _ in told):
@@ -305,6 +305,11 @@ def test_a_replaced_parameter_among_others_is_noticed_at_the_next_forward_at_the
 @check("DDP-034", worlds=MANY, beyond=False)
 def test_a_replaced_only_parameter_is_noticed_at_the_next_forward_at_the_latest(ranks):
     assert_noticed(ranks, bias=False)
+
+
+@check("DDP-034", worlds=MANY, beyond=False, scenarios={"among others": True, "the only one": False})
+def test_a_replaced_parameter_is_not_taken_for_an_unused_one(ranks, scenario):
+    assert_noticed(ranks, bias=scenario, find_unused_parameters=True)
 
 
 FINE = 1 + 2**-30  # no float32

@@ -8,7 +8,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, wrapped
-from conformance.fixtures.training import whole
+from conformance.fixtures.training import gradients, whole
 
 VIEWS = {"copies": False, "views": True}
 
@@ -41,6 +41,29 @@ def test_an_old_gradient_that_differs_between_ranks_is_left_as_it_is(ranks, scen
         assert told[0][0] != told[1][0], "the ranks must have different gradients to keep"
         for rank, (first, second, third) in enumerate(told):
             assert first == second == third, f"rank {rank}"
+
+
+def clear_what_was_accumulated(ctx, as_view):
+    """Inside no_sync a part is used, then all gradients are cleared; nobody uses it in the pass that follows."""
+    model = wrapped(
+        ctx, models.Parts("ab"), bucket_cap_mb=TINY_MIB, find_unused_parameters=True, gradient_as_bucket_view=as_view
+    )
+    told = []
+    for iteration in range(3):
+        with model.no_sync():
+            model.module.use = "ab"
+            model(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        model.zero_grad(set_to_none=True)
+        model.module.use = "a"
+        model(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        told.append([name for name, gradient in gradients(model).items() if gradient is not None])
+        model.zero_grad(set_to_none=True)
+    return told
+
+
+@check("DDP-100", worlds=MANY, beyond=False, scenarios=VIEWS)
+def test_what_was_accumulated_and_cleared_counts_as_used_no_more(ranks, scenario):
+    assert ranks(clear_what_was_accumulated, scenario) == [[["parts.a.weight", "parts.a.bias"]] * 3] * ranks.world
 
 
 def put_gradients_by(ctx):

@@ -103,7 +103,15 @@ def broadcast_coalesced(
             broadcast(team, packed, source, f"{label}, chunk {number}").wait(watch)
             guessed, source = source, source if actual is None else actual()
         if team.rank != source:
-            copy_all([tensor.data for tensor in chunk], parts)
+            _overwrite([tensor.data for tensor in chunk], parts)
+
+
+def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    try:
+        copy_all(targets, sources)
+    except RuntimeError:  # some are marked as conjugate or negative: a list of such cannot be written to
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
 
 
 def _chunks(tensors: Sequence[torch.Tensor], chunk_bytes: int) -> Iterator[list[torch.Tensor]]:

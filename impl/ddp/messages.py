@@ -114,10 +114,10 @@ def describe_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int],
 
 
 def describe_replaced(specs: Sequence[ParameterSpec], replaced: Sequence[int], rank: int) -> str:
-    """A backward went past all parameters, some of which the module no longer holds (DDP-034)."""
+    """A backward went past parameters, in whose places the module holds others (DDP-034)."""
     names = ", ".join(specs[index].name for index in replaced[:_NAMES_SHOWN])
     return (
-        f"The last backward on rank {rank} reached none of the parameters that DDP averages, and {names} "
+        f"The last backward on rank {rank} went past parameters that DDP averages, since {names} "
         f"({len(replaced)} in all) were replaced in the module after it was wrapped: the gradients of the new ones "
         "stayed local. Change parameters in place (`with torch.no_grad(): parameter.copy_(...)`), or wrap the model "
         "again after replacing them."

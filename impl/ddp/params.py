@@ -68,10 +68,11 @@ def managed_parameters(module: nn.Module, ignored: Collection[str]) -> list[Mana
     ]
 
 
-def replaced(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[int]:
-    """Indices of the parameters that the module no longer holds (DDP-034)."""
-    held = {id(parameter) for parameter in module.parameters()}
-    return [index for index, parameter in enumerate(parameters) if id(parameter) not in held]
+def replaced(module: nn.Module, specs: Sequence[ParameterSpec], parameters: Sequence[nn.Parameter]) -> list[int]:
+    """Indices of the parameters in whose places the module trains others now (DDP-034)."""
+    held = {name: each for name, each in module.named_parameters(remove_duplicate=False) if each.requires_grad}
+    places = zip(specs, parameters, strict=True)
+    return [spec.index for spec, parameter in places if held.get(spec.name, parameter) is not parameter]
 
 
 def specs_of(managed: Sequence[Managed]) -> list[ParameterSpec]:

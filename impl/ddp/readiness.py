@@ -264,7 +264,7 @@ class Readiness:
         self._order = []
         self._queue.reset(counted=counted)
         if self._facts.use_varies:
-            self._usage.begin(self._queue.plan.left_out, beyond_reach)
+            self._usage.begin(self._parameters, self._queue.plan.left_out, beyond_reach)
         if counted:
             self._need = self._usage.expectations()
             self._expect_no_more(self._usage.unused)

@@ -135,10 +135,15 @@ class Reducer:
         self.turn = threading.RLock()
         self.phase = Phase.IDLE
         self.sparse_metadata: dict[str, torch.Tensor] = {}
-        #: whether the engine will call ``_backward_ended`` for a backward now running
+        #: whether the engine will call ``_backward_ended`` for a backward now running, and for which
         self._armed = False
+        self._armed_in = -1
+        #: whether that one has raised, though another runs now
+        self._failed_before = False
         #: what the next forward is to complain about, unless a backward still puts it right
         self._complaint = ""
+        #: what a backward has left out while the module held it
+        self._unused_before: set[int] = set()
         #: whether the user has been warned of backwards that go past the wrapper's forward; once is enough
         self._warned = False
         #: while FILLING: set if the backward is one of distributed autograd
@@ -256,7 +261,7 @@ class Reducer:
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
         # also where a sink follows: a container may keep the tensors that it was made with
         announce_backward(found, pending, self.begin)
-        if sync and self.facts.searched:
+        if self.facts.searched:
             pending.unused = self._out_of_reach(found)
         if self.facts.searched or self.facts.holds_back:
             output = tied(output, found, pending, self.begin, clone)
@@ -323,6 +328,8 @@ class Reducer:
         """The backward that this forward has pending starts now."""
         with self.turn:
             backward = Forwards.running_anywhere = kernels.backward_id()
+            if self._armed and backward != self._armed_in:
+                self._begin_after_failure()
             if self._lowered is not None and backward != self.forwards.running_backward:
                 self._lowered.before_backward()
             self.forwards.note_running(backward, pending)
@@ -362,8 +369,15 @@ class Reducer:
         if self.iteration.session is not None and self.queue.only_sums:
             self.iteration.announce_early()
 
+    def _begin_after_failure(self) -> None:
+        """Another backward begins, without a forward in between, after one that has raised and was caught."""
+        self._failed_before = True
+        if self.iteration.session is not None:
+            self.iteration.session.refuse_to_go_on()
+        self.abandon()
+
     def _arm(self) -> None:
-        self._armed = True
+        self._armed, self._armed_in = True, kernels.backward_id()
         kernels.call_at_end_of_backward(self._backward_ended)
 
     def arrived(self, index: int, passed: bool = True) -> None:
@@ -518,13 +532,19 @@ class Reducer:
             self._pending.partial = self.readiness.passed_over(self._entered_at)
             self._entered_at = None
         self.readiness.conclude()
+        if self.usage.unused - self._unused_before or not self.readiness.anything():
+            self._notice_replaced()
         if not self.readiness.missing():
             return False
-        gone = [] if self.readiness.anything() else replaced(self.module, self.parameters)
-        if gone:
-            self._complaint = describe_replaced(self.specs, gone, self.team.rank)
         _unfinished.add(self)
         return True  # another backward may complete it; otherwise the next forward complains (DDP-062)
+
+    def _notice_replaced(self) -> None:
+        """Something has not come that always came before, or nothing has: perhaps the module trains others instead."""
+        gone = replaced(self.module, self.specs, self.parameters)
+        if gone:
+            self._complaint = describe_replaced(self.specs, gone, self.team.rank)
+        self._unused_before |= self.usage.unused.difference(gone)
 
     def _delivered(self) -> None:
         """A synchronised backward has delivered its gradients."""
@@ -540,7 +560,7 @@ class Reducer:
     @property
     def raised(self) -> bool:
         """Whether the last synchronised backward has ended by an exception, and nobody has asked for it yet."""
-        return self.phase is Phase.FILLING and self._armed and kernels.backward_id() < 0
+        return self.phase is Phase.FILLING and self._armed and (self._failed_before or kernels.backward_id() < 0)
 
     @property
     def reducing_with_others(self) -> bool:
@@ -556,8 +576,10 @@ class Reducer:
         """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
         if self.queue.abandon():  # buffers in flight are left to their collectives
             self._lay_out(self.plan)
+        if self._armed and self.phase is Phase.FILLING:
+            self._pending.spent = False  # it has come to nothing, and may be tried again through the same graph
         self.phase = Phase.IDLE
-        self._armed = False
+        self._armed = self._failed_before = False
         self._entered_at = None
         self.iteration.futures.clear()
 

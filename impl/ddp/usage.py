@@ -83,11 +83,17 @@ class Usage:
 
     # -- one backward
 
-    def begin(self, left_out: Collection[int], beyond_reach: Iterable[int] | None) -> None:
+    def begin(
+        self, parameters: Sequence[torch.Tensor], left_out: Collection[int], beyond_reach: Iterable[int] | None
+    ) -> None:
         """A synchronised backward begins.
 
-        ``left_out`` are never reduced, ``beyond_reach`` is what the search of the graph did not find.
+        ``left_out`` are never reduced, ``beyond_reach`` is what the search of the graph did not find. What was received
+        since the last synchronisation and has been cleared, as ``zero_grad`` does, counts no more.
         """
+        if any(self._since_sync):
+            for index, parameter in enumerate(parameters):
+                self._since_sync[index] &= parameter.grad is not None
         self._skipped = left_out
         self.unused = self.not_awaited(left_out, beyond_reach)
 

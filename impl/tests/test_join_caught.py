@@ -227,6 +227,30 @@ def test_a_model_in_mixed_precision_leaves_a_context_with_the_full_values_of_the
 # -- failures
 
 
+def fail_and_try_again(rank, _world):
+    """One rank's backward raises behind its first bucket and is tried again, while the other goes on."""
+    layers = nn.Sequential(layer(), layer(2, 1), layer(1, 2))
+    model = DistributedDataParallel(nn.Sequential(layers[0], layers[2], layers[1]), bucket_cap_mb=0)
+    inputs = torch.ones(1, 1)
+    try:
+        with model.join():
+            for _ in range(3):
+                model(inputs).sum().backward()
+            loss = model(inputs).sum()
+            if rank == 0:
+                with layers[0].weight.register_hook(lambda _: 1 / 0), contextlib.suppress(ZeroDivisionError):
+                    loss.backward(retain_graph=True)
+            loss.backward()
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_a_backward_that_one_rank_tries_again_is_refused_inside_a_block():
+    first, second = run_on_ranks(fail_and_try_again, 2)
+    assert first.startswith("RuntimeError: Join: rank 0 cannot go on in this block")
+    assert second.startswith("PeerFailed: Join: rank 0 left the join context")
+
+
 def freeze(seconds):
     subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -375,6 +375,30 @@ def marked_conjugates_are_not_resolved() -> None:
     edit("self._resolve_conjugates()", "pass")
 
 
+@defect("DDP-049")
+def a_failed_backward_goes_on_with_the_next() -> None:
+    """The backward that follows one that has raised, without a forward in between, is taken for its rest."""
+    edit("if self._armed and backward != self._armed_in:", "if False:")
+
+
+@defect("DDP-049")
+def a_failed_backward_spends_its_forward() -> None:
+    """A backward that is tried again after it has raised stays local."""
+    edit("self._pending.spent = False", "pass")
+
+
+@defect("DDP-077")
+def forwards_inside_no_sync_are_not_searched() -> None:
+    """What only a forward under no_sync uses is unknown to the backward that it shares with others."""
+    edit("pending.unused = self._out_of_reach(found)", "pending.unused = self._out_of_reach(found) if sync else None")
+
+
+@defect("DDP-100")
+def cleared_gradients_count_as_used() -> None:
+    """A parameter that was used under no_sync counts as used though its gradient has been cleared."""
+    edit("self._since_sync[index] &= parameter.grad is not None", "pass")
+
+
 @defect("DDP-062")
 def a_backward_past_the_outputs_is_not_remembered() -> None:
     """The end of a backward that goes through no output is not looked at."""

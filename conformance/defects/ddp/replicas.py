@@ -86,6 +86,12 @@ def nodes_of_a_cast_model_are_remembered() -> None:
     edit("    self._nodes.clear()\n", "")
 
 
+@defect("DDP-034")
+def a_replaced_parameter_is_taken_for_an_unused_one() -> None:
+    """Where unused parameters are searched for, nobody looks for what came into their places."""
+    edit("self.usage.unused - self._unused_before or not self.readiness.anything()", "not self.readiness.anything()")
+
+
 @defect("DDP-027")
 def only_differing_ranks_refuse() -> None:
     """A rank compares itself with rank 0 alone, so that rank 0 is content and goes on."""
@@ -154,7 +160,7 @@ def averages_what_was_added_later() -> None:
 def integers_travel_as_doubles() -> None:
     """What is not a number with a point makes the way through a double."""
     edit(
-        "copy_all([tensor.data for tensor in chunk], parts)",
+        "_overwrite([tensor.data for tensor in chunk], parts)",
         "copy_all(\n            [tensor.data for tensor in chunk],\n"
         "            [part if part.is_floating_point() or part.is_complex() else part.double() for part in parts])",
     )
@@ -164,7 +170,7 @@ def integers_travel_as_doubles() -> None:
 def doubles_travel_as_floats() -> None:
     """Doubles are rounded on their way from rank 0."""
     edit(
-        "copy_all([tensor.data for tensor in chunk], parts)",
+        "_overwrite([tensor.data for tensor in chunk], parts)",
         "copy_all(\n            [tensor.data for tensor in chunk],\n"
         "            [part.float() if part.dtype == torch.float64 else part for part in parts])",
     )
@@ -174,7 +180,7 @@ def doubles_travel_as_floats() -> None:
 def imaginary_parts_stay() -> None:
     """Of complex numbers the real part alone comes from rank 0."""
     edit(
-        "copy_all([tensor.data for tensor in chunk], parts)",
+        "_overwrite([tensor.data for tensor in chunk], parts)",
         "copy_all(\n            [tensor.data.real if tensor.is_complex() else tensor.data for tensor in chunk],\n"
         "            [part.real if part.is_complex() else part for part in parts])",
     )
@@ -203,3 +209,9 @@ def buffers_may_be_expanded_outermost() -> None:
 def sparse_messages_are_kept_for_their_shapes() -> None:
     """A message of sparse gradients is used again for as many rows of as many numbers, of whatever dtype these are."""
     edit("self._kinds == _kinds(parts)", "[row for _, row in self._kinds] == [row for _, row in _kinds(parts)]")
+
+
+@defect("DDP-087")
+def copies_of_marked_numbers_are_overwritten() -> None:
+    """What is marked as conjugate or negative stays as it is: a copy without the mark takes what has come."""
+    edit("            target.copy_(source)", "            target.resolve_conj().resolve_neg().copy_(source)")
