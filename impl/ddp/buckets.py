@@ -91,8 +91,8 @@ def _spanned(flat: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
 class GradBucket:
     """What a communication hook is given: one bucket's gradients as one flat tensor.
 
-    Same methods as ``torch.distributed.GradBucket``, so that hooks written for it run unchanged; ``process_group`` and
-    ``divisor`` are ours. Keeps COMM-016.
+    Same methods as ``torch.distributed.GradBucket``, so that hooks written for it run unchanged; ``names``,
+    ``process_group`` and ``divisor`` are ours. Keeps COMM-016.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class GradBucket:
         flat: torch.Tensor,
         views: Sequence[torch.Tensor],
         parameters: Sequence[torch.nn.Parameter],
+        names: Sequence[str],
         group: dist.ProcessGroup,
         divisor: int,
     ) -> None:
@@ -110,6 +111,7 @@ class GradBucket:
         self._flat = flat
         self._views = views
         self._parameters = parameters
+        self._names = names
         self._group = group
         self._divisor = divisor
 
@@ -150,6 +152,10 @@ class GradBucket:
     def parameters(self) -> list[torch.nn.Parameter]:
         """The parameters whose gradients these are, in the same order."""
         return list(self._parameters)
+
+    def names(self) -> list[str]:
+        """What they are called in the wrapped module: the same after a restart."""
+        return list(self._names)
 
     def process_group(self) -> dist.ProcessGroup:
         """The group over which the DDP that owns the bucket reduces (COMM-024: the right default for a hook)."""
