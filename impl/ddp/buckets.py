@@ -208,8 +208,6 @@ class Bucket:
         self.missing = len(spec.slots)
         #: parameters whose gradients have accumulated, in order, where nobody counts them (see ``arrivals``)
         self.arrived: list[torch.Tensor] = []
-        #: those that must arrive before this bucket starts, in the order in which they should
-        self.awaited = self.parameters
         self.flat: torch.Tensor | None = None
         self.views: list[torch.Tensor] = []
         #: what becomes ``.grad``, part by part, and where it lies unless it was moved (views only)
@@ -265,22 +263,17 @@ class Bucket:
         start = flat.storage_offset() - self.views[0].storage_offset()
         return [flat.as_strided(view.size(), view.stride(), view.storage_offset() + start) for view in self.views]
 
-    def reset(self, *, counted: bool) -> None:
-        """Make ready for the next backward; ``counted``: each parameter reports, else only those awaited arrive."""
-        self.missing = len(self.parameters if counted else self.awaited)
+    def reset(self) -> None:
+        """Make ready for the next backward."""
+        self.missing = len(self.parameters)
         self.arrived.clear()
         self._set_aside.clear()
 
-    def await_all_but(self, unused: Collection[int]) -> None:
-        """Say which parameters must arrive: all but some of their indices."""
-        pairs = zip(self.spec.parameters, self.parameters, strict=True)
-        self.awaited = [parameter for index, parameter in pairs if index not in unused]
-
     def all_arrived(self) -> bool:
-        """Whether every awaited parameter is among the arrived."""
-        if len(self.arrived) == len(self.awaited) and all(map(is_, self.arrived, self.awaited)):
+        """Whether every parameter is among the arrived."""
+        if len(self.arrived) == len(self.parameters) and all(map(is_, self.arrived, self.parameters)):
             return True
-        return set(map(id, self.awaited)) <= set(map(id, self.arrived))
+        return set(map(id, self.parameters)) <= set(map(id, self.arrived))
 
     def zeros(self) -> torch.Tensor:
         """A contribution of nothing: what a joined rank sends (DDPJ-009)."""

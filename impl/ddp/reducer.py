@@ -378,6 +378,8 @@ class Reducer:
             gradient = self.parameters[index].grad if passed else None
             received = not self.facts.use_varies or self.usage.received(index, gradient)
             if self.phase is Phase.IDLE and not self._begins_late(index):
+                if received and self.forwards.was_reduced(kernels.backward_id()):
+                    self.usage.refuse_late(index)
                 return
             if self.readiness.count(index, received):
                 self._bucket_filled()
@@ -493,7 +495,7 @@ class Reducer:
 
     def _complete(self) -> None:
         """Reduce what has not started yet and deliver, unless a further backward is to complete this one."""
-        if not self.arrivals.counted and not self.readiness.holds_what_was_awaited():
+        if not self.arrivals.counted and not self.readiness.holds_all_once():
             self._count_again()
         if self.arrivals.counted and self._counts_on_another():
             return

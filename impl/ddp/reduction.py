@@ -196,11 +196,11 @@ class BucketQueue:
             for bucket in self.buckets:
                 bucket.adopt_gradients()
 
-    def reset(self, *, counted: bool) -> None:
-        """A synchronised backward begins; ``counted``: each parameter reports."""
+    def reset(self) -> None:
+        """A synchronised backward begins."""
         self.flights, self.alone = [], False
         for bucket in self.buckets:
-            bucket.reset(counted=counted)
+            bucket.reset()
 
     @property
     def only_sums(self) -> bool:
