@@ -223,8 +223,9 @@ class Reducer:
     def watch_anew(self) -> None:
         """The parameters were moved or cast, on all ranks alike: new buckets where they have another dtype or device,
         and new nodes to watch. They hold full values now."""
-        self._dtypes = list(map(_dtype_of, self.parameters))
+        former, self._dtypes = self._dtypes, list(map(_dtype_of, self.parameters))
         specs = respecified(self.specs, self.parameters)
+        self.iteration.recast |= specs != self.specs or former != self._dtypes
         if self._lowered is not None:
             specs = self._lowered.reduced_specs(specs)
         if specs != self.specs:
