@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -132,10 +132,17 @@ def distributed_context() -> int | None:
         return None
 
 
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Compute on real tensors, also inside a transform of ``torch.func``, where new ones would be those of its own."""
+    transforming = torch._C._are_functorch_transforms_active()  # type: ignore[attr-defined]
+    return torch._C._DisableFuncTorch() if transforming else nullcontext()  # type: ignore[attr-defined]
+
+
 def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
     """The node that adds to this parameter's ``.grad``; it stays the same while a user freezes and thaws it."""
     if parameter.requires_grad:
-        return torch.autograd.graph.get_gradient_edge(parameter).node
+        with outside_transforms():
+            return torch.autograd.graph.get_gradient_edge(parameter).node
     parameter.requires_grad_(True)
     try:
         return torch.autograd.graph.get_gradient_edge(parameter).node
