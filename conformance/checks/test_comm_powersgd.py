@@ -255,6 +255,29 @@ def test_what_one_parameter_has_lost_never_arrives_at_another(ranks, scenario):
             assert largest < 1e-4, f"rank {rank}, iteration {iteration}: weight {quiet} has got {largest}, not 0"
 
 
+def overflow_once(ctx, hook, feedback):
+    """Whether the gradients of each iteration are finite; in one of them rank 0 has met a number that is not."""
+    library, told = ctx.subject.powerSGD_hook, []
+    for rank in (1, 3):
+        options = {"use_error_feedback": feedback, "matrix_approximation_rank": rank, "min_compression_rate": 1}
+        state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2, **options)
+        model = hooked(ctx, state, getattr(library, hook), model=straight(), bucket_cap_mb=WHOLE_MIB)
+        for iteration in range(7):
+            rows = several_rows(ctx.rank, iteration)
+            rows[0, 0] *= math.inf if (iteration, ctx.rank) == (4, 0) else 1
+            told.append(all(math.isfinite(value) for values in step(model, rows).values() for value in values))
+    return told
+
+
+OVERFLOWS = {f"{how}, {kept}": (hook, kept == "errors") for how, hook in HOOKS.items() for kept in ("errors", "none")}
+
+
+@check("COMM-026", worlds=(1, 2), beyond=False, scenarios=OVERFLOWS)
+def test_a_gradient_that_overflows_damages_no_later_iteration(ranks, scenario):
+    for rank, told in enumerate(ranks(overflow_once, *scenario)):
+        assert told == [True, True, True, True, False, True, True] * 2, f"rank {rank}: finite are {told}"
+
+
 def gap_of_mean(ranks, hook, count=60, **options):
     """How far the mean of many compressed gradients is from the true one, where that is always the same."""
     exact = alone(range(ranks.world), batch=always_the_same, model=Layers, count=1)[0]

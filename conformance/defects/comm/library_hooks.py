@@ -201,6 +201,12 @@ def power_sgd_errors_go_by_their_place() -> None:
     edit('if hasattr(bucket, "names"):', "if False:")
 
 
+@defect("COMM-026")
+def power_sgd_remembers_damage() -> None:
+    """An overflow stays in what PowerSGD remembers, and with it in all later iterations."""
+    edit("memory.nan_to_num_(0, 0, 0)", "pass")
+
+
 @defect("COMM-027")
 def power_sgd_saves_its_group() -> None:
     """The state keeps its process group when it is saved."""

@@ -68,7 +68,7 @@ def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> torch.fu
         if team.group is not of:
             state.subgroup = _machine_group(team, bucket.buffer().device)
             state._made = state.subgroup, team.group
-    return allreduce_hook(state.subgroup, bucket)
+    return allreduce_hook(state.subgroup, bucket)  # type: ignore[arg-type]
 
 
 def _machine_group(team: Team, device: torch.device) -> dist.ProcessGroup:

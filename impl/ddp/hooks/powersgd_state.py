@@ -212,7 +212,7 @@ def _names_of(bucket: Bucket) -> list[Name]:
 def _parts_of(bucket: Bucket) -> dict[Name, Part]:
     start = bucket.buffer().storage_offset()
     views = zip(_names_of(bucket), bucket.gradients(), strict=True)
-    return {name: (view.size(), view.stride(), view.storage_offset() - start) for name, view in views}
+    return {name: (view.size(), view.stride(), int(view.storage_offset() - start)) for name, view in views}
 
 
 _SEEDS = 1_000_000_000
