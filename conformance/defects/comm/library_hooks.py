@@ -364,7 +364,7 @@ def factors_outlive_a_cast() -> None:
 @defect("COMM-026")
 def errors_stay_with_their_bucket() -> None:
     """What PowerSGD has lost is added to whatever the bucket of the same number holds now."""
-    edit("if error is not None and _same(former, parameters):", "if error is not None:")
+    edit(" and self._error_parts.get(index, parts) == parts:", ":")
 
 
 @defect("COMM-020")
