@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -132,10 +132,11 @@ def distributed_context() -> int | None:
         return None
 
 
-def outside_transforms() -> AbstractContextManager[Any]:
-    """Compute on real tensors, also inside a transform of ``torch.func``, where new ones would be those of its own."""
-    transforming = torch._C._are_functorch_transforms_active()  # type: ignore[attr-defined]
-    return torch._C._DisableFuncTorch() if transforming else nullcontext()  # type: ignore[attr-defined]
+#: whether this code runs inside a transform of ``torch.func``, where new tensors are of the transform's own kind
+transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active  # type: ignore[attr-defined]
+
+#: inside such a block they are ordinary ones all the same
+outside_transforms: Callable[[], AbstractContextManager[None]] = torch._C._DisableFuncTorch  # type: ignore[attr-defined]
 
 
 def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:

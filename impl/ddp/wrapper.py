@@ -282,7 +282,7 @@ class DistributedDataParallel(Follower, nn.Module):
         if sync:
             reducer.times.forward_start = time.time_ns()
         iteration.training = self.training
-        with kernels.outside_transforms():
+        with kernels.outside_transforms() if kernels.transforming() else _AS_IT_IS:
             if iteration.session is None:
                 iteration.before_forward(needed=False, likely=False)
             else:  # an evaluation needs nobody
