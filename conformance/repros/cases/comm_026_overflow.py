@@ -1,6 +1,6 @@
 """After one gradient that overflows, as under a loss scaler, PowerSGD makes all later gradients NaN."""
 
-# shows: COMM-026 test_a_gradient_that_overflows_damages_no_later_iteration
+# shows: COMM-026 test_a_gradient_that_overflows_*
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
