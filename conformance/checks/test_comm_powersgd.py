@@ -256,7 +256,7 @@ def change_amid_compression(ctx, change):
         model = hooked(ctx, state, library.powerSGD_hook, model=FromTheFront(), bucket_cap_mb=WHOLE_MIB)
         for iteration in range(9):
             if iteration == 5:
-                change(ctx, model)
+                model = change(ctx, model, state) or model
             loud = torch.randn(8, 8, generator=torch.Generator().manual_seed(10 * iteration + ctx.rank))
             fed = [loud, torch.zeros(8, 8)] if quiet else [torch.zeros(8, 8), loud]
             weights = list(model.module.parameters())
@@ -266,19 +266,52 @@ def change_amid_compression(ctx, change):
     return told
 
 
-def another_group(ctx, model):
+def another_group(ctx, model, _state):
     private(model, "_update_process_group")(dist.new_group(list(range(ctx.world))))
 
 
-def doubles(_ctx, model):
+def doubles(_ctx, model, _state):
     model.double()
 
 
-@check("COMM-026", worlds=(1, 2), beyond=False, scenarios={"another group": another_group, "doubles": doubles})
+def starts_again(ctx, _model, state):
+    """From a saved state, so that the buckets are those of a model's first iteration."""
+    state = pickle.loads(pickle.dumps(state))
+    hook = ctx.subject.powerSGD_hook.powerSGD_hook
+    return hooked(ctx, state, hook, model=FromTheFront(), bucket_cap_mb=WHOLE_MIB)
+
+
+CHANGES = {"another group": another_group, "doubles": doubles, "starts again": starts_again}
+
+
+@check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False, scenarios=CHANGES)
 def test_what_one_parameter_has_lost_never_arrives_at_another(ranks, scenario):
     for rank, told in enumerate(ranks(change_amid_compression, scenario)):
         for quiet, iteration, largest in told:
             assert largest < 1e-4, f"rank {rank}, iteration {iteration}: weight {quiet} has got {largest}, not 0"
+
+
+def overflow_once(ctx, hook, feedback):
+    """Whether the gradients of each iteration are finite; in one of them rank 0 has met a number that is not."""
+    library, told = ctx.subject.powerSGD_hook, []
+    for rank in (1, 3):
+        options = {"use_error_feedback": feedback, "matrix_approximation_rank": rank, "min_compression_rate": 1}
+        state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2, **options)
+        model = hooked(ctx, state, getattr(library, hook), model=straight(), bucket_cap_mb=WHOLE_MIB)
+        for iteration in range(7):
+            rows = several_rows(ctx.rank, iteration)
+            rows[0, 0] *= math.inf if (iteration, ctx.rank) == (4, 0) else 1
+            told.append(all(math.isfinite(value) for values in step(model, rows).values() for value in values))
+    return told
+
+
+OVERFLOWS = {f"{how}, {kept}": (hook, kept == "errors") for how, hook in HOOKS.items() for kept in ("errors", "none")}
+
+
+@check("COMM-026", worlds=(1, 2), beyond=False, scenarios=OVERFLOWS)
+def test_a_gradient_that_overflows_damages_no_later_iteration(ranks, scenario):
+    for rank, told in enumerate(ranks(overflow_once, *scenario)):
+        assert told == [True, True, True, True, False, True, True] * 2, f"rank {rank}: finite are {told}"
 
 
 def gap_of_mean(ranks, hook, count=60, **options):

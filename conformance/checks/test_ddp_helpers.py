@@ -126,6 +126,31 @@ def test_a_hook_of_the_python_reducer_is_called_with_gradient_and_parameter(rank
         assert found == {"a.weight": [-local], "b.weight": None}, f"rank {rank}"
 
 
+class Summed(nn.Module):
+    """A sum passes one gradient on to both sides: to a weight, as a view, and to a layer that each rank scales."""
+
+    def __init__(self):
+        super().__init__()
+        self.square, self.weight = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.ones(4))
+
+    def forward(self, scale, factors):
+        return (self.weight * scale + self.square.view(-1)) * factors
+
+
+def pass_on_by_parameter(ctx):
+    factors = torch.arange(1.0, 5.0, device=ctx.device) * (ctx.rank + 1)
+    return trained(by_parameter(ctx, Summed()), torch.full((4,), ctx.rank + 1.0, device=ctx.device), factors)
+
+
+@check("DDP-167", worlds=(1, 2, 4))
+def test_the_python_reducer_changes_no_gradient_that_is_still_to_be_passed_on(ranks):
+    numbers = range(1, ranks.world + 1)
+    mean, squares = (sum(number**power for number in numbers) / ranks.world for power in (1, 2))
+    right = {name: [factor * by for factor in range(1, 5)] for name, by in (("square", mean), ("weight", squares))}
+    for rank, found in enumerate(ranks(pass_on_by_parameter)):
+        assert found == right, f"rank {rank} has {found}"
+
+
 # -- DDP-168: outputs that live elsewhere
 
 

@@ -332,6 +332,38 @@ def test_an_optimizer_in_backward_divides_by_the_active_ranks_when_asked(ranks):
         assert ranks(train_in_backward, schedule) == alone["weight"] * ranks.world, f"schedule {schedule}"
 
 
+def cast_in_mid_block(ctx, schedule, at):
+    """In one context the model is cast past the wrapper; error and gradients."""
+    module, seen = models.scalar(), []
+
+    def loop():
+        model = ddp(ctx, module)
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                if iteration == at:
+                    module.double()
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration).to(module.weight.dtype)).sum().backward()
+                seen.append(module.weight.grad.item())
+
+    error = caught(loop)
+    ctx.meet("told")
+    return error, seen
+
+
+@check("DDP-034", worlds=(2, 3), beyond=False, scenarios={"all do": 2, "as one runs out": 3, "later": 4})
+def test_a_model_that_is_cast_inside_a_context_is_averaged_or_refused_on_all_ranks(ranks, scenario):
+    schedule = (3, *[6] * (ranks.world - 1))
+    told = ranks(cast_in_mid_block, schedule, scenario)
+    if any(error is not None for error, _ in told):
+        assert all(error is not None and error.is_a(RuntimeError) for error, _ in told), told
+        return
+    for rank, (_, seen) in enumerate(told):
+        active = [oracle.active_ranks(schedule, iteration) for iteration in range(schedule[rank])]
+        sums = [sum(models.divisible_scalar(r, i).item() for r in each) for i, each in enumerate(active)]
+        assert seen == [each / ranks.world for each in sums], f"rank {rank}"
+
+
 def shadow_delayed_after_a_cast(ctx, past):
     """A context of all ranks, a cast, and one in which rank 0 has no inputs; error and gradients."""
     module, seen = models.Branches(), []

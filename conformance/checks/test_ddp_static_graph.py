@@ -165,6 +165,42 @@ def test_leaving_out_what_was_used_at_first_raises_at_the_next_forward(ranks):
     assert_refused([error for *_, error in told], RuntimeError, "reduction", "parameter")
 
 
+def go_further(ctx, options, since):
+    """Since some iteration a second backward of each forward reaches the part that the first one leaves out."""
+    model, told = wrapped(ctx, models.Parts(), **options), []
+    model.module.use, model.module.shape = "ab", lambda outputs: list(outputs.values())
+
+    def train():
+        for iteration in range(since + 2):
+            model.zero_grad()
+            one, other = model(batch(ctx, iteration))
+            one.sum().backward(retain_graph=True)
+            if iteration >= since:
+                other.sum().backward()
+                told.append(gradients(model))
+
+    return caught(train) or told
+
+
+LATER = {
+    f"{how}, since iteration {since}": ({option: True}, since)
+    for how, option in (("static", "static_graph"), ("searched", "find_unused_parameters"))
+    for since in (0, 4)
+}
+
+
+@check("DDP-106", worlds=(1, 2), scenarios=LATER, deadline_s=5)
+def test_a_second_backward_that_goes_further_than_the_first_raises_or_is_averaged(ranks, scenario):
+    options, since = scenario
+    told = ranks(go_further, options, since)
+    if isinstance(told[0], list):
+        right = [average(["ab"] * ranks.world, since + later) for later in range(2)]
+        for rank, seen in enumerate(told):
+            assert seen == right, f"rank {rank} has gradients that are no averages, and was not told"
+    else:
+        assert_refused(told, RuntimeError)
+
+
 # -- DDP-107, DDP-108, DDP-109: when it is asked for
 
 

@@ -91,8 +91,8 @@ def _spanned(flat: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
 class GradBucket:
     """What a communication hook is given: one bucket's gradients as one flat tensor.
 
-    Same methods as ``torch.distributed.GradBucket``, so that hooks written for it run unchanged; ``process_group`` and
-    ``divisor`` are ours. Keeps COMM-016.
+    Same methods as ``torch.distributed.GradBucket``, so that hooks written for it run unchanged; ``names``,
+    ``process_group`` and ``divisor`` are ours. Keeps COMM-016.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class GradBucket:
         flat: torch.Tensor,
         views: Sequence[torch.Tensor],
         parameters: Sequence[torch.nn.Parameter],
+        names: Sequence[str],
         group: dist.ProcessGroup,
         divisor: int,
     ) -> None:
@@ -110,6 +111,7 @@ class GradBucket:
         self._flat = flat
         self._views = views
         self._parameters = parameters
+        self._names = names
         self._group = group
         self._divisor = divisor
 
@@ -150,6 +152,10 @@ class GradBucket:
     def parameters(self) -> list[torch.nn.Parameter]:
         """The parameters whose gradients these are, in the same order."""
         return list(self._parameters)
+
+    def names(self) -> list[str]:
+        """What they are called in the wrapped module: the same after a restart."""
+        return list(self._names)
 
     def process_group(self) -> dist.ProcessGroup:
         """The group over which the DDP that owns the bucket reduces (COMM-024: the right default for a hook)."""
@@ -202,8 +208,6 @@ class Bucket:
         self.missing = len(spec.slots)
         #: parameters whose gradients have accumulated, in order, where nobody counts them (see ``arrivals``)
         self.arrived: list[torch.Tensor] = []
-        #: those that must arrive before this bucket starts, in the order in which they should
-        self.awaited = self.parameters
         self.flat: torch.Tensor | None = None
         self.views: list[torch.Tensor] = []
         #: what becomes ``.grad``, part by part, and where it lies unless it was moved (views only)
@@ -259,22 +263,17 @@ class Bucket:
         start = flat.storage_offset() - self.views[0].storage_offset()
         return [flat.as_strided(view.size(), view.stride(), view.storage_offset() + start) for view in self.views]
 
-    def reset(self, *, counted: bool) -> None:
-        """Make ready for the next backward; ``counted``: each parameter reports, else only those awaited arrive."""
-        self.missing = len(self.parameters if counted else self.awaited)
+    def reset(self) -> None:
+        """Make ready for the next backward."""
+        self.missing = len(self.parameters)
         self.arrived.clear()
         self._set_aside.clear()
 
-    def await_all_but(self, unused: Collection[int]) -> None:
-        """Say which parameters must arrive: all but some of their indices."""
-        pairs = zip(self.spec.parameters, self.parameters, strict=True)
-        self.awaited = [parameter for index, parameter in pairs if index not in unused]
-
     def all_arrived(self) -> bool:
-        """Whether every awaited parameter is among the arrived."""
-        if len(self.arrived) == len(self.awaited) and all(map(is_, self.arrived, self.awaited)):
+        """Whether every parameter is among the arrived."""
+        if len(self.arrived) == len(self.parameters) and all(map(is_, self.arrived, self.parameters)):
             return True
-        return set(map(id, self.awaited)) <= set(map(id, self.arrived))
+        return set(map(id, self.parameters)) <= set(map(id, self.arrived))
 
     def zeros(self) -> torch.Tensor:
         """A contribution of nothing: what a joined rank sends (DDPJ-009)."""

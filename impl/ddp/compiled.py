@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..comm.uncompiled import as_it_is
 from . import kernels
 from .config import DDPConfig
 
@@ -27,21 +28,11 @@ class Wrapper(Protocol):
 @torch.compiler.disable(recursive=False)
 def forward(ddp: Wrapper, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As ``ddp.forward`` does it; only what the wrapped module does is left to the compiler."""
-    inputs, kwargs = _before(ddp, inputs, kwargs)
+    inputs, kwargs = as_it_is(ddp._pre_forward, *inputs, **kwargs)
     try:
         with kernels.compiled_by_bucket(ddp.config.caps.steady_bytes):
             output = ddp._run_ddp_forward(*inputs, **kwargs)
     except BaseException as error:
         ddp._forward_failed(error)
         raise
-    return _after(ddp, output)
-
-
-@torch.compiler.disable
-def _before(ddp: Wrapper, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return ddp._pre_forward(*inputs, **kwargs)
-
-
-@torch.compiler.disable
-def _after(ddp: Wrapper, output: Any) -> Any:
-    return ddp._post_forward(output)
+    return as_it_is(ddp._post_forward, output)

@@ -70,6 +70,8 @@ class Iteration:
     wants_reductions = True
     #: whether the model is in training mode; each forward says it
     training = True
+    #: whether the parameters have been cast or moved since the last roll call of this join block
+    recast = False
     #: whether the last forward was one of a synchronised iteration, and no backward has begun since then
     awaits_backward = False
     #: how the last forward in this join block failed, if one did; for people
@@ -142,10 +144,22 @@ class Iteration:
         if self.session is not None and (due or needed):
             early = likely and not due and self.buckets_only and not self.session.several_followers
             self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)
+            if self.recast:
+                self._refuse_recast(self.session)
             if torch.is_grad_enabled():
                 self.awaits_backward = self.wants_reductions  # the stages that follow are not the backward's
         for place, stage in enumerate(due):
             self.go_through(stage, silent=place == 0)
+
+    def _refuse_recast(self, session: Session) -> None:
+        """RuntimeError if some rank has run out of inputs, and so of the chance to cast its parameters as well."""
+        self.recast = False
+        if not session.everyone_active:
+            raise RuntimeError(
+                "This model was cast or moved inside a join block after some rank had run out of inputs: only group "
+                f"ranks {list(map(int, session.active_ranks))} have done it. A rank that shadows goes on with the "
+                "parameters that it has. Cast or move the model before the block, or while all ranks have inputs."
+            )
 
     def _begin(self) -> None:
         self.place.iteration += 1

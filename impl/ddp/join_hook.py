@@ -49,6 +49,7 @@ class UnevenInputs:
         self.iteration.failed_forward = None
         self._reducer.give_up_what_raised()
         self._reducer.notice_cast()
+        self.iteration.recast = False  # all ranks have done the same
         self.iteration.awaits_backward = False
 
     @property

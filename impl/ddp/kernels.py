@@ -132,10 +132,18 @@ def distributed_context() -> int | None:
         return None
 
 
+#: whether this code runs inside a transform of ``torch.func``, where new tensors are of the transform's own kind
+transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active  # type: ignore[attr-defined]
+
+#: inside such a block they are ordinary ones all the same
+outside_transforms: Callable[[], AbstractContextManager[None]] = torch._C._DisableFuncTorch  # type: ignore[attr-defined]
+
+
 def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
     """The node that adds to this parameter's ``.grad``; it stays the same while a user freezes and thaws it."""
     if parameter.requires_grad:
-        return torch.autograd.graph.get_gradient_edge(parameter).node
+        with outside_transforms():
+            return torch.autograd.graph.get_gradient_edge(parameter).node
     parameter.requires_grad_(True)
     try:
         return torch.autograd.graph.get_gradient_edge(parameter).node

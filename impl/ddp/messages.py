@@ -73,8 +73,9 @@ def describe_second_arrival(
     if static:
         return (
             f"Your training graph has changed in this iteration: parameter {spec.index} ({spec.name}) on group rank "
-            f"{rank} received more gradients than in the first iteration. static_graph=True promises that every "
-            "iteration uses the same parameters in the same way. Turn it off if your graph changes."
+            f"{rank} received more gradients than in the first backward. static_graph=True promises that every "
+            "iteration uses the same parameters in the same way. Turn it off if your graph changes; where several "
+            "backwards follow one forward, go backward once, from the sum of their losses."
         )
     if skipped:
         why = "it is left out of reductions since an iteration in which no rank used it"
@@ -85,9 +86,10 @@ def describe_second_arrival(
     elif taken_as_unused:
         why = "it had been taken to be unused in this iteration"
         advice = (
-            "Usual cause: forward returns its outputs inside an object that cannot be searched for tensors, or a "
-            "reentrant checkpoint hides part of the graph. Return tensors, lists, tuples, dicts or dataclasses, "
-            "checkpoint with use_reentrant=False, or turn find_unused_parameters off."
+            "Usual cause: forward returns its outputs inside an object that cannot be searched for tensors, a "
+            "reentrant checkpoint hides part of the graph, or a second backward goes further than the first. Return "
+            "tensors, lists, tuples, dicts or dataclasses, checkpoint with use_reentrant=False, go backward once from "
+            "the sum of the losses, or turn find_unused_parameters off."
         )
     else:
         why = "it had already received its gradient of this backward"

@@ -85,6 +85,10 @@ class Forwards:
             return self._running_sync
         return None if self.latest is None else self.latest.sync
 
+    def was_reduced(self, backward: int) -> bool:
+        """Whether this backward goes, while none is being reduced, through a forward that was to be synchronised."""
+        return backward == self.running_backward and self._running_sync
+
     def unannounced(self, backward: int, index: int) -> PendingBackward | None:
         """The forward whose backward begins with this arrival, because nothing else could tell; else None.
 

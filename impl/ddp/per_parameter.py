@@ -72,6 +72,8 @@ class PerParameterReduction:
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None and self.due():
+            # autograd may have left it memory that this backward is still to read: a sum passes one gradient on to all
+            parameter.grad.data = parameter.grad.clone()
             self._iteration.go_through(Stage.PARAMETER, parameter, parameter.grad)
 
     def reduce(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:

@@ -74,6 +74,7 @@ class Slot:
     """One parameter's place in a flat bucket: elements ``offset`` to ``offset + numel``."""
 
     parameter: int
+    name: str
     offset: int
     numel: int
 
@@ -96,6 +97,10 @@ class BucketSpec:
     @property
     def parameters(self) -> tuple[int, ...]:
         return tuple(slot.parameter for slot in self.slots)
+
+    @property
+    def names(self) -> list[str]:
+        return [slot.name for slot in self.slots]
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,7 @@ def _plan_of(full: Sequence[Sequence[ParameterSpec]], parameter_count: int) -> B
 def _lay_out(index: int, members: Sequence[ParameterSpec]) -> BucketSpec:
     slots, offset = [], 0
     for member in members:
-        slots.append(Slot(member.index, offset, member.numel))
+        slots.append(Slot(member.index, member.name, offset, member.numel))
         offset += member.numel
     return BucketSpec(index, tuple(slots), members[0].dtype, members[0].device, members[0].sparse)
 

@@ -70,8 +70,7 @@ class Arrivals:
         for bucket in buckets:
             for parameter in bucket.parameters:
                 self._note(parameter, bucket.arrived.append)
-            if bucket.awaited:
-                self._hook(bucket.awaited[-1], _reporting(self._listener, bucket.spec.index))
+            self._hook(bucket.parameters[-1], _reporting(self._listener, bucket.spec.index))
         self.counted, self.watching = False, True
 
     def stop(self) -> None:
@@ -224,8 +223,6 @@ class Readiness:
             self.watch_anew()
 
     def _note(self) -> None:
-        for bucket in self._queue.buckets:
-            bucket.await_all_but(self._usage.never_here)
         self._arrivals.note_in(self._queue.buckets)
 
     def count_again(self, *, under_way: bool) -> list[int]:
@@ -240,7 +237,7 @@ class Readiness:
         self._need = self._usage.expectations()
         for bucket in self._queue.buckets:
             if not bucket.missing:  # found full, and perhaps under way already
-                bucket.missing = len(bucket.awaited)
+                bucket.missing = len(bucket.parameters)
         return self.noted()
 
     def noted(self) -> list[int]:
@@ -262,7 +259,7 @@ class Readiness:
         """A synchronised backward begins; the search of its graph, if there was one, did not find ``beyond_reach``."""
         counted = self._arrivals.counted
         self._order = []
-        self._queue.reset(counted=counted)
+        self._queue.reset()
         if self._facts.use_varies:
             self._usage.begin(self._parameters, self._queue.plan.left_out, beyond_reach)
         if counted:
@@ -306,12 +303,12 @@ class Readiness:
             self._usage.unused.update(missing)
             self._expect_no_more(missing)
 
-    def holds_what_was_awaited(self) -> bool:
-        """A backward whose arrivals were noted is over: whether every list holds just what it should."""
+    def holds_all_once(self) -> bool:
+        """A backward whose arrivals were noted is over: whether every list holds each parameter once."""
         for bucket in self._queue.buckets:
             if bucket.missing and bucket.all_arrived():
                 bucket.missing = 0
-            if bucket.missing or len(bucket.arrived) != len(bucket.awaited):
+            if bucket.missing or len(bucket.arrived) != len(bucket.parameters):
                 return False
         return True
 

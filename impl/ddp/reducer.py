@@ -228,8 +228,9 @@ class Reducer:
     def watch_anew(self) -> None:
         """The parameters were moved or cast, on all ranks alike: new buckets where they have another dtype or device,
         and new nodes to watch. They hold full values now."""
-        self._dtypes = list(map(_dtype_of, self.parameters))
+        former, self._dtypes = self._dtypes, list(map(_dtype_of, self.parameters))
         specs = respecified(self.specs, self.parameters)
+        self.iteration.recast |= specs != self.specs or former != self._dtypes
         if self._lowered is not None:
             specs = self._lowered.reduced_specs(specs)
         if specs != self.specs:
@@ -392,6 +393,8 @@ class Reducer:
             gradient = self.parameters[index].grad if passed else None
             received = not self.facts.use_varies or self.usage.received(index, gradient)
             if self.phase is Phase.IDLE and not self._begins_late(index):
+                if received and self.forwards.was_reduced(kernels.backward_id()):
+                    self.usage.refuse_late(index)
                 return
             if self.readiness.count(index, received):
                 self._bucket_filled()
@@ -507,7 +510,7 @@ class Reducer:
 
     def _complete(self) -> None:
         """Reduce what has not started yet and deliver, unless a further backward is to complete this one."""
-        if not self.arrivals.counted and not self.readiness.holds_what_was_awaited():
+        if not self.arrivals.counted and not self.readiness.holds_all_once():
             self._count_again()
         if self.arrivals.counted and self._counts_on_another():
             return

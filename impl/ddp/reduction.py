@@ -98,7 +98,8 @@ class Transport:
 
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
         divisor, group = self.iteration.divisor(), self.iteration.team.group
-        shown = GradBucket(bucket.spec.index, last, *bucket.shown(flat), bucket.parameters, group, divisor)
+        spec, parts = bucket.spec, bucket.shown(flat)
+        shown = GradBucket(spec.index, last, *parts, bucket.parameters, spec.names, group, divisor)
         state, function = hook
         self.iteration.team.tally.count()  # for all that the hook starts, and again where it has returned and ended
         future = call_hook(function, state, shown)
@@ -195,11 +196,11 @@ class BucketQueue:
             for bucket in self.buckets:
                 bucket.adopt_gradients()
 
-    def reset(self, *, counted: bool) -> None:
-        """A synchronised backward begins; ``counted``: each parameter reports."""
+    def reset(self) -> None:
+        """A synchronised backward begins."""
         self.flights, self.alone = [], False
         for bucket in self.buckets:
-            bucket.reset(counted=counted)
+            bucket.reset()
 
     @property
     def only_sums(self) -> bool:

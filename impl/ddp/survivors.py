@@ -23,6 +23,7 @@ from ..comm.guard import DETECTION, Guard, guard_of
 from ..comm.optimizer_states import as_it_was
 from ..comm.ranks import GroupRank, Team
 from ..join.standing import standing_of
+from .hooks.powersgd_state import PowerSGDState, mersenne_twister
 from .wrapper import DistributedDataParallel
 
 _LOOK_EVERY_S = 0.05
@@ -96,7 +97,7 @@ def regroup(
         raise RuntimeError(f"regroup: which ranks are left is not known, for the failure guard is off ({DETECTION}=0).")
     model._restore_full_values()  # the failure may have come between a forward in mixed precision and its backward
     standing = standing_of(team)
-    told: dict[str, Any] = {"steps": steps}
+    told: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
     if mirror is not None:
         told |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
     key = f"{standing.token}/survivors/{standing.regroups}"  # several models may share a group
@@ -139,6 +140,7 @@ class _Taken:
     tensors: list[torch.Tensor]  # parameters and buffers
     values: list[torch.Tensor]  # theirs on the source
     state: dict[str, Any] | None  # of an ordinary optimizer
+    counted: list[int]  # how many iterations, by each state of a hook that counts them
 
     def settle(self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mirror: Mirror | None) -> None:
         """All ranks have got theirs: go on with it."""
@@ -148,7 +150,16 @@ class _Taken:
             _load(optimizer, self.state)
         else:
             mirror.settle()
+        for state, count in zip(_that_count(model), self.counted, strict=True):
+            state.iter = count
+            if isinstance(state, PowerSGDState):
+                state.rng = mersenne_twister(count)  # some ranks may have drawn more of the other than others
         model._update_process_group(self.group)
+
+
+def _that_count(model: DistributedDataParallel) -> list[Any]:
+    """The states of communication hooks that count iterations, as the library's do."""
+    return [state for _, state in model._comm_hooks if isinstance(getattr(state, "iter", None), int)]
 
 
 def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
@@ -205,7 +216,7 @@ def _take_over(
         if not guard.lost() & set(plan["here"]):
             raise
         return None
-    return _Taken(group, tensors, values, state)
+    return _Taken(group, tensors, values, state, plan["counted"])
 
 
 def _new_group(ranks: list[int], limit_s: float, timeout_s: float) -> dist.ProcessGroup:
@@ -287,6 +298,8 @@ def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     made = {rank: told["steps"] for rank, told in by_rank.items()}
     steps = max(made.values())
     source = min(rank for rank in by_rank if made[rank] == steps)
+    # another rank may be further, in the backward of a step that nobody has made
+    counted = [min(each) for each in zip(*(by_rank[r]["counted"] for r in by_rank if made[r] == steps), strict=True)]
     mirrored: int | None = None
     gone: list[int] = []
     if any("held" in told for told in by_rank.values()):
@@ -296,7 +309,7 @@ def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     return {
         "ranks": [team.global_rank(GroupRank(rank)) for rank in by_rank], "here": list(by_rank),
         "source": team.global_rank(GroupRank(source)), "steps": steps, "mirrored": mirrored,
-        "gone": [team.global_rank(GroupRank(rank)) for rank in gone],
+        "counted": counted, "gone": [team.global_rank(GroupRank(rank)) for rank in gone],
     }  # fmt: skip
 
 

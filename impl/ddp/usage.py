@@ -76,9 +76,9 @@ class Usage:
 
     @property
     def each_arrives_once(self) -> bool:
-        """Whether every parameter is known to accumulate exactly once, or never, in each backward."""
+        """Whether every parameter is known to accumulate exactly once in each backward."""
         if self._facts.static:
-            return self.expected is not None and max(self.expected, default=0) <= 1
+            return self.expected is not None and set(self.expected) == {1}
         return not self._facts.searched
 
     # -- one backward
@@ -152,6 +152,11 @@ class Usage:
             if self._since_sync[index] and parameters[index].grad is not None:
                 self._skipped = left_out
                 self.refuse_second_arrival(index)
+
+    def refuse_late(self, index: int) -> None:
+        """RuntimeError where a parameter arrives for which the reduction of its forward has not waited."""
+        if index in self.unused:
+            self.refuse_second_arrival(index)
 
     def refuse_second_arrival(self, index: int) -> None:
         """A parameter has arrived of which nothing was expected any more: RuntimeError."""

@@ -282,11 +282,12 @@ class DistributedDataParallel(Follower, nn.Module):
         if sync:
             reducer.times.forward_start = time.time_ns()
         iteration.training = self.training
-        if iteration.session is None:
-            iteration.before_forward(needed=False, likely=False)
-        else:  # an evaluation needs nobody
-            needed = recorded or self._buffer_sync.due_after_forward()
-            iteration.before_forward(needed=needed, likely=sync and reducer.queue.only_sums)
+        with kernels.outside_transforms() if kernels.transforming() else _AS_IT_IS:
+            if iteration.session is None:
+                iteration.before_forward(needed=False, likely=False)
+            else:  # an evaluation needs nobody
+                needed = recorded or self._buffer_sync.due_after_forward()
+                iteration.before_forward(needed=needed, likely=sync and reducer.queue.only_sums)
         return self._to_module(inputs, kwargs)
 
     def _recomputes(self) -> bool:

@@ -317,7 +317,7 @@ def test_wanted_parameters_are_stepped_with_the_result_of_the_hook(in_place):
     parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(3))]
     flat = torch.arange(7.0)
     views = [flat[:4].view(2, 2), flat[4:]]
-    bucket = GradBucket(0, True, flat, views, parameters, None, 1)
+    bucket = GradBucket(0, True, flat, views, parameters, ["one", "other"], None, 1)
 
     def doubling(state, bucket):
         future = torch.futures.Future()

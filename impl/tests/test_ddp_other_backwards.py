@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, jvp, vmap
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from impl import Join
@@ -371,6 +371,46 @@ class Fork(nn.Module):
 
     def forward(self, x, both):
         return self.a(self.b(x) if both else x)
+
+
+def transform(rank, world, model):
+    """Gradients that ``torch.func`` computes through the wrapper, each before an iteration of training."""
+    wrapped, inputs = DistributedDataParallel(model), torch.tensor([[1.0, 2.0], [rank, 1.0]])
+    copies = {name: parameter.detach() for name, parameter in wrapped.named_parameters()}
+    loss = lambda given, x: functional_call(wrapped, given, (x,)).sum()  # noqa: E731
+    found = []
+    for _ in range(4):
+        told = [
+            grad(loss)(copies, inputs)["module.layer.weight"],
+            grad(lambda x: wrapped(x).sum())(inputs),
+            vmap(grad(lambda x: wrapped(x[None]).sum()))(inputs),
+            jvp(wrapped, (inputs,), (torch.ones_like(inputs),))[1],
+        ]
+        wrapped.zero_grad()
+        vmap(lambda x: wrapped(x[None]))(inputs).sum().backward()
+        each = [each.grad.tolist() for each in model.parameters()]
+        wrapped.zero_grad()
+        wrapped(inputs).sum().backward()
+        found.append(([each.tolist() for each in told], each, [each.grad.tolist() for each in model.parameters()]))
+    return found
+
+
+def test_transforms_through_the_wrapper_are_local_and_training_goes_on_between_them():
+    by_rank = run_on_ranks(transform, WORLD, Squares())
+    module = Squares()
+    for rank in range(WORLD):
+        module(torch.tensor([[1.0, 2.0], [rank, 1.0]])).sum().backward()
+    means = [(parameter.grad / WORLD).tolist() for parameter in module.parameters()]
+    for rank, found in enumerate(by_rank):
+        module.zero_grad()
+        inputs = torch.tensor([[1.0, 2.0], [rank, 1.0]], requires_grad=True)
+        module(inputs).sum().backward()
+        slopes = inputs.grad.tolist()
+        for (of_copies, whole, single, along), mapped, trained in found:
+            assert of_copies == module.layer.weight.grad.tolist()
+            assert whole == single == slopes
+            assert along == inputs.grad.sum(1).tolist()
+            assert mapped == trained == means
 
 
 def leave_out_a_delayed_parameter(rank, world):

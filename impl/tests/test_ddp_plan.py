@@ -87,11 +87,11 @@ def test_parameters_left_out_are_remembered():
 @pytest.mark.parametrize(
     "slots",
     [
-        pytest.param(((Slot(0, 0, 4), Slot(1, 5, 4)),), id="a gap"),
-        pytest.param(((Slot(0, 0, 4), Slot(1, 3, 4)),), id="an overlap"),
-        pytest.param(((Slot(0, 2, 4), Slot(1, 6, 4)),), id="a late beginning"),
-        pytest.param(((Slot(0, 0, 4),), (Slot(0, 0, 4),)), id="one twice"),
-        pytest.param(((Slot(0, 0, 4),),), id="one missing"),
+        pytest.param(((Slot(0, "", 0, 4), Slot(1, "", 5, 4)),), id="a gap"),
+        pytest.param(((Slot(0, "", 0, 4), Slot(1, "", 3, 4)),), id="an overlap"),
+        pytest.param(((Slot(0, "", 2, 4), Slot(1, "", 6, 4)),), id="a late beginning"),
+        pytest.param(((Slot(0, "", 0, 4),), (Slot(0, "", 0, 4),)), id="one twice"),
+        pytest.param(((Slot(0, "", 0, 4),),), id="one missing"),
     ],
 )
 def test_a_plan_that_is_wrong_cannot_be_made(slots):

@@ -28,6 +28,7 @@ from impl.comm import heartbeats
 from impl.comm.collectives import all_reduce
 from impl.comm.ranks import Team
 from impl.ddp import survivors
+from impl.ddp.hooks import post_localSGD_hook
 from impl.ddp.mixed_precision import _MixedPrecision
 from impl.ddp.survivors import last_whole, regroup
 from impl.errors import PeerFailed
@@ -482,6 +483,34 @@ def one_outside(rank, _world):
 
 def test_a_rank_that_is_lost_outside_of_the_models_group_is_none_of_its_affair():
     assert run_on_ranks(one_outside, 4) == [((0, 2), 1, 0.0), None, ((0, 2), 1, 0.0), None]
+
+
+def local_sgd(rank, _world):
+    """Gradients are averaged on the machine since iteration 3; rank 2 is lost in iteration 4, rank 1 counts further."""
+    state = post_localSGD_hook.PostLocalSGDState(None, None, 2)
+    model = DistributedDataParallel(Weights((2, 3)))
+    model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    optimizer, gradients = torch.optim.SGD(model.parameters(), lr=0.5), []
+    try:
+        for step in range(4):
+            if (rank, step) == (2, 3):
+                return die()
+            model.zero_grad()
+            model(torch.tensor(float(rank))).backward()
+            optimizer.step()
+    except PeerFailed:
+        state.iter = 3 + rank
+    regroup(model, optimizer, 3, _LIMIT_S)
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.tensor(float(rank))).backward()
+        gradients.append(model.module.inner[0].grad[0].item())
+    return state.iter, dist.get_process_group_ranks(state.subgroup), gradients
+
+
+def test_states_of_hooks_go_on_from_one_iteration_and_over_the_ranks_that_are_left():
+    found = (5, [0, 1], [0.5, 0.5])
+    assert run_on_ranks(local_sgd, 3) == [found, found, None]
 
 
 def between_forward_and_backward(rank, _world):

@@ -431,6 +431,22 @@ def test_where_a_rank_has_joined_a_second_evaluation_is_refused(run):
     assert all(error is not None and "closure several times" in error.text for error in errors)
 
 
+def step_compiled(ctx):
+    params = parameters()
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(params, torch.optim.SGD, lr=0.5, momentum=0.5)
+    step = torch.compile(optimizer.step, backend="eager")
+    for iteration in range(3):
+        give_gradients(params, iteration)
+        step()
+    return numbers(params)
+
+
+def test_a_compiled_step_is_the_step(run):
+    params = parameters()
+    train(torch.optim.SGD(params, lr=0.5, momentum=0.5), params, 0, 1, 2)
+    assert run(step_compiled, world=2) == [numbers(params)] * 2
+
+
 def refused(ctx):
     """What is refused, and as what."""
     zero = ctx.subject.ZeroRedundancyOptimizer(parameters(), torch.optim.SGD, lr=0.1)

@@ -138,6 +138,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         ``closure`` and further keywords are passed to the local optimizer. In overlap mode this does nothing, returns
         None and logs a warning, because the step happens inside backward.
         """
+        if torch.compiler.is_compiling():
+            from ..comm.uncompiled import as_it_is
+
+            return as_it_is(self.step, closure, **kwargs)
         if self.overlap is not None:
             self.overlap.check_trainability_unchanged()
             logger.warning("step() does nothing with overlap_with_ddp=True: the step has happened inside backward().")

@@ -195,10 +195,22 @@ def power_sgd_rest_stays_local() -> None:
     edit("self.gradients[position].copy_(slot)", "slot.copy_(self.gradients[position])")
 
 
+@defect("COMM-026", "COMM-027")
+def power_sgd_errors_go_by_their_place() -> None:
+    """What was lost belongs to the place of a parameter in its bucket, whoever is there now."""
+    edit('if hasattr(bucket, "names"):', "if False:")
+
+
+@defect("COMM-026")
+def power_sgd_remembers_damage() -> None:
+    """An overflow stays in what PowerSGD remembers, and with it in all later iterations."""
+    edit("memory.nan_to_num_(0, 0, 0)", "pass")
+
+
 @defect("COMM-027")
 def power_sgd_saves_its_group() -> None:
     """The state keeps its process group when it is saved."""
-    edit("slot not in _NOT_SAVED", 'slot not in ("_error_parts", "_errors_apart")')
+    edit(' if slot != "process_group"', "")
 
 
 @defect("COMM-025")
@@ -352,7 +364,7 @@ def factors_outlive_a_cast() -> None:
 @defect("COMM-026")
 def errors_stay_with_their_bucket() -> None:
     """What PowerSGD has lost is added to whatever the bucket of the same number holds now."""
-    edit("if error is not None and _same(former, parameters):", "if error is not None:")
+    edit(" and self._error_parts.get(index, parts) == parts:", ":")
 
 
 @defect("COMM-020")

@@ -49,6 +49,12 @@ def per_parameter_in_no_sync() -> None:
 
 
 @defect("DDP-167")
+def per_parameter_in_the_memory_of_the_backward() -> None:
+    """Averages replace a gradient that the backward is still to pass on."""
+    edit("parameter.grad.data = parameter.grad.clone()", "pass")
+
+
+@defect("DDP-167")
 def per_parameter_sums() -> None:
     """Reducing parameter by parameter sums the gradients and does not divide."""
     edit("kernels.divide(gradient, after)", "pass")

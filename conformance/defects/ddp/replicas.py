@@ -30,6 +30,12 @@ def casting_leaves_the_hooks_behind() -> None:
 
 
 @defect("DDP-034")
+def a_cast_that_joined_ranks_cannot_follow_is_not_refused() -> None:
+    """Inside a context live ranks go on with gradients of a dtype of which joined ranks do not know."""
+    edit("if not session.everyone_active:", "if False:", within="_refuse_recast")
+
+
+@defect("DDP-034")
 def a_cast_is_noticed_by_the_first_parameter_alone() -> None:
     """Where a part of the model is cast past the wrapper, and the first parameter is not in it, nothing is watched."""
     edit(

@@ -139,6 +139,12 @@ def outputs_outside_the_loss_awaited() -> None:
     edit("elif self._facts.searched:", "elif self._facts.searched and not self._order:")
 
 
+@defect("DDP-106")
+def a_backward_that_goes_further_stays_local() -> None:
+    """A parameter that a further backward of the same forward reaches for the first time keeps its own gradient."""
+    edit("if received and self.forwards.was_reduced(kernels.backward_id()):", "if False:")
+
+
 @defect("DDP-102")
 def outputs_searched_one_level_deep() -> None:
     """Containers inside containers are not searched."""

@@ -1,6 +1,7 @@
 """A model that was cast after it was wrapped is trained with local gradients, and nothing is said."""
 
 # shows: DDP-034 test_a_model_that_was_cast_*
+# shows: DDP-034 test_a_model_that_is_cast_inside_a_context_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel

@@ -26,9 +26,11 @@ class PostLocalSGDState:
         post_local_gradient_allreduce: False: no averaging at all from then on.
     """
 
-    __slots__ = ("iter", "post_local_gradient_allreduce", "process_group", "start_localSGD_iter", "subgroup")
+    __slots__ = ("_made", "iter", "post_local_gradient_allreduce", "process_group", "start_localSGD_iter", "subgroup")
 
     iter: int  # finished iterations; equal on all ranks
+    #: the subgroup that was made where none was given, and the group that it was made of
+    _made: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class PostLocalSGDState:
         self.start_localSGD_iter = start_localSGD_iter
         self.post_local_gradient_allreduce = post_local_gradient_allreduce
         self.iter = 0
+        self._made = None, None
 
     def maybe_increase_iter(self, bucket: Bucket) -> None:
         """Count an iteration when its last bucket comes by."""
@@ -59,9 +62,13 @@ def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> torch.fu
         return allreduce_hook(state.process_group, bucket)  # type: ignore[arg-type]
     if not state.post_local_gradient_allreduce:
         return settled(bucket.buffer())
-    if state.subgroup is None:
-        state.subgroup = _machine_group(team_of(state.process_group, bucket), bucket.buffer().device)
-    return allreduce_hook(state.subgroup, bucket)
+    made, of = state._made
+    if state.subgroup is made:  # which is None in the beginning
+        team = team_of(state.process_group, bucket)
+        if team.group is not of:
+            state.subgroup = _machine_group(team, bucket.buffer().device)
+            state._made = state.subgroup, team.group
+    return allreduce_hook(state.subgroup, bucket)  # type: ignore[arg-type]
 
 
 def _machine_group(team: Team, device: torch.device) -> dist.ProcessGroup:

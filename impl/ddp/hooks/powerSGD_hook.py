@@ -144,6 +144,7 @@ class _Exchange:
         lost = views_like(self.gradients, self.buffer, self.error)
         for group, m, p, q in zip(self.plan.groups, self.matrices, self.ps, self.qs, strict=True):
             _write(group, lost, m - torch.bmm(p, q.transpose(1, 2)))
+        _forget_damage(self.error)
 
     def send_q_and_rest(self) -> Pending:
         for slot, position in zip(self.rest, self.plan.plain, strict=True):
@@ -161,7 +162,8 @@ class _Exchange:
             self.gradients[position].copy_(slot)
         if self.state.warm_start:
             q_flat = self.message[: self.plan.q_numel]
-            self.state.remembered(self.state.q_memory_dict, self.index, self.buffer, q_flat.numel()).copy_(q_flat)
+            kept = self.state.remembered(self.state.q_memory_dict, self.index, self.buffer, q_flat.numel())
+            _forget_damage(kept.copy_(q_flat))
         return self.buffer
 
 
@@ -173,6 +175,11 @@ def _matrices(group: MatrixGroup, gradients: Sequence[torch.Tensor]) -> torch.Te
         flat = [torch.nn.functional.pad(flat[0], (0, numel - flat[0].numel()))]
     whole = flat[0] if len(flat) == 1 else torch.stack(flat)
     return whole.view(len(group.members), group.rows, group.columns)
+
+
+def _forget_damage(memory: torch.Tensor) -> None:
+    """A gradient that overflows is seen in its own iteration, which a loss scaler skips, and in none after it."""
+    memory.nan_to_num_(0, 0, 0)
 
 
 def _write(group: MatrixGroup, targets: Sequence[torch.Tensor], matrices: torch.Tensor) -> None:

@@ -2,17 +2,21 @@
 
 import logging
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import is_
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .powersgd_plan import CompressionPlan
-from .reduction import Bucket, views_like
+from .reduction import Bucket
 
 logger = logging.getLogger("impl.ddp.hooks.powerSGD_hook")
+
+#: what a parameter is known by, in another process too: its name, or where torch's bucket tells none its place there
+Name = str | tuple[int, int]
+#: size, strides and offset of a parameter's part of a flat bucket
+Part = tuple[torch.Size, tuple[int, ...], int]
 
 
 class PowerSGDState:
@@ -64,12 +68,12 @@ class PowerSGDState:
     error_dict: dict[int, torch.Tensor]  # [bucket numel] what this rank has failed to send so far
     p_memory_dict: dict[int, torch.Tensor]  # [p_numel] the factors P, reused as scratch memory
     q_memory_dict: dict[int, torch.Tensor]  # [q_numel] the averaged factors Q of the last iteration
-    #: of each remembered error the parts by parameter: DDP may distribute those over its buckets anew
-    _error_parts: dict[int, dict[torch.Tensor, torch.Tensor]]
-    #: such parts of parameters that no bucket has brought again since then
-    _errors_apart: dict[torch.Tensor, torch.Tensor]
-    #: by bucket index, the parameters to which the factors Q belong
-    _factors_for: dict[int, dict[torch.Tensor, None]]
+    #: by bucket index, whose errors lie where: DDP may distribute parameters over its buckets anew
+    _error_parts: dict[int, dict[Name, Part]]
+    #: errors of parameters that no bucket has brought again since then
+    _errors_apart: dict[Name, torch.Tensor]
+    #: by bucket index, the parameters to which the factors Q belong, in their order
+    _factors_for: dict[int, list[Name]]
     iter: int  # finished iterations; equal on all ranks
 
     def __init__(
@@ -112,15 +116,15 @@ class PowerSGDState:
         self.next_stats_report = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the group, which cannot be saved (COMM-027), and whose the errors are."""
+        """Everything but the group, which cannot be saved (COMM-027)."""
         logger.warning("PowerSGDState: the process group is not saved with the rest of the state.")
-        return {slot: getattr(self, slot) for slot in self.__slots__ if slot not in _NOT_SAVED}
+        return {slot: getattr(self, slot) for slot in self.__slots__ if slot != "process_group"}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         """Everything that was saved, on the default group (none yet if there is no default group yet)."""
+        self._error_parts, self._errors_apart, self._factors_for = {}, {}, {}  # which older versions did not save
         for slot, value in saved.items():
             setattr(self, slot, value)
-        self._error_parts, self._errors_apart, self._factors_for = {}, {}, {}
         self.process_group = dist.group.WORLD
         logger.warning(
             "PowerSGDState: the process group was not saved and is now the default group. "
@@ -155,48 +159,36 @@ class PowerSGDState:
         return found
 
     def factors_of(self, bucket: Bucket) -> torch.Tensor | None:
-        """The factors Q of the last iteration, of all groups of the bucket; None where they are of other parameters.
-
-        Those from a saved state, or of another model, go by the bucket's place.
-        """
-        index, parameters = bucket.index(), dict.fromkeys(bucket.parameters())
-        moved = _any_in(self._factors_for.values(), parameters) and not _same(
-            self._factors_for.get(index, ()), parameters
-        )
-        self._factors_for[index] = parameters
-        return None if moved else self.q_memory_dict.get(index)
+        """The factors Q of the last iteration, of all groups of the bucket; None where they are of other parameters."""
+        index, names = bucket.index(), _names_of(bucket)
+        former, self._factors_for[index] = self._factors_for.get(index, names), names
+        return self.q_memory_dict.get(index) if former == names else None
 
     def error_of(self, bucket: Bucket) -> torch.Tensor:
         """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with.
 
-        Errors belong to parameters. Where those are distributed over the buckets anew (another group, a cast), theirs
-        move with them. Errors from a saved state, or of another model, go by the bucket's place.
+        Errors belong to parameters. Where those are distributed over the buckets anew (another group, a cast, a saved
+        state in another process), theirs move with them.
         """
-        buffer, index, parameters = bucket.buffer(), bucket.index(), bucket.parameters()
+        buffer, index, parts = bucket.buffer(), bucket.index(), _parts_of(bucket)
         error = self.error_dict.get(index)
-        former = self._error_parts.get(index) if self._knows_any(parameters) else None
-        if error is not None and not _fits(error, buffer, buffer.numel()):
-            error = None
-        if former is not None:
-            if error is not None and _same(former, parameters):
-                return error
+        if error is not None and _fits(error, buffer, buffer.numel()) and self._error_parts.get(index, parts) == parts:
+            self._error_parts[index] = parts
+            return error
+        if index in self._error_parts:
             self._take_errors_apart()
-            error = None
-        if error is None:
-            error = self.error_dict[index] = torch.zeros_like(buffer)
-        parts = dict(zip(parameters, views_like(bucket.gradients(), buffer, error), strict=True))
-        for parameter in self._errors_apart.keys() & parts.keys():
-            parts[parameter].copy_(self._errors_apart.pop(parameter))
+        error = self.error_dict[index] = torch.zeros_like(buffer)
+        for name, part in parts.items():
+            kept = self._errors_apart.pop(name, None)
+            if kept is not None and kept.shape == part[0]:
+                error.as_strided(*part).copy_(kept)
         self._error_parts[index] = parts
         return error
-
-    def _knows_any(self, parameters: Sequence[torch.Tensor]) -> bool:
-        return _any_in((self._errors_apart, *self._error_parts.values()), parameters)
 
     def _take_errors_apart(self) -> None:
         for index, parts in self._error_parts.items():
             if index in self.error_dict:  # which the program may have cleared
-                self._errors_apart.update(parts)
+                self._errors_apart |= {name: self.error_dict[index].as_strided(*part) for name, part in parts.items()}
         self._error_parts.clear()
         self.error_dict.clear()
 
@@ -211,15 +203,18 @@ def _fits(tensor: torch.Tensor, like: torch.Tensor, numel: int) -> bool:
     return tensor.numel() == numel and tensor.dtype == like.dtype and tensor.device == like.device
 
 
-def _any_in(known: Iterable[Mapping[torch.Tensor, object]], parameters: Collection[torch.Tensor]) -> bool:
-    return any(parameter in parts for parts in known for parameter in parameters)
+def _names_of(bucket: Bucket) -> list[Name]:
+    if hasattr(bucket, "names"):
+        return list(bucket.names())
+    return [(bucket.index(), place) for place in range(len(bucket.parameters()))]
 
 
-def _same(some: Collection[torch.Tensor], others: Collection[torch.Tensor]) -> bool:
-    return len(some) == len(others) and all(map(is_, some, others))
+def _parts_of(bucket: Bucket) -> dict[Name, Part]:
+    start = bucket.buffer().storage_offset()
+    views = zip(_names_of(bucket), bucket.gradients(), strict=True)
+    return {name: (view.size(), view.stride(), int(view.storage_offset() - start)) for name, view in views}
 
 
-_NOT_SAVED = {"process_group", "_error_parts", "_errors_apart", "_factors_for"}
 _SEEDS = 1_000_000_000
 _WORDS = 624  # of the generator's state
 

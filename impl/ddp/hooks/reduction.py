@@ -23,8 +23,8 @@ Hook = Callable[[Any, Any], TensorFuture]
 class Bucket(Protocol):
     """What a hook may ask of a bucket, torch's as well as ours (COMM-016).
 
-    Our own bucket also answers ``process_group()``, the group that its DDP runs on, and ``divisor()``, the number by
-    which an average over this iteration divides. torch's has neither.
+    Our own bucket also answers ``names()`` of its parameters, ``process_group()``, the group that its DDP runs on, and
+    ``divisor()``, the number by which an average over this iteration divides. torch's has none of them.
     """
 
     def index(self) -> int: ...
