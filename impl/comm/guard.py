@@ -21,6 +21,8 @@ from .losses import End, Loss
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
 DETECTION = "JOINERY_FAILURE_DETECTION_S"
 _DETECTION_S = 5.0
+#: who says more, or "inf", gets a day: the system's own clocks count no further than some weeks
+_LONGEST_DETECTION_S = 86400.0
 #: how long after a failed collective its cause may become known
 _CAUSE_WITHIN_S = 2.0
 _LONGEST_TEXT = 500
@@ -48,7 +50,7 @@ def detection_s() -> float:
         chosen = -1.0
     if not chosen >= 0:
         raise ValueError(f"{DETECTION}={said!r} is not a number of seconds. Use 5, say, or 0 for no failure guard.")
-    return chosen
+    return min(chosen, _LONGEST_DETECTION_S)
 
 
 def text_of(error: BaseException) -> str:

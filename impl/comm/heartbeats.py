@@ -110,7 +110,8 @@ class Heartbeats:
         self._peers: list[Peer] = []
         self._lock = threading.RLock()  # of sending and of the list
         self._left = False
-        self._listener = socket.create_server((address, 0))
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, 0), family=family)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -332,8 +333,10 @@ class Heartbeats:
         self._greet(peer)
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        try:
             self._take(self._listener.accept()[0])
+        except OSError:  # no descriptor is free, say: the caller stays in the queue, and keeps its connection readable
+            time.sleep(self._beat_s / _LOOKS_IN_A_BEAT)
 
     def _take(self, connection: socket.socket) -> Peer:
         connection.setblocking(False)

@@ -110,12 +110,13 @@ def own_address(store: dist.Store) -> str | None:
     if not isinstance(store, dist.TCPStore):
         return None
     try:
-        for family, _, _, _, where in socket.getaddrinfo(store.host, store.port, type=socket.SOCK_DGRAM):
-            with socket.socket(family, socket.SOCK_DGRAM) as way:
-                way.connect(where)  # nothing is sent
-                return str(way.getsockname()[0])
+        found = socket.getaddrinfo(store.host, store.port, type=socket.SOCK_DGRAM)
     except OSError:
         return None
+    for family, _, _, _, where in found:
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:  # there may be no way by this family
+            way.connect(where)  # nothing is sent
+            return str(way.getsockname()[0])
     return None
 
 

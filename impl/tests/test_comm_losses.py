@@ -1,6 +1,9 @@
 """Which peers a failure is put down to: those that stopped by themselves, never those that fail because of them."""
 
 import json
+import os
+import resource
+import socket
 import time
 from types import SimpleNamespace
 
@@ -8,6 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from impl.comm import guard, heartbeats, losses
+from impl.comm import store as stores
 from impl.comm.losses import GRACE_S, End, Loss, Losses
 from impl.comm.processes import Process, has_moved
 from impl.comm.ranks import Team
@@ -186,3 +190,48 @@ def test_a_store_that_fails_before_all_are_met_cuts_this_rank_off():
     beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", Gone(), 5.0)
     assert beats.cut_off
     assert beats.missing == {1}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_peers_are_met_at_the_address_by_which_this_process_reaches_the_store(address):
+    try:
+        socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError:
+        pytest.skip("this machine has no such address")
+    store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+    beats = heartbeats.Heartbeats(0, 2, stores.own_address(store), store, 5.0)
+    host, port = json.loads(store.get("heartbeats/0"))[:2]
+    assert host == address
+    socket.create_connection((host, port), 5).close()
+    beats._close()
+
+
+def test_a_caller_that_cannot_be_taken_for_want_of_descriptors_keeps_the_thread_from_spinning():
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0)
+    caller = socket.create_connection(beats._listener.getsockname(), 5)
+    limits, begun = resource.getrlimit(resource.RLIMIT_NOFILE), time.monotonic()
+    os.close(free := os.dup(0))  # the lowest that is not taken
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        beats._accept()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert beats._peers == []
+    assert time.monotonic() - begun > 0.1
+    beats._accept()
+    assert len(beats._peers) == 1
+    caller.close()
+    beats._close()
+
+
+@pytest.mark.parametrize(("said", "seconds"), [("", 5.0), ("0.5", 0.5), ("0", 0.0), ("1e9", 86400.0), ("inf", 86400.0)])
+def test_a_detection_time_is_one_that_the_system_can_count(monkeypatch, said, seconds):
+    monkeypatch.setenv(guard.DETECTION, said)
+    assert guard.detection_s() == seconds
+
+
+@pytest.mark.parametrize("said", ["-1", "nan", "soon"])
+def test_what_is_no_detection_time_is_refused(monkeypatch, said):
+    monkeypatch.setenv(guard.DETECTION, said)
+    with pytest.raises(ValueError, match="is not a number of seconds"):
+        guard.detection_s()
