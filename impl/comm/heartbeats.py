@@ -39,7 +39,7 @@ import torch.distributed as dist
 
 from . import stalls
 from . import store as stores
-from .losses import End, Loss, Losses
+from .losses import End, Loss, Losses, follows_from_a_peer
 from .processes import Process, has_moved
 from .tally import latest
 
@@ -464,7 +464,7 @@ def _leave_all() -> None:
     for beats in list(_by_world.values()):
         if beats is None:
             continue
-        if error is None or beats.losses.is_affected(beats.rank):
+        if error is None or (beats.losses.is_affected(beats.rank) and follows_from_a_peer(error)):
             beats.leave(End.LEFT, "has ended its program")
         else:
             beats.leave(End.RAISED, f"{type(error).__name__}: {error}"[:500])

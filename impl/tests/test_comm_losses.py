@@ -235,3 +235,12 @@ def test_what_is_no_detection_time_is_refused(monkeypatch, said):
     monkeypatch.setenv(guard.DETECTION, said)
     with pytest.raises(ValueError, match="is not a number of seconds"):
         guard.detection_s()
+
+
+def test_an_affected_rank_is_missed_where_nobody_else_is():
+    """It had gone on after a failure that was caught, say; one with a cause of its own is waited for first."""
+    made = known((1, End.SILENT, 0.0), affected=[1, 2])
+    assert ranks(made.interrupting(range(4), 0.0)) == [1]
+    assert ranks(made.causes(range(4), 0.0)) == [1]
+    made.add(loss(3), 0.5)
+    assert ranks(made.causes(range(4), 0.0)) == [3]
