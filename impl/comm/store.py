@@ -66,6 +66,9 @@ class StoreWithDeadline:
     def set(self, key: str, value: str) -> None:
         self._answer(self._store.set, key, value)
 
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        return bytes(self._answer(self._store.compare_set, key, expected, value))
+
     def add(self, key: str, amount: int) -> int:
         return int(self._answer(self._store.add, key, amount))
 

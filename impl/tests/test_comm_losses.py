@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import socket
+import threading
 import time
 from types import SimpleNamespace
 
@@ -244,3 +245,63 @@ def test_an_affected_rank_is_missed_where_nobody_else_is():
     assert ranks(made.causes(range(4), 0.0)) == [1]
     made.add(loss(3), 0.5)
     assert ranks(made.causes(range(4), 0.0)) == [3]
+
+
+class Slow(dist.HashStore):
+    """Answers a rank's sign of life when it may, as one on another host."""
+
+    def __init__(self):
+        super().__init__()
+        self.may, self.asked = threading.Event(), threading.Event()
+
+    def set(self, key, value):
+        if key.endswith("alive"):
+            self.asked.set()
+            assert self.may.wait(60)
+        super().set(key, value)
+
+
+def beating(store, detection_s, monkeypatch):
+    beats, world = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, detection_s), Slow()
+    beats._world = lambda: world
+    monkeypatch.setattr(heartbeats.dist, "group", SimpleNamespace(WORLD=world))
+    beats.start()
+    assert store.asked.wait(10)
+    return beats
+
+
+def waited_for(what):
+    end = time.monotonic() + 10
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return what()
+
+
+def test_a_store_that_freezes_before_all_are_met_cuts_this_rank_off_until_it_answers(monkeypatch):
+    beats = beating(store := Slow(), 0.3, monkeypatch)
+    assert waited_for(lambda: beats.cut_off)
+    store.may.set()
+    assert waited_for(lambda: not beats.cut_off)
+    beats.leave(End.LEFT, "")
+
+
+def test_a_store_that_has_frozen_before_this_rank_begins_keeps_it_from_nothing(monkeypatch):
+    class Frozen(dist.HashStore):
+        def compare_set(self, *_):
+            time.sleep(60)
+
+    monkeypatch.setattr(stores, "port_of", lambda _: 1)
+    assert heartbeats.Heartbeats(0, 2, "127.0.0.1", Frozen(), 0.5).cut_off
+
+
+def test_a_rank_leaves_no_question_to_the_store_behind_but_one_that_is_never_answered(monkeypatch):
+    """A thread that comes back from C++ code once the interpreter has gone ends the process by signal 6."""
+    beats = beating(store := Slow(), 5.0, monkeypatch)
+    threading.Timer(0.3, store.may.set).start()
+    beats.leave(End.LEFT, "")
+    assert store.may.is_set()
+    assert not beats._in_store.locked()
+    beats, begun = beating(Slow(), 5.0, monkeypatch), time.monotonic()
+    beats.leave(End.LEFT, "")
+    beats.leave(End.LEFT, "")
+    assert time.monotonic() - begun < 10
