@@ -80,8 +80,9 @@ class Waits:
             if whose in self._declared:
                 return self._declared.pop(whose)
             seen = [self._by_rank[rank] for rank in sorted(ranks) if rank in self._by_rank]
-            stand = all(
-                each.wait.members == whose and now - each.since >= for_s and now - each.last < _FRESH_S for each in seen
+            together = max((each.since for each in seen), default=now)  # who has not repeated since may wait no longer
+            stand = now - together >= for_s and all(
+                each.wait.members == whose and each.last >= together and now - each.last < _FRESH_S for each in seen
             )
             if not stand or len(seen) < len(ranks):
                 return []

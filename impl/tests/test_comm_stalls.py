@@ -44,6 +44,13 @@ def test_one_that_has_said_it_long_ago_may_wait_no_longer():
     assert known((wait(0), 1, 0.0), (wait(1), 1, 0.0)).stalled("g", range(2), 1.0, now=20.0) == []
 
 
+def test_one_that_has_not_said_so_since_the_last_one_began_to_wait_may_wait_no_longer():
+    waits = known((wait(1), 1, 0.0), (wait(0), 1, 0.5), (wait(0), 2, 1.0))
+    assert waits.stalled("g", range(2), 0.5, now=1.0) == []
+    waits.add(wait(1), 2, 1.1)
+    assert waits.stalled("g", range(2), 0.5, now=1.2)
+
+
 @pytest.mark.parametrize("other", [wait(1, moved=11), wait(1, begun=2.0), wait(1, place="bucket 1")])
 def test_bytes_that_move_and_waits_that_end_begin_the_time_anew(other):
     waits = known((wait(0), 1, 0.0), (wait(1), 1, 0.0), (wait(0), 2, 1.5), (other, 2, 1.5))
