@@ -139,7 +139,7 @@ class Heartbeats:
 
     @property
     def cut_off(self) -> bool:
-        """Whether the store was lost before all neighbours were met: what becomes of those this process cannot learn."""
+        """Whether the store was lost before all neighbours were met: what becomes of them is not to be learned."""
         return self._has_lost_store or self._unanswered_s >= self.detection_s
 
     @property

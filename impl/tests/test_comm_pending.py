@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from impl.comm import pending as room
-from impl.comm import ranks, store, streams
+from impl.comm import ranks as teams
+from impl.comm import store, streams
 from impl.comm.pending import Pending, until_next_look
 from impl.comm.ranks import Team
 from impl.errors import PeerFailed
@@ -291,7 +292,7 @@ def test_ctrl_c_during_a_wait_gives_the_group_up(polled, monkeypatch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         team, given_up = Team.of(), []
-        monkeypatch.setattr(ranks, "abandon_group", given_up.append)
+        monkeypatch.setattr(teams, "abandon_group", given_up.append)
         endless = Work(lasts_s=60)
         endless.wait = interrupted
         with pytest.raises(KeyboardInterrupt):

@@ -289,7 +289,7 @@ def end_by_a_mistake_after_a_failure(rank, _world):
         sys.last_value = ValueError("of its own")  # as Python leaves what nobody has caught
         heartbeats._leave_all()
         return True
-    with pytest.raises(PeerFailed, match="the program of rank 1 .* has ended with ValueError: of its own"):
+    with pytest.raises(PeerFailed, match=r"the program of rank 1 .* has ended with ValueError: of its own"):
         gradient(model)
     return True
 
