@@ -47,7 +47,8 @@ from .tally import latest
 _BEATS_IN_DETECTION = 5
 _LOOKS_IN_A_BEAT = 4
 _CALLS_IN_A_BEAT = 8  # at least, of peers that are not met: signs of life in the store are seen as soon as others
-_LONGEST_LINE = 4096
+_LONGEST_LINE = 32768  # a loss holds three texts of 500 characters, of up to twelve bytes each
+_LONGEST_DOING = 500
 _STORE_LIMIT = 0.8  # of the detection time: who looks into the store meanwhile must be back in time
 _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
@@ -411,7 +412,7 @@ class Heartbeats:
         elif "again" in said:
             peer.rank = None
         elif "at" in said:
-            peer.doing = str(said["at"])[:_LONGEST_LINE]
+            peer.doing = str(said["at"])[:_LONGEST_DOING]
         elif "loss" in said:
             loss = Loss.from_json(said["loss"])
             self._learn(loss)

@@ -128,6 +128,19 @@ def test_what_is_no_loss_is_refused(said):
         Loss.from_json(said)
 
 
+def test_the_longest_text_of_a_loss_may_come_in_pieces():
+    text = loss(1, End.RAISED, "\N{BEACH WITH UMBRELLA}" * 250 + "\N{PARTY POPPER}" * 250)
+    line = json.dumps({"loss": text.as_json()}).encode()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        peer = heartbeats.Peer(ours)
+        theirs.sendall(line[:-1])
+        assert peer.lines() == []
+        theirs.sendall(line[-1:] + b"\n")
+        assert peer.lines() == [line]
+
+
 def test_long_texts_are_cut():
     assert len(str(Loss.from_json(loss(1, text="x" * 10**6).as_json()).text)) < 1000
 
