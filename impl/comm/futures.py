@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import streams
-from .guard import of_a_collective
+from .losses import of_a_collective
 from .pending import Watch, fail, poll_on_host
 from .ranks import Team
 

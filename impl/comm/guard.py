@@ -21,9 +21,10 @@ from .losses import End, Loss
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
 DETECTION = "JOINERY_FAILURE_DETECTION_S"
 _DETECTION_S = 5.0
+#: who says more, or "inf", gets a day: the system's own clocks count no further than some weeks
+_LONGEST_DETECTION_S = 86400.0
 #: how long after a failed collective its cause may become known
 _CAUSE_WITHIN_S = 2.0
-_LONGEST_TEXT = 500
 
 #: what to do where a group cannot be used any more
 REMEDY = "Start the job anew, or make a new process group on all ranks and build models, optimizers and contexts on it."
@@ -48,27 +49,7 @@ def detection_s() -> float:
         chosen = -1.0
     if not chosen >= 0:
         raise ValueError(f"{DETECTION}={said!r} is not a number of seconds. Use 5, say, or 0 for no failure guard.")
-    return chosen
-
-
-def text_of(error: BaseException) -> str:
-    """The beginning of an exception's text."""
-    try:
-        return str(error)[:_LONGEST_TEXT]
-    except Exception as second:  # an exception of the user's whose text cannot be made must not hide itself
-        return f"(its text raised {type(second).__name__})"
-
-
-def of_a_collective(error: BaseException | None) -> bool:
-    """Whether an error looks like a collective's that failed, or follows from one: such a rank is only affected."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        backends = isinstance(error, dist.DistError) and not isinstance(error, dist.DistStoreError)
-        if backends or (isinstance(error, RuntimeError) and "gloo/transport" in text_of(error)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return min(chosen, _LONGEST_DETECTION_S)
 
 
 class Guard:

@@ -13,9 +13,9 @@ cut off, says nothing any more. Who notices an end tells all others, from connec
     waits     what a rank has been waiting for (stalls.py); passed on, once for each of its looks
     stall     ranks that wait for each other, as one of them has noticed; passed on, once
 
-Until all are met, each leaves its signs of life in the store, too: a rank that can neither be met nor be seen there has
-been cut off, and so has one that cannot reach the store. Time in which this process did not run itself (stopped, or
-without a processor) does not count as another's silence.
+Until all are met, a second thread of each leaves signs of life in the store, too: a rank that can neither be met nor be
+seen there has been cut off, and so has one to which the store does not answer. Time in which this process did not run
+itself (stopped, or without a processor) does not count as another's silence.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import util
 from typing import Any
@@ -39,18 +40,21 @@ import torch.distributed as dist
 
 from . import stalls
 from . import store as stores
-from .losses import End, Loss, Losses
+from .losses import End, Loss, Losses, follows_from_a_peer
 from .processes import Process, has_moved
 from .tally import latest
 
 _BEATS_IN_DETECTION = 5
 _LOOKS_IN_A_BEAT = 4
 _CALLS_IN_A_BEAT = 8  # at least, of peers that are not met: signs of life in the store are seen as soon as others
-_LONGEST_LINE = 4096
+_LONGEST_LINE = 32768  # a loss holds three texts of 500 characters, of up to twelve bytes each
+_LONGEST_DOING = 500
 _STORE_LIMIT = 0.8  # of the detection time: who looks into the store meanwhile must be back in time
 _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
 _HELLO_S = 5.0
+_LAST_ANSWER_S = 1.0
+_COMPUTED = 0.025  # of the detection time on a processor: the process computes; less than that are looks at the store
 
 
 class Peer:
@@ -97,6 +101,7 @@ class Heartbeats:
         self.waits = stalls.Waits()
         self._looks = 0  # of this rank's long waits
         self._store_port = stores.port_of(store)
+        self._store_limit_s = None if self._store_port is None else detection_s * _STORE_LIMIT
         self._process = Process.own()
         self._store: dist.Store | None = store  # until all are met
         self._token = ""
@@ -105,29 +110,38 @@ class Heartbeats:
         self._stopped_s: dict[int, float] = {}  # by rank that is not met yet
         self._last_alive: dict[int, bytes] = {}  # what such a rank has last left in the store
         self._calls = 0
-        #: the store has failed before all neighbours were met: what becomes of the others this process will not learn
-        self.cut_off = False
+        self._connect_s = min(_CONNECT_S, detection_s / 2 / max(len(self._expected), 1))  # of all: half of that time
+        self._has_lost_store = False  # before all neighbours were met
+        self._in_store = threading.Lock()  # held while it is asked
+        self._unanswered_s = 0.0  # the question at hand, while this process ran
         self._peers: list[Peer] = []
         self._lock = threading.RLock()  # of sending and of the list
         self._left = False
-        self._listener = socket.create_server((address, 0))
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, 0), family=family)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else lambda: None
         self._beat_s = detection_s / _BEATS_IN_DETECTION
         self._waited_s = 0.0  # since the last call, while this process ran
-        self._call_every_s = _FIRST_CALL_S  # more and more seldom: peers as a rule come together
         self._last_pass = time.monotonic()
-        self._next_beat = self._next_call = 0.0
+        self._next_beat = 0.0
+        self._beaten_s = 0.0  # processor time of the thread that beats
         try:
-            self._publish(store, address)
+            self._publish(stores.StoreWithDeadline(store, self._store_limit_s))
         except RuntimeError:
             self._give_up_store()
 
     def start(self) -> None:
         """Begin; the end of the program ends it."""
-        threading.Thread(target=self._run, name="joinery-heartbeats", daemon=True).start()
+        for work in (self._beat, self._meet):
+            threading.Thread(target=self._run, args=(work,), name="joinery-heartbeats", daemon=True).start()
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the store was lost before all neighbours were met: what becomes of them is not to be learned."""
+        return self._has_lost_store or self._unanswered_s >= self.detection_s
 
     @property
     def missing(self) -> set[int]:
@@ -151,6 +165,8 @@ class Heartbeats:
         moved = stalls.moved_bytes(own, self._store_port)
         if moved is not None:
             self._looks += 1
+            computed_s = time.process_time() - time.thread_time() - self._beaten_s  # in other threads than this one
+            moved += int(computed_s / (_COMPUTED * self.detection_s))
             wait = stalls.Wait(self.rank, members, begun, place, moved)
             self._pass_on(wait, self._looks)
 
@@ -164,15 +180,19 @@ class Heartbeats:
 
     def leave(self, end: End, text: str) -> None:
         """This process takes part no longer: say so, and close. Twice is as good as once."""
+        loss = Loss(self.rank, end, str(self._process), "", self.rank, text)
         with self._lock:
-            if self._left:
-                return
-            self._left = True
-            loss = Loss(self.rank, end, str(self._process), "", self.rank, text)
-            for peer in self._peers:
+            again, self._left = self._left, True
+            for peer in () if again else self._peers:
                 peer.send({"loss": loss.as_json()})
-            self._leave_word(loss)
-            self._close()
+        # An answer that came when the interpreter is gone would end the process by force (signal 6), so it is awaited.
+        if self._in_store.acquire(timeout=_LAST_ANSWER_S):
+            if not again:
+                self._leave_word(loss)
+            self._in_store.release()
+        with self._lock:
+            if not again:
+                self._close()
 
     def _leave_word(self, loss: Loss) -> None:
         """For peers that have not met this process, and will not any more."""
@@ -193,25 +213,35 @@ class Heartbeats:
             peer.connection.close()
         self._listener.close()
 
-    # -- the thread
+    # -- the threads
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         try:
-            while not self._left:
-                world = self._world()
-                if world is None or world is not dist.group.WORLD:
-                    self.leave(End.LEFT, "has destroyed its process groups")
-                    return
-                del world
-                self._pass()
+            work()
         except Exception as error:
             if not self._left:
                 self.leave(End.LEFT, f"looks after its peers no longer ({type(error).__name__}: {error})")
 
+    def _beat(self) -> None:
+        while not self._left:
+            world = self._world()
+            if world is None or world is not dist.group.WORLD:
+                self.leave(End.LEFT, "has destroyed its process groups")
+                return
+            del world
+            self._pass()
+
+    def _meet(self) -> None:
+        """Call the peers until all are met. The store may not answer, nor the host of a peer."""
+        every_s = _FIRST_CALL_S  # more and more seldom: peers as a rule come together
+        while self._store is not None and not self._left:
+            self._call()
+            time.sleep(every_s)
+            every_s = min(1.5 * every_s, self._beat_s / _CALLS_IN_A_BEAT)
+
     def _pass(self) -> None:
         """Hear what has come, and say what is due."""
-        nap_s = self._beat_s / _LOOKS_IN_A_BEAT
-        for key, _ in self._selector.select(nap_s if self._store is None else min(nap_s, self._call_every_s)):
+        for key, _ in self._selector.select(self._beat_s / _LOOKS_IN_A_BEAT):
             if key.fileobj is self._listener:
                 self._accept()
             else:
@@ -220,14 +250,11 @@ class Heartbeats:
         ran_s = min(now - self._last_pass, 2 * self._beat_s / _LOOKS_IN_A_BEAT)
         self._last_pass = now
         self._waited_s += ran_s
+        self._beaten_s = time.thread_time()
+        self._unanswered_s = self._unanswered_s + ran_s if self._in_store.locked() else 0.0
         if now >= self._next_beat:
             self._next_beat = now + self._beat_s
             self._tell({"at": latest()})
-        if now >= self._next_call:
-            self._next_call = now + self._call_every_s
-            self._call()
-            self._waited_s = 0.0
-            self._call_every_s = min(1.5 * self._call_every_s, self._beat_s / _CALLS_IN_A_BEAT)
         for peer in list(self._peers):
             peer.silent_s += ran_s
             self._judge(peer)
@@ -268,62 +295,73 @@ class Heartbeats:
 
     # -- connections
 
-    def _publish(self, store: dist.Store, address: str) -> None:
+    def _publish(self, store: stores.StoreWithDeadline) -> None:
+        """Say where this process listens; who calls knows the token, as this process does from now on."""
+        self._token = store.compare_set("heartbeats/token", "", secrets.token_hex(16)).decode()
         host, port, *_ = self._listener.getsockname()
         mine = self._process
         store.set(f"heartbeats/{self.rank}", json.dumps([host, port, mine.host, mine.machine, mine.pid]))
 
     def _call(self) -> None:
         """Look after the peers that are not met yet: call those that are this rank's to call."""
-        if self._store is None:
-            return
+        waited_s, self._waited_s = self._waited_s, 0.0
         try:
-            self._calls += 1
-            self._store.set(f"heartbeats/{self.rank}/alive", str(self._calls))
-            self._token = self._token or _token(self._store)
-            for rank in sorted(self.missing):
-                if self._store.check([f"heartbeats/{rank}"]):
-                    self._look_after(rank, json.loads(self._store.get(f"heartbeats/{rank}")))
+            with self._in_store:
+                found = self._asked()
         except RuntimeError:  # the store's host is gone; those that are met are met
             self._give_up_store()
+            return
+        finally:
+            self._unanswered_s = 0.0
+        for rank, (said, state) in found.items():
+            self._look_after(rank, said, state, waited_s)
         if not self.missing:
             self._store = None
 
-    def _give_up_store(self) -> None:
-        self._store, self.cut_off = None, True
+    def _asked(self) -> dict[int, tuple[Any, str]]:
+        """What the peers that are not met have left in the store, and whether each gives signs of life there."""
+        store = self._store
+        if store is None or self._left:
+            return {}
+        self._calls += 1
+        store.set(f"heartbeats/{self.rank}/alive", str(self._calls))
+        there = [rank for rank in sorted(self.missing) if store.check([f"heartbeats/{rank}"])]
+        return {rank: (json.loads(store.get(f"heartbeats/{rank}")), self._state_in(store, rank)) for rank in there}
 
-    def _look_after(self, rank: int, found: Any) -> None:
+    def _give_up_store(self) -> None:
+        self._store, self._has_lost_store = None, True
+
+    def _look_after(self, rank: int, found: Any, state: str, waited_s: float) -> None:
         """Call a peer that is not met yet, unless it has said that it leaves, or its process is seen to be gone."""
         if isinstance(found, dict):
             self._learn(Loss.from_json(found["loss"]))
             return
         host, port, *where = found
         process = Process(*where)
-        signs = process.signs() if self._process.is_on_same_machine(process) else (self._state_in_store(rank), 0)
+        signs = process.signs() if self._process.is_on_same_machine(process) else (state, 0)
         if signs is None or signs[0] in "ZX":
             self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
-        elif self._stopped_for(rank, signs) >= self.detection_s:
+        elif self._stopped_for(rank, signs, waited_s) >= self.detection_s:
             self._learn(Loss(rank, End.SILENT, str(process), "", self.rank))
         elif rank in self._to_call:
             self._call_one(rank, (str(host), int(port)))
 
-    def _state_in_store(self, rank: int) -> str:
+    def _state_in(self, store: dist.Store, rank: int) -> str:
         """As of a process's own: stopped, if it has left no sign of life in the store since the last look."""
-        assert self._store is not None
         key = f"heartbeats/{rank}/alive"
-        before, now = self._last_alive.get(rank), self._store.get(key) if self._store.check([key]) else b""
+        before, now = self._last_alive.get(rank), store.get(key) if store.check([key]) else b""
         self._last_alive[rank] = now
         return "T" if now == before else "?"
 
-    def _stopped_for(self, rank: int, signs: tuple[str, int]) -> float:
+    def _stopped_for(self, rank: int, signs: tuple[str, int], waited_s: float) -> float:
         """How long a process that was never heard has been seen stopped; one that only cannot be reached is not."""
         stopped = signs[0] in "Tt"
-        self._stopped_s[rank] = self._stopped_s.get(rank, 0.0) + self._waited_s if stopped else 0.0
+        self._stopped_s[rank] = self._stopped_s.get(rank, 0.0) + waited_s if stopped else 0.0
         return self._stopped_s[rank]
 
     def _call_one(self, rank: int, address: tuple[str, int]) -> None:
         try:
-            connection = socket.create_connection(address, _CONNECT_S)
+            connection = socket.create_connection(address, self._connect_s)
         except OSError:
             return
         self._to_call.discard(rank)
@@ -332,8 +370,10 @@ class Heartbeats:
         self._greet(peer)
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        try:
             self._take(self._listener.accept()[0])
+        except OSError:  # no descriptor is free, say: the caller stays in the queue, and keeps its connection readable
+            time.sleep(self._beat_s / _LOOKS_IN_A_BEAT)
 
     def _take(self, connection: socket.socket) -> Peer:
         connection.setblocking(False)
@@ -372,7 +412,7 @@ class Heartbeats:
         elif "again" in said:
             peer.rank = None
         elif "at" in said:
-            peer.doing = str(said["at"])[:_LONGEST_LINE]
+            peer.doing = str(said["at"])[:_LONGEST_DOING]
         elif "loss" in said:
             loss = Loss.from_json(said["loss"])
             self._learn(loss)
@@ -386,8 +426,6 @@ class Heartbeats:
 
     def _admit(self, peer: Peer, said: dict[str, Any]) -> None:
         """The first line of a connection: without the token of this world there is no second one."""
-        if not self._token and self._store is not None:
-            self._token = _token(self._store)
         if not self._token or not hmac.compare_digest(str(said["hello"]).encode(), self._token.encode()):
             raise ValueError("a stranger")
         host, machine, pid = said["process"]
@@ -411,15 +449,11 @@ def neighbours(rank: int, size: int) -> set[int]:
     return {(rank + sign * step) % size for step in steps for sign in (1, -1)} - {rank}
 
 
-def _token(store: dist.Store) -> str:
-    """A secret of this world's, which only those know who share its store."""
-    found: bytes = store.compare_set("heartbeats/token", "", secrets.token_hex(16))
-    return found.decode()
-
-
 # -- of this process
 
 _by_world: weakref.WeakKeyDictionary[dist.ProcessGroup, Heartbeats | None] = weakref.WeakKeyDictionary()
+#: all that have a thread, of worlds that are gone as well
+_begun_here: weakref.WeakSet[Heartbeats] = weakref.WeakSet()
 
 
 def heartbeats_of_world(detection_s: float) -> Heartbeats | None:
@@ -442,13 +476,16 @@ def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
             return None
         stores.limit_silence(store, detection_s * _STORE_LIMIT)
         with suppress(RuntimeError):  # it has gone: that is found out by the first that is asked of it
-            store.check(["heartbeats/token"])  # a new connection to a host that is cut off would wait for very long
+            limit_s = None if stores.port_of(store) is None else detection_s * _STORE_LIMIT
+            # a new connection to a host that is cut off, or has frozen, would wait for very long
+            stores.StoreWithDeadline(store, limit_s).check(["heartbeats/token"])
             store = stores.of_own(world) or store
             stores.limit_silence(store, detection_s * _STORE_LIMIT)
         beats = Heartbeats(world.rank(), world.size(), address, store, detection_s)
     except OSError:  # no socket to be had: then nobody hears of this rank
         return None
     beats.start()
+    _begun_here.add(beats)
     util.Finalize(None, _leave_all, exitpriority=-100)  # a child of multiprocessing's ends without what atexit holds
     return beats
 
@@ -458,19 +495,17 @@ def _leave_all() -> None:
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)  # a child of multiprocessing's is still raising it
     if isinstance(error, SystemExit):
         error = error.__context__ if error.code else None
-    for beats in list(_by_world.values()):
-        if beats is None:
-            continue
-        if error is None or beats.losses.is_affected(beats.rank):
+    for beats in list(_begun_here):
+        if error is None or (beats.losses.is_affected(beats.rank) and follows_from_a_peer(error)):
             beats.leave(End.LEFT, "has ended its program")
         else:
             beats.leave(End.RAISED, f"{type(error).__name__}: {error}"[:500])
 
 
 def _forget_all() -> None:
-    for beats in list(_by_world.values()):
-        if beats is not None:
-            beats.forget_in_child()
+    for beats in list(_begun_here):
+        beats.forget_in_child()
+    _begun_here.clear()
     _by_world.clear()
 
 

@@ -8,6 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
+import torch.distributed as dist
+
+from ..errors import SharedError
+
 _LONGEST_TEXT = 500
 #: A peer's last messages may still be on their way when its end is known: a wait is given that long to end well
 GRACE_S = 1.0
@@ -61,6 +65,39 @@ class Loss:
             case End.LEFT:
                 what = f"{name} ({self.where}) {self.text or 'has left'}, in good order, and takes part in nothing more"
         return what + (f". The last thing it said it had started: {self.doing}" if self.doing else "")
+
+
+def text_of(error: BaseException) -> str:
+    """The beginning of an exception's text."""
+    try:
+        return str(error)[:_LONGEST_TEXT]
+    except Exception as second:  # an exception of the user's whose text cannot be made must not hide itself
+        return f"(its text raised {type(second).__name__})"
+
+
+def of_a_collective(error: BaseException | None) -> bool:
+    """Whether an error looks like a collective's that failed, or follows from one: such a rank is only affected."""
+    return any(map(_is_a_backends, _chain(error)))
+
+
+def follows_from_a_peer(error: BaseException | None) -> bool:
+    """Whether it comes of a collective or of what all ranks of a block raise: another rank may be the cause."""
+    return any(isinstance(each, SharedError) or _is_a_backends(each) for each in _chain(error))
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error and those that it comes of."""
+    chain: list[BaseException] = []
+    while error is not None and all(error is not each for each in chain):
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    return chain
+
+
+def _is_a_backends(error: BaseException) -> bool:
+    if isinstance(error, dist.DistError):
+        return not isinstance(error, dist.DistStoreError)
+    return isinstance(error, RuntimeError) and "gloo/transport" in text_of(error)
 
 
 class Losses:
@@ -120,13 +157,19 @@ class Losses:
     def causes(self, ranks: Collection[int], limit_s: float) -> list[Loss]:
         """A collective has failed: the losses that explain it, waited for so long at most."""
         with self._changed:
-            if self._changed.wait_for(lambda: self._first(ranks), limit_s):
+            if self._changed.wait_for(lambda: self._with_own_cause(ranks), limit_s):
                 self._changed.wait(_SETTLE_S)  # what happened at the same moment is named, too
             return [loss for loss, _ in self._first(ranks)]
 
+    def _with_own_cause(self, ranks: Collection[int]) -> list[tuple[Loss, float]]:
+        return [each for rank, each in self._known.items() if rank in ranks and rank not in self._affected]
+
     def _first(self, ranks: Collection[int]) -> list[tuple[Loss, float]]:
-        """The earliest losses among these ranks that have a cause of their own; those in good order come last."""
-        own = [each for rank, each in self._known.items() if rank in ranks and rank not in self._affected]
+        """The earliest losses among these ranks that have a cause of their own; those in good order come last.
+
+        Where there is none, an affected rank is what is missed: it had gone on after a failure, or failed elsewhere.
+        """
+        own = self._with_own_cause(ranks) or [each for rank, each in self._known.items() if rank in ranks]
         own = [each for each in own if each[0].end is not End.LEFT] or own
         start = min((at for _, at in own), default=0.0)
         return sorted((each for each in own if each[1] - start < _TOGETHER_S), key=lambda each: each[0].rank)

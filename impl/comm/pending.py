@@ -155,6 +155,9 @@ class Pending:
                 # a slice that ran out lasted about its full time and left the work unfinished; all else is a failure
                 if time.monotonic() - started < slice_s / 2:
                     self._fail(error, watch)
+            except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
+                _give_up(self._team)
+                raise
             if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
                 self._end(watch)
                 return
@@ -207,7 +210,11 @@ def poll_on_host(is_over: Callable[[], bool], watch: Watch, place: str, team: Te
         if time.monotonic() >= next_look:
             look(watch, place, team, begun)
             next_look = time.monotonic() + until_next_look(time.monotonic() - begun, ranks)
-        time.sleep(nap)
+        try:
+            time.sleep(nap)
+        except BaseException:  # Ctrl-C, as above
+            _give_up(team)
+            raise
         nap = min(nap * 1.3, _LONGEST_NAP_S)
 
 
@@ -235,15 +242,19 @@ def _placed(place: str, team: Team | None) -> Iterator[None]:
     """What a watch raises says what was waited for, and the team is given up."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C as well
         where = f"This rank was waiting for: {place}."
         if isinstance(error, PeerFailed):
             error.args = (f"{error} {where}",)
         else:
             error.add_note(where)
-        if team is not None:
-            team.abandon()
+        _give_up(team)
         raise
+
+
+def _give_up(team: Team | None) -> None:
+    if team is not None:
+        team.abandon()
 
 
 def _wait_without_limit(work: Any) -> None:

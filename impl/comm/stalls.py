@@ -3,7 +3,8 @@
 A rank whose wait has lasted for half of the detection time tells all others, by the heartbeats, what it waits for and
 how many bytes its connections have moved. Where all ranks of a group have stood so for half of the detection time, on
 this group or another of the same ranks, and no byte has moved on any of them, nothing ever will. A rank that computes
-does not wait, and a slow network moves bytes: neither is mistaken for a stall. Who notices it tells the others: its end
+(a communication hook may do so in a thread) does not wait, and a slow network moves bytes: neither is mistaken for a
+stall. Who notices it tells the others: its end
 would look to them as if bytes had moved. It costs nothing before a wait has lasted that long.
 """
 
@@ -36,7 +37,7 @@ class Wait:
     members: str  # of the group on which it waits, whichever of theirs that is
     begun: float  # on that rank's clock: tells one wait from another
     place: str  # the collective, for people
-    moved: int  # bytes, on its connections to other ranks
+    moved: int  # bytes, on its connections to other ranks; and it grows while another thread of its computes
 
     @staticmethod
     def from_json(said: Any) -> Wait:
@@ -80,8 +81,9 @@ class Waits:
             if whose in self._declared:
                 return self._declared.pop(whose)
             seen = [self._by_rank[rank] for rank in sorted(ranks) if rank in self._by_rank]
-            stand = all(
-                each.wait.members == whose and now - each.since >= for_s and now - each.last < _FRESH_S for each in seen
+            together = max((each.since for each in seen), default=now)  # who has not repeated since may wait no longer
+            stand = now - together >= for_s and all(
+                each.wait.members == whose and each.last >= together and now - each.last < _FRESH_S for each in seen
             )
             if not stand or len(seen) < len(ranks):
                 return []

@@ -66,6 +66,9 @@ class StoreWithDeadline:
     def set(self, key: str, value: str) -> None:
         self._answer(self._store.set, key, value)
 
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        return bytes(self._answer(self._store.compare_set, key, expected, value))
+
     def add(self, key: str, amount: int) -> int:
         return int(self._answer(self._store.add, key, amount))
 
@@ -110,12 +113,13 @@ def own_address(store: dist.Store) -> str | None:
     if not isinstance(store, dist.TCPStore):
         return None
     try:
-        for family, _, _, _, where in socket.getaddrinfo(store.host, store.port, type=socket.SOCK_DGRAM):
-            with socket.socket(family, socket.SOCK_DGRAM) as way:
-                way.connect(where)  # nothing is sent
-                return str(way.getsockname()[0])
+        found = socket.getaddrinfo(store.host, store.port, type=socket.SOCK_DGRAM)
     except OSError:
         return None
+    for family, _, _, _, where in found:
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:  # there may be no way by this family
+            way.connect(where)  # nothing is sent
+            return str(way.getsockname()[0])
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from typing import Any
 
 from ..comm.pending import Watch
 from ..comm.ranks import Team
@@ -30,6 +31,10 @@ class BaseSession(ABC):
         self.watch: Watch = self._guard.watch
         self._phase = Phase.LIVE  # only _move assigns it
         self._warned_of_skew = False
+
+    def __reduce__(self) -> Any:
+        """A copy of a joinable is in no block, nor is one that is loaded: as in torch it keeps its config alone."""
+        return type(None), ()
 
     @property
     def phase(self) -> Phase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .hooks import FollowedSession, Joinable, _JoinConfig
 
@@ -16,6 +17,9 @@ class Binding:
         self._session = session
         self.below: Binding | None = None  # what comes back when this one comes off; set by put
         self.is_open = False  # the context is entered and not left; set by Bindings
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy of a joinable is bound by nobody
 
     def put(self) -> None:
         """Make this the joinable's topmost binding."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ..comm.guard import Guard, explain, guard_of, of_a_collective
+from ..comm.guard import Guard, explain, guard_of
+from ..comm.losses import of_a_collective
 from ..comm.ranks import Team
 from ..errors import CollectivesDiffer, InputsExhausted, PeerFailed, SharedError
 from . import in_step
@@ -84,6 +85,8 @@ class FailureGuard:
         told = explain(self._team.group)
         if told not in notes:
             error.add_note(told)
+        if guard is not None and told == guard.unexplained() and self._notes is not None:
+            self._notes.leave(error)  # of a collective on another group, perhaps: nobody here would learn of it
 
     def mark_shared(self, error: SharedError) -> None:
         """All ranks of this session raise this error by themselves, so nobody is left to go on with."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from ..comm.guard import REMEDY, store_with_deadline, text_of
+from ..comm.guard import REMEDY, store_with_deadline
+from ..comm.losses import text_of
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
 from ..errors import PeerFailed

@@ -1,6 +1,10 @@
 """Which peers a failure is put down to: those that stopped by themselves, never those that fail because of them."""
 
 import json
+import os
+import resource
+import socket
+import threading
 import time
 from types import SimpleNamespace
 
@@ -8,6 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from impl.comm import guard, heartbeats, losses
+from impl.comm import store as stores
 from impl.comm.losses import GRACE_S, End, Loss, Losses
 from impl.comm.processes import Process, has_moved
 from impl.comm.ranks import Team
@@ -123,6 +128,19 @@ def test_what_is_no_loss_is_refused(said):
         Loss.from_json(said)
 
 
+def test_the_longest_text_of_a_loss_may_come_in_pieces():
+    text = loss(1, End.RAISED, "\N{BEACH WITH UMBRELLA}" * 250 + "\N{PARTY POPPER}" * 250)
+    line = json.dumps({"loss": text.as_json()}).encode()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        peer = heartbeats.Peer(ours)
+        theirs.sendall(line[:-1])
+        assert peer.lines() == []
+        theirs.sendall(line[-1:] + b"\n")
+        assert peer.lines() == [line]
+
+
 def test_long_texts_are_cut():
     assert len(str(Loss.from_json(loss(1, text="x" * 10**6).as_json()).text)) < 1000
 
@@ -186,3 +204,117 @@ def test_a_store_that_fails_before_all_are_met_cuts_this_rank_off():
     beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", Gone(), 5.0)
     assert beats.cut_off
     assert beats.missing == {1}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_peers_are_met_at_the_address_by_which_this_process_reaches_the_store(address):
+    try:
+        socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError:
+        pytest.skip("this machine has no such address")
+    store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+    beats = heartbeats.Heartbeats(0, 2, stores.own_address(store), store, 5.0)
+    host, port = json.loads(store.get("heartbeats/0"))[:2]
+    assert host == address
+    socket.create_connection((host, port), 5).close()
+    beats._close()
+
+
+def test_a_caller_that_cannot_be_taken_for_want_of_descriptors_keeps_the_thread_from_spinning():
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0)
+    caller = socket.create_connection(beats._listener.getsockname(), 5)
+    limits, begun = resource.getrlimit(resource.RLIMIT_NOFILE), time.monotonic()
+    os.close(free := os.dup(0))  # the lowest that is not taken
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        beats._accept()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert beats._peers == []
+    assert time.monotonic() - begun > 0.1
+    beats._accept()
+    assert len(beats._peers) == 1
+    caller.close()
+    beats._close()
+
+
+@pytest.mark.parametrize(("said", "seconds"), [("", 5.0), ("0.5", 0.5), ("0", 0.0), ("1e9", 86400.0), ("inf", 86400.0)])
+def test_a_detection_time_is_one_that_the_system_can_count(monkeypatch, said, seconds):
+    monkeypatch.setenv(guard.DETECTION, said)
+    assert guard.detection_s() == seconds
+
+
+@pytest.mark.parametrize("said", ["-1", "nan", "soon"])
+def test_what_is_no_detection_time_is_refused(monkeypatch, said):
+    monkeypatch.setenv(guard.DETECTION, said)
+    with pytest.raises(ValueError, match="is not a number of seconds"):
+        guard.detection_s()
+
+
+def test_an_affected_rank_is_missed_where_nobody_else_is():
+    """It had gone on after a failure that was caught, say; one with a cause of its own is waited for first."""
+    made = known((1, End.SILENT, 0.0), affected=[1, 2])
+    assert ranks(made.interrupting(range(4), 0.0)) == [1]
+    assert ranks(made.causes(range(4), 0.0)) == [1]
+    made.add(loss(3), 0.5)
+    assert ranks(made.causes(range(4), 0.0)) == [3]
+
+
+class Slow(dist.HashStore):
+    """Answers a rank's sign of life when it may, as one on another host."""
+
+    def __init__(self):
+        super().__init__()
+        self.may, self.asked = threading.Event(), threading.Event()
+
+    def set(self, key, value):
+        if key.endswith("alive"):
+            self.asked.set()
+            assert self.may.wait(60)
+        super().set(key, value)
+
+
+def beating(store, detection_s, monkeypatch):
+    beats, world = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, detection_s), Slow()
+    beats._world = lambda: world
+    monkeypatch.setattr(heartbeats.dist, "group", SimpleNamespace(WORLD=world))
+    beats.start()
+    assert store.asked.wait(10)
+    return beats
+
+
+def waited_for(what):
+    end = time.monotonic() + 10
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return what()
+
+
+def test_a_store_that_freezes_before_all_are_met_cuts_this_rank_off_until_it_answers(monkeypatch):
+    beats = beating(store := Slow(), 0.3, monkeypatch)
+    assert waited_for(lambda: beats.cut_off)
+    store.may.set()
+    assert waited_for(lambda: not beats.cut_off)
+    beats.leave(End.LEFT, "")
+
+
+def test_a_store_that_has_frozen_before_this_rank_begins_keeps_it_from_nothing(monkeypatch):
+    class Frozen(dist.HashStore):
+        def compare_set(self, *_):
+            time.sleep(60)
+
+    monkeypatch.setattr(stores, "port_of", lambda _: 1)
+    assert heartbeats.Heartbeats(0, 2, "127.0.0.1", Frozen(), 0.5).cut_off
+
+
+def test_a_rank_leaves_no_question_to_the_store_behind_but_one_that_is_never_answered(monkeypatch):
+    """A thread that comes back from C++ code once the interpreter has gone ends the process by signal 6."""
+    beats = beating(store := Slow(), 5.0, monkeypatch)
+    threading.Timer(0.3, store.may.set).start()
+    beats.leave(End.LEFT, "")
+    assert store.may.is_set()
+    assert not beats._in_store.locked()
+    beats, begun = beating(Slow(), 5.0, monkeypatch), time.monotonic()
+    beats.leave(End.LEFT, "")
+    beats.leave(End.LEFT, "")
+    assert time.monotonic() - begun < 10

@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 
 from impl.comm import pending as room
+from impl.comm import ranks as teams
 from impl.comm import store, streams
 from impl.comm.pending import Pending, until_next_look
+from impl.comm.ranks import Team
 from impl.errors import PeerFailed
 
 
@@ -278,3 +280,27 @@ def test_a_future_that_holds_something_else_is_refused_and_one_that_holds_nothin
     with pytest.raises(RuntimeError, match=r"3 elements where 2 were to be reduced \(a label\)"):
         of_a_user(torch.ones(2), [torch.ones(3)])[0].wait()
     assert of_a_user(torch.ones(2), [])[0].wait().tolist() == [1, 1]
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("polled", [False, True])
+def test_ctrl_c_during_a_wait_gives_the_group_up(polled, monkeypatch):
+    """Gloo's destructor would wait for the collective when the program ends."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        team, given_up = Team.of(), []
+        monkeypatch.setattr(teams, "abandon_group", given_up.append)
+        endless = Work(lasts_s=60)
+        endless.wait = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            if polled:
+                monkeypatch.setattr(room.time, "sleep", interrupted)
+                room.poll_on_host(endless.is_completed, Watch(), "bucket 0", team)
+            else:
+                Pending("bucket 0", torch.ones(1), endless, team).wait(Watch())
+        assert given_up == [team.group]
+    finally:
+        dist.destroy_process_group()

@@ -2,12 +2,14 @@
 
 import os
 import socket
+import threading
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from impl import DistributedDataParallel
 from impl.comm import collectives, guard
 from impl.comm.ranks import GroupRank, Team
 from impl.comm.stalls import Wait, Waits, describe, mark, moved_bytes
@@ -42,6 +44,13 @@ def test_a_rank_that_is_not_heard_to_wait_computes():
 
 def test_one_that_has_said_it_long_ago_may_wait_no_longer():
     assert known((wait(0), 1, 0.0), (wait(1), 1, 0.0)).stalled("g", range(2), 1.0, now=20.0) == []
+
+
+def test_one_that_has_not_said_so_since_the_last_one_began_to_wait_may_wait_no_longer():
+    waits = known((wait(1), 1, 0.0), (wait(0), 1, 0.5), (wait(0), 2, 1.0))
+    assert waits.stalled("g", range(2), 0.5, now=1.0) == []
+    waits.add(wait(1), 2, 1.1)
+    assert waits.stalled("g", range(2), 0.5, now=1.2)
 
 
 @pytest.mark.parametrize("other", [wait(1, moved=11), wait(1, begun=2.0), wait(1, place="bucket 1")])
@@ -147,6 +156,32 @@ def test_ranks_that_wait_for_each_other_are_all_told_for_what():
 def test_ranks_that_wait_on_two_groups_of_theirs_are_told_so():
     for text in run_on_ranks(on_two_groups, 2):
         assert "rank 0: the sum on group 0; rank 1: the sum on group 1" in text
+
+
+def computing_in_a_hook(_rank, _world):
+    os.environ[guard.DETECTION] = "1"
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+
+    def hook(_state, bucket):
+        future = torch.futures.Future()
+
+        def work():
+            end = time.thread_time() + 1.5
+            while time.thread_time() < end:
+                torch.ones(100, 100) @ torch.ones(100, 100)
+            future.set_result(bucket.buffer())
+
+        threading.Thread(target=work).start()
+        return future
+
+    model.register_comm_hook(None, hook)
+    model(torch.ones(1, 1)).sum().backward()
+    return model.module.weight.grad.item()
+
+
+@pytest.mark.slow
+def test_a_hook_that_computes_in_a_thread_on_all_ranks_is_waited_for():
+    assert run_on_ranks(computing_in_a_hook, 2) == [1.0, 1.0]
 
 
 @pytest.mark.slow

@@ -1,7 +1,13 @@
 """Bindings: what contexts put on joinables, nested or not, and how all of it comes off again."""
 
-import pytest
+import copy
+import pickle
 
+import pytest
+import torch
+import torch.distributed as dist
+
+from impl.join import Join
 from impl.join.bindings import Bindings
 from impl.join.hooks import Joinable, JoinHook, _JoinConfig
 
@@ -119,3 +125,21 @@ def test_contexts_over_different_things_overlap_freely():
     assert not state(both)[0].is_first_joinable
     outer.take_off()
     assert state(one) == state(both) == (OFF, None)
+
+
+class Bare(Thing):
+    join_device = torch.device("cpu")
+    join_process_group = None
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_a_copy_that_is_made_inside_a_block_is_bound_by_no_context(copied):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        thing = Bare()
+        with Join([thing]):
+            Join.notify_join_context(thing)
+            other = copied(thing)
+        assert (other._join_session, other._join_binding) == (None, None)
+    finally:
+        dist.destroy_process_group()

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel, Join, Joinable, JoinHook, ZeroRedundancyOptimizer
-from impl.comm import collectives, strict
+from impl.comm import collectives, heartbeats, strict
 from impl.comm.guard import DETECTION
 from impl.ddp.mixed_precision import _MixedPrecision
 from impl.errors import InputsExhausted, PeerFailed, RanksDisagree
@@ -283,6 +284,52 @@ def freeze_before_the_next_block(rank, _world):
     return time.monotonic() - begun < 5
 
 
+def caught_and_gone_on(rank):
+    """Rank 0 has failed in a block, rank 1 because of it; both have caught that, and build anew on a new group."""
+    os.environ[DETECTION] = "2"
+    model = model_of()
+    with contextlib.suppress(KeyError, PeerFailed), model.join():
+        gradient(model)
+        if rank == 0:
+            raise KeyError
+        gradient(model)
+    model = model_of(process_group=dist.new_group())
+    gradient(model)
+    return model
+
+
+def freeze_after_a_failure(rank, _world):
+    model = caught_and_gone_on(rank)
+    if rank == 1:
+        return freeze(6)
+    with pytest.raises(PeerFailed, match="rank 1 has stopped answering"):
+        gradient(model)
+    return True
+
+
+def end_by_a_mistake_after_a_failure(rank, _world):
+    model = caught_and_gone_on(rank)
+    if rank == 1:
+        sys.last_value = ValueError("of its own")  # as Python leaves what nobody has caught
+        heartbeats._leave_all()
+        return True
+    with pytest.raises(PeerFailed, match=r"the program of rank 1 .* has ended with ValueError: of its own"):
+        gradient(model)
+    return True
+
+
+def fail_on_another_group(rank, _world):
+    """A collective of rank 1 fails on a group without rank 0, and it goes on living."""
+    model = model_of()
+    lost = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    with pytest.raises(RuntimeError) as caught, model.join():
+        gradient(model)
+        if rank == 1:
+            raise RuntimeError(lost)
+        gradient(model)
+    return f"rank 1 left the join context with RuntimeError: {lost}" in str(caught.value) if rank == 0 else True
+
+
 def raise_in_strict_mode(rank, _world):
     strict.enabled = True
     model = model_of()
@@ -320,6 +367,15 @@ def raise_in_a_consolidation(rank, _world):
 @pytest.mark.parametrize("program", [freeze_before_the_block, freeze_before_the_next_block])
 def test_a_rank_that_freezes_is_named_before_a_block_and_between_two(program):
     assert run_on_ranks(program, 2) == [True, True]
+
+
+@pytest.mark.parametrize("program", [freeze_after_a_failure, end_by_a_mistake_after_a_failure])
+def test_a_rank_that_has_caught_a_peers_failure_is_named_when_it_ends_later(program):
+    assert run_on_ranks(program, 2) == [True, True]
+
+
+def test_a_failure_on_another_group_is_told_where_nobody_else_knows_of_it():
+    assert run_on_ranks(fail_on_another_group, 2) == [True, True]
 
 
 @pytest.mark.parametrize("program", [raise_in_strict_mode, raise_in_a_consolidation])

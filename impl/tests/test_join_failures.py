@@ -5,7 +5,7 @@ import types
 import pytest
 import torch.distributed as dist
 
-from impl.comm import guard
+from impl.comm import losses
 from impl.comm.ranks import GroupRank, Team
 from impl.errors import PeerFailed
 from impl.join.failures import FailureNotes, Note
@@ -119,7 +119,7 @@ def raised_from(cause, *, hidden=False):
     (RuntimeError("of the user's"), False), (dist.DistStoreError("timed out"), False), (Mute(), False),
 ])  # fmt: skip
 def test_errors_that_come_from_a_collective_are_known(error, is_one):
-    assert guard.of_a_collective(error) is is_one
+    assert losses.of_a_collective(error) is is_one
 
 
 def test_without_a_store_there_are_no_notes():
