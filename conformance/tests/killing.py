@@ -205,13 +205,15 @@ def kill_all(kinds: list[str], kills: int, seed: int, place: Path, minutes: floa
     made = [Kind(name, place / name) for name in kinds]
     while done < kills and time.monotonic() < end:
         one = made[done % len(made)]
+        known = len(one.tally.faults)
         one.kill(draw)
+        for fault in one.tally.faults[known:]:
+            print(f"kill {done}: {fault}", file=sys.stderr, flush=True)
         done += 1
         if one.tally.kills % _EVERY == _EVERY - 1:
             one.to_the_end()
         if done % _TOLD == 0:
-            faults = sum(len(one.tally.faults) for one in made)
-            print(f"{done} of {kills}, {faults} faults", file=sys.stderr, flush=True)
+            print(f"{done} of {kills}", file=sys.stderr, flush=True)
     for one in made:
         one.to_the_end()
     return made

@@ -1,7 +1,9 @@
 """Our implementation without strict mode and with it, as two subjects of one run: what strict mode costs.
 
-``make perf SUBJECT=perf.tests.strict_mode:without,perf.tests.strict_mode:strict SWEEP=overlap ARGS='--judged no'``. An
-iteration begins with a forward on every rank, and from there on its variant's choice holds.
+    make perf SWEEP=overlap ARGS='--judged no' \\
+        SUBJECT=conformance.tests.strict_mode:without,conformance.tests.strict_mode:strict
+
+An iteration begins with a forward on every rank, and from there on its variant's choice holds.
 """
 
 from __future__ import annotations
