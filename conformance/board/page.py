@@ -102,7 +102,7 @@ def _row(judged: Judged, catalogue: Catalogue) -> dict[str, Any]:
 
 def _markdown(table: Sequence[dict[str, Any]]) -> list[str]:
     """The columns' counts as a table for a document, with the day of each answer and what is wrong with it."""
-    heads = ["implementation", "version", *SHOWN, "judged", ""]
+    heads = ["implementation", "version", *SHOWN, "judged on", ""]
     lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * len(SHOWN) + "---|---|"]
     for row in table:
         counts = row["counts"]
