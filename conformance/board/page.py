@@ -101,14 +101,16 @@ def _row(judged: Judged, catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _markdown(table: Sequence[dict[str, Any]]) -> list[str]:
-    """The columns' counts as a table for a document."""
-    lines = ["| implementation | version | " + " | ".join(SHOWN) + " | |", "|---|---|" + "---:|" * len(SHOWN) + "---|"]
+    """The columns' counts as a table for a document, with the day of each answer and what is wrong with it."""
+    heads = ["implementation", "version", *SHOWN, "judged on", ""]
+    lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * len(SHOWN) + "---|---|"]
     for row in table:
         counts = row["counts"]
         silent = counts["suite error"] + counts["not run"]
         shown = [*(counts[word] for word in COUNTED[:4]), silent]
         name = f"[{row['name']}]({row['home']})" if row["home"] else row["name"]
-        lines.append(f"| {name} | {row['version']} | {' | '.join(map(str, shown))} | {row['about']} |")
+        said = "; ".join(filter(None, [row["about"], row["trouble"]]))
+        lines.append(f"| {name} | {row['version']} | {' | '.join(map(str, shown))} | {row['judged']} | {said} |")
     return lines
 
 

@@ -128,12 +128,12 @@ def take_over_expanded(ctx):
     """What the buffers are after construction and in a forward, or the class of the error that refuses them."""
     try:
         model = wrapped(ctx, Expanded(ctx.rank))
+        at_start = values(model.module)
+        for name, own in Expanded(ctx.rank).named_buffers():
+            model.module.get_buffer(name).data = own
+        trained(model, mine(ctx))
     except RuntimeError as error:
         return type(error).__name__
-    at_start = values(model.module)
-    for name, own in Expanded(ctx.rank).named_buffers():
-        model.module.get_buffer(name).data = own
-    trained(model, mine(ctx))
     return at_start, model.module.seen[0]
 
 

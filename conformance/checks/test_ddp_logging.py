@@ -165,6 +165,7 @@ MEASURED = ("forward_compute_time", "backward_compute_time", "backward_comm_time
 def test_the_log_of_a_trained_model_also_holds_measured_times(ranks):
     for before, after in ranks(read_log_later):
         assert set(before) <= set(after), "entries got lost in training"
+        assert set(MEASURED) <= set(after), "nothing was measured"
         for name in MEASURED:
             assert name not in before or before[name] == 0
             assert after[name] >= 0

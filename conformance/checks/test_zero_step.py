@@ -22,6 +22,7 @@ from conformance.fixtures.sharding import (
     some_parameters,
 )
 from conformance.fixtures.training import private
+from conformance.subjects import Unsupported
 
 GROUPED = {"one group": list, "two groups": in_two_groups}
 
@@ -353,7 +354,10 @@ def send_one_after_the_other(ctx):
     """Every rank fills all parameters with a number of its own, then the ranks send theirs in turn: what is held."""
     parameters = some_parameters(ctx)
     zero = sharded(ctx, parameters)
-    parts = private(zero, "_partition_parameters")()
+    partition = private(zero, "_partition_parameters")
+    if not callable(partition):
+        raise Unsupported("what is called _partition_parameters is no method here")
+    parts = partition()
     places = [[place_of(parameters, one) for group in groups for one in group["params"]] for groups in parts]
     own = sorted(place_of(parameters, one) for group in private(zero, "optim").param_groups for one in group["params"])
     with torch.no_grad():

@@ -27,8 +27,8 @@ def board(given: Namespace) -> int:
             folder = out / column.name
             source, trouble = last(folder) if given.show else judge(column, folder, jobs, limit_s)
         judged.append(_known(column, source, trouble))
-        if trouble:
-            print(f"board: {column.name} {trouble}", file=sys.stderr)
+        if judged[-1].trouble:
+            print(f"board: {column.name} {judged[-1].trouble}", file=sys.stderr)
     try:
         written = publish(judged, out)
     except OSError as error:

@@ -167,6 +167,13 @@ def test_a_run_that_fails_is_not_taken_for_an_answer(tmp_path, monkeypatch):
     assert suite.runs == 2
 
 
+def test_the_command_names_the_breaks_that_nobody_has_classed(tmp_path, capsys):
+    (tmp_path / "torchft").mkdir()
+    lay(tmp_path / "torchft" / RECORD, [row("DDP-001"), row("DDP-002", "failed", witness="never seen before")])
+    assert main(["board", "--columns", "torchft", "--show", "--out", str(tmp_path)]) == 1
+    assert "board: torchft has breaks that nobody has classed: DDP-002" in capsys.readouterr().err
+
+
 def test_the_page_counts_what_is_documented_apart_and_escapes_everything(tmp_path):
     designed = row("JOIN-002", "failed", deviation=classes.BY_DESIGN + "it says so", witness="x")
     rows = [row("JOIN-001"), designed, row("ZERO-001", "failed", witness=HOSTILE), row("ZERO-002", "unsupported")]
@@ -182,6 +189,9 @@ def test_the_page_counts_what_is_documented_apart_and_escapes_everything(tmp_pat
     assert HOSTILE not in text
     assert "could not be installed: x" in text
     assert 'href="a/index.html"' in text
+    first, second = (tmp_path / "board.md").read_text().splitlines()[2:4]
+    assert f"| 1 | 1 | 1 | 1 | 0 | {shown.day} |" in first
+    assert "could not be installed: x" in second
     feed = json.loads((tmp_path / "board.json").read_text())["columns"]
     assert feed[0]["counts"] == {
         "kept": 1, "broken": 1, "by design": 1, "unsupported": 1, "suite error": 0, "not run": 0
