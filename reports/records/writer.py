@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from .disk import sync_folder
 from .identity import now
+from .reader import read
 from .schema import RecordError, check_footer, check_header, check_row
 
 try:
@@ -28,6 +29,8 @@ class Writer:
     Every line is flushed, so a kill loses at most the line in flight; what was written so far stays in
     ``<path>.part``. ``close`` writes the footer, sees that everything is on the disk, and renames. Leaving a ``with``
     block by an exception closes the file as interrupted.
+
+    A record that is closed as interrupted does not take the place of a whole one of an earlier time: it stays ``.part``.
 
     Two writers of one path at once lose nothing: each has a temporary file of its own, and the one that ends later
     takes the next free name beside the other's (``run-2.jsonl``). ``path`` says which, after ``close``.
@@ -57,7 +60,10 @@ class Writer:
         check_footer(whole, str(self.path))
         self._line({"line": "footer", **whole})
         os.fsync(self._file.fileno())
-        self.path = _put(self._part, self.path, self._before)
+        if interrupted and _is_whole(self.path):
+            self.path = self._part
+        else:
+            self.path = _put(self._part, self.path, self._before)
         self._file.close()  # only now: the lock goes with it
         self._file = None
 
@@ -81,6 +87,13 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(interrupted=kind is not None)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return read(path).complete
+    except RecordError:
+        return False
 
 
 def _temporary(path: Path) -> tuple[Path, TextIO]:

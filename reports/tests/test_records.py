@@ -78,6 +78,17 @@ def test_an_exception_inside_the_block_marks_the_file_as_interrupted(tmp_path):
     assert not record.complete
 
 
+def test_an_interrupted_record_does_not_take_the_place_of_a_whole_one(tmp_path):
+    path = tmp_path / "a.jsonl"
+    with Writer(path, header()) as writer:
+        writer.write(ROW)
+    whole = path.read_bytes()
+    with pytest.raises(KeyboardInterrupt), Writer(path, header()) as writer:
+        raise KeyboardInterrupt
+    assert path.read_bytes() == whole
+    assert (writer.path.name, read(writer.path).footer["interrupted"]) == ("a.jsonl.part", True)
+
+
 def test_a_killed_writer_loses_at_most_the_line_in_flight(tmp_path):
     path = tmp_path / "a.jsonl"
     program = f"""
