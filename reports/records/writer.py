@@ -30,7 +30,7 @@ class Writer:
     ``<path>.part``. ``close`` writes the footer, sees that everything is on the disk, and renames. Leaving a ``with``
     block by an exception closes the file as interrupted.
 
-    A record that is closed as interrupted does not take the place of a whole one of an earlier time: it stays ``.part``.
+    A record that is closed as interrupted does not take the place of a whole one: it stays ``.part``.
 
     Two writers of one path at once lose nothing: each has a temporary file of its own, and the one that ends later
     takes the next free name beside the other's (``run-2.jsonl``). ``path`` says which, after ``close``.
