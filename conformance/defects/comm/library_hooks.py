@@ -373,3 +373,9 @@ def hooks_are_shown_complex_numbers() -> None:
     edit("* (2 if self.spec.dtype.is_complex else 1)", "")
     edit("if not contribution.is_complex():", "if contribution.layout is torch.strided:")
     edit("if not self.spec.dtype.is_complex:", "if shown.layout is torch.strided:")
+
+
+@defect("COMM-026")
+def power_sgd_follows_autocast() -> None:
+    """PowerSGD computes in the low dtype of the autocast in which the program runs backward."""
+    edit("return torch.autocast(buffer.device.type, enabled=False)", "return torch.no_grad()")

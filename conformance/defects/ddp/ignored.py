@@ -59,3 +59,9 @@ def names_are_marked_by_their_ending() -> None:
 def names_are_ignored_by_their_ending() -> None:
     """Whatever ends like an ignored name is ignored."""
     edit("_all_names(module) if name in listed}", "_all_names(module) if name.endswith(tuple(listed))}")
+
+
+@defect("DDP-154")
+def shared_tensors_are_ignored_by_the_listed_name_only() -> None:
+    """A tensor with two names is left alone under the listed one only."""
+    edit("return listed | {name for name, tensor in _all_names(module) if id(tensor) in tensors}", "return listed")

@@ -207,3 +207,23 @@ def a_graph_is_lowered_for_once() -> None:
 def what_a_forward_changes_is_lost() -> None:
     """What a forward changes of the low-precision copies is lost when the full values return."""
     edit("for parameter in self._changed():", "for parameter in ():")
+
+
+@defect("DDP-136", "DDP-137")
+def complex_gradients_travel_lowered() -> None:
+    """With a lower dtype for reductions, complex gradients travel in it too."""
+    edit(" if s.dtype.is_floating_point else s for s in specs]", " for s in specs]", within="reduced_specs")
+
+
+@defect("DDP-135")
+def a_forward_that_changes_rows_rounds_them_all() -> None:
+    """Where a forward changes some elements of a lowered parameter, the full value takes over all of them."""
+    changed = "torch.where(parameter.data == full.to(parameter.dtype), full, parameter.data.to(full.dtype))"
+    edit(changed, "parameter.data")
+
+
+@defect("DDP-136")
+def casts_forget_the_dtype_of_reductions() -> None:
+    """After a cast of the model gradients travel in the parameters' dtype."""
+    asked = "if self._lowered is not None"
+    edit(f"{asked}:", f"{asked} and self._lowered.lowered_now:", within="watch_anew")

@@ -69,3 +69,21 @@ def joined_rank_calls_no_hooks() -> None:
 def hooks_behind_a_load_come_before_the_local_load() -> None:
     """What the user's hooks behind a load change is loaded once more, into the local optimizer, which casts it."""
     edit("self.shard.load_local(self.state), prepend=True)", "self.shard.load_local(self.state))")
+
+
+@defect("ZERO-008")
+def replaced_states_are_ignored() -> None:
+    """The local optimizer keeps the state that it has when the program puts another in its place."""
+    edit("    self.optim.state = self.exposed.state", "    pass", within="Shard.step")
+
+
+@defect("ZERO-008")
+def closures_see_old_shards_of_others() -> None:
+    """A closure that is called again within a step sees only the rank's own shard stepped."""
+    edit("closure = self._publisher.between_evaluations(closure)", "pass")
+
+
+@defect("ZERO-015")
+def loading_keeps_what_was_consolidated() -> None:
+    """After another state has been loaded, the one that was consolidated before can still be saved."""
+    edit("self.shard.consolidated = None", "pass", within="load_state_dict")
