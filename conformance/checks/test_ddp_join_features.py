@@ -335,10 +335,11 @@ def test_an_optimizer_in_backward_divides_by_the_active_ranks_when_asked(ranks):
 def cast_in_mid_block(ctx, schedule, at):
     """In one context the model is cast past the wrapper; error and gradients."""
     module, seen = models.scalar(), []
+    model = ddp(ctx, module)
+    block = model.join()
 
     def loop():
-        model = ddp(ctx, module)
-        with model.join():
+        with block:
             for iteration in range(schedule[ctx.rank]):
                 if iteration == at:
                     module.double()

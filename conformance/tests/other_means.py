@@ -142,7 +142,8 @@ class EndOfBackward(nn.Module):
 
     def _reduce(self) -> None:
         self._due = False
-        came = [1 + each.grad.is_sparse if each in self._came else 0 for each in self._trained]
+        held = [each.grad if each in self._came else None for each in self._trained]
+        came = [0 if grad is None else 1 + grad.is_sparse for grad in held]
         kinds = torch.tensor(came, dtype=torch.uint8)  # of gradients that any rank has: 1 dense, 2 sparse
         dist.all_reduce(kinds, dist.ReduceOp.MAX, self._group)
         missed = [at for at, each in enumerate(self._trained) if each not in self._now]

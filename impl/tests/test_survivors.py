@@ -385,7 +385,7 @@ def take_over_from_the_last(rank, world):
             tensor.fill_(1 + rank)
     ranks = list(range(world))
     plan = {"ranks": ranks, "here": ranks, "source": world - 1, "steps": 1, "mirrored": None, "gone": [],
-            "timeout_s": _LIMIT_S}  # fmt: skip
+            "counted": [], "timeout_s": _LIMIT_S}  # fmt: skip
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
     taken = survivors._take_over(plan, model.reducer.team, Nobody(), model, optimizer, None, _LIMIT_S)
     taken.settle(model, optimizer, None)

@@ -32,6 +32,8 @@ _BUFFERED = frozenset({"convnet", "normed"})
 NO_WORKLOAD_DOES = (
     "test_parameters_that_are_laid_out_anew_", "test_parameters_that_were_given_other_storage_",
     "test_backwards_that_reach_the_weights_one_by_one_", "test_gradients_that_the_program_moves_",
+    "test_parameters_with_memory_in_common_", "test_a_closure_that_is_called_again_",
+    "test_a_state_that_the_program_replaces_",
 )  # fmt: skip
 _KEPT = ("passed", "unsupported", "not run", "suite error")  # the other outcomes break a clause
 
