@@ -30,6 +30,7 @@ import torch.distributed as dist
 
 from ..errors import CollectivesDiffer
 from .guard import REMEDY
+from .local_groups import new_local_group
 from .pending import Pending, Watch, watch_of
 from .ranks import Team
 
@@ -182,8 +183,7 @@ def _new_agreement(team: Team) -> _Agreement | None:
         members = dist.get_process_group_ranks(team.group)
     except (ValueError, KeyError, RuntimeError):
         return None
-    group = dist.new_group(members, backend="gloo", use_local_synchronization=True, group_desc="joinery: strict mode")
-    return _Agreement(Team.of(group))
+    return _Agreement(Team.of(new_local_group(members, backend="gloo", group_desc="joinery: strict mode")))
 
 
 def _complaint(team: Team, agreement: _Agreement, what: str) -> str:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from ..comm import store as stores
 from ..comm.collectives import broadcast_coalesced, broadcast_object
 from ..comm.guard import DETECTION, Guard, guard_of
+from ..comm.local_groups import new_local_group
 from ..comm.optimizer_states import as_it_was
 from ..comm.ranks import GroupRank, Team
 from ..join.standing import standing_of
@@ -221,9 +222,7 @@ def _take_over(
 
 def _new_group(ranks: list[int], limit_s: float, timeout_s: float) -> dist.ProcessGroup:
     """A group of these ranks, formed within the limit: nothing tells its ranks meanwhile that one is lost."""
-    group: dist.ProcessGroup = dist.new_group(
-        ranks, timeout=timedelta(seconds=limit_s), use_local_synchronization=True, group_desc="joinery: survivors"
-    )
+    group = new_local_group(ranks, timeout=timedelta(seconds=limit_s), group_desc="joinery: survivors")
     group.set_timeout(timedelta(seconds=timeout_s))
     return group
 

@@ -4,10 +4,12 @@ import os
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm import collectives, strict
+from impl.comm.local_groups import new_local_group
 from impl.comm.ranks import GroupRank, Team
 from impl.errors import CollectivesDiffer
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -157,3 +159,16 @@ def test_right_programs_train_to_the_same_bits_with_uneven_inputs():
 
 def test_it_is_off_unless_it_is_asked_for():
     assert strict.enabled is (os.environ.get(strict.STRICT, "0") not in ("", "0"))
+
+
+def make_groups_on_some(rank, _world):
+    """Ranks 1 and 2 make two groups of their own, then all make one of everybody."""
+    groups = [new_local_group([1, 2]) for _ in range(2)] if rank else []
+    counted = torch.ones(1)
+    for group in (*groups, dist.new_group()):
+        dist.all_reduce(counted, group=group)
+    return counted.item()
+
+
+def test_groups_of_some_ranks_keep_nobody_from_making_one_of_all():
+    assert run_on_ranks(make_groups_on_some, 3) == [9.0] * 3

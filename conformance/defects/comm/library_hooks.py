@@ -321,7 +321,7 @@ def iteration_that_ends_with_a_table_is_not_counted() -> None:
 def machines_are_groups_of_the_whole_world() -> None:
     """Without a subgroup, post-local SGD makes the machine's group as all ranks of the world would have to."""
     edit(
-        "dist.new_group(here, use_local_synchronization=True)",
+        "new_local_group(here)",
         "dist.new_group(here, use_local_synchronization=len(here) == dist.get_world_size())",
     )
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ...comm import collectives
+from ...comm.local_groups import new_local_group
 from ...comm.ranks import GroupRank, Team
 from .default_hooks import allreduce_hook
 from .reduction import Bucket, GradBucket, settled, team_of
@@ -76,5 +77,4 @@ def _machine_group(team: Team, device: torch.device) -> dist.ProcessGroup:
     machine = f"{socket.gethostname()}/{uuid.getnode()}"
     machines = collectives.all_gather_object(team, machine, device, "post-local SGD: who runs where")
     here = [team.global_rank(GroupRank(rank)) for rank in team.members if machines[rank] == machine]
-    # local synchronisation: ranks of the world that are outside of the team do not come here
-    return dist.new_group(here, use_local_synchronization=True)  # type: ignore[no-any-return]
+    return new_local_group(here)
