@@ -23,6 +23,7 @@ def new_local_group(ranks: Sequence[int], **options: Any) -> dist.ProcessGroup:
     named by a count of their own, and torch's stays as it was.
     """
     members = tuple(ranks)
+    assert dist.group.WORLD is not None
     made = _made.setdefault(dist.group.WORLD, Counter())
     counted = _world.group_count
     _world.group_count = _APART + made[members]
