@@ -54,7 +54,6 @@ _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
 _HELLO_S = 5.0
 _LAST_ANSWER_S = 1.0
-_COMPUTED = 0.025  # of the detection time on a processor: the process computes; less than that are looks at the store
 
 
 class Peer:
@@ -127,7 +126,6 @@ class Heartbeats:
         self._waited_s = 0.0  # since the last call, while this process ran
         self._last_pass = time.monotonic()
         self._next_beat = 0.0
-        self._beaten_s = 0.0  # processor time of the thread that beats
         try:
             self._publish(stores.StoreWithDeadline(store, self._store_limit_s))
         except RuntimeError:
@@ -165,8 +163,6 @@ class Heartbeats:
         moved = stalls.moved_bytes(own, self._store_port)
         if moved is not None:
             self._looks += 1
-            computed_s = time.process_time() - time.thread_time() - self._beaten_s  # in other threads than this one
-            moved += int(computed_s / (_COMPUTED * self.detection_s))
             wait = stalls.Wait(self.rank, members, begun, place, moved)
             self._pass_on(wait, self._looks)
 
@@ -250,7 +246,6 @@ class Heartbeats:
         ran_s = min(now - self._last_pass, 2 * self._beat_s / _LOOKS_IN_A_BEAT)
         self._last_pass = now
         self._waited_s += ran_s
-        self._beaten_s = time.thread_time()
         self._unanswered_s = self._unanswered_s + ran_s if self._in_store.locked() else 0.0
         if now >= self._next_beat:
             self._next_beat = now + self._beat_s

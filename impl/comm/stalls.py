@@ -3,8 +3,7 @@
 A rank whose wait has lasted for half of the detection time tells all others, by the heartbeats, what it waits for and
 how many bytes its connections have moved. Where all ranks of a group have stood so for half of the detection time, on
 this group or another of the same ranks, and no byte has moved on any of them, nothing ever will. A rank that computes
-(a communication hook may do so in a thread) does not wait, and a slow network moves bytes: neither is mistaken for a
-stall. Who notices it tells the others: its end
+does not wait, and a slow network moves bytes: neither is mistaken for a stall. Who notices it tells the others: its end
 would look to them as if bytes had moved. It costs nothing before a wait has lasted that long.
 """
 
@@ -37,7 +36,7 @@ class Wait:
     members: str  # of the group on which it waits, whichever of theirs that is
     begun: float  # on that rank's clock: tells one wait from another
     place: str  # the collective, for people
-    moved: int  # bytes, on its connections to other ranks; and it grows while another thread of its computes
+    moved: int  # bytes, on its connections to other ranks
 
     @staticmethod
     def from_json(said: Any) -> Wait:

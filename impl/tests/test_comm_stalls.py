@@ -2,14 +2,12 @@
 
 import os
 import socket
-import threading
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from impl import DistributedDataParallel
 from impl.comm import collectives, guard
 from impl.comm.ranks import GroupRank, Team
 from impl.comm.stalls import Wait, Waits, describe, mark, moved_bytes
@@ -156,32 +154,6 @@ def test_ranks_that_wait_for_each_other_are_all_told_for_what():
 def test_ranks_that_wait_on_two_groups_of_theirs_are_told_so():
     for text in run_on_ranks(on_two_groups, 2):
         assert "rank 0: the sum on group 0; rank 1: the sum on group 1" in text
-
-
-def computing_in_a_hook(_rank, _world):
-    os.environ[guard.DETECTION] = "1"
-    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
-
-    def hook(_state, bucket):
-        future = torch.futures.Future()
-
-        def work():
-            end = time.thread_time() + 1.5
-            while time.thread_time() < end:
-                torch.ones(100, 100) @ torch.ones(100, 100)
-            future.set_result(bucket.buffer())
-
-        threading.Thread(target=work).start()
-        return future
-
-    model.register_comm_hook(None, hook)
-    model(torch.ones(1, 1)).sum().backward()
-    return model.module.weight.grad.item()
-
-
-@pytest.mark.slow
-def test_a_hook_that_computes_in_a_thread_on_all_ranks_is_waited_for():
-    assert run_on_ranks(computing_in_a_hook, 2) == [1.0, 1.0]
 
 
 @pytest.mark.slow
