@@ -16,22 +16,15 @@ from impl.comm import strict as mode
 from impl.ddp import DistributedDataParallel
 
 
-class _Without(DistributedDataParallel):
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        mode.enabled = False
-        return super().forward(*inputs, **keywords)
+def _subject(name: str, *, on: bool) -> Subject:
+    class Chosen(DistributedDataParallel):
+        def forward(self, *inputs: Any, **keywords: Any) -> Any:
+            mode.enabled = on
+            return super().forward(*inputs, **keywords)
 
-
-class _Strict(DistributedDataParallel):
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        mode.enabled = True
-        return super().forward(*inputs, **keywords)
-
-
-def _with(name: str, kind: type[DistributedDataParallel]) -> Subject:
     ours = gather()
-    return Subject(name, ours.version, {**ours.names, "DistributedDataParallel": kind}, ours.lacks)
+    return Subject(name, ours.version, {**ours.names, "DistributedDataParallel": Chosen}, ours.lacks)
 
 
-without = _with("without", _Without)
-strict = _with("strict", _Strict)
+without = _subject("without", on=False)
+strict = _subject("strict", on=True)
