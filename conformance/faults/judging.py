@@ -58,12 +58,14 @@ def judged(cell: Cell, folder: Path, exits: Mapping[int, int], subject: str) -> 
 
 def _without_fault(folder: Path, told: Mapping[int, Any], exits: Mapping[int, int]) -> Judged:
     """Nothing has struck: then all must be as without a fault."""
-    for rank, mine in told.items():
-        if mine is None or "error" in mine:
-            text = "" if mine is None else mine["text"]
-            stacks = _stacks(folder, rank, "hung")
-            why = f"without a fault, rank {rank} ended with {exits.get(rank, 0)}: {text}{stacks}"
-            return Judged("hang" if stacks else "aborted process", why=why)
+    failed = {rank: mine for rank, mine in told.items() if mine is None or "error" in mine}
+    stacks = {rank: _stacks(folder, rank, "hung") for rank in failed}
+    if failed:
+        why = "; ".join(
+            f"rank {rank} ended with {exits.get(rank, 0)}: {'' if mine is None else mine['text']}{stacks[rank]}"
+            for rank, mine in failed.items()
+        )
+        return Judged("hang" if any(stacks.values()) else "aborted process", why=f"without a fault, {why}")
     return Judged("not reached")
 
 
