@@ -1,4 +1,4 @@
-"""With static_graph=True a gradient that is taken of the loss before the backward leaves every rank its own gradients."""
+"""With static_graph=True a gradient taken of the loss before the backward leaves every rank its own gradients."""
 
 # shows: DDP-110 *
 
