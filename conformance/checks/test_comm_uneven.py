@@ -75,7 +75,7 @@ def averages(schedule, name):
 NAMES = ("low rank", "a sparse table", "half precision", "half precision around", "eight bits", "eight bits by channel")
 
 
-@check("DDPJ-014", worlds=(2, 4), beyond=False, scenarios={name: name for name in NAMES})
+@check("DDPJ-014", worlds=(2, 4), beyond=False, scenarios={name: name for name in NAMES}, each=True)
 def test_every_hook_of_the_library_divides_by_the_active_ranks_when_asked(ranks, scenario):
     schedule = tuple(2 + rank for rank in range(ranks.world))  # who joins has had gradients in its final buckets
     right = averages(schedule, scenario)

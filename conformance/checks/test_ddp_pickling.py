@@ -251,6 +251,17 @@ def test_a_state_without_flags_synchronises_and_a_static_graph_stays_one(ranks):
     assert ranks(restore_old_state) == [((True, True, False), 1, sums_of(ranks.world, 3))] * ranks.world
 
 
+def restore_static(ctx, way):
+    model = wrapped(ctx, models.Sum(), static_graph=True)
+    steps(ctx, model, range(3))
+    return steps(ctx, brought_back(model, WAYS[way]), range(3))
+
+
+@check("DDP-159", worlds=MANY, beyond=False, scenarios={way: way for way in WAYS})
+def test_a_static_graph_that_has_trained_averages_after_it_was_restored(ranks, scenario):
+    assert ranks(restore_static, scenario) == [sums_of(ranks.world, 3)] * ranks.world
+
+
 # -- DDP-160: what is not restored
 
 

@@ -129,6 +129,29 @@ def test_the_first_iteration_reduces_everything_once_and_right(ranks):
         assert told[::2] == [everything] * 3, "elements reduced in each backward"
 
 
+def train_on_slopes(model, x):
+    """The gradients of a loss and of its slopes in the inputs."""
+    model.zero_grad(set_to_none=True)
+    loss = model(x.requires_grad_()).sum()
+    (slopes,) = torch.autograd.grad(loss, x, create_graph=True)
+    (loss + slopes.sum()).backward()
+    return {name: p.grad for name, p in getattr(model, "module", model).named_parameters()}
+
+
+def train_static_on_slopes(ctx):
+    model = wrapped(ctx, models.Sum(), static_graph=True)
+    return [numbers(train_on_slopes(model, batch(ctx, iteration)).items()) for iteration in range(3)]
+
+
+@check("DDP-110", worlds=MANY)
+def test_slopes_that_are_taken_before_the_backward_do_not_end_the_first_iteration(ranks):
+    expected = []
+    for iteration in range(3):
+        alone = [train_on_slopes(models.Sum(), models.divisible(rank, iteration)) for rank in range(ranks.world)]
+        expected.append(numbers((name, sum(each[name] for each in alone) / ranks.world) for name in alone[0]))
+    assert ranks(train_static_on_slopes) == [expected] * ranks.world
+
+
 # -- DDP-106: a graph that does not stay the same
 
 

@@ -35,6 +35,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "buffers": ("none", "float", "integer", "double", "replaced", "not persistent"),
     "call": ("positional", "keyword", "container"),
     "outputs": ("one", "tuple", "dictionary", "dataclass", "one outside the loss"),
+    "loss": ("of outputs", "and weights", "and slopes"),
     # arguments of the constructor
     "buckets": ("usual", "tiny", "list"),
     "unused": ("refused", "found", "skipped"),
@@ -44,6 +45,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "buffer sync": ("usual", "broadcast_buffers=False", "forward_sync_buffers=False"),
     "buffer hook": ("none", "before forward", "after forward"),
     "copying": ("usual", "batched"),
+    "lowered": ("no", "bfloat16", "bfloat16, reduced in full"),
     "delayed": ("none", "one layer"),
     "ignored": ("none", "one layer"),
     # hooks
@@ -52,15 +54,18 @@ AXES: dict[str, tuple[str, ...]] = {
     "evaluation": ("none", "by all", "by one", "alone in the wrapper"),
     "accumulation": ("none", "no_sync", "uncleared"),
     "forwards": ("one", "two", "skipped backward", "failing", "two backwards"),
-    "cleared": ("to None", "to zeros"),
+    "cleared": ("to None", "to zeros", "after the forward"),
+    "clipped": ("no", "by norm", "by value"),
     "data": ("kept", "assigned", "one assigned", "gradients assigned", "laid out anew"),
-    "state": ("kept", "saved and loaded"),
+    "state": ("kept", "saved and loaded", "into a new optimizer"),
     "cast": ("never", "through the wrapper", "past the wrapper"),
     "moved": ("no", "to another group"),
-    "copied": ("no", "pickled"),
+    "copied": ("no", "pickled", "deeply"),
     "second model": ("none", "beside"),
     # optimizers
     "optimizer": ("sgd", "momentum", "decay", "adam", "counting"),
+    "rate": ("constant", "scheduled"),
+    "closure": ("none", "around the iteration"),
     "param groups": ("one", "added later"),
     "sharded": ("no", "zero", "bucket views"),
     "listed": ("model first", "optimizer first"),
@@ -189,6 +194,30 @@ RULES: tuple[Rule, ...] = (
         {"checkpoint": "reentrant", "shared": "tied"},
         {"graph": "static"},
     ),
+    # native mixed precision
+    _needs("DDP-135", "what is lowered is of single precision", {"lowered": "*"}, {"types": "float"}),
+    _never("DDP-141", "the upcast takes the only place for a hook", {"lowered": "*", "hook": "*"}),
+    _never("DDP-141", "the upcast takes the only place for a hook", {"lowered": "*", "overlapped": "*"}),
+    _never("DDP-134", "the cast is for the dtype of the parameters", {"lowered": "*", "cast": "*"}),
+    _never("DDP-136", "the result is of the parameter's dtype", {"lowered": "*", "gradient dtype": "*"}),
+    _never("DDP-138", "ignored layers compute in their own dtype", {"lowered": "*", "ignored": "*"}),
+    _never("DDP-141", "the gradients of delayed parameters may be refused", {"lowered": "*", "delayed": "*"}),
+    _never("", "sparse halves are not summed on a CPU", {"lowered": "*", "table": "sparse | sparse bag"}),
+    _never("", "statistics would have another dtype than what they are taken of", {"lowered": "*", "norm": "*"}),
+    _never("", "one process would compute again in full precision", {"lowered": "*", "checkpoint": "*"}),
+    _never("DDP-135", "nothing is lowered past the wrapper", {"lowered": "*", "evaluation": "by one"}),
+    # losses
+    _needs("DDP-062", "a loss past the outputs uses what all ranks use", {"loss": "and weights"}, {"use": "all"}),
+    _needs(
+        "DDP-069",
+        "a weight inside and outside of a reentrant checkpoint arrives twice",
+        {"loss": "and weights", "checkpoint": "reentrant"},
+        {"graph": "static"},
+    ),
+    _never("", "a table has sparse and dense gradients then", {"loss": "and weights", "table": "sparse | sparse bag"}),
+    _never("", "a loss is real", {"loss": "and weights", "types": "complex"}),
+    _never("DDP-068", "reentrant checkpoints know no slopes", {"loss": "and slopes", "checkpoint": "reentrant"}),
+    _never("DDP-061", "the second backward is of the outputs alone", {"loss": "*", "forwards": "two backwards"}),
     # buffers
     _needs(
         "DDP-026",
@@ -340,6 +369,11 @@ RULES: tuple[Rule, ...] = (
         {"state": "*"},
         {"blocks": "two | second without context"},
     ),
+    _never(
+        "",
+        "what it counts in attributes is not in its state",
+        {"state": "into a new optimizer", "optimizer": "counting"},
+    ),
     _needs(
         "ZERO-014",
         "a group is added between two blocks",
@@ -362,6 +396,21 @@ RULES: tuple[Rule, ...] = (
         "the throwing mode counts notifications: one forward to an iteration",
         {"early end": "throws", "forwards": "*"},
     ),
+    # how an optimizer steps
+    _never("", "what accumulates is not cleared", {"cleared": "after the forward", "accumulation": "*"}),
+    _never("", "one forward, then its backward", {"cleared": "after the forward", "forwards": "*"}),
+    _never("", "a forward that throws clears nothing", {"cleared": "after the forward", "early end": "throws"}),
+    _never("", "sparse gradients are not clipped", {"clipped": "*", "table": "sparse | sparse bag"}),
+    _never("", "complex gradients have no order", {"clipped": "by value", "types": "complex"}),
+    _never("HOOK-046", "the step is in the backward, clipped or not", {"clipped": "*", "overlapped": "*"}),
+    _never("HOOK-046", "the step is in the backward", {"closure": "*", "overlapped": "*"}),
+    _never("", "a schedule is for the groups that there are", {"rate": "*", "param groups": "*"}),
+    _never(
+        "ZERO-011",
+        "the schedule of a rank that has run out stands still, so in another block owners would differ",
+        {"rate": "*", "sharded": "*", "schedule": "*", "blocks": "*"},
+    ),
+    _never("ZERO-031", "an overlapping optimizer may keep its first settings", {"rate": "*", "overlapped": "*"}),
     # sharded optimizers
     _needs(
         "ZERO-021",

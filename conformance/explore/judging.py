@@ -157,6 +157,8 @@ def _places(program: Program) -> torch.dtype:
     """The dtype that numbers have gone through and that has the fewest places."""
     if program["hook"] in ("fp16", "wrapped") or program["types"] == "mixed":
         return torch.float16
+    if program.has("lowered"):
+        return torch.bfloat16
     before = {"half": torch.float16, "bfloat16": torch.bfloat16}.get(program["types"], torch.float32)
     return before if program.has("cast") else torch.float64
 
@@ -167,8 +169,11 @@ def is_exact(program: Program) -> bool:
     Elsewhere, as with weights that have been divided or decayed again and again, a kernel may even depend on how its
     memory is aligned.
     """
-    whole = program["wiring"] == "side by side" and not program.has("norm") and program["types"] != "bfloat16"
-    return whole and program["accumulation"] != "uncleared" and program["optimizer"] not in ("adam", "decay")
+    if program["types"] == "bfloat16" or program.has("lowered") or program["accumulation"] == "uncleared":
+        return False
+    whole = program["wiring"] == "side by side" and not program.has("norm") and program["clipped"] != "by norm"
+    short = not program.has("rate") or program["types"] in ("float", "double")
+    return whole and short and program["optimizer"] not in ("adam", "decay")
 
 
 def _diverges(value: Any) -> bool:

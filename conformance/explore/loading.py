@@ -25,7 +25,7 @@ UNNAMED = "gloo_unnamed"  # Gloo under another name: torch's overlap hooks refus
 SUBJECTS_NAMES = (
     "DistributedDataParallel", "Join", "ZeroRedundancyOptimizer", "hook_with_zero_step_interleaved",
     "hook_with_zero_step", "BuiltinCommHookType", "default_hooks", "powerSGD_hook", "post_localSGD_hook",
-    "_BufferCommHookLocation",
+    "_BufferCommHookLocation", "_MixedPrecision",
 )  # fmt: skip
 
 

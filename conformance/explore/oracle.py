@@ -6,10 +6,12 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from . import source as sources
 from .loading import loaded
@@ -59,7 +61,9 @@ class Replica:
     later: list[torch.Tensor]
     other: Wrapped | None = None
     descent: torch.optim.Optimizer | None = None
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     look: Look = field(default_factory=Look)
+    x: torch.Tensor = field(default_factory=lambda: torch.empty(0))  # what it was fed last
 
     @property
     def models(self) -> list[Wrapped]:
@@ -97,6 +101,7 @@ class Oracle:
         if program.has("gradient dtype"):
             self.text.keep_wider([getattr(model, name.split(".")[1]) for name in sources.kept_wider(program)])
         replica = Replica(rank, wrapped, *self._optimizer(wrapped, program.has("param groups")))
+        self._schedule(replica)
         if program.has("second model"):
             second = nn.Linear(4, 4)
             self.text.fill(second, offset)
@@ -115,6 +120,14 @@ class Oracle:
         scope = {"torch": torch, "Counting": getattr(self.text, "Counting", None), "now": now}
         made: torch.optim.Optimizer = eval(f"{kind}(now, {settings})", scope)
         return made, later
+
+    def _step_anew(self, replica: Replica) -> None:
+        replica.optimizer, _ = self._optimizer(replica.model, False)
+        self._schedule(replica)
+
+    def _schedule(self, replica: Replica) -> None:
+        if self.program.has("rate"):
+            replica.schedule = torch.optim.lr_scheduler.ExponentialLR(replica.optimizer, sources.RATE)
 
     # -- blocks
 
@@ -158,11 +171,11 @@ class Oracle:
             if self.program.has("copied"):
                 for parameter in replica.model.parameters.values():
                     parameter.grad = None  # a pickled parameter has none
-                replica.optimizer, _ = self._optimizer(replica.model, False)
+                self._step_anew(replica)
             if self.program.has("cast"):
                 replica.model.module.zero_grad()
                 replica.model.module.double()
-                replica.optimizer, _ = self._optimizer(replica.model, False)
+                self._step_anew(replica)
             if self.program["frozen"] == "between blocks":
                 replica.model.module.freezing.requires_grad_(False)  # type: ignore[union-attr, operator]
             if self.program.has("param groups") and not self.program.has("copied"):
@@ -180,7 +193,7 @@ class Oracle:
             self._evaluate(active, context, now)
             self._extra_forwards(active, context, now)
         outputs = self._forwards(active, context, now)
-        losses = [self.text.loss(each) for each in outputs]
+        losses = self._losses(active, outputs)
         if acting and program["forwards"] == "two":
             seconds = [self.text.loss(each) for each in self._forwards(active, context, now, 2)]
             losses = [second + first for second, first in zip(seconds, losses, strict=True)]
@@ -198,22 +211,25 @@ class Oracle:
         self._train_second(active, now, by)
         for replica, seen in zip(active, outputs, strict=True):
             self._look(replica, f"iteration {now}", seen)
+            self._clip(replica)
         if not program.has("overlapped"):
             self._step(active)
         for replica in active:
+            if replica.schedule is not None:
+                replica.schedule.step()
             if replica.descent is not None:
                 replica.descent.step()
 
     def _clear(self, replica: Replica, block: int) -> None:
         if self.program["accumulation"] == "uncleared":
             return
-        zeros = self.program.has("cleared")
+        zeros = self.program["cleared"] == "to zeros"
         replica.optimizer.zero_grad(set_to_none=not zeros)
         if replica.descent is not None:
             replica.descent.zero_grad(set_to_none=not zeros)
         if block == 0:
             for parameter in replica.later:
-                parameter.grad = torch.zeros_like(parameter) if zeros and parameter.grad is not None else None
+                parameter.grad = torch.zeros_like(parameter.grad) if zeros and parameter.grad is not None else None
 
     def _evaluate(self, active: list[Replica], context: bool, now: int) -> None:
         how = self.program["evaluation"]
@@ -246,16 +262,38 @@ class Oracle:
         if self.program["forwards"] == "skipped backward":
             self._forwards(active, context, now, 2)
 
+    def _losses(self, active: list[Replica], outputs: list[Any]) -> list[torch.Tensor]:
+        """What the first forward of an iteration is trained on."""
+        losses: list[torch.Tensor] = [self.text.loss(each) for each in outputs]
+        for place, replica in enumerate(active):
+            if self.program["loss"] == "and weights":
+                weights = [p for p in replica.model.module.parameters() if p.requires_grad]
+                losses[place] = losses[place] + 12 * sum(p.float().sum() for p in weights)
+            if self.program["loss"] == "and slopes":
+                (slopes,) = torch.autograd.grad(losses[place], replica.x, create_graph=True)
+                losses[place] = losses[place] + slopes.sum()
+        return losses
+
+    def _clip(self, replica: Replica) -> None:
+        parameters = replica.model.parameters.values()
+        if self.program["clipped"] == "by norm":
+            nn.utils.clip_grad_norm_(parameters, sources.CLIPPED_NORM)
+        if self.program["clipped"] == "by value":
+            nn.utils.clip_grad_value_(parameters, sources.CLIPPED_VALUE)
+
     def _forward(self, replica: Replica, now: int, again: int = 0) -> Any:
         batch = self.text.data(replica.rank, now, again)
+        if not again and self.program["loss"] == "and slopes":
+            replica.x = batch["x"].requires_grad_()
         module = replica.model.module
+        call: Callable[..., Any] = partial(_lowered, module) if self.program.has("lowered") else module
         match self.program["call"]:
             case "keyword":
-                return module(**batch)
+                return call(**batch)
             case "container":
-                return module(batch)
+                return call(batch)
             case _:
-                return module(*batch.values())
+                return call(*batch.values())
 
     def _forwards(self, active: list[Replica], context: bool, now: int, again: int = 0) -> list[Any]:
         """A training forward of every active rank, with what happens to buffers before and after it."""
@@ -311,6 +349,8 @@ class Oracle:
         kept = {name: parameter.grad for name, parameter in replica.model.parameters.items()}
         for name, parameter in replica.model.parameters.items():
             parameter.grad = copy.deepcopy(live.model.parameters[name].grad)
+        for mine, theirs in zip(replica.optimizer.param_groups, live.optimizer.param_groups, strict=True):
+            mine["lr"] = theirs["lr"]
         replica.optimizer.step()
         for name, parameter in replica.model.parameters.items():
             parameter.grad = kept[name]
@@ -330,3 +370,10 @@ class Oracle:
         keys: Iterable[tuple[str, str]] = [key for key in replica.look.noted if which(key)]
         for key in keys:
             replica.look.noted[key] = OPEN
+
+
+def _lowered(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The module's forward with parameters and inputs in bfloat16; gradients arrive in full precision."""
+    low = {name: p.to(torch.bfloat16) for name, p in module.named_parameters()}
+    cast = partial(tree_map_only, torch.Tensor, lambda x: x.to(torch.bfloat16) if x.is_floating_point() else x)
+    return torch.func.functional_call(module, low, cast(args), cast(kwargs))

@@ -18,6 +18,7 @@ _PLACES = {
     "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
     "BuiltinCommHookType": "from torch.distributed import BuiltinCommHookType",
     "_BufferCommHookLocation": "from torch.nn.parallel.distributed import _BufferCommHookLocation",
+    "_MixedPrecision": "from torch.nn.parallel.distributed import _MixedPrecision",
     "default_hooks": "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks",
     "powerSGD_hook": "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook",
     "post_localSGD_hook": "from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook",
@@ -30,6 +31,7 @@ _PLACES = {
 }
 _OURS = {
     "_BufferCommHookLocation": "from impl.ddp import _BufferCommHookLocation",
+    "_MixedPrecision": "from impl.ddp import _MixedPrecision",
     "BuiltinCommHookType": "from impl.ddp import BuiltinCommHookType",
     "default_hooks": "from impl.ddp.hooks import default_hooks",
     "powerSGD_hook": "from impl.ddp.hooks import powerSGD_hook",

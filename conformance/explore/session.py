@@ -23,11 +23,11 @@ from .program import Program
 
 RECORD = "explored.jsonl"
 #: What our overlap hooks do from the first iteration on, torch's do later or not at all (HOOK-011, HOOK-012).
-#: Where a buffer hook runs has no public name in torch.
-OWN_AXES = ("overlapped", "overlap", "buffer hook")
+#: Where a buffer hook runs has no public name in torch, whose mixed precision needs an accelerator.
+OWN_AXES = ("overlapped", "overlap", "buffer hook", "lowered")
 #: What a program asks for with a choice, and a subject may say that it lacks.
 ASKED = {
-    ("copied", "pickled"): "pickling", ("copying", "batched"): "batched_grad_copy",
+    ("copied", "pickled"): "pickling", ("copied", "deeply"): "pickling", ("copying", "batched"): "batched_grad_copy",
     ("buffer sync", "forward_sync_buffers=False"): "forward_sync_buffers",
 }  # fmt: skip
 

@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from .program import Program
 
 LR = 2.0**-6
+RATE = 0.5  # by which a schedule multiplies the learning rate after each step
+CLIPPED_NORM = 32.0
+CLIPPED_VALUE = 16.0
 TINY_MIB = 1e-4
 _DTYPES = {"double": "torch.float64", "half": "torch.float16", "bfloat16": "torch.bfloat16"}
 SETTINGS = {
     "sgd": ("torch.optim.SGD", "lr=2**-6"),
     "momentum": ("torch.optim.SGD", "lr=2**-6, momentum=0.5"),
     "decay": ("torch.optim.SGD", "lr=2**-6, momentum=0.5, weight_decay=2**-2"),
-    "adam": ("torch.optim.Adam", "lr=2**-5"),
+    "adam": ("torch.optim.Adam", "lr=2**-5, eps=2**-3"),  # else a step of what rounding leaves of a zero
     "counting": ("Counting", "lr=2**-6"),
 }
 
@@ -30,6 +33,9 @@ class Counting(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
         self.steps += 1
         for group in self.param_groups:
             group["count"] += 1
@@ -232,7 +238,7 @@ def _forward(program: Program, nodes: list[tuple[str, str, str]]) -> Iterator[st
         called = computing.replace("NAME", name)
         if program["checkpoint"] != "none" and name == checkpointed:
             reentrant = program["checkpoint"] == "reentrant"
-            fed = f"{feed}.requires_grad_()" if reentrant and feed == "x" else feed
+            fed = f"{feed}.requires_grad_()" if reentrant else feed  # else nothing in it would be trained
             one = f"checkpoint(self.{name}, {fed}, use_reentrant={reentrant})"
             yield f"h{place} = {one}" + (f" + {one}" if program["checkpoint"] == "twice" else "")
         else:
@@ -380,6 +386,9 @@ def _options(program: Program) -> Iterator[str]:
         yield program["buffer sync"]
     if program.has("copying"):
         yield "batched_grad_copy=True"
+    if program.has("lowered"):
+        reduced = ", reduce_dtype=torch.float32" if program["lowered"] != "bfloat16" else ""
+        yield f"mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16{reduced})"
     if program.has("delayed"):
         yield (
             'delay_all_reduce_named_params=[("late.weight", model.late.weight), ("late.bias", model.late.bias)], '
@@ -389,13 +398,13 @@ def _options(program: Program) -> Iterator[str]:
 
 def _optimizer(program: Program) -> Iterator[str]:
     kind, settings = SETTINGS[program["optimizer"]]
-    of = "parameters"
     yield "parameters = [p for p in ddp.parameters() if p.requires_grad]"
     if program.has("param groups"):
         yield "parameters, later = parameters[:-1], parameters[-1:]"
     if program.has("overlapped"):
         yield (
-            f"optimizer = ZeroRedundancyOptimizer({of}, {kind}, process_group=group, overlap_with_ddp=True, {settings})"
+            f"optimizer = ZeroRedundancyOptimizer("
+            f"parameters, {kind}, process_group=group, overlap_with_ddp=True, {settings})"
         )
         factory = "hook_with_zero_step_interleaved" if program["overlapped"] == "interleaved" else "hook_with_zero_step"
         extra = "".join(
@@ -404,20 +413,29 @@ def _optimizer(program: Program) -> Iterator[str]:
             if program["overlap"] in (name, "both")
         )
         yield f"ddp.register_comm_hook(group, {factory}(default_hooks.allreduce_hook, ddp, optimizer{extra}))"
-    elif program.has("sharded"):
-        views = ", parameters_as_bucket_view=True" if program["sharded"] == "bucket views" else ""
-        group = ", process_group=group" if program.has("group") else ""
-        yield f"optimizer = ZeroRedundancyOptimizer({of}, {kind}{group}{views}, {settings})"
     else:
-        yield f"optimizer = {kind}({of}, {settings})"
+        yield from _plain_optimizer(program)
     if program.has("second model"):
         yield "descent = torch.optim.SGD(other.parameters(), lr=2**-6)"
+
+
+def _plain_optimizer(program: Program) -> Iterator[str]:
+    """One whose step the program calls itself, with its schedule."""
+    kind, settings = SETTINGS[program["optimizer"]]
+    if program.has("sharded"):
+        views = ", parameters_as_bucket_view=True" if program["sharded"] == "bucket views" else ""
+        group = ", process_group=group" if program.has("group") else ""
+        yield f"optimizer = ZeroRedundancyOptimizer(parameters, {kind}{group}{views}, {settings})"
+    else:
+        yield f"optimizer = {kind}(parameters, {settings})"
+    if program.has("rate"):
+        yield f"schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, {RATE})"
 
 
 def _between(program: Program) -> Iterator[str]:
     """What happens on every rank between two blocks."""
     if program.has("copied"):
-        yield "ddp = pickle.loads(pickle.dumps(ddp))"
+        yield "ddp = copy.deepcopy(ddp)" if program["copied"] == "deeply" else "ddp = pickle.loads(pickle.dumps(ddp))"
         yield from _anew(program)
     if program.has("cast"):
         yield "ddp.zero_grad()"  # a gradient that is cast as well may not be of its parameter's gradient dtype
@@ -440,14 +458,16 @@ def _between(program: Program) -> Iterator[str]:
             yield "        state = optimizer.state_dict()"
         else:
             yield "state = optimizer.state_dict()"
+        if program["state"] == "into a new optimizer":
+            yield from _plain_optimizer(program)
         yield "optimizer.load_state_dict(copy.deepcopy(state))"
     if program.has("param groups") and not program.has("copied"):
         yield 'optimizer.add_param_group({"params": later, "lr": 2**-5})'
 
 
 def _anew(program: Program) -> Iterator[str]:
-    kind, settings = SETTINGS[program["optimizer"]]
-    yield f"optimizer = {kind}([p for p in ddp.parameters() if p.requires_grad], {settings})"
+    yield "parameters = [p for p in ddp.parameters() if p.requires_grad]"
+    yield from _plain_optimizer(program)
 
 
 def _context(program: Program) -> str:
@@ -496,39 +516,68 @@ def _others(program: Program) -> str:
 
 def _iteration(program: Program, block: int) -> Iterator[str]:
     act = program.act_at(block) + 10 * block
-    if program["accumulation"] != "uncleared":
-        zeros = program.has("cleared")
-        yield f"optimizer.zero_grad(set_to_none={not zeros})"
-        if program.has("param groups") and not block:
-            yield "for p in later:"
-            yield "    p.grad = None" if not zeros else "    p.grad = None if p.grad is None else torch.zeros_like(p)"
-        if program.has("second model"):
-            yield f"descent.zero_grad(set_to_none={not zeros})"
+    if program["cleared"] != "after the forward":
+        yield from _cleared(program, block)
     acts = list(_acts(program))
     if acts:
         yield f"if i == {act}:"
         yield from _indented(acts)
-    if program["forwards"] == "two":
-        yield f"outputs = {call(program, 'ddp', 'data(rank, i)')}"
-        yield f"if i == {act}:"
-        yield f"    (loss({call(program, 'ddp', 'data(rank, i, 2)')}) + loss(outputs)).backward()"
-        yield "else:"
-        yield "    loss(outputs).backward()"
-    elif program["forwards"] == "two backwards":
-        yield f"outputs = {call(program, 'ddp', 'data(rank, i)')}"
-        yield f"loss(outputs).backward(retain_graph=i == {act})"
-        yield f"if i == {act}:"
-        yield "    loss(outputs).backward()"
+    gradients = list(_gradients(program, block, act))
+    if program.has("closure"):
+        yield "def closure():"
+        yield from _indented(gradients)
+        yield "    return 0.0"
     else:
-        yield f"outputs = {call(program, 'ddp', 'data(rank, i)')}"
-        yield "loss(outputs).backward()"
+        yield from gradients
+    if not program.has("overlapped"):
+        yield f"optimizer.step({'closure' if program.has('closure') else ''})"
+    if program.has("rate"):
+        yield "schedule.step()"
+    if program.has("second model"):
+        yield "descent.step()"
+
+
+def _cleared(program: Program, block: int) -> Iterator[str]:
+    if program["accumulation"] == "uncleared":
+        return
+    zeros = program["cleared"] == "to zeros"
+    yield f"optimizer.zero_grad(set_to_none={not zeros})"
+    if program.has("param groups") and not block:
+        yield "for p in later:"
+        yield "    p.grad = None" if not zeros else "    p.grad = None if p.grad is None else torch.zeros_like(p.grad)"
+    if program.has("second model"):
+        yield f"descent.zero_grad(set_to_none={not zeros})"
+
+
+def _gradients(program: Program, block: int, act: int) -> Iterator[str]:
+    """Forwards, backwards, and what is seen and done between them and the step."""
+    yield "batch = data(rank, i)"
+    if program["loss"] == "and slopes":
+        yield 'batch["x"].requires_grad_()'
+    yield f"outputs = {call(program, 'ddp', 'batch')}"
+    if program["cleared"] == "after the forward":
+        yield from _cleared(program, block)
+    yield "whole = loss(outputs)"
+    if program["loss"] == "and weights":
+        yield "whole = whole + 12 * sum(p.float().sum() for p in ddp.parameters() if p.requires_grad)"
+    if program["loss"] == "and slopes":
+        yield '(slopes,) = torch.autograd.grad(whole, batch["x"], create_graph=True)'
+        yield "whole = whole + slopes.sum()"
+    if program["forwards"] == "two":
+        yield f"if i == {act}:"
+        yield f"    whole = loss({call(program, 'ddp', 'data(rank, i, 2)')}) + whole"
+    twice = program["forwards"] == "two backwards"
+    yield f"whole.backward({f'retain_graph=i == {act}' if twice else ''})"
+    if twice:
+        yield f"if i == {act}:"
+        yield "    loss(outputs).backward()"
     if program.has("second model"):
         yield '(12 * other(data(rank, i)["x"]).sum()).backward()'
     yield f'look(f"iteration {{i}}", ddp.module, outputs=outputs{_others(program)})'
-    if not program.has("overlapped"):
-        yield "optimizer.step()"
-    if program.has("second model"):
-        yield "descent.step()"
+    if program["clipped"] == "by norm":
+        yield f"torch.nn.utils.clip_grad_norm_(ddp.parameters(), {CLIPPED_NORM})"
+    if program["clipped"] == "by value":
+        yield f"torch.nn.utils.clip_grad_value_(ddp.parameters(), {CLIPPED_VALUE})"
 
 
 def _acts(program: Program) -> Iterator[str]:

@@ -56,8 +56,8 @@ def disturbed(ctx: RankContext, gentle: Gentle, function: Callable[..., Any], ar
     stopping = subprocess.Popen(["sh", "-c", gentle.script(ctx.rank, os.getpid())], stderr=subprocess.DEVNULL)
     try:
         return function(ctx, *args)
-    finally:
-        stopping.kill()
+    finally:  # another process ends it and wakes this one: the last thing that it did may have been to stop this one
+        subprocess.run(["sh", "-c", f"kill -KILL {stopping.pid}; kill -CONT {os.getpid()}"], check=True)
         stopping.wait()
 
 

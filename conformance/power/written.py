@@ -75,7 +75,8 @@ def _place(tree: ast.Module, line: int) -> tuple[int, str]:
     inner: list[ast.stmt | ast.excepthandler] = [*tree.body]
     while inner:
         node = inner.pop(0)
-        if not node.lineno <= line <= (node.end_lineno or line):
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+        if not first <= line <= (node.end_lineno or line):
             continue
         if isinstance(node, ast.stmt):
             at = node.lineno

@@ -9,7 +9,8 @@ from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from impl.ddp import DistributedDataParallel
+from conformance.ranks import caught
+from impl.ddp import DistributedDataParallel, _MixedPrecision
 from impl.ddp.buffers import _BufferCommHookLocation
 from impl.tests.comm_hook_ranks import run_on_ranks
 
@@ -50,6 +51,19 @@ def test_a_compiled_model_trains_as_it_does_uncompiled():
     for plain, compiled, graphs in run_on_ranks(train_compiled_and_not, 2):
         assert compiled == plain
         assert graphs == 1, "only the wrapped module is compiled, once"
+
+
+def fail_compiled(rank, world):
+    ddp = DistributedDataParallel(linear(), mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
+    seen = torch.compile(ddp, backend="eager")
+    error = caught(seen, torch.ones(1, 3))  # three numbers for a layer of two
+    after = [parameter.dtype for parameter in ddp.parameters()]
+    seen(torch.ones(1, 2)).sum().backward()
+    return error is not None, after, ddp.module.weight.grad.tolist()
+
+
+def test_a_compiled_forward_that_fails_leaves_nothing_lowered():
+    assert run_on_ranks(fail_compiled, 1) == [(True, [torch.float32] * 2, [[1.0, 1.0]])]
 
 
 class Wide(nn.Module):

@@ -16,6 +16,7 @@ APART = torch.zeros(3)
 @pytest.mark.parametrize(("parts", "first"), [
     ([WHOLE[:, :3], WHOLE[:, 3:]], [0, 1]),  # their spans meet, but no element is in both
     ([WHOLE[:, :4], WHOLE[:, 3:]], [0, 0]),
+    ([WHOLE[:, :2], WHOLE[2:]], [0, 0]),  # where the second begins there are fewer elements in the first
     ([FLAT[::2], FLAT[1::2], FLAT[1:2]], [0, 1, 1]),
     ([FLAT[:3], APART, FLAT[5:9], FLAT[2:6], FLAT[20:]], [0, 1, 0, 0, 4]),  # two meet by way of a third
     ([FLAT[8:], FLAT[:8], APART, WHOLE], [0, 0, 2, 0]),
