@@ -40,7 +40,7 @@ def added_groups_may_be_of_another_dtype() -> None:
 def adding_a_group_deals_out_anew() -> None:
     """Adding a group deals all parameters out anew, so some change their owner."""
     edit(
-        'self.plan.extended(numels_of(added["params"]), ',
+        "self.plan.changed(owners, numels_of(self._looked_at), ",
         "ShardPlan.greedy(numels_of(self.parameters()), self.team.size, ",
     )
 
