@@ -78,9 +78,9 @@ def evaluate_twice(ctx, schedule):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_closures_that_are_evaluated_twice_in_a_context_are_right_or_refused(ranks):
+    told = ranks(evaluate_twice, tuple(1 + rank for rank in range(ranks.world)))
     for _, gap in ranks(evaluate_twice, (2,) * ranks.world):
         assert gap is None
-    told = ranks(evaluate_twice, tuple(1 + rank for rank in range(ranks.world)))
     if any(error for error, _ in told):
         assert_refused([error for error, _ in told], RuntimeError, "closure")
         ranks.at_limit("a closure that is evaluated twice in a step is refused where a rank has run out")

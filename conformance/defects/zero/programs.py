@@ -53,7 +53,7 @@ def groups_are_added_to_what_was_there_at_the_last_step() -> None:
 @defect("ZERO-008")
 def states_that_the_optimizer_replaces_come_back() -> None:
     """The state that an optimizer has put in the place of its own is replaced by the former one in its next step."""
-    edit("            self.exposed.state = self.optim.state\n", "", within="Shard.step")
+    edit("        self.exposed.state = self.optim.state\n", "", within="Shard.step")
 
 
 @defect("ZERO-008")
