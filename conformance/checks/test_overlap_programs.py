@@ -19,6 +19,7 @@ from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.overlapping import Overlap, Pair, group_of, iteration, optimizer_of, pair_of
 from conformance.fixtures.training import ddp, parameters, private
 from conformance.ranks import caught
+from conformance.subjects import Unsupported
 
 DEADLINE_S = 8.0
 EACH_MIB, ONE_MIB = 1e-6, 25  # a bucket for each parameter; one for all
@@ -335,16 +336,35 @@ def test_in_a_context_of_the_model_alone_a_checkpoint_is_refused_and_behind_it_m
 
 # -- HOOK-045: states that nobody has any more
 
-GROWING = {"lr": 0.25, "initial_accumulator_value": 1.0}
 BEFORE, AFTER = 3, 2  # iterations
+
+
+class Begun(torch.optim.SGD):
+    """Has a state for each parameter from its construction on, and counts on that."""
+
+    def __init__(self, params, lr=0.25):
+        super().__init__(params, lr=lr)
+        for parameter in self.everything():
+            self.state[parameter]["sum"] = torch.ones_like(parameter)
+
+    def everything(self):
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.everything():
+            parameter.sub_(self.state[parameter]["sum"].add_(parameter.grad), alpha=self.param_groups[0]["lr"])
 
 
 def lose_states(ctx, interleaved):
     """Whose states this rank had, and what each iteration leaves; the first rank is not in the second group."""
     group, rest = group_of(ctx), list(range(1, ctx.world))
     other, module = group_of(ctx, rest), models.Sum().to(ctx.device)
-    options = {"process_group": group, "overlap_with_ddp": True, **GROWING}
-    zero = ctx.subject.ZeroRedundancyOptimizer(module.parameters(), torch.optim.Adagrad, **options)
+    options = {"process_group": group, "overlap_with_ddp": True}
+    try:
+        zero = ctx.subject.ZeroRedundancyOptimizer(module.parameters(), Begun, **options)
+    except ValueError as error:
+        raise Unsupported(f"{ctx.subject.name} overlaps with optimizers of its own choice only: {error}") from error
     model = ddp(ctx, module, process_group=group, bucket_cap_mb=overlapping.CAP_MIB)
     model.register_comm_hook(None, overlapping.hook_of(ctx, model, zero, interleaved, **AT_ONCE))
     pair = Pair(model, zero, group, ctx.rank)
@@ -359,11 +379,11 @@ def lose_states(ctx, interleaved):
 def lost_alone(world, lost):
     """One process: what nobody has any more begins as the optimizer's constructor makes it."""
     model, found = models.Sum(), []
-    optimizer = torch.optim.Adagrad(model.parameters(), **GROWING)
+    optimizer = Begun(model.parameters())
     for number in range(BEFORE + AFTER):
         active = range(world) if number < BEFORE else range(1, world)
         if number == BEFORE:
-            fresh = torch.optim.Adagrad(model.parameters(), **GROWING).state
+            fresh = Begun(model.parameters()).state
             optimizer.state.update({p: fresh[p] for name, p in model.named_parameters() if name in lost})
         batches = [overlapping.batch(rank, number) for rank in active]
         average = oracle.averaged_gradients(model, batches, len(active), overlapping.loss)

@@ -120,3 +120,15 @@ def closures_in_a_context_see_old_shards() -> None:
         "sent = self._publisher.between_evaluations(closure, lambda: self._check_all_live(session), session.watch)",
         "sent = closure",
     )
+
+
+@defect("ZERO-008")
+def states_of_another_dtype_are_stepped_at_once() -> None:
+    """Whether small parameters may be stepped at once goes by their dtype alone, which a program may have changed."""
+    edit("(parameter, parameter.grad, *state.get(parameter, {}).values())", "(parameter,)")
+
+
+@defect("ZERO-020")
+def hooks_of_all_optimizers_pass_joined_ranks_by() -> None:
+    """Of the hooks behind a step a joined rank calls only those of the optimizer, not those of all optimizers."""
+    edit(", **_global_optimizer_post_hooks}", "}")

@@ -204,7 +204,7 @@ def loss_is_lost() -> None:
 @defect("ZERO-008")
 def low_precision_is_stepped_at_once() -> None:
     """Parameters of low precision are stepped by the loops that round elsewhere."""
-    edit("not _SAME_IN.issuperset(p.dtype for p in parameters) or ", "")
+    edit("tensor.dtype in _SAME_IN for", "tensor.layout == torch.strided for")
 
 
 @defect("ZERO-015")
