@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from conformance.api import oracle
@@ -32,12 +33,34 @@ class Doubles(models.SumBackwards):
         return super().forward(x.double())
 
 
+class WithNothing(models.SumBackwards):
+    """Beside the layers a parameter without elements, whose greatest one is not asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.nothing = nn.Parameter(torch.ones(0))
+
+    def forward(self, x):
+        return super().forward(x) + self.nothing.sum()
+
+
+def in_doubles(group, bucket):
+    """The average, in double precision and not in one piece: whoever asked for another dtype casts."""
+    total = bucket.buffer().double()
+    dist.all_reduce(total, group=group)
+    return overlapping.completed(torch.stack([total / dist.get_world_size(group), total], dim=1)[:, 0])
+
+
 def train_each_clipped(ctx, ways):
+    """For each way, by iteration: parameters, gradients, and the norm that is told."""
     group = overlapping.group_of(ctx)
     told = []
     for how in ways:
-        pair = pair_of(ctx, how, group)
-        told.append([(seen.parameters, seen.gradients) for seen in (iteration(pair, n) for n in range(COUNT))])
+        pair, found = pair_of(ctx, how, group), []
+        for number in range(COUNT):
+            seen = iteration(pair, number)
+            found.append((seen.parameters, seen.gradients, pair.zero.overlap.info.total_norm.item()))
+        told.append(found)
     return told
 
 
@@ -49,10 +72,10 @@ def clipped_alone(how, world, settings):
         average = oracle.averaged_gradients(alone.model, batches, world, overlapping.loss)
         for name, parameter in alone.model.named_parameters():
             parameter.grad = average[name]
-        nn.utils.clip_grad_norm_(alone.model.parameters(), **settings)
+        norm = nn.utils.clip_grad_norm_([each for each in alone.model.parameters() if each.numel()], **settings)
         held = numbers((name, parameter.grad) for name, parameter in alone.model.named_parameters())
         alone.optimizer.step()
-        expected.append((numbers(alone.model.named_parameters()), held))
+        expected.append((numbers(alone.model.named_parameters()), held, norm.item()))
     return expected
 
 
@@ -64,6 +87,7 @@ def test_gradients_that_are_clipped_together_are_stepped_as_by_one_process(ranks
         for scatter in (False, True) for place, settings in enumerate(norms)
     ]  # fmt: skip
     ways.append(Overlap(model=Doubles, keywords={**norms[0], "reduce_scatter": False}))
+    ways.append(Overlap(model=WithNothing, hook=in_doubles, keywords={**norms[1], "reduce_scatter": False}))
     told = ranks(train_each_clipped, ways)
     for place, how in enumerate(ways):
         settings = {name: value for name, value in how.keywords.items() if name != "reduce_scatter"}
@@ -71,6 +95,7 @@ def test_gradients_that_are_clipped_together_are_stepped_as_by_one_process(ranks
         expected = clipped_alone(how, ranks.world, settings)
         for rank, runs in enumerate(told):
             for number, (found, right) in enumerate(zip(runs[place], expected, strict=True)):
+                assert found[2] == pytest.approx(right[2], rel=close), (rank, number, how)
                 for name, values in right[0].items():
                     assert found[0][name] == pytest.approx(values, rel=close, abs=close), (rank, number, name, how)
                 if not how.keywords["reduce_scatter"]:

@@ -1,6 +1,7 @@
 """Saving and loading the sharded state: consolidation, the format of an ordinary optimizer, everybody's own part."""
 
 import copy
+import itertools
 import time
 
 import torch
@@ -203,6 +204,30 @@ def load(ctx):
 @check("ZERO-017")
 def test_a_loaded_state_goes_on_as_the_ordinary_optimizer_would(ranks):
     assert ranks(load) == [{}] * ranks.world
+
+
+#: what groups did not hold in earlier versions of torch; who loads such a state adds what it lacks
+LATER_OPTIONS = ("amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused", "maximize")
+
+
+def load_an_older_state(ctx):
+    """By optimizer, where training goes on differently from a state whose groups lack what came later."""
+    gaps = {}
+    for name in FUNCTIONAL:
+        parameters, _, reference = trained(ctx, name, in_two_groups)
+        saved = copy.deepcopy(reference.optimizer.state_dict())
+        for group, option in itertools.product(saved["param_groups"], LATER_OPTIONS):
+            group.pop(option, None)
+        fresh = sharded(ctx, in_two_groups(parameters), name)
+        for optimizer in (fresh, reference.optimizer):
+            optimizer.load_state_dict(copy.deepcopy(saved))
+        gaps[name] = go_on(fresh, parameters, reference, range(2, 4))
+    return gaps
+
+
+@check("ZERO-017", worlds=MANY)
+def test_a_state_that_an_earlier_version_has_saved_is_gone_on_with(ranks):
+    assert ranks(load_an_older_state) == [dict.fromkeys(FUNCTIONAL)] * ranks.world
 
 
 def look_at_the_loaded(ctx):

@@ -2,14 +2,18 @@
 
 import copy
 
+import torch
+from torch import nn
+
 from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
-from conformance.fixtures.sharding import Reference, give, sharded, some_parameters
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.sharding import Reference, first_gap, give, sharded, some_parameters
 from conformance.ranks import caught
 
 
 def step_with_closures(ctx, schedule):
-    """Steps that are given a closure, which sets the gradients; gaps after each step and at the end."""
+    """Steps that are given a closure, which sets gradients and rate; gaps after each step and at the end."""
     params = some_parameters(ctx)
     reference, zero = Reference(params, "Adam"), sharded(ctx, params, "Adam")
     gaps = []
@@ -17,6 +21,7 @@ def step_with_closures(ctx, schedule):
     def step(optimizer, targets, iteration):
         def closure():
             give(targets, iteration)
+            optimizer.param_groups[0]["lr"] = 0.5 / (1 + iteration)
             return iteration
 
         return optimizer.step(closure)
@@ -35,6 +40,52 @@ def step_with_closures(ctx, schedule):
 def test_steps_with_closures_may_be_all_that_a_context_holds(ranks):
     for schedule in (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0)):
         assert ranks(step_with_closures, schedule) == [[]] * ranks.world, f"schedule {schedule}"
+
+
+class Twice(torch.optim.SGD):
+    """Evaluates its closure again from where its first step has led."""
+
+    def step(self, closure):
+        for _ in range(2):
+            closure()
+            super().step()
+
+
+def evaluate_twice(ctx, schedule):
+    """Gradients that depend on all parameters; the error, and the gap after this rank's last step."""
+    params = some_parameters(ctx)
+    alone = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+    zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, Twice, lr=0.25), Twice(alone, lr=0.25)
+
+    def step(optimizer, targets):
+        def closure():
+            total = torch.stack([target.detach().sum() for target in targets]).sum()
+            for target in targets:
+                target.grad = torch.full_like(target, total.item() % 4)
+
+        optimizer.step(closure)
+
+    def train():
+        with ctx.subject.Join([zero]):
+            for _ in range(schedule[ctx.rank]):
+                step(zero, params)
+
+    error = caught(train)
+    for _ in range(max(schedule)):
+        step(ordinary, alone)
+    return error, first_gap(params, alone)
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_closures_that_are_evaluated_twice_in_a_context_are_right_or_refused(ranks):
+    told = ranks(evaluate_twice, tuple(1 + rank for rank in range(ranks.world)))
+    for _, gap in ranks(evaluate_twice, (2,) * ranks.world):
+        assert gap is None
+    if any(error for error, _ in told):
+        assert_refused([error for error, _ in told], RuntimeError, "closure")
+        ranks.at_limit("a closure that is evaluated twice in a step is refused where a rank has run out")
+    else:
+        assert [gap for _, gap in told] == [None] * ranks.world
 
 
 def thaw_later(ctx, schedule, thawed):

@@ -86,11 +86,7 @@ def change_trainability(ctx, thaw, layers, tries):
     changed = frozen if thaw else next(overlapped.model.parameters())
     changed.requires_grad_(thaw)
 
-    def iterate(iteration):
-        overlapped.backward(iteration)
-        overlapped.zero.step()
-
-    errors = [caught(iterate, iteration) for iteration in range(INITIALISED, INITIALISED + tries)]
+    errors = [caught(overlapped.backward, iteration) for iteration in range(INITIALISED, INITIALISED + tries)]
     return gaps, errors, numbers([("frozen", frozen)])["frozen"]
 
 

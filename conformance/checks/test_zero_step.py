@@ -1,6 +1,7 @@
 """The sharded step: who owns what, and that every step leaves what the ordinary optimizer leaves, on every rank."""
 
 import collections
+import copy
 import random
 
 import torch
@@ -123,6 +124,30 @@ def test_in_low_precision_steps_round_as_those_of_the_ordinary_optimizer_do(rank
     assert ranks(step_in_low_precision) == [[None] * len(OPTIMIZERS)] * ranks.world
 
 
+def cast_between_steps(ctx):
+    """What differs from the ordinary optimizer where parameters are cast to single precision, and states are not."""
+    gaps = []
+    name = "SGD with momentum and decay"
+    for dtype in (torch.float16, torch.bfloat16):
+        parameters = [nn.Parameter((parameter.detach() / 3).to(dtype)) for parameter in some_parameters(ctx)]
+        reference = Reference(parameters, name)
+        zero = sharded(ctx, parameters, name)
+        for iteration in range(4):
+            for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
+                for place, target in enumerate(targets):
+                    target.data = target.data.float() if iteration == 2 else target.data
+                    values = models.integers(*target.shape, seed=300 + 50 * iteration + place) / 7
+                    target.grad = values.to(ctx.device, target.dtype)
+                optimizer.step()
+        gaps.append(reference.gap(parameters))
+    return gaps
+
+
+@check("ZERO-008", worlds=MANY)
+def test_parameters_that_are_cast_go_on_with_the_states_that_they_have(ranks):
+    assert ranks(cast_between_steps) == [[None] * 2] * ranks.world
+
+
 @check("ZERO-008", "ZERO-001", worlds=(3, 4))
 def test_ranks_of_a_subgroup_share_among_themselves(ranks):
     results = ranks(train_in_subgroup, upper_ranks(ranks.world))
@@ -210,9 +235,11 @@ class Twice(torch.optim.SGD):
 
 
 def step_twice_by_closure(ctx):
-    """Every gradient depends on all parameters; where ours differ after two steps."""
+    """Every gradient depends on all parameters, of which some are thawed by the closure; the gap after two steps."""
     parameters = some_parameters(ctx)
-    alone = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    for place in (1, 2, 3):
+        parameters[place].requires_grad_(False)
+    alone = copy.deepcopy(parameters)
     optimizers = ctx.subject.ZeroRedundancyOptimizer(parameters, Twice, lr=0.25), Twice(alone, lr=0.25)
     for _ in range(2):
         for optimizer, targets in zip(optimizers, (parameters, alone), strict=True):
@@ -220,7 +247,7 @@ def step_twice_by_closure(ctx):
             def closure(targets=targets):
                 total = torch.stack([target.detach().sum() for target in targets]).sum()
                 for target in targets:
-                    target.grad = torch.full_like(target, total.item() % 4)
+                    target.requires_grad_(True).grad = torch.full_like(target, total.item() % 4)
 
             optimizer.step(closure)
     return first_gap(parameters, alone)
@@ -241,9 +268,12 @@ def forget_momentum(ctx):
         for optimizer, targets in ((zero, parameters), (reference.optimizer, reference.parameters)):
             if iteration == 2:
                 optimizer.state = collections.defaultdict(dict)
+                if optimizer is zero:
+                    zero.consolidate_state_dict()
+                    left = zero.state_dict()["state"] if ctx.rank == 0 else {}
             give(targets, iteration)
             optimizer.step()
-    return reference.gap(parameters)
+    return reference.gap(parameters) or (f"saved all the same: {left}" if left else None)
 
 
 @check("ZERO-008", worlds=MANY)

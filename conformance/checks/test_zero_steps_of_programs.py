@@ -1,10 +1,12 @@
 """Programs in which a sharded optimizer must look twice: hooks, thawing in between, other shapes, shared memory."""
 
+import collections
 import copy
 import warnings
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, one_long
@@ -17,7 +19,7 @@ def beside_the_ordinary(ctx, program, *arguments):
     def sharded(parameters, kind, **settings):
         return ctx.subject.ZeroRedundancyOptimizer(parameters, kind, **settings)
 
-    def ordinary(parameters, kind, **settings):
+    def ordinary(parameters, kind, parameters_as_bucket_view=False, **settings):
         return kind(parameters, **settings)
 
     return first_gap(program(ctx, sharded, *arguments), program(ctx, ordinary, *arguments))
@@ -126,14 +128,15 @@ def test_parameters_may_be_given_other_shapes_between_steps(ranks):
 # -- ZERO-008: memory in common
 
 
-def step_with_one_memory(ctx, make, twice):
+def step_with_one_memory(ctx, make, twice, views):
     whole = integers(4, 6, seed=1).to(ctx.device)
     parts = [whole[2:], whole[:, :2], integers(4, 3, seed=2).to(ctx.device), whole[:2, 1:]]
     params = some_parameters(ctx) if twice else [nn.Parameter(part) for part in parts]
     with warnings.catch_warnings():  # of one that is listed twice, which is what we try
         warnings.simplefilter("ignore")
         listed = [params[1], *params, params[1]] if twice else params
-        optimizer = make(listed, torch.optim.SGD, lr=0.5, momentum=0.5, weight_decay=0.5)
+        settings = {"momentum": 0.5, "weight_decay": 0.5, "parameters_as_bucket_view": views}
+        optimizer = make(listed, torch.optim.SGD, lr=0.5, **settings)
     for iteration in range(3):
         give(params, iteration)
         optimizer.step()
@@ -142,7 +145,143 @@ def step_with_one_memory(ctx, make, twice):
 
 @check("ZERO-008", worlds=MANY, scenarios={"views of one tensor": False, "one listed three times": True})
 def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
-    assert ranks(beside_the_ordinary, step_with_one_memory, scenario) == [None] * ranks.world
+    told = [ranks(beside_the_ordinary, step_with_one_memory, scenario, views) for views in (False, True)]
+    assert told == [[None] * ranks.world] * 2
+
+
+# -- ZERO-008: parameters that come and go
+
+
+def come_and_go(ctx, make):
+    """Between steps parameters are replaced, moved, taken out and put back; all that there are, after each step."""
+    params = some_parameters(ctx, 8)
+    params.append(nn.Parameter(1 + params[5].detach()))  # which it is to replace
+    groups = [{"params": params[:4]}, {"params": params[4:6], "lr": 0.25}]
+    optimizer = make(groups, torch.optim.SGD, lr=0.5, momentum=0.5)
+    (first, second), taken, seen = (group["params"] for group in optimizer.param_groups), [], []
+
+    def replace_two():
+        """Their momentum is handed on."""
+        first[0], second[1] = params[6], params[8]
+        for former, successor in ((params[0], params[6]), (params[5], params[8])):
+            state = optimizer.state.pop(former, None)
+            if state:
+                optimizer.state[successor] = state
+
+    def move_from_group_to_group():
+        second.insert(0, first.pop())
+
+    def take_one_out():
+        taken.append(first.pop())
+
+    def take_two_out():
+        taken.extend([second.pop(), first.pop()])
+
+    def take_one_out_and_append_another():
+        taken.append(first.pop(2))
+        first.append(params[7])
+
+    def put_one_back():
+        first.insert(0, taken.pop())
+
+    def put_one_back_in_a_group():
+        optimizer.add_param_group({"params": taken.pop(), "lr": 0.125})
+
+    def put_all_back():
+        first.extend(taken)
+
+    def take_the_last_out_and_add_it():
+        optimizer.add_param_group({"params": [second.pop()], "lr": 0.0625})
+
+    for iteration, act in enumerate((
+        take_one_out_and_append_another, replace_two, move_from_group_to_group, take_one_out, put_one_back,
+        take_two_out, put_one_back_in_a_group, take_the_last_out_and_add_it, put_all_back, lambda: None,
+    )):  # fmt: skip
+        give(params, iteration)
+        optimizer.step()
+        seen += [parameter.detach().clone() for parameter in params]
+        act()
+    return seen
+
+
+@check("ZERO-008", worlds=(1, 2, 3, 4))
+def test_parameters_that_come_and_go_are_stepped_with_the_states_that_they_have(ranks):
+    told = ranks(beside_the_ordinary, come_and_go)
+    for rank, gap in enumerate(told):
+        assert gap is None, f"rank {rank}: {gap}"
+
+
+# -- ZERO-008: an optimizer that begins anew by itself
+
+
+class Restarting(torch.optim.SGD):
+    """Drops its momentum in every second step."""
+
+    calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        if self.calls % 2:
+            self.state = collections.defaultdict(dict)
+        return super().step(closure)
+
+
+def restart(ctx, make):
+    params = some_parameters(ctx)
+    optimizer = make(params, Restarting, lr=0.5, momentum=0.5)
+    for iteration in range(5):
+        give(params, iteration)
+        optimizer.step()
+    return params
+
+
+@check("ZERO-008", worlds=MANY)
+def test_a_state_that_the_optimizer_replaces_itself_is_replaced(ranks):
+    assert ranks(beside_the_ordinary, restart) == [None] * ranks.world
+
+
+# -- ZERO-011: settings that change in a closure, or in the dictionaries that the program gave
+
+
+def set_rates_in_closures(ctx, make):
+    params = some_parameters(ctx)
+    optimizer = make(params, torch.optim.SGD, lr=0.5, momentum=0.5)
+    rates = []
+    for iteration in range(3):
+        def closure(iteration=iteration):
+            give(params, iteration)
+            for group in optimizer.param_groups:
+                group["lr"] = 0.5 / (1 + iteration)
+
+        optimizer.step(closure)
+        rates.append(torch.tensor(optimizer.param_groups[0]["lr"]))
+    return [*params, *rates]
+
+
+@check("ZERO-011", worlds=MANY)
+def test_a_rate_that_a_closure_sets_holds_in_its_step(ranks):
+    for rank, gap in enumerate(ranks(beside_the_ordinary, set_rates_in_closures)):
+        assert gap is None, f"rank {rank}: {gap}"
+
+
+def change_what_was_given(ctx, make):
+    *params, later = some_parameters(ctx, 6)
+    groups = [{"params": params[:2]}, {"params": params[2:], "lr": 0.25}]
+    optimizer = make(groups, torch.optim.SGD, lr=0.5)
+    for iteration in range(4):
+        if iteration == 2:
+            groups.append({"params": later, "lr": 0.125})
+            optimizer.add_param_group(groups[-1])
+        for group in groups:
+            group["lr"] = group.get("lr", 1.0) / 2
+        give([*params, later], iteration)
+        optimizer.step()
+    return [*params, later]
+
+
+@check("ZERO-011", worlds=MANY)
+def test_groups_that_the_program_gave_are_those_that_it_changes_later(ranks):
+    assert ranks(beside_the_ordinary, change_what_was_given) == [None] * ranks.world
 
 
 # -- ZERO-017: hooks behind a load
@@ -200,25 +339,39 @@ class Fading(torch.optim.SGD):
 
 
 def step_in_a_context(ctx, schedule, hooked):
-    """The rate is set anew before each step, or a hook behind each step bounds the parameters; the gap at the end."""
+    """The rate is set anew before each step, or a hook behind each step bounds the parameters; the gap at the end.
+
+    The hook is one of the optimizer, or of all optimizers.
+    """
     def train(optimizer, params, iterations):
         if hooked:
-            optimizer.register_step_post_hook(lambda *_: bound(params))
+            register = optimizer.register_step_post_hook if hooked == "one" else register_optimizer_step_post_hook
+            hook = register(lambda *_: bound(params))
         for iteration in iterations:
             if not hooked:
                 optimizer.param_groups[0]["lr"] = 0.5
             give(params, iteration)
             optimizer.step()
+        return hook if hooked else None
 
     params, copies = some_parameters(ctx), some_parameters(ctx)
     zero = ctx.subject.ZeroRedundancyOptimizer(params, Fading, lr=0.5)
     with ctx.subject.Join([zero]):
-        train(zero, params, range(schedule[ctx.rank]))
-    train(Fading(copies, lr=0.5), copies, range(max(schedule)))
+        hook = train(zero, params, range(schedule[ctx.rank]))
+    if hook is not None:
+        hook.remove()
+    hook = train(Fading(copies, lr=0.5), copies, range(max(schedule)))
+    if hook is not None:
+        hook.remove()
     return first_gap(params, copies)
 
 
-@check("ZERO-020", worlds=MANY, deadline_s=8, scenarios={"a rate set anew": False, "a hook behind the step": True})
+STEPS_IN_A_CONTEXT = {
+    "a rate set anew": "", "a hook behind the step": "one", "a hook behind the steps of all optimizers": "all",
+}  # fmt: skip
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, scenarios=STEPS_IN_A_CONTEXT)
 def test_joined_ranks_step_with_the_settings_and_hooks_of_live_ones(ranks, scenario):
     for schedule in (linear(ranks.world, 1), one_long(ranks.world, 0)):
         told = ranks(step_in_a_context, schedule, scenario)

@@ -86,6 +86,8 @@ class Iteration:
         self.backwards_begun = 0
         #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
         self.futures: list[torch.futures.Future[Any]] = []
+        #: called when a backward has raised: to end what hooks have begun beside its reductions
+        self.if_raised: list[Callable[[], None]] = []
 
     # -- the ranks
 

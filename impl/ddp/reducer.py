@@ -308,6 +308,8 @@ class Reducer:
             return
         if self._armed or not self.readiness.anything():
             self.abandon()  # that backward raised, and its caller has seen it; or it went past all parameters
+            for end in self.iteration.if_raised:
+                end()
             return
         text = self._unfinished(self.readiness.missing())
         self.abandon()

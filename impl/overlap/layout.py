@@ -57,10 +57,12 @@ class Layout:
         if team.size > 1:
             self._publish([self.parts] if together else self._windows())
 
-    def stale(self, buckets: Sequence[Bucket]) -> bool:
-        """Whether DDP has other buckets now, of the same plan perhaps (it leaves those of a backward that failed), or
-        somebody has moved a parameter away from its flat tensor (``parameter.data = ...``)."""
-        return self.parts[0].bucket is not buckets[0] or self._moved.stale
+    def stale(self, buckets: Sequence[Bucket], owners: tuple[int, ...]) -> bool:
+        """Whether DDP has other buckets now, of the same plan perhaps (it leaves those of a backward that failed),
+        another model's hook has named other owners, or somebody has moved a parameter away from its flat tensor
+        (``parameter.data = ...``)."""
+        others = self.parts[0].bucket is not buckets[0] or self.plan.owners is not owners
+        return others or self._moved.stale
 
     def _windows(self) -> list[list[BucketPart]]:
         found = windows([[piece.owner for piece in part.pieces] for part in self.parts], self._team.size)

@@ -71,6 +71,7 @@ class OverlapSession:
         self._follows_ddp = overlap.shard.team.global_ranks() == ddp.reducer.team.global_ranks()
         if ddp.process_group is overlap.shard.team.group:
             overlap.follow(ddp)
+        ddp.reducer.iteration.if_raised.append(self._backward_raised)
         # that of DDP when we began, or when we last followed it
         self._team = ddp.reducer.team
         # from the first bucket of the first iteration on
@@ -135,10 +136,13 @@ class OverlapSession:
             parameters = [part.bucket.parameters[place] for place in flight.gradients]
             self._overlap.step(parameters, list(flight.gradients.values()))
         under_way = len(self._publications)
+        self._publish(part)
+        self._advance_publications(under_way, watch)
+
+    def _publish(self, part: BucketPart) -> None:
         for publication in part.publications:
             publication.start()
             self._publications.append(publication)
-        self._advance_publications(under_way, watch)
 
     def _advance_publications(self, up_to: int, watch: Watch | None) -> None:
         for publication in self._publications[self._advanced : up_to]:
@@ -190,11 +194,24 @@ class OverlapSession:
 
     def _end(self, watch: Watch | None) -> None:
         """Wait until every owner's parameters have arrived: the next forward needs them (HOOK-019)."""
+        self._receive(watch)
+        self._overlap.end()
+        self._forget()
+
+    def _receive(self, watch: Watch | None) -> None:
         self._advance_publications(len(self._publications), watch)
         for publication in self._publications:
             publication.finish(watch)
-        self._overlap.end()
-        self._forget()
+        self._publications, self._advanced = [], 0
+
+    def _backward_raised(self) -> None:
+        """Every owner sends what it has, if some were stepped before: the ranks go on from the same values."""
+        watch = self._live_ddp().reducer.iteration.watch()
+        with torch.no_grad():
+            self._receive(watch)
+            for part in self._layout.parts if self._completed else ():
+                self._publish(part)
+            self._receive(watch)
 
     def _forget(self) -> None:
         self._flights, self._completed = [], 0
@@ -218,7 +235,7 @@ class OverlapSession:
                 self._reassign_owners(ddp)
             self._plan_seen = reducer.plan
             self._lay_out(ddp)
-        elif self._layout.stale(reducer.buckets):
+        elif self._layout.stale(reducer.buckets, self._shard.plan.owners):
             self._lay_out(ddp)
         if self._left_out and not shadowing(ddp):
             self._refuse_kept_gradients()

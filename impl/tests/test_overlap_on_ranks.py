@@ -425,6 +425,7 @@ def refusals(ctx):
     subject = ctx.subject
     model = Net()
     ddp = subject.DistributedDataParallel(model)
+    lowered = subject.DistributedDataParallel(model, mixed_precision=subject._MixedPrecision(torch.bfloat16))
     plain = subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     zero = subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, overlap_with_ddp=True)
     stranger = subject.ZeroRedundancyOptimizer(Net().parameters(), torch.optim.SGD, lr=0.1, overlap_with_ddp=True)
@@ -437,6 +438,7 @@ def refusals(ctx):
             caught(factory, hook, ddp, object()).kinds[0],
             caught(factory, None, ddp, zero).kinds[0],
             caught(factory, hook_of_ones, ddp, zero, reduce_scatter=True).kinds[0],
+            caught(factory, hook, lowered, zero).kinds[0],
         ]
     said["clip"] = caught(subject.hook_with_zero_step, hook, ddp, zero, max_norm=-1.0).kinds[0]
     untouched = zero._overlap_info.shard_buckets, zero._overlap_info.total_size
@@ -449,7 +451,7 @@ def refusals(ctx):
 
 
 def test_refusals_and_what_they_leave(run):
-    classes = ["ValueError", "ValueError", "TypeError", "TypeError", "ValueError"]
+    classes = ["ValueError", "ValueError", "TypeError", "TypeError", "ValueError", "ValueError"]
     said = {"hook_with_zero_step": classes, "hook_with_zero_step_interleaved": classes, "clip": "ValueError"}
     assert run(refusals, world=2) == [(said, (False, None), (True, 0), True, True)] * 2
 

@@ -6,7 +6,7 @@ they are. Their foreach loops do the same arithmetic, bit for bit, in 0.6 of tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,7 +40,8 @@ _SMALL_NUMEL = 4096
 @contextmanager
 def small_ones_at_once(optim: torch.optim.Optimizer) -> Iterator[None]:
     """Let a step of ``optim`` inside this context take its small parameters at once, unless the user has chosen."""
-    groups = [group for group in optim.param_groups if _is_worthwhile(group)] if type(optim) in _SAME_BITS else []
+    may = type(optim) in _SAME_BITS
+    groups = [group for group in optim.param_groups if may and _is_worthwhile(group, optim.state)]
     for group in groups:
         group["foreach"] = True
     try:
@@ -50,7 +51,7 @@ def small_ones_at_once(optim: torch.optim.Optimizer) -> Iterator[None]:
             group["foreach"] = None
 
 
-def _is_worthwhile(group: dict[str, Any]) -> bool:
+def _is_worthwhile(group: dict[str, Any], state: Mapping[Any, Any]) -> bool:
     """Whether a group leaves the choice to the optimizer, which the optimizer would make for the slower loop."""
     parameters = group["params"]
     if len(parameters) < 2 or parameters[0].device.type != "cpu":
@@ -61,9 +62,15 @@ def _is_worthwhile(group: dict[str, Any]) -> bool:
         return False  # there the step adds the momentum to the gradients in place
     if any(_holds_a_tensor(value) for name, value in group.items() if name != "params"):
         return False  # a tensor as learning rate or among the betas is refused there
-    if not _SAME_IN.issuperset(p.dtype for p in parameters) or not _PLAIN.issuperset(map(type, parameters)):
+    if not _PLAIN.issuperset(map(type, parameters)):
         return False
-    return sum(map(torch.Tensor.numel, parameters)) < _SMALL_NUMEL * len(parameters)
+    if sum(map(torch.Tensor.numel, parameters)) >= _SMALL_NUMEL * len(parameters):
+        return False
+    # gradients and states may be of another dtype than their parameters, which a program may have cast
+    return all(
+        tensor.dtype in _SAME_IN for parameter in parameters
+        for tensor in (parameter, parameter.grad, *state.get(parameter, {}).values()) if isinstance(tensor, torch.Tensor)
+    )  # fmt: skip
 
 
 def _holds_a_tensor(setting: Any) -> bool:

@@ -61,8 +61,15 @@ class Joining:
         else:
             # the closure may run a whole iteration of other joinables, so our act begins behind it
             session.begin(zero)
-            closure = self._publisher.between_evaluations(closure, lambda: self._check_all_live(session), session.watch)
-            loss = self._shard.step(closure=closure, **arguments)
+            sent = self._publisher.between_evaluations(closure, lambda: self._check_all_live(session), session.watch)
+
+            def evaluate(*args: Any, **kwargs: Any) -> Any:
+                nonlocal settings
+                value = sent(*args, **kwargs)
+                settings = settings_of(self._shard.exposed.param_groups)  # the closure may have changed them
+                return value
+
+            loss = self._shard.step(closure=evaluate, **arguments)
             session.announce(zero, STEP)
         absent = self._absent_ranks(session)
         if absent:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import Follower, FollowingHook, JoinHook
@@ -410,7 +411,8 @@ class _ZeROJoinHook(FollowingHook):
             raise RuntimeError("ZeRO was asked to follow an act outside of a join context.")
         if act == STEP:
             self.zero._joining.shadow_step(session)
-            for hook in list(self.zero._optimizer_step_post_hooks.values()):
+            hooks = {**self.zero._optimizer_step_post_hooks, **_global_optimizer_post_hooks}
+            for hook in hooks.values():
                 hook(self.zero, (self.zero,), {})
         elif act == CONSOLIDATE:
             self.zero._joining.consolidate(session, None)

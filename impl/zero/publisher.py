@@ -76,6 +76,7 @@ class Publisher:
             if evaluated:
                 if check is not None:
                     check()
+                self._shard.look_at_trainability()  # the closure may have thawed some
                 self.publish(watch)
             evaluated = True
             return closure(*args, **kwargs)

@@ -51,6 +51,8 @@ class Shard:
         # those that the plan, the local groups and what follows are about, and how many of them stand in each group
         self._looked_at = parameters
         self._in_groups = self._numbers_in_groups()
+        # of all that have ever been here: what a program takes out may come back, and its state lies with its owner
+        self._owner_of: dict[torch.Tensor, int] = {}
         #: requires_grad of every parameter at the last look, by global index
         self.trainable: tuple[bool, ...] = ()
         #: whether each parameter has ever required or had a gradient, here or (in a join context) on a live rank
@@ -117,7 +119,8 @@ class Shard:
         """Take in a group that has been added to the exposed ones."""
         before = len(self.plan.owners)
         self._looked_at, self._in_groups = self.parameters(), self._numbers_in_groups()
-        self.plan = self.plan.extended(numels_of(added["params"]), self._first_in_memory(self._looked_at))
+        owners = [*self.plan.owners, *map(self._owner_of.get, added["params"])]
+        self.plan = self.plan.changed(owners, numels_of(self._looked_at), self._first_in_memory(self._looked_at))
         self.optim.add_param_group(self._local_group(added, self.plan.owners[before:], self.team.rank))
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None
@@ -131,7 +134,7 @@ class Shard:
         copy_settings(self.exposed.param_groups, self.optim.param_groups)
         self.optim.state = self.exposed.state  # which a user may have replaced
         self.look_at_trainability()
-        given = {} if closure is None else {"closure": closure}
+        given = {} if closure is None else {"closure": self._heard(closure)}
         try:
             # of two with one memory the first is stepped to the end before the second
             with nullcontext() if self._memory_is_shared else small_ones_at_once(self.optim):
@@ -144,23 +147,37 @@ class Shard:
         self.steps_since_consolidation += 1
         return loss
 
+    def _heard(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """``closure``; settings that it changes hold for the rest of the step already."""
+
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            before = [dict(group) for group in self.exposed.param_groups]
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                for was, shown, local in zip(before, self.exposed.param_groups, self.optim.param_groups, strict=False):
+                    changed = {key: value for key, value in shown.items() if value is not was.get(key, was)}
+                    local.update({**changed, "params": local["params"]})
+
+        return evaluate
+
     def look_at_parameters(self) -> None:
         """Notice that a user has replaced, moved, added or removed parameters in the groups, on all ranks alike.
 
-        One that is still there keeps its owner, one in the place of another has that one's; others go where the load is
-        least.
+        One that is still there or comes back keeps its owner, one in the place of another has that one's; others go
+        where the load is least.
         """
         now, before, in_groups = self.parameters(), self._looked_at, self._numbers_in_groups()
         if in_groups == self._in_groups and all(map(is_, now, before)):
             return
-        known = {id(parameter): place for place, parameter in enumerate(before)}
+        here, sent, owner_of = set(now), dict(zip(before, self.sent, strict=True)), self._owner_of
+        owner_of.update(zip(before, self.plan.owners, strict=True))
         if len(now) == len(before):
-            gone = known.keys() - set(map(id, now))
-            known |= {id(new): place for place, new in enumerate(now) if id(before[place]) in gone}
-        places = [known.get(id(parameter)) for parameter in now]
-        owners = [None if place is None else self.plan.owners[place] for place in places]
-        self.plan = self.plan.changed(owners, numels_of(now), self._first_in_memory(now))
-        self.sent = tuple([place is not None and self.sent[place] for place in places])
+            for old, new in zip(before, now, strict=True):
+                if old not in here and new not in owner_of:
+                    owner_of[new], sent[new] = owner_of[old], sent[old]
+        self.plan = self.plan.changed(list(map(owner_of.get, now)), numels_of(now), self._first_in_memory(now))
+        self.sent = tuple([sent.get(parameter, False) for parameter in now])
         self.trainable, self._looked_at, self._in_groups = (), now, in_groups
         self.optim.param_groups[:] = self.local_groups(self.team.rank)
         self.consolidated = None
@@ -247,6 +264,7 @@ class Shard:
         packed = {place_of[id(key)] if isinstance(key, torch.Tensor) else key: state for key, state in states.items()}
         packed_groups = [{**group, "params": [place_of[id(p)] for p in group["params"]]} for group in groups]
         self.optim.load_state_dict({"state": packed, "param_groups": packed_groups})
+        copy_settings(self.optim.param_groups, self.exposed.param_groups)  # which may be older and lack some
         self.exposed.state = self.optim.state
 
     # --- owners that come late or change
@@ -274,7 +292,7 @@ class Shard:
         self, team: Team, plan: ShardPlan, held: checkpoint.States, settings: Sequence[Group], counted: Counters
     ) -> None:
         """Go on with these states of what this rank owns now."""
-        self.team, self.plan = team, plan
+        self.team, self.plan, self._owner_of = team, plan, {}
         self.build_local()  # whose constructor begins with settings and counts of its own
         take_settings(settings, self.optim.param_groups)
         take_settings(settings, self.exposed.param_groups)

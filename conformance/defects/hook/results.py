@@ -19,9 +19,7 @@ def broadcast_before_the_step() -> None:
         "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
         "        self._overlap.step(parameters, list(flight.gradients.values()))\n"
         "    under_way = len(self._publications)\n"
-        "    for publication in part.publications:\n"
-        "        publication.start()\n"
-        "        self._publications.append(publication)\n",
+        "    self._publish(part)\n",
         "    under_way = len(self._publications)\n"
         "    for publication in part.publications:\n"
         "        publication.start()\n"
@@ -35,7 +33,7 @@ def broadcast_before_the_step() -> None:
 @defect("HOOK-019", "HOOK-029")
 def broadcasts_are_not_waited_for() -> None:
     """Backward returns while the owners' parameters are still on their way."""
-    edit("        publication.finish(watch)\n", "        pass\n", within="_end")
+    edit("        publication.finish(watch)\n", "        pass\n", within="_receive")
 
 
 @defect("HOOK-021")

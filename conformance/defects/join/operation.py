@@ -201,7 +201,7 @@ def iterations_of_several_models_are_added_up() -> None:
 @defect("JOIN-024")
 def last_broadcasts_wait_without_looking() -> None:
     """A rank that waits for the parameters of an overlapped step looks out for lost peers only."""
-    edit("publication.finish(watch)", "publication.finish(self._shard.team.guard)", within="_end")
+    edit("publication.finish(watch)", "publication.finish(self._shard.team.guard)", within="_receive")
 
 
 @defect("JOIN-026", "JOIN-030")

@@ -92,7 +92,7 @@ def joined_rank_steps_with_its_old_gradients() -> None:
 @defect("ZERO-022")
 def keywords_beside_a_closure_are_lost_in_a_context() -> None:
     """Inside a context a step with a closure drops its keywords."""
-    edit("self._shard.step(closure=closure, **arguments)", "self._shard.step(closure=closure)")
+    edit("self._shard.step(closure=evaluate, **arguments)", "self._shard.step(closure=evaluate)")
 
 
 @defect("ZERO-022", worlds=(3,))

@@ -62,7 +62,7 @@ def joined_rank_takes_settings_only_when_they_are_news() -> None:
 @defect("ZERO-020")
 def joined_rank_calls_no_hooks() -> None:
     """The hooks behind a step are not called on a rank that has joined, so its parameters are not what they make."""
-    edit("for hook in list(self.zero._optimizer_step_post_hooks.values()):", "for hook in ():")
+    edit("for hook in hooks.values():", "for hook in ():", within="follow")
 
 
 @defect("ZERO-017")

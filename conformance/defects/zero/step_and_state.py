@@ -40,7 +40,7 @@ def added_groups_may_be_of_another_dtype() -> None:
 def adding_a_group_deals_out_anew() -> None:
     """Adding a group deals all parameters out anew, so some change their owner."""
     edit(
-        'self.plan.extended(numels_of(added["params"]), ',
+        "self.plan.changed(owners, numels_of(self._looked_at), ",
         "ShardPlan.greedy(numels_of(self.parameters()), self.team.size, ",
     )
 
@@ -204,7 +204,7 @@ def loss_is_lost() -> None:
 @defect("ZERO-008")
 def low_precision_is_stepped_at_once() -> None:
     """Parameters of low precision are stepped by the loops that round elsewhere."""
-    edit("not _SAME_IN.issuperset(p.dtype for p in parameters) or ", "")
+    edit("tensor.dtype in _SAME_IN for", "tensor.layout == torch.strided for")
 
 
 @defect("ZERO-015")

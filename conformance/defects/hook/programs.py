@@ -1,0 +1,160 @@
+"""Defects of area hook: wrappers in turns, warm-ups, failures, what an optimizer's step or the program replaces."""
+
+from __future__ import annotations
+
+from ..planting import defect, edit
+
+
+@defect("HOOK-018")
+def owners_of_another_wrapper_are_overlooked() -> None:
+    """With two wrappers in turns each goes by the owners that its own hook has named."""
+    edit(" or self.plan.owners is not owners", "")
+
+
+@defect("HOOK-018")
+def a_second_wrapper_begins_anew() -> None:
+    """A second wrapper around the same parameters begins with an optimizer that has no state."""
+    edit("if self.steps is not None:", "if False:", within="fix_owners")
+
+
+@defect("HOOK-018")
+def states_that_the_program_puts_away_stay() -> None:
+    """In backward the local optimizer keeps the state that it has when the program puts another in its place."""
+    edit("    optim.state = self._shard.exposed.state  # which a user may have replaced\n", "")
+
+
+@defect("HOOK-010")
+def a_warm_up_is_one_too_short() -> None:
+    """The last iteration of a warm-up is stepped."""
+    edit("return self._begun <= self.iterations", "return self._begun < self.iterations")
+
+
+@defect("HOOK-010")
+def a_warm_up_counts_buckets() -> None:
+    """A warm-up is over after so many buckets."""
+    edit("    if bucket.index() == 0:\n        self._begun += 1\n", "    self._begun += 1\n")
+
+
+@defect("HOOK-018")
+def answers_are_stepped_in_their_own_dtype() -> None:
+    """What a hook answers in another dtype is stepped without a cast."""
+    edit("return gradients.to(spec.dtype)", "return gradients")
+
+
+@defect("HOOK-018")
+def complex_answers_are_taken_for_real_ones() -> None:
+    """The two real numbers of each complex gradient are stepped with as they were shown."""
+    edit("gradients = part.bucket.as_gradients(value)", "gradients = value")
+
+
+@defect("HOOK-018")
+def complex_gradients_are_cut_as_real_ones() -> None:
+    """Complex gradients are reduced to their owners by places counted in real numbers."""
+    edit("self._flat = part.bucket.as_gradients(self._shown)", "self._flat = self._shown")
+
+
+@defect("HOOK-018")
+def a_greatest_element_of_nothing_is_asked_for() -> None:
+    """The norm of a parameter without elements is taken, which has no greatest one."""
+    edit("if gradient is not None and gradient.numel():", "if gradient is not None:")
+
+
+@defect("HOOK-018")
+def the_norm_is_not_told() -> None:
+    """The norm before clipping is that of the first iteration."""
+    edit(
+        "        self._overlap.info.total_norm = self._clipping.apply(due_flights, self._shard, watch)\n",
+        "        norm = self._clipping.apply(due_flights, self._shard, watch)\n"
+        "        self._overlap.info.total_norm = norm if self._overlap.info.total_norm is None else "
+        "self._overlap.info.total_norm\n",
+    )
+
+
+@defect("HOOK-018")
+def clipped_gradients_stay_in_a_copy() -> None:
+    """What a hook answers in another dtype is clipped in the copy that is stepped with, and handed out as it was."""
+    edit("team, changed=clips)", "team, changed=False)")
+
+
+@defect("HOOK-037")
+def what_was_sent_before_a_failure_is_left() -> None:
+    """What has been sent in a backward that then failed is not received, so ranks go on from different values."""
+    edit("    ddp.reducer.iteration.if_raised.append(self._backward_raised)\n", "")
+
+
+@defect("HOOK-037")
+def gradients_set_aside_outlive_a_failure() -> None:
+    """After a backward that failed the buckets of before are asked which gradients nobody has renewed."""
+    edit("self.parts[0].bucket is not buckets[0] or ", "")
+
+
+@defect("HOOK-045")
+def lost_states_do_not_begin_again() -> None:
+    """Where only ranks outside the new group had a state, the optimizer is left without any."""
+    edit("        self.optim.state[key] = begun[key]\n", "        pass\n")
+
+
+@defect("ZERO-027")
+def trainability_is_looked_at_in_step_only() -> None:
+    """In overlap mode a change of requires_grad is noticed where step() is called, which nobody needs to do."""
+    edit("    self.check_trainability_unchanged()\n", "", within="Overlap.begin")
+
+
+@defect("ZERO-031")
+def settings_come_with_the_first_backward() -> None:
+    """In overlap mode settings that nobody gave cannot be read before the owners are fixed."""
+    edit("        self.shard.show_defaults()\n", "        pass\n")
+
+
+@defect("ZERO-031")
+def schedulers_miss_the_step() -> None:
+    """A scheduler warns in overlap mode that nobody has called step()."""
+    edit("    self._shard.exposed._opt_called = True  # type: ignore[attr-defined]\n", "")
+
+
+@defect("ZERO-032")
+def checkpoints_in_a_context_of_the_model_hang() -> None:
+    """In a context that does not list the optimizer its live ranks consolidate, and those that have run out do not."""
+    edit("return session is not None and session.phase is Phase.LIVE and", "return False and")
+
+
+@defect("ZERO-032")
+def checkpoints_behind_a_context_are_refused() -> None:
+    """As long as the program keeps a context of the model, behind its block a checkpoint is refused."""
+    edit("session.phase is Phase.LIVE and ", "")
+
+
+@defect("HOOK-018")
+def sets_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in a set of its own is counted once for each part of a step."""
+    edit("in (list, tuple, set, deque)", "in (list, tuple, deque)", within="_may_count")
+
+
+@defect("HOOK-018")
+def queues_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in a queue of its own is counted once for each part of a step."""
+    edit("in (list, tuple, set, deque)", "in (list, tuple, set)", within="_may_count")
+
+
+@defect("HOOK-018")
+def counters_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in a Counter of its own is counted once for each part of a step."""
+    edit("in (dict, defaultdict, Counter)", "in (dict, defaultdict)", within="_may_count")
+
+
+@defect("HOOK-018")
+def filled_dicts_count_the_parts_of_a_step() -> None:
+    """What an optimizer counts in a defaultdict of its own is counted once for each part of a step."""
+    edit("in (dict, defaultdict, Counter)", "in (dict, Counter)", within="_may_count")
+
+
+@defect("HOOK-018")
+def words_grow_with_the_parts_of_a_step() -> None:
+    """A word that an optimizer changes in each step is changed by each part of one."""
+    edit("in (bool, int, float, complex, str)", "in (bool, int, float, complex)", within="_may_count")
+
+
+@defect("HOOK-018")
+def complex_numbers_count_the_parts_of_a_step() -> None:
+    """A complex number that an optimizer changes in each step is changed by each part of one."""
+    edit("in (bool, int, float, complex, str)", "in (bool, int, float, str)", within="_may_count")
