@@ -100,13 +100,13 @@ def everybody_came_last() -> None:
 @defect("JOIN-024")
 def failed_backward_is_forgotten() -> None:
     """A rank goes on behind a backward that failed and was caught inside the block."""
-    edit("if reducer.raised:", "if False:")
+    edit("self.iteration.broken is None and reducer.raised", "False")
 
 
 @defect("JOIN-024")
 def failed_forward_is_forgotten() -> None:
     """A rank goes on behind a forward that failed and was caught inside the block."""
-    edit("if failed is not None:", "if False:")
+    edit('self.iteration.break_off("forward", error, shadowed=False)', "pass")
 
 
 @defect("JOIN-024")
