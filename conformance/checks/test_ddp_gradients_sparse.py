@@ -156,6 +156,6 @@ def test_tables_of_which_more_and_less_is_looked_up_are_averaged_row_by_row(rank
         averaged_row_by_row(ranks, options)
 
 
-@check("DDP-057", "DDP-049", worlds=MANY, beyond=False)
-def test_tables_of_a_model_that_was_cast_are_averaged_row_by_row(ranks):
+@check("DDP-034", worlds=MANY, beyond=False)
+def test_a_model_that_was_cast_has_its_tables_averaged_row_by_row(ranks):
     averaged_row_by_row(ranks, {}, cast=True)

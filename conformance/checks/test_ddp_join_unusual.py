@@ -428,7 +428,7 @@ def assert_told(run, about, *words):
     for rank, outcome in enumerate(run.outcomes):
         assert type(outcome).__name__ == "Raised", f"rank {rank}, {about}: {run.summary()}"
         assert outcome.error.is_a(RuntimeError), run.summary()
-        assert f"rank {len(run.outcomes) - 1} " in outcome.error.text, f"rank {rank}, {about}: {outcome.error}"
+        assert re.search(rf"rank {len(run.outcomes) - 1}\b", outcome.error.text), f"rank {rank}, {about}: {outcome.error}"
         assert all(word in outcome.error.text for word in words), f"rank {rank}, {about}: {outcome.error}"
 
 
@@ -444,8 +444,9 @@ class Tallied(models.Parts):
 def stumble(ctx, schedule, at, where):
     """The highest rank's batch ``at`` goes wrong where others are in collectives; whatever is raised is caught inside.
 
-    ``where``: the communication hook fails at the first bucket, the buffer hook fails before or after the forward, or
-    a layer is left out, of which the next forward complains.
+    ``where``: the communication hook fails at the first bucket, the buffer hook fails before or after the forward, an
+    evaluation fails before its buffer hook, or a layer is left out, of which the next forward complains, or the end of
+    the block.
     """
     model, batch = ddp(ctx, Tallied(), bucket_cap_mb=1e-4), -1
 
@@ -462,26 +463,57 @@ def stumble(ctx, schedule, at, where):
             raise KeyError("a disk that is full")
         return [dist.all_reduce(buffer, async_op=True).get_future() for buffer in buffers.values()]
 
+    def spoil(*_):
+        if fails("evaluation"):
+            raise KeyError("a picture that nobody can read")
+
     model.register_comm_hook(None, reduce)
-    if where in ("PRE_FORWARD", "POST_FORWARD"):
-        place = getattr(private(ctx.subject.ddp, "_BufferCommHookLocation"), where)
-        private(model, "_register_buffer_comm_hook")(None, average, place)
+    model.module.register_forward_pre_hook(spoil)
+    if where in ("PRE_FORWARD", "POST_FORWARD", "evaluation"):
+        place = "POST_FORWARD" if where == "evaluation" else where
+        places = private(ctx.subject.ddp, "_BufferCommHookLocation")
+        private(model, "_register_buffer_comm_hook")(None, average, getattr(places, place))
     with model.join():
         for batch in range(schedule[ctx.rank]):
             model.module.use = "ab" if fails("a layer") else "abc"
+            if where == "evaluation":
+                with torch.no_grad(), contextlib.suppress(Exception):
+                    model(models.divisible(ctx.rank, batch))
             with contextlib.suppress(Exception):
                 model(models.divisible(ctx.rank, batch)).sum().backward()
 
 
+def stumble_over_both(ctx):
+    """The last rank with inputs fails in the forward of one model, and in the same batch in the hook of another one."""
+    pair, batch = [ddp(ctx, models.scalar()) for _ in range(2)], -1
+
+    def spoil(*_):
+        if batch == 2:
+            raise KeyError("a picture that nobody can read")
+
+    def reduce(_state, bucket):
+        spoil()
+        return summing(None, bucket)
+
+    pair[0].module.register_forward_pre_hook(spoil)
+    pair[1].register_comm_hook(None, reduce)
+    with ctx.subject.Join(pair):
+        for batch in range(4 if ctx.rank == ctx.world - 1 else 1):
+            for model in pair:
+                with contextlib.suppress(Exception):
+                    model(models.divisible_scalar(ctx.rank, batch)).sum().backward()
+
+
 @check("JOIN-024", worlds=(2, 3), beyond=False)
 def test_a_batch_that_fails_on_one_rank_in_a_hook_of_the_users_is_told_on_every_rank(ranks):
+    assert_told(ranks.run(stumble_over_both), "two models", "backward")
     everybody, alone = (3,) * ranks.world, (*[1] * (ranks.world - 1), 5)
     for schedule, at, where in (
-        (alone, 3, "communication hook"), (everybody, 1, "a layer"), (alone, 3, "PRE_FORWARD"),
-        (everybody, 1, "POST_FORWARD"),
+        (alone, 3, "communication hook"), (everybody, 1, "a layer"), (everybody, 2, "a layer"),
+        (alone, 3, "PRE_FORWARD"), (everybody, 1, "POST_FORWARD"), (everybody, 1, "evaluation"),
     ):  # fmt: skip
-        word = "forward" if "FORWARD" in where else "backward"
-        assert_told(ranks.run(stumble, schedule, at, where), f"schedule {schedule}, {where}", word)
+        words = {"a layer": ["prior iteration"], "communication hook": ["backward"]}.get(where, ["forward"])
+        assert_told(ranks.run(stumble, schedule, at, where), f"schedule {schedule}, batch {at}, {where}", *words)
 
 
 def lose_one_of_two_losses(ctx, last):
@@ -528,14 +560,24 @@ def leave_losses_out(ctx, schedule, left_out, buffers):
     return told
 
 
-@check("JOIN-024", worlds=(3,), beyond=False)
+@check("JOIN-024", worlds=(2, 3), beyond=False)
 def test_ranks_that_all_leave_out_the_same_backwards_go_on(ranks):
+    for left_out, buffers in (((1,), False), ((0, 1), True)):
+        go_on_without(ranks, left_out, buffers)
+
+
+@check("JOIN-054", worlds=(3,), beyond=False)
+def test_forwards_without_a_backward_that_all_live_ranks_leave_so_do_no_harm(ranks):
+    for buffers in (False, True):
+        go_on_without(ranks, (3,), buffers)
+
+
+def go_on_without(ranks, left_out, buffers):
     schedule = (3, *[5] * (ranks.world - 1))
-    for left_out, buffers in (((1,), False), ((0, 1), True), ((3,), True)):
-        for rank, (first, second) in enumerate(ranks(leave_losses_out, schedule, left_out, buffers)):
-            kept = [means for iteration, means in enumerate(second) if iteration not in left_out]
-            assert first == kept, f"rank {rank}, without {left_out}"
-            assert second == averages_of(schedule, buffers)[: schedule[rank]], f"rank {rank}, behind {left_out}"
+    for rank, (first, second) in enumerate(ranks(leave_losses_out, schedule, left_out, buffers)):
+        kept = [means for iteration, means in enumerate(second) if iteration not in left_out]
+        assert first == kept, f"rank {rank}, without {left_out}"
+        assert second == averages_of(schedule, buffers)[: schedule[rank]], f"rank {rank}, behind {left_out}"
 
 
 def averages_of(schedule, buffers):

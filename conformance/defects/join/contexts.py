@@ -133,12 +133,6 @@ def what_all_have_left_out_counts_in_later_contexts() -> None:
     edit("standing_of(team).session", "standing_of(team).token", within="LeftOpen.of")
 
 
-@defect("JOIN-024", worlds=(3,))
-def ranks_that_have_run_out_are_asked_what_they_leave_out() -> None:
-    """A rank that has left out a backward waits until ranks without inputs have, too."""
-    edit("self._iterations[place], self._membership.ranks", "self._iterations[place], self.team.members")
-
-
 @defect("JOIN-021")
 def after_a_failure_every_context_meets_at_its_entry() -> None:
     """That the ranks were seen in step since a context failed is not remembered."""
@@ -163,12 +157,6 @@ def beside_a_model_a_joined_rank_that_notifies_counts() -> None:
     edit("    if self._phase is not Phase.LIVE:\n        return None\n", "", within="join.session.Session.notify")
 
 
-@defect("JOIN-055")
-def the_last_rank_is_alone_in_post_hooks_too() -> None:
-    """Who was the only rank with inputs at the end reduces alone in a post hook, in which all train."""
-    edit("known and self._phase is Phase.LIVE and", "known and")
-
-
 @defect("JOIN-054")
 def what_an_inner_context_gave_up_counts_in_the_outer_one() -> None:
     """A batch that the last rank gave up in an inner context still counts in the one around it."""
@@ -179,3 +167,42 @@ def what_an_inner_context_gave_up_counts_in_the_outer_one() -> None:
 def in_post_hooks_only_the_last_ones_count() -> None:
     """What is trained in a post hook is divided by the number of ranks that came last."""
     edit("    self._membership.gather()\n", "")
+
+
+@defect("JOIN-024")
+def an_unfinished_last_backward_is_told_to_nobody() -> None:
+    """A rank runs out of inputs behind a backward that has left a parameter out, in which its peers wait."""
+    edit("    reducer.check_finished()\n", "    pass\n", within="UnevenInputs.leave")
+
+
+@defect("ZERO-022", worlds=(3,))
+def a_forward_that_was_left_open_before_the_block_counts_in_it() -> None:
+    """A forward without a backward that one rank made before the block is waited for by the others in it."""
+    edit("self.iteration.broken, self.iteration.awaits_backward = None, False", "self.iteration.broken = None")
+
+
+@defect("ZERO-022", worlds=(3,))
+def only_the_first_joinable_hears_that_a_block_begins() -> None:
+    """What failed in the second model before the block still counts in it."""
+    edit("for hook in self._hooks:", "for hook in self._hooks[:1]:", within="join.session.Session.enter")
+
+
+@defect("ZERO-022", worlds=(3,))
+def forwards_that_nobody_reduces_must_not_fail() -> None:
+    """A forward under ``no_sync`` that failed on one rank counts as one in whose reduction the others are."""
+    edit("(torch.is_grad_enabled() and self.iteration.wants_reductions) or", "torch.is_grad_enabled() or")
+
+
+@defect("JOIN-054", worlds=(3,))
+def ranks_without_inputs_are_asked_for_their_backwards() -> None:
+    """A rank that has left out a backward waits until ranks that have run out of inputs have left out theirs."""
+    edit("self._iterations[place], self._membership.ranks", "self._iterations[place], self.team.members")
+
+
+@defect("JOIN-024")
+def the_last_one_looks_at_one_model_only() -> None:
+    """Where the last rank has failed in one model in peace, nobody looks whether others are in another one."""
+    edit(
+        "        if self._membership.active == 1 and not broken.shadowed:\n            continue\n",
+        "        if self._membership.active == 1 and not broken.shadowed:\n            return\n",
+    )
