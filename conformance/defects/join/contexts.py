@@ -183,7 +183,7 @@ def a_forward_that_was_left_open_before_the_block_counts_in_it() -> None:
 
 @defect("ZERO-022", worlds=(3,))
 def only_the_first_joinable_hears_that_a_block_begins() -> None:
-    """What failed in the second model before the block still counts in it."""
+    """A forward of the second model that one rank made before the block is waited for by the others in it."""
     edit("for hook in self._hooks:", "for hook in self._hooks[:1]:", within="join.session.Session.enter")
 
 
