@@ -64,8 +64,10 @@ def test_without_a_subgroup_gradients_are_averaged_over_the_machine(ranks):
 def train_upper_by_default(ctx):
     """The same on all ranks but the first, whose places in their group are not their places in the world.
 
-    Then all of them form a group: the ranks outside have had no part in what the hook did, and need not know of it.
+    One of them is in more groups than the others. Then all ranks form a group: those outside have had no part in what
+    the hook did, and need not know of it.
     """
+    dist.new_group([0, 1])
     group, told = dist.new_group(upper_ranks(ctx.world)), None
     if ctx.rank > 0:
         library = ctx.subject.post_localSGD_hook

@@ -94,43 +94,68 @@ LOOKED_UP = (2, 1, 5, 7, 7, 3)  # rows in each iteration; one more on odd ranks
 
 
 class Weighed(nn.Module):
-    """A sparse table; each row that is looked up has a gradient of its own."""
+    """Sparse tables of different widths; each row that is looked up has a gradient of its own.
+
+    In double precision one that no float holds.
+    """
 
     def __init__(self):
         super().__init__()
-        self.table = nn.Embedding(32, 2, sparse=True)
+        self.tables = nn.ModuleList([nn.Embedding(32, width, sparse=True) for width in (3, 2, 1)])
 
     def forward(self, rows):
-        return 12 * self.table(rows) * (1 + rows.to(self.table.weight.dtype)).view(-1, 1)
+        dtype = self.tables[0].weight.dtype
+        each = 1 + rows.to(dtype).view(-1, 1) + (2.0**-40 if dtype == torch.float64 else 0)
+        return torch.cat([12 * table(rows) * each for table in self.tables], dim=1)
+
+
+def tables_of(module, divisor=1):
+    """The gradients of all tables, in one row."""
+    found = [whole(table.weight.grad).to_dense() / divisor for table in module.tables]
+    return torch.cat(found, dim=1).flatten().tolist()
 
 
 def growing_rows(rank, iteration):
     return torch.arange(LOOKED_UP[iteration] + rank % 2) * (1 + rank)
 
 
-def look_up_more_and_more(ctx, options):
+def look_up_more_and_more(ctx, options, cast):
+    """``cast``: the model becomes one of double precision before the last iteration."""
     model, told = ddp(ctx, Weighed().to(ctx.device), **options), []
     for iteration in range(len(LOOKED_UP)):
+        if cast and iteration == len(LOOKED_UP) - 1:
+            model.double()
         model.zero_grad(set_to_none=True)
         model(growing_rows(ctx.rank, iteration).to(ctx.device)).sum().backward()
-        told.append(whole(model.module.table.weight.grad).to_dense().flatten().tolist())
+        told.append(tables_of(model.module))
     return told
 
 
-def more_and_more_alone(world):
+def more_and_more_alone(world, cast):
     expected = []
     for iteration in range(len(LOOKED_UP)):
         model = Weighed()
+        if cast and iteration == len(LOOKED_UP) - 1:
+            model.double()
         for rank in range(world):
             model(growing_rows(rank, iteration)).sum().backward()
-        expected.append((model.table.weight.grad.to_dense() / world).flatten().tolist())
+        expected.append(tables_of(model, world))
     return expected
+
+
+def averaged_row_by_row(ranks, options, cast=False):
+    expected = more_and_more_alone(ranks.world, cast)
+    for rank, told in enumerate(ranks(look_up_more_and_more, options, cast)):
+        for iteration, (seen, mean) in enumerate(zip(told, expected, strict=True)):
+            assert seen == mean, f"rank {rank}, iteration {iteration}, {options}"
 
 
 @check("DDP-057", "DDP-049", worlds=MANY, beyond=False)
 def test_tables_of_which_more_and_less_is_looked_up_are_averaged_row_by_row(ranks):
     for options in ({}, {"find_unused_parameters": True}):
-        expected = more_and_more_alone(ranks.world)
-        for rank, told in enumerate(ranks(look_up_more_and_more, options)):
-            for iteration, (seen, mean) in enumerate(zip(told, expected, strict=True)):
-                assert seen == mean, f"rank {rank}, iteration {iteration}, {options}"
+        averaged_row_by_row(ranks, options)
+
+
+@check("DDP-034", worlds=MANY, beyond=False)
+def test_a_model_that_was_cast_has_its_tables_averaged_row_by_row(ranks):
+    averaged_row_by_row(ranks, {}, cast=True)

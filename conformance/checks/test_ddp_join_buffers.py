@@ -72,6 +72,26 @@ def test_buffers_come_from_the_highest_active_rank_and_reach_joined_ranks(ranks,
     schedules.examine(examine, drawn=False)
 
 
+def count_in_forwards_alone(ctx, several):
+    """Nobody calls backward, so that all that ranks tell each other in an iteration is whose buffers count."""
+    told = []
+    for schedule in several:
+        model = ddp(ctx, models.Counting(step_of(ctx.rank)))
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model(models.divisible_scalar(ctx.rank, iteration))
+        told.append(model.module.seen)
+    return told
+
+
+@check("JOIN-054", worlds=(3,), beyond=False)
+def test_forwards_without_a_backward_begin_with_the_sources_buffers_whenever_it_runs_out(ranks):
+    several = [(5, 3, 1), (3, 5, 1), (1, 3, 5)]
+    for schedule, told in zip(several, zip(*ranks(count_in_forwards_alone, several), strict=True), strict=True):
+        own, _ = oracle.buffers_seen(schedule, [step_of(rank) for rank in range(ranks.world)])
+        assert list(told) == own, f"schedule {schedule}"
+
+
 def count_without_gradients_too(ctx, schedule):
     """While all ranks have inputs, a forward in training mode without gradients follows an iteration."""
     model = ddp(ctx, models.Counting(step_of(ctx.rank)))

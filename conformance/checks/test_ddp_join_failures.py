@@ -130,18 +130,24 @@ def test_ranks_that_run_a_model_and_another_joinable_in_different_orders_get_no_
 # -- JOIN-051: the forward of a model does not wait
 
 
-def run_ahead(ctx):
-    """In its first and fourth iteration the last rank begins its forward only when the others have ended theirs."""
-    model, last = ddp(ctx, models.scalar()), ctx.world - 1
+def run_ahead(ctx, notifies):
+    """In its first and fourth iteration the last rank begins its forward only when the others have ended theirs.
+
+    Where another joinable ``notifies`` before each forward, they have waited for its handle as well.
+    """
+    model, beside, last = ddp(ctx, models.scalar()), recorder(ctx), ctx.world - 1
     seen = []
-    with model.join():
+    with ctx.subject.Join([beside, model] if notifies else [model]):
         for iteration in range(4):
             model.zero_grad()
+            handle = beside.step()
             if iteration in (0, 3) and ctx.rank == last:
-                ctx.store.wait([f"out/{iteration}/{rank}" for rank in range(last)])
+                ctx.store.wait([f"out/{notifies}/{iteration}/{rank}" for rank in range(last)])
             output = model(models.divisible_scalar(ctx.rank, iteration))
+            if notifies:
+                handle.wait()
             if iteration in (0, 3) and ctx.rank != last:
-                ctx.store.set(f"out/{iteration}/{ctx.rank}", "1")
+                ctx.store.set(f"out/{notifies}/{iteration}/{ctx.rank}", "1")
             output.sum().backward()
             seen.append(gradient(model.module.weight))
     return seen
@@ -152,7 +158,8 @@ def test_a_models_forward_returns_before_the_other_ranks_begin_theirs(ranks):
     means = [
         sum(models.divisible_scalar(rank, i).item() for rank in range(ranks.world)) / ranks.world for i in range(4)
     ]
-    assert ranks(run_ahead) == [means] * ranks.world
+    for notifies in (False, True):
+        assert ranks(run_ahead, notifies) == [means] * ranks.world, f"{notifies=}"
 
 
 # -- JOIN-017, JOIN-041, JOIN-042, JOIN-046: throwing early

@@ -20,9 +20,9 @@ class Kept(nn.Module):
         super().__init__()
         self.a = models.scalar()
         self.loose = nn.Parameter(torch.ones(2))
+        self.register_buffer("flag", torch.zeros(2, dtype=torch.bool))  # first, and shorter than a word
         self.register_buffer("number", torch.zeros(2))
         self.register_buffer("whole", torch.zeros(2, dtype=torch.int64))
-        self.register_buffer("flag", torch.zeros(2, dtype=torch.bool))
         self.register_buffer("passing", torch.zeros(2), persistent=False)
         self.register_buffer("loose_number", torch.zeros(2))
 

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import re
+import time
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
-from conformance.fixtures.training import ddp, gradient
+from conformance.fixtures.training import ddp, gradient, private
 from conformance.ranks import caught
 
 BUFFERED = {"without buffers": False, "with buffers": True}
@@ -316,6 +317,41 @@ def test_two_forwards_before_one_backward_are_right_after_a_context_in_which_a_r
         assert ranks(forward_twice_in_each_epoch, epochs, extra, together) == rows, f"schedules {epochs}"
 
 
+def leave_behind(ctx, ways):
+    """By way, how the last rank's last iteration of an inner context ends: the gradients in the outer one."""
+    told = []
+    for way in ways:
+        model, seen = ddp(ctx, models.scalar()), []
+
+        def fail(*_, way=way):
+            raise KeyError(way)
+
+        with model.join():
+            with model.join(), contextlib.suppress(KeyError):
+                for iteration in range(5 if ctx.rank == ctx.world - 1 else 1):
+                    with contextlib.ExitStack() as last:
+                        if iteration == 4 and way == "in its forward":
+                            last.enter_context(model.module.register_forward_pre_hook(fail))
+                        if iteration == 4 and way == "in its backward":
+                            last.enter_context(model.module.weight.register_hook(fail))
+                        loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+                        if iteration < 4 or way == "in its backward":
+                            loss.backward()
+            for iteration in range(2):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                seen.append(gradient(model.module.weight))
+        told.append(seen)
+    return told
+
+
+@check("JOIN-054", worlds=MANY, beyond=False)
+def test_forwards_and_batches_that_the_last_rank_gives_up_in_an_inner_context_do_no_harm_in_the_outer_one(ranks):
+    ways = ("without a backward", "in its forward", "in its backward")
+    for rank, (told, right) in enumerate(zip(ranks(leave_behind, ways), means((2,) * ranks.world), strict=True)):
+        assert told == [right] * len(ways), f"rank {rank}"
+
+
 def fail_on_one(ctx, schedule, failing):
     model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
     with model.join():
@@ -376,19 +412,108 @@ def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_o
     some = [(everybody, 1), (everybody, 2)] + [(one_joined, 2)] * (ranks.world > 2)
     for schedule, at in some:  # 2 is the last batch of everybody: then it shows where the block ends
         run = ranks.run(skip_a_batch_that_fails, schedule, at, scenario)
-        for rank, outcome in enumerate(run.outcomes):
-            assert type(outcome).__name__ == "Raised", f"rank {rank}, schedule {schedule}, batch {at}: {run.summary()}"
-            assert outcome.error.is_a(RuntimeError), run.summary()
-            assert f"rank {ranks.world - 1} " in outcome.error.text
-            assert scenario in outcome.error.text
+        assert_told(run, f"schedule {schedule}, batch {at}", scenario)
     # when it fails in the first iteration of its own, others may be in it, too, or have left it in peace
     run = ranks.run(skip_a_batch_that_fails, (*[2] * (ranks.world - 1), 4), 2, scenario)
     ends = {type(outcome).__name__ for outcome in run.outcomes}
     assert ends in ({"Raised"}, {"Finished"}), run.summary()
     # later it has long been the only one; joined ranks run a communication hook all the same
     run = ranks.run(skip_a_batch_that_fails, (*[1] * (ranks.world - 1), 5), 3, scenario, "hook")
-    ends = {type(outcome).__name__ for outcome in run.outcomes}
-    assert ends == {"Raised"} or (ends == {"Finished"} and scenario == "forward"), run.summary()
+    if scenario == "backward" or {type(outcome).__name__ for outcome in run.outcomes} != {"Finished"}:
+        assert_told(run, "the last one with inputs", scenario)
+
+
+def assert_told(run, about, *words):
+    """Every rank has ended with a RuntimeError that names the highest rank and says these words."""
+    for rank, outcome in enumerate(run.outcomes):
+        assert type(outcome).__name__ == "Raised", f"rank {rank}, {about}: {run.summary()}"
+        assert outcome.error.is_a(RuntimeError), run.summary()
+        assert re.search(rf"rank {len(run.outcomes) - 1}\b", outcome.error.text), f"rank {rank}, {about}: {outcome.error}"
+        assert all(word in outcome.error.text for word in words), f"rank {rank}, {about}: {outcome.error}"
+
+
+class Tallied(models.Parts):
+    """Layers side by side, beside a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.count: torch.Tensor
+        self.register_buffer("count", torch.ones(1))
+
+
+def stumble(ctx, schedule, at, where):
+    """The highest rank's batch ``at`` goes wrong where others are in collectives; whatever is raised is caught inside.
+
+    ``where``: the communication hook fails at the first bucket, the buffer hook fails before or after the forward, an
+    evaluation fails before its buffer hook, or a layer is left out, of which the next forward complains, or the end of
+    the block.
+    """
+    model, batch = ddp(ctx, Tallied(), bucket_cap_mb=1e-4), -1
+
+    def fails(*places):
+        return where in places and ctx.rank == ctx.world - 1 and batch == at
+
+    def reduce(_state, bucket):
+        if fails("communication hook"):
+            raise KeyError("a disk that is full")
+        return summing(None, bucket)
+
+    def average(_state, buffers):
+        if fails("PRE_FORWARD", "POST_FORWARD"):
+            raise KeyError("a disk that is full")
+        return [dist.all_reduce(buffer, async_op=True).get_future() for buffer in buffers.values()]
+
+    def spoil(*_):
+        if fails("evaluation"):
+            raise KeyError("a picture that nobody can read")
+
+    model.register_comm_hook(None, reduce)
+    model.module.register_forward_pre_hook(spoil)
+    if where in ("PRE_FORWARD", "POST_FORWARD", "evaluation"):
+        place = "POST_FORWARD" if where == "evaluation" else where
+        places = private(ctx.subject.ddp, "_BufferCommHookLocation")
+        private(model, "_register_buffer_comm_hook")(None, average, getattr(places, place))
+    with model.join():
+        for batch in range(schedule[ctx.rank]):
+            model.module.use = "ab" if fails("a layer") else "abc"
+            if where == "evaluation":
+                with torch.no_grad(), contextlib.suppress(Exception):
+                    model(models.divisible(ctx.rank, batch))
+            with contextlib.suppress(Exception):
+                model(models.divisible(ctx.rank, batch)).sum().backward()
+
+
+def stumble_over_both(ctx):
+    """The last rank with inputs fails in the forward of one model, and in the same batch in the hook of another one."""
+    pair, batch = [ddp(ctx, models.scalar()) for _ in range(2)], -1
+
+    def spoil(*_):
+        if batch == 2:
+            raise KeyError("a picture that nobody can read")
+
+    def reduce(_state, bucket):
+        spoil()
+        return summing(None, bucket)
+
+    pair[0].module.register_forward_pre_hook(spoil)
+    pair[1].register_comm_hook(None, reduce)
+    with ctx.subject.Join(pair):
+        for batch in range(4 if ctx.rank == ctx.world - 1 else 1):
+            for model in pair:
+                with contextlib.suppress(Exception):
+                    model(models.divisible_scalar(ctx.rank, batch)).sum().backward()
+
+
+@check("JOIN-024", worlds=(2, 3), beyond=False)
+def test_a_batch_that_fails_on_one_rank_in_a_hook_of_the_users_is_told_on_every_rank(ranks):
+    assert_told(ranks.run(stumble_over_both), "two models", "backward")
+    everybody, alone = (3,) * ranks.world, (*[1] * (ranks.world - 1), 5)
+    for schedule, at, where in (
+        (alone, 3, "communication hook"), (everybody, 1, "a layer"), (everybody, 2, "a layer"),
+        (alone, 3, "PRE_FORWARD"), (everybody, 1, "POST_FORWARD"), (everybody, 1, "evaluation"),
+    ):  # fmt: skip
+        words = {"a layer": ["prior iteration"], "communication hook": ["backward"]}.get(where, ["forward"])
+        assert_told(ranks.run(stumble, schedule, at, where), f"schedule {schedule}, batch {at}, {where}", *words)
 
 
 def lose_one_of_two_losses(ctx, last):
@@ -409,38 +534,60 @@ def test_a_loss_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on
     runs += [(skip_a_batch_that_fails, one_joins, 2, "between")] * (ranks.world > 2)
     runs += [(skip_a_batch_that_fails, everybody, 1, "between", "accumulate"), (lose_one_of_two_losses, 1)]
     for program in runs:
-        run = ranks.run(*program)
-        for rank, outcome in enumerate(run.outcomes):
-            assert type(outcome).__name__ == "Raised", f"rank {rank}, {program}: {run.summary()}"
-            assert outcome.error.is_a(RuntimeError), run.summary()
-            assert f"rank {ranks.world - 1} " in outcome.error.text
-            assert "between" in outcome.error.text
+        assert_told(ranks.run(*program), program, "between")
 
 
-def leave_losses_out(ctx, schedule, left_out):
-    """All ranks leave out the same backwards; ``left_out``: of which iterations. Twice the forward in iteration 2."""
-    model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+def leave_losses_out(ctx, schedule, left_out, buffers):
+    """All ranks leave out the same backwards; ``left_out``: of which iterations. Twice the forward in iteration 2.
+
+    A second context leaves out none, and in it the others have to wait for rank 0.
+    """
+    model = ddp(ctx, Tallied() if buffers else models.Sum(), bucket_cap_mb=1e-4)
     told = []
-    with model.join():
-        for iteration in range(schedule[ctx.rank]):
-            model.zero_grad()
-            loss = model(models.divisible(ctx.rank, iteration)).sum()
-            if iteration == 2:
+    for missing in (left_out, ()):
+        told.append([])
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                if not missing and ctx.rank == 0:
+                    time.sleep(0.1)
                 loss = model(models.divisible(ctx.rank, iteration)).sum()
-            if iteration not in left_out:
-                loss.backward()
-                told.append([parameter.grad.tolist() for parameter in model.parameters()])
+                if iteration == 2:
+                    loss = model(models.divisible(ctx.rank, iteration)).sum()
+                if iteration not in missing:
+                    loss.backward()
+                    told[-1].append([parameter.grad.tolist() for parameter in model.parameters()])
     return told
 
 
 @check("JOIN-024", worlds=(2, 3), beyond=False)
 def test_ranks_that_all_leave_out_the_same_backwards_go_on(ranks):
+    for left_out, buffers in (((1,), False), ((0, 1), True)):
+        go_on_without(ranks, left_out, buffers)
+
+
+@check("JOIN-054", worlds=(3,), beyond=False)
+def test_forwards_without_a_backward_that_all_live_ranks_leave_so_do_no_harm(ranks):
+    for buffers in (False, True):
+        go_on_without(ranks, (3,), buffers)
+
+
+def go_on_without(ranks, left_out, buffers):
     schedule = (3, *[5] * (ranks.world - 1))
-    every = ranks(leave_losses_out, schedule, ())
-    for left_out in ((1,), (0, 1)):
-        for rank, told in enumerate(ranks(leave_losses_out, schedule, left_out)):
-            kept = [means for iteration, means in enumerate(every[rank]) if iteration not in left_out]
-            assert told == kept, f"rank {rank}, without {left_out}"
+    for rank, (first, second) in enumerate(ranks(leave_losses_out, schedule, left_out, buffers)):
+        kept = [means for iteration, means in enumerate(second) if iteration not in left_out]
+        assert first == kept, f"rank {rank}, without {left_out}"
+        assert second == averages_of(schedule, buffers)[: schedule[rank]], f"rank {rank}, behind {left_out}"
+
+
+def averages_of(schedule, buffers):
+    """What one process computes, by iteration."""
+    module, rows = Tallied() if buffers else models.Sum(), []
+    for iteration in range(max(schedule)):
+        batches = [models.divisible(rank, iteration) for rank in oracle.active_ranks(schedule, iteration)]
+        found = oracle.averaged_gradients(module, batches, len(schedule))
+        rows.append([found[name].tolist() for name, _ in module.named_parameters()])
+    return rows
 
 
 def die_on_one(ctx, schedule, dying):

@@ -9,22 +9,47 @@ from conformance.ranks import Caught, Finished, caught
 from conformance.subjects import Unsupported
 
 
+BEFORE = ("nothing", "an error", "a throw")
+
+
 def enter_one_after_another(ctx):
-    """The ranks enter in turn, each only after the one before has got in; no rank could wait for a later one."""
+    """The ranks enter in turn, each only after the one before has got in; no rank could wait for a later one.
+
+    Once with nothing before, once behind a context that an error has ended on all ranks and one that went well, and
+    once behind a context that threw.
+    """
+    told = []
+    for before in BEFORE:
+        if before == "an error":
+            assert caught(step_in_a_context, ctx, 1, "spilled the tea") is not None
+            step_in_a_context(ctx, 1)
+        if before == "a throw":
+            caught(step_in_a_context, ctx, 1 + ctx.rank, throw_on_early_termination=True)
+        a = recorder(ctx)
+        join, started = ctx.subject.Join([a]), len(ctx.trace())
+        if ctx.rank > 0:
+            ctx.store.wait([f"{before}/{ctx.rank - 1}"])
+        with join as bound:
+            started = len(ctx.trace()) - started
+            ctx.store.set(f"{before}/{ctx.rank}", "1")
+            a.step()
+        told.append((bound is None, started, a.log))
+    return told
+
+
+def step_in_a_context(ctx, times, spilled="", **keywords):
     a = recorder(ctx)
-    join = ctx.subject.Join([a])
-    if ctx.rank > 0:
-        ctx.store.wait([f"in/{ctx.rank - 1}"])
-    with join as bound:
-        started = len(ctx.trace())
-        ctx.store.set(f"in/{ctx.rank}", "1")
-        a.step()
-    return bound is None, started, a.log
+    with ctx.subject.Join([a], **keywords):
+        for _ in range(times):
+            a.step()
+        if spilled:
+            raise LookupError(spilled)
 
 
 @check("JOIN-021", deadline_s=10)
 def test_entering_waits_for_nobody_and_binds_nothing(ranks):
-    assert ranks(enter_one_after_another, trace=True) == [(True, 0, ["a step", "a post True"])] * ranks.world
+    expected = [(True, 0, ["a step", "a post True"])] * len(BEFORE)
+    assert ranks(enter_one_after_another, trace=True) == [expected] * ranks.world
 
 
 def train_disabled(ctx, schedule, throw):

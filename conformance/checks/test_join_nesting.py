@@ -3,6 +3,7 @@
 import torch
 
 from conformance.api.checking import MANY, check
+from conformance.api.schedules import linear
 from conformance.fixtures import models
 from conformance.fixtures.joinables import recorder
 from conformance.fixtures.training import ddp, gradient, private
@@ -74,7 +75,7 @@ def test_a_handle_that_was_waited_for_says_that_it_is_complete_and_what_it_found
 # -- JOIN-055: a model in a post hook
 
 
-def train_in_a_post_hook(ctx, schedule):
+def train_in_a_post_hook(ctx, schedule, by_all):
     """Every rank trains and evaluates the model of the context once more in a post hook of a joinable behind it."""
     model = ddp(ctx, models.Counting(1.0))
     seen = []
@@ -86,7 +87,8 @@ def train_in_a_post_hook(ctx, schedule):
         with torch.no_grad():
             seen.append(model(torch.ones(1, 1)).item())
 
-    with ctx.subject.Join([model, recorder(ctx, post=again)]):
+    beside = recorder(ctx, post=again)
+    with ctx.subject.Join([model, beside], divide_by_initial_world_size=by_all):
         for iteration in range(schedule[ctx.rank]):
             model.zero_grad()
             model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
@@ -96,7 +98,9 @@ def train_in_a_post_hook(ctx, schedule):
 @check("JOIN-055", "DDPJ-035", worlds=(1, *MANY), deadline_s=8, beyond=False)
 def test_in_a_post_hook_all_ranks_may_train_a_model_of_the_context_again(ranks):
     mean = sum(models.divisible_scalar(rank, 9).item() for rank in range(ranks.world)) / ranks.world
-    assert ranks(train_in_a_post_hook, [2] * ranks.world) == [[mean, 1.0]] * ranks.world
+    for schedule, by_all in (([2] * ranks.world, True), (linear(ranks.world, 1), False)):
+        told = ranks(train_in_a_post_hook, schedule, by_all)
+        assert told == [[mean, 1.0]] * ranks.world, f"schedule {schedule}, {by_all=}"
 
 
 # -- JOIN-024: iterations that an exception breaks off, caught inside the block

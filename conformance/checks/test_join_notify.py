@@ -192,11 +192,16 @@ def shadow_by_stepping(ctx, schedule):
     a = recorder(ctx, main=step_again)
     with ctx.subject.Join([a]):
         counts = [total(handle) for handle in [a.step() for _ in range(schedule[ctx.rank])]]
-    lazy = walker(ctx, shadow_by_step=True)
-    with ctx.subject.Join([lazy]):
-        for iteration in range(schedule[ctx.rank]):
-            lazy.step(1.0 + ctx.rank + iteration)
-    return counts, a.log.count("a main"), lazy.places
+    places = []
+    for beside in ([], [ddp(ctx, models.scalar())]):
+        lazy = walker(ctx, shadow_by_step=True)
+        with ctx.subject.Join([*beside, lazy]):
+            for iteration in range(schedule[ctx.rank]):
+                for model in beside:
+                    model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                lazy.step(1.0 + ctx.rank + iteration)
+        places.append(lazy.places)
+    return counts, a.log.count("a main"), places
 
 
 def walked_alone(schedule):
@@ -213,7 +218,7 @@ def test_a_main_hook_may_call_its_own_step_which_then_notifies_nobody(ranks):
         for rank, (counts, mains, places) in enumerate(ranks(shadow_by_stepping, schedule)):
             assert counts == [len(oracle.active_ranks(schedule, i)) for i in range(schedule[rank])]
             assert mains == deficits(schedule)[rank]
-            assert places == walked_alone(schedule)
+            assert places == [walked_alone(schedule)] * 2
 
 
 def step_in_the_post_hook(ctx, schedule):

@@ -9,6 +9,8 @@ from conformance.api import oracle
 from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
+from conformance.fixtures.joinables import walker
+from conformance.fixtures.observing import TINY_MIB
 from conformance.fixtures.sharding import OPTIMIZERS, Alone, Reference, first_gap, give, sharded, some_parameters, whole
 from conformance.ranks import caught
 
@@ -298,3 +300,60 @@ def test_a_joined_owner_keeps_its_gradient_of_what_nobody_uses_any_more(ranks):
     for early in range(2):  # one of them owns what is left out
         held = ranks(leave_one_out_later, early)[early]
         assert held == [mean, mean], f"rank {early}, which ran out"
+
+
+EPOCHS = ((3, 1, 2), (0, 2, 3))
+
+
+def spill(*_):
+    raise LookupError("spilled the tea")
+
+
+def train_a_pair(ctx):
+    """Two models, each with a sharded optimizer, and a joinable that communicates take turns; the gaps.
+
+    By iteration, and after each context. Before the first one rank 0 alone has made forwards that nobody
+    differentiates. In each iteration the highest rank fails in a forward that is not to be synchronised.
+    """
+    names = ("SGD with momentum and decay", "Adam")
+    pair = [models.Sum(2).to(ctx.device) for _ in names]
+    alone = [Alone(ctx, model, name, ()) for model, name in zip(pair, names, strict=True)]
+    ddps = [ctx.subject.DistributedDataParallel(model, bucket_cap_mb=TINY_MIB) for model in pair]
+    zeros = [sharded(ctx, model.parameters(), name) for model, name in zip(pair, names, strict=True)]
+    beside, gaps, first = walker(ctx), [], 0
+    for ddp in ddps if ctx.rank == 0 else ():
+        ddp(whole(0, 0).to(ctx.device))
+    for schedule in EPOCHS:
+        with ctx.subject.Join([ddps[0], zeros[0], beside, zeros[1], ddps[1]]):
+            for number in range(first, first + schedule[ctx.rank]):
+                x = whole(ctx.rank, number).to(ctx.device)
+                for ddp, zero in zip(ddps, zeros, strict=True):
+                    zero.zero_grad()
+                    ddp(x).sum().backward()
+                    zero.step()
+                beside.step(1.0)
+                with ddps[1].no_sync(), pair[1].register_forward_pre_hook(spill if ctx.rank == 2 else lambda *_: None):
+                    caught(ddps[1], x)
+                gaps += follow(pair, alone, schedule, first, [number])
+        gaps += follow(pair, alone, schedule, first, range(first + schedule[ctx.rank], first + max(schedule)))
+        first += 10
+    return [gap for gap in gaps if gap], beside.places
+
+
+def follow(pair, alone, schedule, first, numbers):
+    """One process goes through these iterations, too; where the models then differ."""
+    for each in alone:
+        each.schedule = tuple(first + count for count in schedule)
+        for number in numbers:
+            each.step(number)
+    return [each.gap(model) for model, each in zip(pair, alone, strict=True)]
+
+
+@check("ZERO-022", worlds=(3,), deadline_s=10, beyond=False)
+def test_two_models_each_with_a_sharded_optimizer_train_as_one_process_does_in_one_context_after_the_other(ranks):
+    places = [0.0]
+    for schedule in EPOCHS:
+        for iteration in range(max(schedule)):
+            places.append(places[-1] * 0.5 + len(oracle.active_ranks(schedule, iteration)))
+    for rank, told in enumerate(ranks(train_a_pair)):
+        assert told == ([], places), f"rank {rank}, schedule {EPOCHS}"

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from ..comm.futures import wait_for_future
+from ..comm.losses import text_of
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from ..comm.tally import Place
 from ..join import Joinable
+from ..join.hooks import BrokenOff
 from ..join.session import Session
 
 
@@ -74,8 +76,8 @@ class Iteration:
     recast = False
     #: whether the last forward was one of a synchronised iteration, and no backward has begun since then
     awaits_backward = False
-    #: how the last forward in this join block failed, if one did; for people
-    failed_forward: str | None = None
+    #: what an exception has ended in this join block while others go on with it
+    broken: BrokenOff | None = None
 
     def __init__(self, joinable: Joinable) -> None:
         """``joinable`` is the model as its join contexts list it."""
@@ -146,6 +148,7 @@ class Iteration:
         if self.session is not None and (due or needed):
             early = likely and not due and self.buckets_only and not self.session.several_followers
             self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)
+            self.broken = None  # else it would have refused: nobody was in what is broken off
             if self.recast:
                 self._refuse_recast(self.session)
             if torch.is_grad_enabled():
@@ -175,7 +178,17 @@ class Iteration:
         """Announce a stage to joined ranks and do the live side; ``silent``: they know of it, or take no part."""
         if self.session is not None and not silent:
             self._announce(self.session, stage)
-        self.order[stage].live(*what)
+        row = self.order[stage]
+        try:
+            row.live(*what)
+        except BaseException as error:  # of a hook of the user's, say: the others are in this stage
+            self.break_off("backward" if row.moment is Moment.IN_BACKWARD else "forward", error, shadowed=True)
+            raise
+
+    def break_off(self, what: str, error: BaseException, *, shadowed: bool) -> None:
+        """An exception ends this iteration here; ``shadowed``: joined ranks are in it, too."""
+        if self.session is not None:
+            self.broken = BrokenOff(f"{what} ended with {type(error).__name__}: {text_of(error)}", shadowed)
 
     def shadow(self, stage: Stage) -> None:
         """Do a joined rank's side of a stage that live ranks have announced."""

@@ -41,30 +41,38 @@ class UnevenInputs:
         self.authoritative_rank: int | None = None
 
     def enter(self) -> None:
-        """A join block begins: what failed before it was over by then.
+        """A join block begins.
 
         RuntimeError where gradients are averaged parameter by parameter, which nobody can shadow.
         """
         self._per_parameter.refuse_uneven_inputs(entered=True)
-        self.iteration.failed_forward = None
-        self._reducer.give_up_what_raised()
+        self._begin_anew()
         self._reducer.notice_cast()
         self.iteration.recast = False  # all ranks have done the same
-        self.iteration.awaits_backward = False
+
+    def leave(self) -> None:
+        """This rank has run out of inputs. RuntimeError where its last backward has left parameters out that others
+        reduce: no forward comes that would complain."""
+        session, reducer = self.iteration.session, self._reducer
+        if session is None or not session.alone or reducer.reducing_with_others:
+            reducer.check_finished()
+
+    def _begin_anew(self) -> None:
+        """All ranks stand at one place: what failed or was left open here before is over."""
+        self.iteration.broken, self.iteration.awaits_backward = None, False
+        self._reducer.give_up_what_raised()
 
     @property
     def unbroken(self) -> bool:
         """Whether nothing of this model's last iteration can have been ended by an exception."""
-        return self.iteration.failed_forward is None and self._reducer.phase is Phase.IDLE
+        return self.iteration.broken is None and self._reducer.phase is Phase.IDLE
 
     def broken_off(self) -> BrokenOff | None:
         """What an exception has ended of this model's last synchronised iteration, inside the present join block."""
-        failed, reducer = self.iteration.failed_forward, self._reducer
-        if failed is not None:
-            return BrokenOff(failed, shadowed=False)
-        if reducer.raised:
+        reducer = self._reducer
+        if self.iteration.broken is None and reducer.raised:
             return BrokenOff("backward ended with an exception", shadowed=reducer.reducing_with_others)
-        return None
+        return self.iteration.broken
 
     @property
     def left_open(self) -> bool:
@@ -72,10 +80,9 @@ class UnevenInputs:
         return self.iteration.awaits_backward
 
     def note_failed_forward(self, error: BaseException) -> None:
-        """The wrapped forward has raised: inside a join its peers may go on to the reduction that follows."""
-        iteration = self.iteration
-        if iteration.session is not None and torch.is_grad_enabled() and iteration.wants_reductions:
-            iteration.failed_forward = f"forward ended with {type(error).__name__}: {error}"
+        """The wrapped forward has raised: inside a join its peers may go on to what follows, a reduction as a rule."""
+        if (torch.is_grad_enabled() and self.iteration.wants_reductions) or self._buffers.due_after_forward():
+            self.iteration.break_off("forward", error, shadowed=False)
 
     def sync_final_model(self, is_last_joiner: bool) -> None:
         """All ranks take over parameters and buffers of the highest rank among the last joiners (DDPJ-016, 017)."""
@@ -92,6 +99,7 @@ class UnevenInputs:
             state += buffers.tensors
         broadcast_coalesced(team, state, source, "final model", buffers.chunk_bytes, self.iteration.watch())
         buffers.begin_anew()
+        self._begin_anew()  # also for a context around this one
 
     def find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
         """The highest ``input_rank`` among ranks for which ``rank_cond`` holds; ValueError if for none (DDPJ-021)."""
@@ -150,6 +158,10 @@ class _DDPJoinHook(FollowingHook):
     def entered(self) -> None:
         """RuntimeError where gradients are averaged parameter by parameter, which nobody can shadow."""
         self.uneven.enter()
+
+    def leaving(self) -> None:
+        """RuntimeError where this model's last backward here has left parameters out that others reduce."""
+        self.uneven.leave()
 
     def broken_off(self) -> BrokenOff | None:
         """What of this model's last iteration here an exception has ended."""

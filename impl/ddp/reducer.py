@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -302,8 +302,7 @@ class Reducer:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
         complaint, self._complaint = self._complaint, ""
         if complaint:
-            self.abandon()
-            self.log.fail(RuntimeError, complaint)
+            self._complain(complaint)
         if self.phase is Phase.IDLE:
             return
         if self._armed or not self.readiness.anything():
@@ -311,7 +310,11 @@ class Reducer:
             for end in self.iteration.if_raised:
                 end()
             return
-        text = self._unfinished(self.readiness.missing())
+        self._complain(self._unfinished(self.readiness.missing()))
+
+    def _complain(self, text: str) -> NoReturn:
+        """RuntimeError for a backward that has come to nothing here; others may be in its reduction."""
+        self.iteration.break_off("backward", RuntimeError(text), shadowed=self.reducing_with_others)
         self.abandon()
         self.log.fail(RuntimeError, text)
 

@@ -60,6 +60,9 @@ class FollowingHook(JoinHook):
     def entered(self) -> None:
         """The block begins. Raises where the follower, as it is now, cannot take part in it."""
 
+    def leaving(self) -> None:
+        """This rank has run out of inputs. Raises where others wait in what the follower has not finished."""
+
     def broken_off(self) -> BrokenOff | None:
         """On a live rank, between iterations: what an exception has broken off since the block began, if anything."""
         return None

@@ -136,7 +136,7 @@ class Session(BaseSession):
 
     @property
     def active_ranks(self) -> tuple[GroupRank, ...]:
-        """The active ranks of the current iteration, ascending; after the last one, those that took part in it."""
+        """The active ranks of the current iteration, ascending; after the last one, all."""
         return self._current().ranks
 
     @property
@@ -177,6 +177,11 @@ class Session(BaseSession):
             self.report(error)
             raise
 
+    def end(self) -> None:
+        """Everybody has run out: in the post hooks all ranks take part in what they start."""
+        super().end()
+        self._membership.gather()
+
     def notify(self, joinable: Joinable) -> Handle | None:
         """A plain joinable is about to communicate: joined ranks run its main hook here.
 
@@ -200,6 +205,9 @@ class Session(BaseSession):
     def shadow(self) -> bool:
         """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""
         self.refuse_to_go_on()
+        for hook in self._hooks:
+            if isinstance(hook, FollowingHook):
+                hook.leaving()
         self._refuse_if_only_here_left_open(range(len(self._hooks)))
         iterations: Counter[int] = Counter()
         reading = self._run_out()
@@ -228,7 +236,7 @@ class Session(BaseSession):
         Peers that have inputs go on with it and wait there: whatever this rank sent next would meet their reductions.
         What all ranks have raised is raised again.
         """
-        if self._phase is not Phase.LIVE:
+        if self._phase is not Phase.LIVE or self.team.size == 1:
             return
         if self._guard.over is not None:
             self._guard.refuse_what_is_over()

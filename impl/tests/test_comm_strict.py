@@ -172,3 +172,19 @@ def make_groups_on_some(rank, _world):
 
 def test_groups_of_some_ranks_keep_nobody_from_making_one_of_all():
     assert run_on_ranks(make_groups_on_some, 3) == [9.0] * 3
+
+
+def train_on_overlapping_groups(rank, _world):
+    """Rank 1 is in two groups, the others in one each."""
+    strict.enabled, told = True, []
+    for members in ([0, 1], [1, 2]):
+        group = dist.new_group(members)
+        if rank in members:
+            model = DistributedDataParallel(nn.Linear(1, 1, bias=False), process_group=group)
+            model(torch.full((1, 1), 1.0 + rank)).sum().backward()
+            told.append(model.module.weight.grad.item())
+    return told
+
+
+def test_groups_that_overlap_agree_each_for_itself():
+    assert run_on_ranks(train_on_overlapping_groups, 3) == [[1.5], [1.5, 2.5], [2.5]]

@@ -4,9 +4,11 @@ from contextlib import nullcontext, suppress
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel, Join
+from impl.ddp.hooks.default_hooks import allreduce_hook
 from impl.tests.comm_hook_ranks import run_on_ranks
 
 pytestmark = pytest.mark.slow
@@ -102,3 +104,29 @@ def average_each_parameter(rank, _world, inside):
 @pytest.mark.parametrize("inside", [False, True])
 def test_gradients_averaged_one_by_one_are_refused_on_every_rank(inside):
     assert run_on_ranks(average_each_parameter, 2, inside) == [(True, 4.0)] * 2
+
+
+def skip_by_itself(rank, _world):
+    """The only rank of its group; its communication hook fails once."""
+    group = [dist.new_group([one]) for one in range(2)][rank]
+    model, seen, fails = DistributedDataParallel(Picky(), process_group=group), [], [False, True, False]
+
+    def hook(_state, bucket):
+        if fails[len(seen)]:
+            raise ValueError("a full disk")
+        return allreduce_hook(group, bucket)
+
+    model.register_comm_hook(None, hook)
+    with Join([model]):
+        for _ in fails:
+            model.zero_grad()
+            try:
+                model(torch.full((1,), 4.0)).sum().backward()
+                seen.append(model.module.weight.grad.item())
+            except ValueError:
+                seen.append("skipped")
+    return seen
+
+
+def test_a_rank_by_itself_may_skip_a_batch_that_fails_in_its_hook():
+    assert run_on_ranks(skip_by_itself, 2) == [[4.0, "skipped", 4.0]] * 2

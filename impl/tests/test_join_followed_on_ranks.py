@@ -42,7 +42,7 @@ class FollowHook(FollowingHook):
 
     def post_hook(self, is_last_joiner):
         session = self.thing._join_session
-        self.thing.ends.append((is_last_joiner, session.active_ranks, session.shadowing))
+        self.thing.ends.append((is_last_joiner, (session.source, session.active), session.shadowing))
 
 
 class MainHook(JoinHook):
@@ -153,7 +153,7 @@ def examine(case, seen):
         assert log == expected_log(case), f"rank {rank} of {case}"
         for place, told in enumerate(ends):
             plain = case.kinds[place] == "plain"
-            assert told == [(rank in last, None if plain else last, False)], f"rank {rank} of {case}"
+            assert told == [(rank in last, None if plain else (last[-1], len(seen)), False)], f"rank {rank} of {case}"
 
 
 @st.composite

@@ -379,3 +379,9 @@ def hooks_are_shown_complex_numbers() -> None:
 def power_sgd_follows_autocast() -> None:
     """PowerSGD computes in the low dtype of the autocast in which the program runs backward."""
     edit("return torch.autocast(buffer.device.type, enabled=False)", "return torch.no_grad()")
+
+
+@defect("COMM-028", worlds=(3,))
+def groups_of_some_ranks_are_named_by_how_many_each_rank_is_in() -> None:
+    """Ranks that are in unequal numbers of groups look for each other under different names."""
+    edit("distributed_c10d._process_group_name = lambda *_, **__: name", "pass")

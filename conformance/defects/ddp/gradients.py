@@ -509,3 +509,15 @@ def bucket_sizes_of_one_rank_are_not_compared() -> None:
 def a_shared_table_gets_a_sparse_gradient() -> None:
     """The gradient of a sparse table that a dense layer shares becomes a sparse one."""
     edit("if parameter.grad is None or parameter.grad.is_sparse:", "if result.is_sparse:")
+
+
+@defect("DDP-034")
+def sparse_messages_are_reused_in_another_dtype() -> None:
+    """The sparse gradients of a model that was cast travel in the dtype that they had before."""
+    edit(" and self._kinds == _kinds(parts)", "")
+
+
+@defect("DDP-057")
+def sparse_tables_of_odd_width_have_no_room() -> None:
+    """In a message of several sparse gradients the second begins where the first ends, wherever that is."""
+    edit("end = _aligned(values_end)", "end = values_end")

@@ -85,3 +85,9 @@ def frozen_statistics_are_an_evaluation_in_a_context() -> None:
 def training_in_eval_mode_calls_no_roll() -> None:
     """A forward in eval mode calls no roll, though a backward follows it."""
     edit("needed = recorded or", "needed = (recorded and self.training) or")
+
+
+@defect("JOIN-054", worlds=(3,))
+def who_was_the_source_before_is_guessed() -> None:
+    """Live ranks expect the buffers from who was their source two messages ago, joined ranks from the one after."""
+    edit("self._membership.source if self._channel.in_flight is not None else ", "")

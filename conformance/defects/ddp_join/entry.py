@@ -70,12 +70,13 @@ def joining_is_not_logged() -> None:
 def failed_forwards_are_forgotten_only_with_a_backward() -> None:
     """A forward that failed on all ranks in an earlier context still counts in the next one."""
     edit(
-        "    self.iteration.failed_forward = None\n",
-        "    if self._reducer.raised:\n        self.iteration.failed_forward = None\n",
+        "    self.iteration.broken, self.iteration.awaits_backward = None, False\n",
+        "    self.iteration.awaits_backward = False\n"
+        "    if self._reducer.raised:\n        self.iteration.broken = None\n",
     )
 
 
 @defect("ZERO-022", worlds=(3,))
 def failed_backwards_are_not_given_up_at_entry() -> None:
     """A backward that failed on all ranks in an earlier context still counts in the next one."""
-    edit("self._reducer.give_up_what_raised()", "pass", within="UnevenInputs.enter")
+    edit("self._reducer.give_up_what_raised()", "pass", within="UnevenInputs._begin_anew")

@@ -155,8 +155,8 @@ def who_was_alone_stays_so() -> None:
 def failed_evaluation_counts_in_training_mode() -> None:
     """An evaluation that fails, and is caught, in training mode counts as an iteration that was broken off."""
     edit(
-        "iteration.session is not None and torch.is_grad_enabled() and",
-        "iteration.session is not None and (torch.is_grad_enabled() or iteration.training) and",
+        "(torch.is_grad_enabled() and self.iteration.wants_reductions) or",
+        "((torch.is_grad_enabled() or self.iteration.training) and self.iteration.wants_reductions) or",
     )
 
 

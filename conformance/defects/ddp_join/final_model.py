@@ -114,3 +114,12 @@ def ties_go_to_the_lowest_rank() -> None:
 def buffers_stay_apart_after_an_end_under_no_sync() -> None:
     """Buffers are part of the final broadcast only where the next forward would synchronise them."""
     edit("if buffers.in_forward:", "if buffers.in_forward and buffers.allowed:")
+
+
+@defect("DDPJ-019")
+def what_is_broadcast_together_lies_without_gaps() -> None:
+    """Tensors of several dtypes that travel together begin where those of another dtype end."""
+    edit(
+        "-(-sum(tensors[place].nbytes for place in places) // _ALIGNMENT) * _ALIGNMENT",
+        "sum(tensors[place].nbytes for place in places)",
+    )

@@ -107,3 +107,102 @@ def only_the_first_of_a_mixed_list_is_announced() -> None:
 def what_others_shadow_is_forgotten_by_the_last_one() -> None:
     """The last rank with inputs goes on behind a backward that failed, though the others are in it."""
     edit("shadowed=reducer.reducing_with_others", "shadowed=False")
+
+
+@defect("JOIN-024")
+def the_last_one_goes_on_behind_what_others_are_in() -> None:
+    """The last rank with inputs never looks whether others are in what an exception has ended."""
+    edit("if self._membership.active == 1 and not broken.shadowed:", "if self._membership.active == 1:")
+
+
+@defect("JOIN-024")
+def a_hook_that_failed_is_forgotten() -> None:
+    """A rank goes on behind a hook of the user's that has raised, though others are in its collectives."""
+    edit('self.break_off("backward" if row.moment is Moment.IN_BACKWARD else "forward", error, shadowed=True)', "pass")
+
+
+@defect("JOIN-024")
+def an_unfinished_backward_is_forgotten() -> None:
+    """A rank goes on behind the complaint about a backward that has left a parameter out, in which its peers wait."""
+    edit('    self.iteration.break_off("backward", RuntimeError(text), shadowed=self.reducing_with_others)\n', "")
+
+
+@defect("JOIN-024")
+def what_all_have_left_out_counts_in_later_contexts() -> None:
+    """That all ranks have left out a backward is looked for in every later context of the group."""
+    edit("standing_of(team).session", "standing_of(team).token", within="LeftOpen.of")
+
+
+@defect("JOIN-021")
+def after_a_failure_every_context_meets_at_its_entry() -> None:
+    """That the ranks were seen in step since a context failed is not remembered."""
+    edit("    standing.in_doubt = False\n", "", within="make_sure")
+
+
+@defect("JOIN-021")
+def a_context_that_threw_leaves_doubt() -> None:
+    """Behind a context that threw, as it was asked to, ranks meet to see whether they are in step."""
+    edit("if not isinstance(error, InputsExhausted):", "if True:")
+
+
+@defect("JOIN-051")
+def a_handle_waits_for_what_came_after_it() -> None:
+    """To wait for a notification's handle is to wait for the latest message of the context."""
+    edit("if self._channel.in_flight is roll:", "if self._channel.in_flight is not None:")
+
+
+@defect("JOIN-055")
+def beside_a_model_a_joined_rank_that_notifies_counts() -> None:
+    """In a context that holds a model a joined rank's main hook that notifies is taken for that of a live rank."""
+    edit("    if self._phase is not Phase.LIVE:\n        return None\n", "", within="join.session.Session.notify")
+
+
+@defect("JOIN-054")
+def what_an_inner_context_gave_up_counts_in_the_outer_one() -> None:
+    """A batch that the last rank gave up in an inner context still counts in the one around it."""
+    edit("    self._begin_anew()  # also for a context around this one\n", "")
+
+
+@defect("JOIN-055", "DDPJ-035")
+def in_post_hooks_only_the_last_ones_count() -> None:
+    """What is trained in a post hook is divided by the number of ranks that came last."""
+    edit("    self._membership.gather()\n", "")
+
+
+@defect("JOIN-024")
+def an_unfinished_last_backward_is_told_to_nobody() -> None:
+    """A rank runs out of inputs behind a backward that has left a parameter out, in which its peers wait."""
+    edit("    reducer.check_finished()\n", "    pass\n", within="UnevenInputs.leave")
+
+
+@defect("ZERO-022", worlds=(3,))
+def a_forward_that_was_left_open_before_the_block_counts_in_it() -> None:
+    """A forward without a backward that one rank made before the block is waited for by the others in it."""
+    edit("self.iteration.broken, self.iteration.awaits_backward = None, False", "self.iteration.broken = None")
+
+
+@defect("ZERO-022", worlds=(3,))
+def only_the_first_joinable_hears_that_a_block_begins() -> None:
+    """A forward of the second model that one rank made before the block is waited for by the others in it."""
+    edit("for hook in self._hooks:", "for hook in self._hooks[:1]:", within="join.session.Session.enter")
+
+
+@defect("ZERO-022", worlds=(3,))
+def forwards_that_nobody_reduces_must_not_fail() -> None:
+    """A forward under ``no_sync`` that failed on one rank counts as one in whose reduction the others are."""
+    edit("(torch.is_grad_enabled() and self.iteration.wants_reductions) or", "torch.is_grad_enabled() or")
+
+
+@defect("JOIN-054", worlds=(3,))
+def ranks_without_inputs_are_asked_for_their_backwards() -> None:
+    """A rank that has left out a backward waits until ranks that have run out of inputs have left out theirs."""
+    edit("self._iterations[place], self._membership.ranks", "self._iterations[place], self.team.members")
+
+
+@defect("JOIN-024")
+def the_last_one_looks_at_one_model_only() -> None:
+    """Where the last rank has failed in one model in peace, nobody looks whether others are in another one."""
+    edit(
+        "        if self._membership.active == 1 and not broken.shadowed:\n            continue\n",
+        "        if self._membership.active == 1 and not broken.shadowed:\n            return\n",
+    )

@@ -100,13 +100,13 @@ def everybody_came_last() -> None:
 @defect("JOIN-024")
 def failed_backward_is_forgotten() -> None:
     """A rank goes on behind a backward that failed and was caught inside the block."""
-    edit("if reducer.raised:", "if False:")
+    edit("self.iteration.broken is None and reducer.raised", "False")
 
 
 @defect("JOIN-024")
 def failed_forward_is_forgotten() -> None:
     """A rank goes on behind a forward that failed and was caught inside the block."""
-    edit("if failed is not None:", "if False:")
+    edit('self.iteration.break_off("forward", error, shadowed=False)', "pass")
 
 
 @defect("JOIN-024")
@@ -148,7 +148,7 @@ def first_returns_nothing() -> None:
 @defect("JOIN-025", "JOIN-032")
 def first_shadow_is_skipped() -> None:
     """A joined rank runs no main hook for the iteration in which it finds that others go on."""
-    edit("for hook in self._hooks:", "for hook in self._hooks if shadowed else ():", within="shadow")
+    edit("for hook in self._hooks:", "for hook in self._hooks if shadowed else ():", within="PlainSession.shadow")
 
 
 @defect("JOIN-031")
@@ -225,13 +225,13 @@ def lost_connections_are_told_as_causes() -> None:
 @defect("JOIN-025", "JOIN-027", "JOIN-034")
 def main_hook_of_the_first_only() -> None:
     """Only the first joinable's main hook runs on a joined rank, as if only it communicated."""
-    edit("for hook in self._hooks:", "for hook in self._hooks[:1]:", within="shadow")
+    edit("for hook in self._hooks:", "for hook in self._hooks[:1]:", within="PlainSession.shadow")
 
 
 @defect("JOIN-027", "JOIN-034")
 def main_hooks_in_reverse() -> None:
     """The main hooks of an iteration run in the reverse of the list's order."""
-    edit("for hook in self._hooks:", "for hook in reversed(self._hooks):", within="shadow")
+    edit("for hook in self._hooks:", "for hook in reversed(self._hooks):", within="PlainSession.shadow")
 
 
 @defect("JOIN-035")
