@@ -17,6 +17,13 @@ WAYS = {
 }
 
 
+def two_parts():
+    """Two parts, whose gradients differ by a factor."""
+    made = models.Parts("ab")
+    made.shape = lambda outputs: outputs["a"] + 2 * outputs["b"]
+    return made
+
+
 def turned(tensor):
     """The same numbers, laid out column by column."""
     return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor.clone()
@@ -64,6 +71,13 @@ def move_every_second(first):
             move_gradient(parameter)
 
     return change
+
+
+def swap_gradients(model):
+    """The two parts hand each other their gradients, wherever those lie."""
+    one, other = (part.parameters() for part in model.module.parts.values())
+    for mine, theirs in zip(one, other, strict=True):
+        mine.grad, theirs.grad = theirs.grad, mine.grad
 
 
 def lay_out_anew(parameter):
@@ -116,6 +130,7 @@ MOVED = {
     "gradients, too": each(lay_out_anew),
     "every second of the gradients": move_every_second(0),
     "the other gradients": move_every_second(1),
+    "gradients of each other": swap_gradients,
 }
 SETS = {"usual": CHANGES, "turned": TURNED, "moved": MOVED}
 
@@ -124,7 +139,7 @@ def change_between_iterations(ctx, chosen):
     """By way and change: the gradients of an iteration from zero, and of one that adds to it."""
     told = {}
     for way, options in WAYS.items():
-        model = wrapped(ctx, models.Parts("ab"), **options)
+        model = wrapped(ctx, two_parts(), **options)
         for number, (name, change) in enumerate(SETS[chosen].items()):
             change(model)
             model.zero_grad(set_to_none=number % 2 == 1 and "gradients" not in name)
@@ -138,7 +153,7 @@ def change_between_iterations(ctx, chosen):
 
 
 def assert_averages(ranks, chosen):
-    world, module = ranks.world, models.Parts("ab")
+    world, module = ranks.world, two_parts()
     expected = {}
     for number, name in enumerate(SETS[chosen]):
         found = [

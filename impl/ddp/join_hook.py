@@ -48,7 +48,7 @@ class UnevenInputs:
         self._per_parameter.refuse_uneven_inputs(entered=True)
         self.iteration.failed_forward = None
         self._reducer.give_up_what_raised()
-        self._reducer.notice_cast()
+        self._reducer.notice_changes()
         self.iteration.recast = False  # all ranks have done the same
         self.iteration.awaits_backward = False
 

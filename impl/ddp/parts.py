@@ -67,6 +67,7 @@ def reducer_of(
         as_view=config.as_view,
         skip_unused=config.skip_all_reduce_unused_params,
         lowered=lowered,
+        frozen=[item for item in managed if not item.parameter.requires_grad],
     )
     log.note_plan(reducer.plan, specs, rebuilt=False)
     return reducer
