@@ -48,15 +48,6 @@ def brought_back(model, way=through_bytes):
 WAYS = {"saved and loaded": through_a_file, "pickled": through_bytes, "deep copy": copy.deepcopy}
 
 
-class Copying(models.Sum):
-    """A module that says how it is copied, as traced ones do; its wrapper is copied all the same."""
-
-    def __deepcopy__(self, memo):
-        twin = memo[id(self)] = Copying()
-        twin.load_state_dict(self.state_dict())
-        return twin
-
-
 def sums_of(world, count):
     found = []
     for iteration in range(count):
@@ -126,7 +117,7 @@ def test_without_a_group_pickling_is_refused(ranks):
 
 def restore_and_train(ctx, way):
     options = {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True, "find_unused_parameters": True}
-    model = wrapped(ctx, Copying(), **options)
+    model = wrapped(ctx, models.Sum(), **options)
     steps(ctx, model, range(2))
     restored = brought_back(model, WAYS[way])
     logs = [private(each, "_get_ddp_logging_data")() for each in (model, restored)]
@@ -361,11 +352,20 @@ def test_names_in_a_checkpoint_begin_with_module_and_fit_the_bare_model_without_
 # -- DDP-158, DDP-113: outputs without clones
 
 
+class Copying(models.Branches):
+    """A module that says how it is copied, as traced ones do; its wrapper is copied all the same."""
+
+    def __deepcopy__(self, memo):
+        twin = memo[id(self)] = Copying()
+        twin.load_state_dict(self.state_dict())
+        return twin
+
+
 def restore_without_clones(ctx):
     """Of a restored model that hands out no clones: its gradient, and the error of a change in place."""
     told = []
     for way in WAYS.values():
-        model = wrapped(ctx, models.Branches(), find_unused_parameters=True)
+        model = wrapped(ctx, Copying(), find_unused_parameters=True)
         private(model, "_set_ddp_sink_clone")(False)
         restored = brought_back(model, way)
         found = trained(restored, mine(ctx))["a.weight"]
