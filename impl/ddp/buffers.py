@@ -94,12 +94,9 @@ class BufferSync:
         made_up_for = torch.is_grad_enabled() and self.due_after_evaluation
         allowed = self.allowed or made_up_for
         wanted = allowed and self.in_forward and not self._evaluates_alone()
-        return wanted and self._are_there()
-
-    def _are_there(self) -> bool:
-        if not self.tensors and self._as_of != registrations.count:  # some modules make theirs in a forward
+        if wanted and not self.tensors and self._as_of != registrations.count:  # some modules make theirs in a forward
             self.look_up()
-        return len(self.tensors) > 0
+        return wanted and len(self.tensors) > 0
 
     def _evaluates_alone(self) -> bool:
         """Whether this forward is an evaluation that needs nobody, so that any rank may run it (exceeds DDP-048)."""

@@ -253,7 +253,7 @@ class Reducer:
         ask at the same points: before a forward, and where a join context begins, in which a rank may make none."""
         if self._lowered is not None and self._lowered.lowered_now:
             return
-        if any(item.parameter.requires_grad for item in self._frozen):
+        if self._frozen and any(item.parameter.requires_grad for item in self._frozen):
             self._take_in_thawed()
         if list(map(_dtype_of, self.parameters)) != self._dtypes:
             self.watch_anew()
