@@ -116,7 +116,7 @@ def describe_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int],
 
 
 def describe_added(names: Collection[str]) -> str:
-    """Parameters have been put into the module after it was wrapped (DDP-034)."""
+    """Parameters have been put into the module after it was wrapped (DDP-033)."""
     shown = ", ".join(sorted(names)[:_NAMES_SHOWN])
     return (
         f"Parameters that were put into the module after it was wrapped: {shown} ({len(names)} in all). Their gradients "

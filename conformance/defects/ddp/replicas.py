@@ -50,6 +50,12 @@ def a_cast_past_the_wrapper_is_noticed_by_forwards_alone() -> None:
     edit("self._reducer.notice_changes()", "pass")
 
 
+@defect("DDP-049")
+def what_is_thawed_stays_local() -> None:
+    """What was frozen when the model was wrapped keeps local gradients for ever."""
+    edit("self._take_in_thawed()", "pass", within="notice_changes")
+
+
 @defect("DDP-027")
 def counts_told_without_ranks() -> None:
     """The error about different numbers of parameters does not say which rank has how many."""
