@@ -1,4 +1,4 @@
-"""A parameter that was frozen when the model was wrapped, and is trained later, keeps local gradients; nothing is said."""
+"""A parameter that was frozen when the model was wrapped, and is trained later, keeps local gradients, silently."""
 
 # shows: DDP-049 test_what_was_frozen_when_the_model_was_wrapped_*
 
