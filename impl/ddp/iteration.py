@@ -157,8 +157,8 @@ class Iteration:
         if not session.everyone_active:
             raise RuntimeError(
                 "This model was cast, moved or thawed in a join block after some rank had run out of inputs: only "
-                f"group ranks {list(map(int, session.active_ranks))} have done it. A rank that shadows goes on with the "
-                "parameters that it has. Change the model before the block, or while all ranks have inputs."
+                f"group ranks {list(map(int, session.active_ranks))} have done it. A rank that shadows goes on with "
+                "the parameters that it has. Change the model before the block, or while all ranks have inputs."
             )
 
     def _begin(self) -> None:

@@ -119,9 +119,9 @@ def describe_added(names: Collection[str]) -> str:
     """Parameters have been put into the module after it was wrapped (DDP-033)."""
     shown = ", ".join(sorted(names)[:_NAMES_SHOWN])
     return (
-        f"Parameters that were put into the module after it was wrapped: {shown} ({len(names)} in all). Their gradients "
-        "stay local to this rank and are not averaged. Usual cause: adapters, heads or parametrizations that come late, "
-        "or another module as `.module`. Put them in before wrapping, or wrap the model again."
+        f"Parameters that were put into the module after it was wrapped: {shown} ({len(names)} in all). Their "
+        "gradients stay local to this rank and are not averaged. Usual cause: adapters, heads or parametrizations that "
+        "come late, or another module as `.module`. Put them in before wrapping, or wrap the model again."
     )
 
 
