@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from ..comm.collectives import broadcast_coalesced
@@ -31,6 +32,13 @@ def synchronise_start(
 ) -> DDPConfig:
     """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
     buffers = managed_buffers(module, config.ignored) if config.sync_buffers_at_start else {}
+    for name, buffer in buffers.items():
+        if buffer.layout != torch.strided:
+            fail(
+                RuntimeError,
+                f"Buffer {name} is a sparse tensor ({buffer.layout}), which cannot be broadcast. Keep it as an "
+                "attribute that is no buffer, or leave it out by _set_params_and_buffers_to_ignore_for_model.",
+            )
     settings = {"static_graph": static_graph, **config.deciding_collectives()}
     caps = params.verify_alike(team, settings, managed, buffers, config.caps, config.placement.device, fail)
     state = [item.parameter for item in managed] + list(buffers.values())

@@ -356,3 +356,12 @@ def test_the_older_name_of_the_switch_for_buffers_is_the_same_switch(alone):
     assert (model.forward_sync_buffers, model.will_sync_module_buffers()) == (False, False)
     twin = copy.deepcopy(model)
     assert (twin.broadcast_buffers, twin.forward_sync_buffers) == (False, False)
+
+
+def test_a_sparse_buffer_is_refused_by_its_name_unless_it_is_left_out(alone):
+    module = nn.Linear(1, 1)
+    module.register_buffer("neighbours", torch.eye(2).to_sparse())
+    with pytest.raises(RuntimeError, match="Buffer neighbours is a sparse tensor"):
+        DistributedDataParallel(module)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["neighbours"])
+    DistributedDataParallel(module)(torch.ones(1, 1)).sum().backward()
