@@ -7,6 +7,7 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, wrapped
 from conformance.fixtures.training import gradients, numbers
+from conformance.ranks import caught
 
 WAYS = {
     "copies": {},
@@ -15,6 +16,13 @@ WAYS = {
     "views and a search": {"gradient_as_bucket_view": True, "find_unused_parameters": True},
     "views and a static graph": {"gradient_as_bucket_view": True, "static_graph": True},
 }
+
+
+def two_parts():
+    """Two parts, whose gradients differ by a factor."""
+    made = models.Parts("ab")
+    made.shape = lambda outputs: outputs["a"] + 2 * outputs["b"]
+    return made
 
 
 def turned(tensor):
@@ -64,6 +72,13 @@ def move_every_second(first):
             move_gradient(parameter)
 
     return change
+
+
+def swap_gradients(model):
+    """The two parts hand each other their gradients, wherever those lie."""
+    one, other = (part.parameters() for part in model.module.parts.values())
+    for mine, theirs in zip(one, other, strict=True):
+        mine.grad, theirs.grad = theirs.grad, mine.grad
 
 
 def lay_out_anew(parameter):
@@ -116,6 +131,7 @@ MOVED = {
     "gradients, too": each(lay_out_anew),
     "every second of the gradients": move_every_second(0),
     "the other gradients": move_every_second(1),
+    "gradients of each other": swap_gradients,
 }
 SETS = {"usual": CHANGES, "turned": TURNED, "moved": MOVED}
 
@@ -124,7 +140,7 @@ def change_between_iterations(ctx, chosen):
     """By way and change: the gradients of an iteration from zero, and of one that adds to it."""
     told = {}
     for way, options in WAYS.items():
-        model = wrapped(ctx, models.Parts("ab"), **options)
+        model = wrapped(ctx, two_parts(), **options)
         for number, (name, change) in enumerate(SETS[chosen].items()):
             change(model)
             model.zero_grad(set_to_none=number % 2 == 1 and "gradients" not in name)
@@ -138,7 +154,7 @@ def change_between_iterations(ctx, chosen):
 
 
 def assert_averages(ranks, chosen):
-    world, module = ranks.world, models.Parts("ab")
+    world, module = ranks.world, two_parts()
     expected = {}
     for number, name in enumerate(SETS[chosen]):
         found = [
@@ -203,6 +219,38 @@ def test_what_is_frozen_for_a_while_keeps_its_gradient_and_goes_on_from_it(ranks
         b = of_b[iteration] or {name: means[1][name] + mean[name] for name in mean}
         expected.append(numbers((name, (b if ".b." in name else mean)[name]) for name in mean))
     for rank, told in enumerate(ranks(freeze_for_a_while)):
+        for way, seen in told.items():
+            for iteration, found in enumerate(seen):
+                assert found == expected[iteration], f"rank {rank}, iteration {iteration}, {way}"
+
+
+def thaw(ctx):
+    """Of two parts, one is frozen when the model is wrapped, and for two iterations more; or the error of that."""
+    told = {}
+
+    def use():
+        for way in ("copies", "views of several buckets", "views and a search"):
+            module = models.Parts("ab")
+            module.parts["a"].requires_grad_(False)
+            model, told[way] = wrapped(ctx, module, **WAYS[way]), []
+            for iteration in range(5):
+                module.parts["a"].requires_grad_(iteration > 1)
+                model.zero_grad()
+                model(data(ctx.rank, iteration).to(ctx.device)).sum().backward()
+                told[way].append(gradients(model))
+
+    return caught(use), told
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_what_was_frozen_when_the_model_was_wrapped_is_averaged_once_it_is_trained_or_refused(ranks):
+    expected = []
+    for iteration in range(5):
+        batches = [data(rank, iteration) for rank in range(ranks.world)]
+        mean = numbers(oracle.averaged_gradients(models.Parts("ab"), batches, ranks.world).items())
+        expected.append(mean if iteration > 1 else mean | dict.fromkeys(name for name in mean if ".a." in name))
+    for rank, (error, told) in enumerate(ranks(thaw)):
+        assert error is None or (error.is_a(RuntimeError) and "param" in error.text), f"rank {rank}: {error}"
         for way, seen in told.items():
             for iteration, found in enumerate(seen):
                 assert found == expected[iteration], f"rank {rank}, iteration {iteration}, {way}"

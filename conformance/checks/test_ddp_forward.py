@@ -235,6 +235,7 @@ class Eager(nn.Module):
         super().__init__()
         self.a = models.scalar()
         self.extra = 7
+        self.config = {"hidden_size": 1}
         self.device_ids = "the module's own"
 
     def forward(self, x):
@@ -248,7 +249,8 @@ def look_through(ctx):
     model = wrapped(ctx, Eager())
     missing = caught(getattr, model, "nothing_has_this")
     own = model.device_ids
-    return caught(lambda: model.extra) or (model.extra, model.twice(), model.a is model.module.a), own, missing
+    same = model.module.a is getattr(model, "a", None)
+    return caught(lambda: model.extra) or (model.extra, model.twice(), same, model.config), own, missing
 
 
 @check("DDP-040", worlds=(1,))
@@ -258,7 +260,7 @@ def test_missing_attributes_come_from_the_wrapped_module(ranks):
     assert missing.is_a(AttributeError)
     assert "nothing_has_this" in missing.text
     assert own is None, "an attribute of DDP's own was taken from the module"
-    assert found == (7, 14, True)
+    assert found == (7, 14, True, {"hidden_size": 1})
 
 
 class Colliding(models.Counting):

@@ -46,6 +46,7 @@ class EndOfBackward(nn.Module):
         self._reduces, self._due = True, False  # whether the last forward that was for training allows it
         self._group = self._own_group or dist.distributed_c10d._get_default_group()
         self._trained = [each for each in self.module.parameters() if each.requires_grad]
+        self._frozen = [each for each in self.module.parameters() if not each.requires_grad]
         self._came: set[nn.Parameter] = set()  # since the last reduction
         self._now: set[nn.Parameter] = set()  # in this backward
         self._missed: list[int] = []  # those that had no gradient in the last one
@@ -71,7 +72,7 @@ class EndOfBackward(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         if self._own_group is not None and self._own_group is not dist.group.WORLD:
             raise Refused("another group than the default one cannot be taken along")
-        without = ("_group", "_own_group", "_trained", "_came", "_now")
+        without = ("_group", "_own_group", "_trained", "_frozen", "_came", "_now")
         return {name: value for name, value in vars(self).items() if name not in without}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -113,6 +114,8 @@ class EndOfBackward(nn.Module):
                 raise Refused(f"the backward before left out {left_out}; find_unused_parameters=True allows that")
             if not {*self._trained} <= {*self.module.parameters()}:
                 raise Refused("a parameter was put in place of another after wrapping")
+            if any(each.requires_grad for each in self._frozen):
+                raise Refused("a parameter is trained that was not when the model was wrapped")
             self._now.clear()
             self._reduces = self.require_backward_grad_sync
         return self.module(*given, **named)

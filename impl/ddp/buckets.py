@@ -263,11 +263,22 @@ class Bucket:
         start = flat.storage_offset() - self.views[0].storage_offset()
         return [flat.as_strided(view.size(), view.stride(), view.storage_offset() + start) for view in self.views]
 
-    def reset(self) -> None:
-        """Make ready for the next backward."""
+    def reset(self, flats: Collection[int] = ()) -> None:
+        """Make ready for the next backward. ``flats``: the addresses of all buckets' memory (views only)."""
         self.missing = len(self.parameters)
         self.arrived.clear()
         self._set_aside.clear()
+        if self._places:
+            self._part_from_others(flats)
+
+    def _part_from_others(self, flats: Collection[int]) -> None:
+        """The program has given a parameter what lies in another one's place: from now on that is memory of its own."""
+        for parameter, place in zip(self.parameters, self._places, strict=True):
+            gradient = parameter.grad
+            if gradient is None or gradient.layout is not torch.strided or gradient.data_ptr() == place:
+                continue
+            if gradient.untyped_storage().data_ptr() in flats:
+                parameter.grad = gradient.clone()
 
     def all_arrived(self) -> bool:
         """Whether every parameter is among the arrived."""

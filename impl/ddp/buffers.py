@@ -12,6 +12,7 @@ from torch import nn
 
 from ..comm.collectives import broadcast_coalesced
 from .iteration import Iteration
+from .registrations import registrations
 
 
 def managed_buffers(module: nn.Module, ignored: Collection[str]) -> dict[str, torch.Tensor]:
@@ -62,7 +63,8 @@ class BufferSync:
     def __init__(
         self, module: nn.Module, ignored: Collection[str], iteration: Iteration, *, in_forward: bool, chunk_bytes: int
     ) -> None:
-        self._module = module
+        #: whose buffers they are
+        self.module = module
         self._ignored = ignored
         self._iteration = iteration
         #: whether forwards synchronise buffers at all
@@ -75,16 +77,15 @@ class BufferSync:
         self.due_after_evaluation = False
         #: the user's; None means the broadcast from the source
         self.hook: _BufferCommHook | None = None
-        #: whether a forward with gradients has ended: a module may make its buffers in its first one
-        self._has_run = False
         self.look_up()
 
     def look_up(self) -> None:
         """Look the managed buffers up again: a module may have replaced them (DDP-084)."""
         #: the managed buffers as of the last synchronisation, by name
-        self.named = managed_buffers(self._module, self._ignored)
+        self.named = managed_buffers(self.module, self._ignored)
         #: the same in order
         self.tensors = list(self.named.values())
+        self._as_of = registrations.count
 
     # -- when
 
@@ -93,6 +94,8 @@ class BufferSync:
         made_up_for = torch.is_grad_enabled() and self.due_after_evaluation
         allowed = self.allowed or made_up_for
         wanted = allowed and self.in_forward and not self._evaluates_alone()
+        if wanted and not self.tensors and self._as_of != registrations.count:  # some modules make theirs in a forward
+            self.look_up()
         return wanted and len(self.tensors) > 0
 
     def _evaluates_alone(self) -> bool:
@@ -134,9 +137,6 @@ class BufferSync:
 
     def trained(self) -> None:
         """A forward with gradients has ended."""
-        if not self._has_run:
-            self._has_run = True
-            self.look_up()
         self.due_after_evaluation = False
         self.allowed = self._iteration.wants_reductions
 

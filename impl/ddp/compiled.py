@@ -17,7 +17,7 @@ from .config import DDPConfig
 class Wrapper(Protocol):
     """The parts of a forward, by torch's names."""
 
-    config: DDPConfig
+    _config: DDPConfig
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any: ...
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any: ...
@@ -30,7 +30,7 @@ def forward(ddp: Wrapper, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """As ``ddp.forward`` does it; only what the wrapped module does is left to the compiler."""
     inputs, kwargs = as_it_is(ddp._pre_forward, *inputs, **kwargs)
     try:
-        with kernels.compiled_by_bucket(ddp.config.caps.steady_bytes):
+        with kernels.compiled_by_bucket(ddp._config.caps.steady_bytes):
             output = ddp._run_ddp_forward(*inputs, **kwargs)
     except BaseException as error:
         ddp._forward_failed(error)

@@ -235,7 +235,6 @@ class DDPConfig:
             "device_ids": place.device_ids,
             "output_device": place.output_device,
             "is_multi_device_module": place.several_devices,
-            "broadcast_buffers": self.sync_buffers,
             "bucket_bytes_cap": self.caps.steady_bytes,
             "bucket_bytes_cap_list": list(self.caps.sizes_bytes) if self.caps_listed else [],
             "parameters_to_ignore": set(self.ignored),

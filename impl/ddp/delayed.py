@@ -18,7 +18,7 @@ from . import kernels
 from .iteration import Iteration, Stage
 from .log import Fail
 from .optimizer_in_backward import OptimizersInBackward
-from .params import Managed
+from .params import Managed, named_parameters
 
 #: of a gradient
 Kind = tuple[torch.dtype, torch.device]
@@ -76,7 +76,7 @@ class DelayedReduction:
 
     def names(self, module: nn.Module, fail: Fail) -> tuple[list[str], str]:
         """The names of the delayed parameters and of the trigger, by which a pickled object finds them again."""
-        called = {parameter: name for name, parameter in module.named_parameters(remove_duplicate=False)}
+        called = {parameter: name for name, parameter in named_parameters(module)}
         if not {*self.parameters, self._trigger} <= called.keys():
             fail(
                 RuntimeError,
@@ -165,10 +165,15 @@ class DelayedReduction:
 
     def _gather_strays(self) -> None:
         """Take in gradients that the user has replaced or moved since they were pointed at their views."""
-        for parameter, view in self._views.items():
-            if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr():
-                view.copy_(parameter.grad)
-                parameter.grad = view.detach()
+        strays = {
+            parameter: parameter.grad.clone()  # it may lie in the place of another one
+            for parameter, view in self._views.items()
+            if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr()
+        }
+        for parameter, gradient in strays.items():
+            view = self._views[parameter]
+            view.copy_(gradient)
+            parameter.grad = view.detach()
 
     def _start(self, flats: Sequence[torch.Tensor]) -> list[Pending]:
         return [collectives.all_reduce(self._iteration.team, flat, "delayed gradients") for flat in flats]

@@ -72,7 +72,7 @@ class Iteration:
     wants_reductions = True
     #: whether the model is in training mode; each forward says it
     training = True
-    #: whether the parameters have been cast or moved since the last roll call of this join block
+    #: whether parameters have been cast, moved or thawed since the last roll call of this join block
     recast = False
     #: whether the last forward was one of a synchronised iteration, and no backward has begun since then
     awaits_backward = False
@@ -161,9 +161,9 @@ class Iteration:
         self.recast = False
         if not session.everyone_active:
             raise RuntimeError(
-                "This model was cast or moved inside a join block after some rank had run out of inputs: only group "
-                f"ranks {list(map(int, session.active_ranks))} have done it. A rank that shadows goes on with the "
-                "parameters that it has. Cast or move the model before the block, or while all ranks have inputs."
+                "This model was cast, moved or thawed in a join block after some rank had run out of inputs: only "
+                f"group ranks {list(map(int, session.active_ranks))} have done it. A rank that shadows goes on with "
+                "the parameters that it has. Change the model before the block, or while all ranks have inputs."
             )
 
     def _begin(self) -> None:

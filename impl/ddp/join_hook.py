@@ -47,7 +47,7 @@ class UnevenInputs:
         """
         self._per_parameter.refuse_uneven_inputs(entered=True)
         self._begin_anew()
-        self._reducer.notice_cast()
+        self._reducer.notice_changes()
         self.iteration.recast = False  # all ranks have done the same
 
     def leave(self) -> None:

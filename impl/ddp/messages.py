@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch.distributed as dist
 
@@ -112,6 +112,16 @@ def describe_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int],
         f"backward on rank {rank} went through no output of the forward (a penalty on gradients alone, say), and its "
         f"gradients stayed local. Parameters which did not receive grad: {names}. Let the loss depend "
         "on an output as well (`+ 0 * output.sum()`), and on every parameter or with find_unused_parameters=True."
+    )
+
+
+def describe_added(names: Collection[str]) -> str:
+    """Parameters have been put into the module after it was wrapped (DDP-033)."""
+    shown = ", ".join(sorted(names)[:_NAMES_SHOWN])
+    return (
+        f"Parameters that were put into the module after it was wrapped: {shown} ({len(names)} in all). Their "
+        "gradients stay local to this rank and are not averaged. Usual cause: adapters, heads or parametrizations that "
+        "come late, or another module as `.module`. Put them in before wrapping, or wrap the model again."
     )
 
 

@@ -62,11 +62,14 @@ class MixedPrecisionRun:
         self._armed = False
         weakref.finalize(self, _restore, self._parameters, self._full, self._handles).atexit = False
         self._cast_buffers(managed_buffers(module, ignored))
+        self.watch([parameter for parameter in self._parameters if parameter.requires_grad])
+
+    def watch(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Notice a backward by the gradients of these."""
         me = weakref.WeakMethod(self._gradient_came)
-        for parameter in self._parameters:
-            if parameter.requires_grad:
-                handle = parameter.register_post_accumulate_grad_hook(kernels.weak_call(me))
-                weakref.finalize(self, handle.remove).atexit = False
+        for parameter in parameters:
+            handle = parameter.register_post_accumulate_grad_hook(kernels.weak_call(me))
+            weakref.finalize(self, handle.remove).atexit = False
 
     def _cast_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
         if self.config.buffer_dtype is None:

@@ -32,9 +32,17 @@ def ignored_names(module: nn.Module) -> set[str]:
     return listed | {name for name, tensor in _all_names(module) if id(tensor) in tensors}
 
 
+def named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """All parameters under all their names.
+
+    Not by the module's own method, which may take other arguments, or leave parameters out for an optimizer's sake.
+    """
+    return nn.Module.named_parameters(module, remove_duplicate=False)
+
+
 def _all_names(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
+    yield from named_parameters(module)
+    yield from nn.Module.named_buffers(module, remove_duplicate=False)
 
 
 def ignore(module: nn.Module, names: Iterable[str]) -> None:
@@ -58,21 +66,31 @@ class Managed:
 
 def managed_parameters(module: nn.Module, ignored: Collection[str]) -> list[Managed]:
     """All parameters that are ignored under none of their names, each once, in registration order; frozen ones, too."""
-    left_out = {id(p) for name, p in module.named_parameters(remove_duplicate=False) if name in ignored}
+    left_out = {id(p) for name, p in named_parameters(module) if name in ignored}
     embeddings = [child for child in module.modules() if isinstance(child, (nn.Embedding, nn.EmbeddingBag))]
     sparse_owners = {id(child.weight) for child in embeddings if child.sparse}
     return [
         Managed(name, parameter, id(parameter) in sparse_owners)
-        for name, parameter in module.named_parameters()
+        for name, parameter in nn.Module.named_parameters(module)
         if id(parameter) not in left_out
     ]
 
 
 def replaced(module: nn.Module, specs: Sequence[ParameterSpec], parameters: Sequence[nn.Parameter]) -> list[int]:
     """Indices of the parameters in whose places the module trains others now (DDP-034)."""
-    held = {name: each for name, each in module.named_parameters(remove_duplicate=False) if each.requires_grad}
+    held = {name: each for name, each in named_parameters(module) if each.requires_grad}
     places = zip(specs, parameters, strict=True)
     return [spec.index for spec, parameter in places if held.get(spec.name, parameter) is not parameter]
+
+
+def added(module: nn.Module, ignored: Collection[str], known: Iterable[nn.Parameter]) -> set[str]:
+    """Names of the parameters that the module trains and that are neither known nor ignored."""
+    kept = set(map(id, known))
+    return {
+        item.name
+        for item in managed_parameters(module, ignored)
+        if item.parameter.requires_grad and id(item.parameter) not in kept
+    }
 
 
 def specs_of(managed: Sequence[Managed]) -> list[ParameterSpec]:

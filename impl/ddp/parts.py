@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from ..comm.collectives import broadcast_coalesced
@@ -31,6 +32,13 @@ def synchronise_start(
 ) -> DDPConfig:
     """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
     buffers = managed_buffers(module, config.ignored) if config.sync_buffers_at_start else {}
+    for name, buffer in buffers.items():
+        if buffer.layout != torch.strided:
+            fail(
+                RuntimeError,
+                f"Buffer {name} is a sparse tensor ({buffer.layout}), which cannot be broadcast. Keep it as an "
+                "attribute that is no buffer, or leave it out by _set_params_and_buffers_to_ignore_for_model.",
+            )
     settings = {"static_graph": static_graph, **config.deciding_collectives()}
     caps = params.verify_alike(team, settings, managed, buffers, config.caps, config.placement.device, fail)
     state = [item.parameter for item in managed] + list(buffers.values())
@@ -67,6 +75,7 @@ def reducer_of(
         as_view=config.as_view,
         skip_unused=config.skip_all_reduce_unused_params,
         lowered=lowered,
+        frozen=[item for item in managed if not item.parameter.requires_grad],
     )
     log.note_plan(reducer.plan, specs, rebuilt=False)
     return reducer

@@ -198,8 +198,9 @@ class Readiness:
     # -- which of the two
 
     def forget(self) -> None:
-        """Back to the beginning: everything is counted."""
+        """Back to the beginning: everything is counted, also what has been added to the parameters."""
         self._former_order, self._orderly = [], True
+        self.index_of.update({parameter: index for index, parameter in enumerate(self._parameters)})
         if self._arrivals.watching:
             self._arrivals.count_each()
 

@@ -26,6 +26,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from enum import Enum
 from operator import attrgetter
 from typing import Any, NoReturn, Protocol
@@ -42,7 +43,7 @@ from .iteration import Stage
 from .log import DDPLogger
 from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unannounced, describe_unfinished
 from .mixed_precision import MixedPrecisionRun
-from .params import replaced, respecified
+from .params import Managed, replaced, respecified, specs_of
 from .pending_backward import Forwards, PendingBackward, announce_backward, tied
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
 from .readiness import Arrivals, Readiness
@@ -103,9 +104,12 @@ class Reducer:
         as_view: bool,
         skip_unused: bool = False,
         lowered: MixedPrecisionRun | None = None,
+        frozen: Sequence[Managed] = (),
     ) -> None:
         self.parameters = list(parameters)
         self.specs = list(specs)
+        #: of those that the object manages, too; they join the others when they are thawed
+        self._frozen = list(frozen)
         self.transport = transport
         self.log = log
         #: what the parameters belong to; they may have been replaced in it
@@ -210,6 +214,11 @@ class Reducer:
         """Nothing to do, and False: where buckets are due to be rebuilt, the next synchronised forward does it."""
         return False
 
+    def keep_gradients_apart(self) -> None:
+        """Another wrapper averages them, too, in the same backward: neither may see what the other's buckets hold."""
+        self.queue.keep_apart()
+        self._lay_out(self.plan)
+
     # -- beginning anew
 
     def move_to(self, team: Team) -> None:
@@ -239,13 +248,33 @@ class Reducer:
             self.log.note_plan(self.plan, self.specs, rebuilt=False)
         self.readiness.watch_anew()
 
-    def notice_cast(self) -> None:
-        """Watch anew if some parameters were cast past the wrapper: ``ddp.module.head.double()``. All ranks ask at the
-        same points: before a forward, and where a join context begins, in which a rank may make none."""
+    def notice_changes(self) -> None:
+        """Watch anew if some parameters were cast past the wrapper (``ddp.module.head.double()``) or thawed. All ranks
+        ask at the same points: before a forward, and where a join context begins, in which a rank may make none."""
         if self._lowered is not None and self._lowered.lowered_now:
             return
+        if self._frozen and any(item.parameter.requires_grad for item in self._frozen):
+            self._take_in_thawed()
         if list(map(_dtype_of, self.parameters)) != self._dtypes:
             self.watch_anew()
+
+    def _take_in_thawed(self) -> None:
+        """Average what is trained now and was not when the model was wrapped; all ranks have its values since then."""
+        thawed = [item for item in self._frozen if item.parameter.requires_grad]
+        self._frozen = [item for item in self._frozen if not item.parameter.requires_grad]
+        first = len(self.parameters)
+        self.parameters += [item.parameter for item in thawed]
+        specs = [replace(spec, index=first + spec.index) for spec in specs_of(thawed)]
+        if self._lowered is not None:
+            self._lowered.watch([item.parameter for item in thawed])
+            specs = self._lowered.reduced_specs(specs)
+        self.specs += specs
+        self._dtypes += map(_dtype_of, self.parameters[first:])
+        self.iteration.recast = True
+        self.start_over()
+        size = sum(spec.bytes for spec in self.specs)
+        self.log.note(num_parameter_tensors=len(self.specs), total_parameter_size_bytes=size)
+        self.log.note_plan(self.plan, self.specs, rebuilt=False)
 
     def remove_hooks(self) -> None:
         """Stop watching gradients: from now on backward is local (DDP-066)."""

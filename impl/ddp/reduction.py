@@ -172,6 +172,7 @@ class BucketQueue:
         self._as_view = as_view
         self._bucket_of: dict[int, Bucket] = {}
         self._adds_up_dense = False  # said where the buckets are laid out
+        self._flats: set[int] = set()  # addresses of the buckets' memory, where gradients may lie in it; likewise
         #: reductions of this backward that have started, by bucket
         self.flights: list[Flight] = []
         #: whether nobody else takes part in the reduction of this backward; decided before its first bucket starts
@@ -189,6 +190,7 @@ class BucketQueue:
         self.buckets = [Bucket(spec, self._parameters, as_view=self._as_view) for spec in plan.buckets]
         for bucket in self.buckets[-1:]:
             bucket.is_last = True
+        self._flats = {b.flat.data_ptr() for b in self.buckets if b.flat is not None} if self._as_view else set()
         self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
         skips = self._facts.skips_unused
         self._adds_up_dense = not (self._facts.use_varies or skips or any(spec.sparse for spec in plan.buckets))
@@ -196,11 +198,15 @@ class BucketQueue:
             for bucket in self.buckets:
                 bucket.adopt_gradients()
 
+    def keep_apart(self) -> None:
+        """Gradients are copies of what is in the buckets from the next layout on: somebody else averages them, too."""
+        self._as_view = False
+
     def reset(self) -> None:
         """A synchronised backward begins."""
         self.flights, self.alone = [], False
         for bucket in self.buckets:
-            bucket.reset()
+            bucket.reset(self._flats)
 
     @property
     def only_sums(self) -> bool:

@@ -61,8 +61,9 @@ class Usage:
         self._former: set[int] | None = None
 
     def forget(self) -> None:
-        """Forget what was learned from backwards."""
+        """Forget what was learned from backwards; there may be more parameters now."""
         self.expected, self.never_here = None, frozenset()
+        self._since_sync.extend(bytes(len(self._specs) - len(self._since_sync)))
 
     @property
     def device(self) -> torch.device:

@@ -27,11 +27,13 @@ from .delayed import DelayedReduction, delayable
 from .iteration import Iteration, Moment
 from .join_hook import UnevenInputs, _DDPJoinHook
 from .log import DDPLogger, Entry
+from .messages import describe_added
 from .mixed_precision import MixedPrecisionRun, _MixedPrecision
 from .optimizer_in_backward import OptimizersInBackward, check_fused
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
+from .registrations import registrations
 from .stages import order_of
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
@@ -78,7 +80,8 @@ class DistributedDataParallel(Follower, nn.Module):
         find_unused_parameters: let iterations leave parameters out. Their gradients are the sum of what exists over the
             full group size; those that no rank used are not touched.
         check_reduction: deprecated, without effect.
-        gradient_as_bucket_view: let ``.grad`` be views of the communication buffers after the first iteration.
+        gradient_as_bucket_view: let ``.grad`` be views of the communication buffers after the first iteration (not in
+            a wrapper around another one, whose gradients both average).
         static_graph: promise that every iteration uses the same parameters in the same way.
         delay_all_reduce_named_params: (name, parameter) pairs to be reduced in one piece when the gradient of
             ``param_to_hook_all_reduce`` is ready. Both or neither.
@@ -99,7 +102,7 @@ class DistributedDataParallel(Follower, nn.Module):
     # -- fixed by the constructor
     module: nn.Module
     process_group: dist.ProcessGroup  # changes only in ``_update_process_group``
-    config: DDPConfig
+    _config: DDPConfig
     device: torch.device  # the config's, like the other options of torch's names
     device_type: str
     parameters_to_ignore: set[str]
@@ -120,6 +123,8 @@ class DistributedDataParallel(Follower, nn.Module):
     _ddp_sink_clone: bool  # whether outputs that pass the sink may be changed in place
     _comm_hooks: list[tuple[Any, Any]]  # (hook, state); at most one
     _lazy_init_ran: bool
+    _as_of: int  # how much had been put into modules at the last look through ours
+    _added: set[str]  # parameters that were, as far as the user has been told of them
 
     # -- kept by a part
     #: whether the next backward is synchronised; ``no_sync`` changes it
@@ -127,6 +132,7 @@ class DistributedDataParallel(Follower, nn.Module):
     #: whether the next forward may synchronise buffers; each forward says so (DDP-081)
     require_forward_param_sync = KeptBy("_buffer_sync", "allowed")
     forward_sync_buffers = KeptBy("_buffer_sync", "in_forward")
+    broadcast_buffers = forward_sync_buffers  # the older name
     broadcast_bucket_size = KeptBy("_buffer_sync", "chunk_bytes")
     modules_buffers = KeptBy("_buffer_sync", "tensors")
     named_module_buffers = KeptBy("_buffer_sync", "named")
@@ -205,7 +211,7 @@ class DistributedDataParallel(Follower, nn.Module):
                 self._iteration.team, module, config, managed, BROADCAST_CHUNK_BYTES, self._log_and_throw,
                 static_graph=static_graph,
             )
-        self.config = config
+        self._config = config
         self._build_parts()
         self._delayed = DelayedReduction.of(
             self._iteration, late, param_to_hook_all_reduce, self.broadcast_bucket_size
@@ -216,20 +222,24 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _build_parts(self) -> None:
         """Make the parts that the config asks for; called by the constructor and after unpickling."""
-        self.__dict__.update(self.config.torchs_names())
+        self.__dict__.update(self._config.torchs_names())
         self.static_graph, self._lazy_init_ran, self._ddp_sink_clone = False, False, True
         self._comm_hooks = []
+        self._as_of, self._added = registrations.count, set()
         self._iteration.team = Team.of(self.process_group)
-        self._mixed_precision_run = parts.lowered(self.module, self.config)
-        self.reducer = parts.reducer_of(self.module, self.config, self._iteration, self._mixed_precision_run)
+        self._mixed_precision_run = parts.lowered(self.module, self._config)
+        self.reducer = parts.reducer_of(self.module, self._config, self._iteration, self._mixed_precision_run)
         self.logger = self.reducer.log
+        inner = [each for each in self.module.modules() if isinstance(each, DistributedDataParallel)]
+        for each in [self, *inner] if inner else []:
+            each.reducer.keep_gradients_apart()
         self._passing_sync_batchnorm_handle(self.module)
         self._per_parameter = PerParameterReduction(
             self.reducer.transport, self.reducer.forwards, self.logger.fail
         )
         self._buffer_sync = BufferSync(
-            self.module, self.config.ignored, self._iteration,
-            in_forward=self.config.sync_buffers, chunk_bytes=BROADCAST_CHUNK_BYTES,
+            self.module, self._config.ignored, self._iteration,
+            in_forward=self._config.sync_buffers, chunk_bytes=BROADCAST_CHUNK_BYTES,
         )
 
     def _connect_parts(self) -> None:
@@ -259,7 +269,7 @@ class DistributedDataParallel(Follower, nn.Module):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             compiler = "torch._dynamo" in sys.modules  # a part of the module may be compiled
             try:
-                with kernels.compiled_by_bucket(self.config.caps.steady_bytes) if compiler else _AS_IT_IS:
+                with kernels.compiled_by_bucket(self._config.caps.steady_bytes) if compiler else _AS_IT_IS:
                     output = self._run_ddp_forward(*inputs, **kwargs)
             except BaseException as error:
                 self._forward_failed(error)
@@ -271,13 +281,15 @@ class DistributedDataParallel(Follower, nn.Module):
             return self._to_module(inputs, kwargs)
         if not self._lazy_init_ran:
             self._lazy_init()
+        if self._as_of != registrations.count:
+            self._look_again()
         iteration, reducer = self._iteration, self.reducer
         recorded = torch.is_grad_enabled()
         sync = recorded and iteration.wants_reductions
         if iteration.session is not None and not (recorded and self._uneven.unbroken):
             iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised; else the roll call does
         if recorded:
-            reducer.notice_cast()
+            reducer.notice_changes()
             reducer.check_finished()
         if sync:
             reducer.times.forward_start = time.time_ns()
@@ -290,6 +302,16 @@ class DistributedDataParallel(Follower, nn.Module):
                 iteration.before_forward(needed=needed, likely=sync and reducer.queue.only_sums)
         return self._to_module(inputs, kwargs)
 
+    def _look_again(self) -> None:
+        """Something has been put into a module, perhaps into ours, or a module in the place of ours."""
+        self._as_of = registrations.count
+        self.reducer.module = self._buffer_sync.module = self.module
+        late = () if self._delayed is None else self._delayed.parameters
+        added = params.added(self.module, self._config.ignored, [*self._module_parameters, *late]) - self._added
+        if added:
+            self._added |= added
+            warnings.warn(describe_added(added), UserWarning, stacklevel=2)
+
     def _recomputes(self) -> bool:
         """Whether this forward repeats one whose backward is now running (the whole model is checkpointed).
 
@@ -301,7 +323,7 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _to_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments on the device and in the dtype in which the module runs."""
-        if self.config.placement.device_ids:
+        if self._config.placement.device_ids:
             inputs = self._to_own_device(inputs)
             kwargs = self._to_own_device(kwargs)
         if self._mixed_precision_run is not None:
@@ -311,7 +333,7 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _to_own_device(self, value: Any) -> Any:
         """A structure with all its tensors on the single device of the module (DDP-046, DDP-023)."""
-        side_stream = self.config.side_stream
+        side_stream = self._config.side_stream
         return map_tensors(lambda tensor: streams.brought_to(self.device, tensor, side_stream=side_stream), value)
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -489,8 +511,8 @@ class DistributedDataParallel(Follower, nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module" or "module" not in modules:
-                raise
+            if name == "module" or "module" not in modules or name.startswith("__"):
+                raise  # __deepcopy__ and its like would answer for the wrapped module
             return getattr(modules["module"], name)
 
     # -- among uneven inputs
@@ -577,7 +599,7 @@ class DistributedDataParallel(Follower, nn.Module):
             return
         options.check_static_graph(
             trained=self.reducer.forwards.latest is not None,
-            find_unused=self.config.find_unused_parameters,
+            find_unused=self._config.find_unused_parameters,
             fail=self._log_and_throw,
         )
         self.reducer.start_over(static_graph=True)
@@ -652,7 +674,7 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
         """Split tensors along ``dim`` over devices (DDP-045)."""
-        return compat.scatter(inputs, kwargs, device_ids, self.config.dim)
+        return compat.scatter(inputs, kwargs, device_ids, self._config.dim)
 
     def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> Any:
         """Arguments on the given device, one tuple each for positional and keyword ones (DDP-045)."""
@@ -661,7 +683,7 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def gather(self, outputs: Any, output_device: Any) -> Any:
         """Bring outputs of several devices together along ``dim`` (DDP-045)."""
-        return compat.gather(outputs, output_device, self.config.dim)
+        return compat.gather(outputs, output_device, self._config.dim)
 
 
 # Trainers, savers of checkpoints and torch itself look through a wrapper by asking whether it is one of torch's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .hooks import FollowedSession, Joinable, _JoinConfig
+from .hooks import FollowedSession, Joinable, _FollowedJoinConfig, _JoinConfig
 
 
 class Binding:
@@ -68,10 +68,17 @@ class Bindings:
     """The bindings of one session, on all its joinables."""
 
     def __init__(
-        self, joinables: Sequence[Joinable], enable: bool, throw: bool, session: FollowedSession | None
+        self,
+        joinables: Sequence[Joinable],
+        enable: bool,
+        throw: bool,
+        session: FollowedSession | None,
+        *,
+        followed: bool = False,
     ) -> None:
+        config = _FollowedJoinConfig if followed else _JoinConfig
         self._bindings = [
-            Binding(joinable, _JoinConfig(enable, throw, is_first_joinable=place == 0), session)
+            Binding(joinable, config(enable, throw, is_first_joinable=place == 0), session)
             for place, joinable in enumerate(joinables)
         ]
 

@@ -142,7 +142,8 @@ class Join:
         self._session = self._new_session() if self._enable else None
         # a follower is only ever given a Session; plain joinables do not look at it
         session = cast("FollowedSession | None", self._session)
-        self._bindings = Bindings(self._joinables, self._enable, self._throw, session)
+        followed = isinstance(self._session, Session)
+        self._bindings = Bindings(self._joinables, self._enable, self._throw, session, followed=followed)
         self._bindings.put()
 
     def _new_session(self) -> BaseSession:

@@ -85,6 +85,15 @@ class _JoinConfig(NamedTuple):
         return _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)
 
 
+class _FollowedJoinConfig(_JoinConfig):
+    """That of a context whose joined ranks are told each act. A copy of a joinable is in no block: none knows of it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        return _JoinConfig.construct_disabled_join_config, ()
+
+
 class FollowedSession(Protocol):
     """The session of a context that holds a follower, as its joinables see it; ``Session`` is what keeps it."""
 

@@ -57,3 +57,9 @@ def gradients_that_were_moved_are_taken_to_lie_in_the_bucket() -> None:
 def one_gradient_that_was_moved_stands_for_all_of_its_bucket() -> None:
     """With bucket views, only the first gradient of a bucket is looked at: the program moves all of them or none."""
     edit("if places == self._places:", "if places[:1] == self._places[:1]:", within="_notice_moved")
+
+
+@defect("DDP-117")
+def gradients_that_change_places_overwrite_each_other() -> None:
+    """With bucket views, a gradient that the program gives to another parameter is left where it lies."""
+    edit("if gradient.untyped_storage().data_ptr() in flats:", "if False:")

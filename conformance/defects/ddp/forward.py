@@ -19,6 +19,15 @@ def active_after_an_error() -> None:
     )
 
 
+@defect("DDP-040")
+def the_options_hide_what_the_module_calls_by_their_name() -> None:
+    """What the wrapped module calls its config is not found: the wrapper's options are called so, too."""
+    edit(
+        "    self._config = config\n", "    self._config = self.config = config\n",
+        within="DistributedDataParallel.__init__",
+    )  # fmt: skip
+
+
 @defect("DDP-037")
 def always_ties_outputs() -> None:
     """Outputs pass the sink even where nothing is searched for, and come back as other objects."""

@@ -258,7 +258,7 @@ def second_forward_replaces_the_first() -> None:
 @defect("DDP-056")
 def shared_parameters_counted_twice() -> None:
     """A parameter that two submodules share is managed under each of its names."""
-    edit("module.named_parameters()", "module.named_parameters(remove_duplicate=False)", within="managed_parameters")
+    edit("nn.Module.named_parameters(module)", "named_parameters(module)", within="managed_parameters")
 
 
 @defect("DDP-049")

@@ -81,8 +81,8 @@ def unknown_parameters_passed_over() -> None:
 def names_are_counted_with_every_alias() -> None:
     """Names are taken one by one from a list in which a shared parameter has two."""
     edit(
-        "for name, parameter in module.named_parameters()\n",
-        "for (name, _), parameter in zip(module.named_parameters(remove_duplicate=False), module.parameters())\n",
+        "for name, parameter in nn.Module.named_parameters(module)\n",
+        "for (name, _), parameter in zip(named_parameters(module), module.parameters())\n",
         within="managed_parameters",
     )
 

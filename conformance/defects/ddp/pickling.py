@@ -9,6 +9,12 @@ from impl.ddp import DistributedDataParallel, pickling
 from ..planting import defect, edit, override, swap
 
 
+@defect("DDP-158")
+def a_copy_is_what_the_module_makes_of_itself() -> None:
+    """A wrapper around a module that says how it is copied is copied as a bare module."""
+    edit(' or name.startswith("__")', "")
+
+
 @defect("DDP-159")
 def old_pickles_stay_out_of_sync() -> None:
     """A pickle without the two flags comes back with synchronisation off."""
@@ -73,7 +79,7 @@ def unpickled_forgets_the_options() -> None:
     """An unpickled model no longer looks for unused parameters."""
     edit(
         "    self._build_parts()",
-        "    vars(self.config)['find_unused_parameters'] = False\n    self._build_parts()",
+        "    vars(self._config)['find_unused_parameters'] = False\n    self._build_parts()",
         within="__setstate__",
     )
 
@@ -110,7 +116,7 @@ def restored_models_ignore_nothing() -> None:
     """A restored model manages the parameters and buffers that it was told to leave alone, too."""
     edit(
         "    self._build_parts()",
-        "    self.__dict__['config'] = __import__('dataclasses').replace(self.config, ignored=frozenset())\n"
+        "    self.__dict__['_config'] = __import__('dataclasses').replace(self._config, ignored=frozenset())\n"
         "    self._build_parts()",
         within="__setstate__",
     )

@@ -26,7 +26,7 @@ def buffers_not_broadcast_at_the_start() -> None:
 def casting_leaves_the_hooks_behind() -> None:
     """Moving or casting the model does not have its gradients watched anew."""
     edit("self.reducer.watch_anew()", "pass")
-    edit("        self.watch_anew()\n", "        pass\n", within="notice_cast")
+    edit("        self.watch_anew()\n", "        pass\n", within="notice_changes")
 
 
 @defect("DDP-034")
@@ -40,14 +40,20 @@ def a_cast_is_noticed_by_the_first_parameter_alone() -> None:
     """Where a part of the model is cast past the wrapper, and the first parameter is not in it, nothing is watched."""
     edit(
         "list(map(_dtype_of, self.parameters)) != self._dtypes", "self.parameters[0].dtype is not self._dtypes[0]",
-        within="notice_cast",
+        within="notice_changes",
     )  # fmt: skip
 
 
 @defect("DDP-049")
 def a_cast_past_the_wrapper_is_noticed_by_forwards_alone() -> None:
     """A rank that enters a context with a model that was cast, and makes no forward in it, shadows in the old dtype."""
-    edit("self._reducer.notice_cast()", "pass")
+    edit("self._reducer.notice_changes()", "pass")
+
+
+@defect("DDP-049")
+def what_is_thawed_stays_local() -> None:
+    """What was frozen when the model was wrapped keeps local gradients for ever."""
+    edit("self._take_in_thawed()", "pass", within="notice_changes")
 
 
 @defect("DDP-027")
@@ -139,11 +145,11 @@ def strides_not_compared() -> None:
 def compares_without_initial_sync() -> None:
     """init_sync=False leaves the broadcast out, and the ranks compare their models all the same."""
     edit(
-        "    self.config = config\n",
+        "    self._config = config\n",
         "    if not init_sync:\n"
         "        params.verify_alike(self._iteration.team, {}, managed, {}, config.caps, config.placement.device,\n"
         "                            self._log_and_throw)\n"
-        "    self.config = config\n",
+        "    self._config = config\n",
         within="DistributedDataParallel.__init__",
     )
 

@@ -120,7 +120,7 @@ def strangers_are_let_in() -> None:
 @defect("JOIN-013", "JOIN-042", "JOIN-045")
 def joinables_are_not_told_of_throwing() -> None:
     """The joinables are not told that the context throws on early termination."""
-    edit("_JoinConfig(enable, throw, ", "_JoinConfig(enable, False, ")
+    edit("config(enable, throw, ", "config(enable, False, ")
 
 
 @defect("JOIN-017", "JOIN-035", worlds=(3,))
