@@ -162,9 +162,21 @@ def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks, sc
     assert ranks(zero_in_some_way, scenario, expected) == [expected] * ranks.world
 
 
+class Leaving(nn.Sequential):
+    """Leaves out its second layer, where it is told to."""
+
+    leaves_out = False
+
+    def forward(self, x):
+        for place, layer in enumerate(self):
+            x = x if place == 1 and self.leaves_out else layer(x)
+        return x
+
+
 def zero_before_backward(ctx, how, expected):
     """As many loops do it: first the forward, then the gradients are cleared, then the backward."""
-    model = delaying(ctx, line_of(1.0, 1.0, 1.0), ["1.weight", "2.weight"], "0.weight")
+    model = delaying(ctx, Leaving(*line_of(1.0, 1.0, 1.0)), ["1.weight", "2.weight"], "0.weight")
+    model.module.leaves_out = how == "cleared where it is left out" and ctx.rank > 0
     seen = []
     for iteration in range(3):
         loss = model(mine(ctx, 1 + iteration)).sum()
@@ -172,18 +184,21 @@ def zero_before_backward(ctx, how, expected):
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
         else:
-            model.zero_grad(set_to_none=how == "cleared to None")
+            model.zero_grad(set_to_none=how != "zeroed in place")
         loss.backward()
         seen.append(settled(ctx, model, expected[iteration], iteration, LATE_S))
     return seen
 
 
 @check("DDP-122", worlds=MANY, beyond=False, scenarios={
-    how: how for how in ("cleared to None", "cleared by other tensors", "zeroed in place")
+    how: how
+    for how in ("cleared to None", "cleared by other tensors", "cleared where it is left out", "zeroed in place")
 })  # fmt: skip
 def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_backward(ranks, scenario):
     names = ("0.weight", "1.weight", "2.weight")
     expected = [{name: [mean_of_all(ranks.world, times)] for name in names} for times in (1, 2, 3)]
+    for times, each in enumerate(expected if scenario == "cleared where it is left out" else (), 1):
+        each["1.weight"] = [12.0 * times / ranks.world]  # what rank 0 has
     assert ranks(zero_before_backward, scenario, expected) == [expected] * ranks.world
 
 
@@ -419,19 +434,19 @@ def test_delayed_gradients_of_several_kinds_are_averages_of_their_own_kind_or_re
 
 
 class FourDimensional(nn.Module):
-    """Two parameters that have another layout with channels last; each element's gradient is the input."""
+    """Parameters that have another layout with channels last; each element's gradient is the input."""
 
     def __init__(self):
         super().__init__()
-        self.a, self.b = (nn.Parameter(torch.ones(2, 3, 2, 2)) for _ in range(2))
+        self.a, self.b, self.c = (nn.Parameter(torch.ones(2, 3, 2, 2)) for _ in range(3))
 
     def forward(self, x):
-        return x * self.a.sum() + x * self.b.sum()
+        return x * self.a.sum() + x * self.b.sum() + x * self.c.sum()
 
 
 def change_amid_training(ctx, change, zeroed, world):
     """Gradients of five iterations, the third of which comes after a change; or a refusal."""
-    model = delaying(ctx, FourDimensional(), ["b"], "a")
+    model = delaying(ctx, FourDimensional(), ["b", "c"], "a")
     seen = []
 
     def train():
@@ -440,7 +455,7 @@ def change_amid_training(ctx, change, zeroed, world):
                 change(model)
             model.zero_grad(set_to_none=zeroed)
             model(mine(ctx, turn + 1).to(model.module.a.dtype)).sum().backward()
-            expected = dict.fromkeys(("a", "b"), [mean_of_all(world, turn + 1)] * 24)
+            expected = dict.fromkeys(("a", "b", "c"), [mean_of_all(world, turn + 1)] * 24)
             seen.append(settled(ctx, model, expected, turn, LATE_S) == expected)
 
     return caught(train), seen
@@ -458,8 +473,14 @@ def doubles_past_the_wrapper(model):
     model.module.double()
 
 
+def one_double_past_the_wrapper(model):
+    model.module.c.grad = None
+    model.module.c.data = model.module.c.data.double()
+
+
 @check("DDP-122", worlds=MANY, beyond=False, scenarios={
     "channels last": channels_last, "doubles": doubles, "doubles, past the wrapper": doubles_past_the_wrapper,
+    "one double, past the wrapper": one_double_past_the_wrapper,
 })  # fmt: skip
 def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that_is_refused(ranks, scenario):
     for zeroed in (True, False):

@@ -284,7 +284,7 @@ class Reducer:
         if pending.sync and not (pending.announced and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
         elif self.phase is Phase.IDLE:
-            self.readiness.forward_begins()
+            self.readiness.forget_noted()
 
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
         """Let the coming backward be synchronised, whatever its forward was told.
@@ -300,7 +300,7 @@ class Reducer:
 
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
-        complaint, self._complaint = self._complaint, ""
+        complaint, self._complaint = self._complaint or self._passed_unnoticed(), ""
         if complaint:
             self.abandon()
             self.log.fail(RuntimeError, complaint)
@@ -312,6 +312,17 @@ class Reducer:
         text = self._unfinished(self.readiness.missing())
         self.abandon()
         self.log.fail(RuntimeError, text)
+
+    def _passed_unnoticed(self) -> str:
+        """What to complain of where the backwards since the last forward went past its outputs, and completed no list of
+        arrivals either, so that none of them was looked at when it ended."""
+        if self.arrivals.counted or not self.forwards.only_past:
+            return ""
+        came = self.readiness.noted()
+        if all(self.parameters[index].grad is None for index in came):
+            return ""  # nothing has come, or it was cleared
+        missing = sorted(set(range(len(self.parameters))).difference(came))
+        return describe_unannounced(self.specs, missing, self.team.rank)
 
     def _unfinished(self, missing: Sequence[int]) -> str:
         started, static = self.queue.started, self.facts.static
@@ -337,6 +348,7 @@ class Reducer:
             if (pending.spent and not pending.partial) or not self.arrivals.watching:
                 return
             if pending.context is None and not self.arrivals.accumulates_now():
+                pending.differentiated = True
                 return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
             pending.spent = True
             if not pending.sync:
@@ -440,16 +452,19 @@ class Reducer:
         """Reduce what a backward accumulated that went through no output: a penalty on gradients alone, say.
 
         It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
-        been one beside the forward's own (a penalty on weights), which will average what both have accumulated.
+        been one beside the forward's own (a penalty on weights), which will average what both have accumulated. Where
+        ranks use different parameters, what it reached says nothing: there it counts if the outputs were differentiated.
         """
         with self.turn:
             pending, backward = self.forwards.latest, self.forwards.unannounced_backward
             if self.phase is not Phase.IDLE or pending is None or pending.spent or backward is None:
                 return
+            if backward == self.forwards.running_backward:
+                return  # it went through another forward of ours, after all: what it brought stays local (DDP-074)
             came = {*self.forwards.came_early(backward), *self.readiness.noted()}
             awaited = set(range(len(self.parameters))) - self.usage.not_awaited(self.plan.left_out, pending.unused)
             missing = sorted(awaited - came)
-            if missing:
+            if not pending.differentiated if self.facts.searched else missing:
                 self._complaint = describe_unannounced(self.specs, missing, self.team.rank)
                 return
             self._open(pending)
@@ -584,6 +599,7 @@ class Reducer:
         self.phase = Phase.IDLE
         self._armed = self._failed_before = False
         self._entered_at = None
+        self.readiness.forget_noted()
         self.iteration.futures.clear()
 
     # -- for others

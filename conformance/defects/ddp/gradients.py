@@ -22,7 +22,7 @@ from ..planting import defect, edit, swap
 def accumulated_arrivals_are_forgotten_in_the_first_bucket_only() -> None:
     """Arrivals under ``no_sync`` stay noted in all buckets but the first, and stand for gradients that are
     missing."""
-    edit("for bucket in self._queue.buckets:", "for bucket in self._queue.buckets[:1]:", within="forward_begins")
+    edit("for bucket in self._queue.buckets:", "for bucket in self._queue.buckets[:1]:", within="forget_noted")
 
 
 @defect("DDP-050")
