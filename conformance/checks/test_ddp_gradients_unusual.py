@@ -148,6 +148,30 @@ def test_a_penalty_that_is_differentiated_first_is_averaged_with_the_rest_and_no
             assert seen == expected, f"rank {rank}"
 
 
+def penalise_what_one_rank_uses(ctx):
+    """A penalty before the loss on the only weight that rank 0 uses, under a search and in a static graph."""
+    seen = []
+    for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+        model = ddp(ctx, models.Branches().to(ctx.device), **options)
+        for iteration in range(4):
+            model.zero_grad(set_to_none=True)
+            out = model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device), with_b=ctx.rank > 0)
+            (12 * model.module.a.weight**2).sum().backward()
+            out.sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-099", worlds=MANY, beyond=False, deadline_s=5)
+def test_a_penalty_before_the_loss_is_averaged_with_it_where_ranks_use_different_weights(ranks):
+    expected = []
+    for iteration in range(4):
+        data = [models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)]
+        expected.append({"a.weight": [sum(data) / ranks.world + 24.0], "b.weight": [sum(data[1:]) / ranks.world]})
+    for rank, seen in enumerate(ranks(penalise_what_one_rank_uses)):
+        assert seen == expected * 2, f"rank {rank}"
+
+
 def penalise_later(ctx):
     """A penalty behind the backward, one on the gradient of the inputs alone, and ordinary iterations in between."""
     seen = []

@@ -284,7 +284,6 @@ def train_delayed(ctx, schedule, divide_by_initial):
 
 @check(
     "DDPJ-039",
-    "DDPJ-010",
     worlds=MANY,
     beyond=False,
     each=True,

@@ -453,7 +453,7 @@ class Reducer:
 
         It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
         been one beside the forward's own (a penalty on weights), which will average what both have accumulated. Where
-        ranks use different parameters, what it reached says nothing: there it counts if the outputs were differentiated.
+        ranks may use different ones, what it reached says nothing: there it counts if the outputs were differentiated.
         """
         with self.turn:
             pending, backward = self.forwards.latest, self.forwards.unannounced_backward
@@ -464,7 +464,8 @@ class Reducer:
             came = {*self.forwards.came_early(backward), *self.readiness.noted()}
             awaited = set(range(len(self.parameters))) - self.usage.not_awaited(self.plan.left_out, pending.unused)
             missing = sorted(awaited - came)
-            if not pending.differentiated if self.facts.searched else missing:
+            tells = pending.differentiated or not self.facts.use_varies
+            if not tells or (missing and not self.facts.searched):
                 self._complaint = describe_unannounced(self.specs, missing, self.team.rank)
                 return
             self._open(pending)
