@@ -7,9 +7,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.errors import BadBatch, fail
 from conformance.fixtures.training import ddp, private, whole
-from conformance.ranks import caught
 
 
 class Tied(nn.Module):
@@ -136,55 +134,3 @@ def test_tables_of_which_more_and_less_is_looked_up_are_averaged_row_by_row(rank
         for rank, told in enumerate(ranks(look_up_more_and_more, options)):
             for iteration, (seen, mean) in enumerate(zip(told, expected, strict=True)):
                 assert seen == mean, f"rank {rank}, iteration {iteration}, {options}"
-
-
-# -- a backward that fails before the rows are sent
-
-
-class Behind(nn.Module):
-    """A sparse table whose gradient comes before that of a scalar layer; each twelve times the input."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.table = models.scalar(), nn.Embedding(4, 1, sparse=True)
-        self.fails = None
-
-    def forward(self, x):
-        outputs = self.layer(x), x * self.table(torch.ones(1, dtype=torch.long, device=x.device))
-        if self.fails is not None:
-            outputs[self.fails].register_hook(fail)
-        return 12 * sum(outputs)
-
-
-def fail_here_and_there(ctx):
-    """The gradients before and after a backward that fails, on rank 0 when the table has its gradient, else before.
-
-    Or the error that the next forward ends in.
-    """
-    model, told = ddp(ctx, Behind().to(ctx.device)), []
-
-    def train():
-        for iteration in range(6):
-            model.module.fails = min(ctx.rank, 1) if iteration == 3 else None
-            model.zero_grad(set_to_none=True)
-            loss = model(models.place(ctx.rank, iteration).to(ctx.device)).sum()
-            if iteration == 3:
-                assert caught(loss.backward).is_a(BadBatch)
-                continue
-            loss.backward()
-            told.append([whole(p.grad).to_dense().flatten().tolist() for p in model.parameters()])
-
-    return caught(train), told
-
-
-@check("DDP-057", "DDP-049", worlds=(2,), beyond=False)
-def test_after_a_backward_that_failed_before_the_rows_were_sent_they_are_averaged_as_before(ranks):
-    mean = 12.0 * sum(range(1, ranks.world + 1)) / ranks.world
-    for rank, (error, told) in enumerate(ranks(fail_here_and_there)):
-        assert told == [[[mean], [0.0, mean, 0.0, 0.0]]] * len(told), f"rank {rank}"
-        if error is not None:
-            assert error.is_a(RuntimeError), error
-            assert len(told) == 3, f"rank {rank}: {error}"
-            ranks.at_limit("after a backward that failed, the next forward is refused")
-        else:
-            assert len(told) == 5, f"rank {rank}"

@@ -108,7 +108,7 @@ def go_backward_inside_first(ctx):
     return told
 
 
-@check("DDP-074", "DDP-072", worlds=MANY, beyond=False)
+@check("DDP-074", worlds=MANY, beyond=False)
 def test_a_forward_inside_stays_local_while_one_outside_awaits_its_backward(ranks):
     mean = 36 * sum(range(1, ranks.world + 1)) / ranks.world
     for rank, seen in enumerate(ranks(go_backward_inside_first)):

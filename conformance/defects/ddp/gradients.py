@@ -550,12 +550,6 @@ def penalised_weights_of_another_output_count_as_come() -> None:
     edit("[] if self._pending.unreached > 0 else self._came_before", "self._came_before")
 
 
-@defect("DDP-057")
-def rows_of_a_failed_backward_are_sent_with_the_next() -> None:
-    """Sparse gradients of a backward that failed before they were sent go with those of the next one."""
-    edit("self._sparse = {}  # perhaps of an iteration that was given up", "pass")
-
-
 @defect("DDP-070")
 def arrivals_are_not_counted_twice() -> None:
     """Once buckets have settled, a layer that begins to arrive twice is reduced with what came first."""

@@ -17,7 +17,7 @@ def train(rank):
     inside.sum().backward()
     first = model.module.weight.grad.item()
     outside.sum().backward()
-    return f"{first - rank - 1} off the local gradient, then {model.module.weight.grad.item()}"
+    return "local" if first == rank + 1 else "averaged", model.module.weight.grad.item()
 
 
-judge(train, "inside no_sync gradients stay local, and the next backward averages all", "0.0 off the local gradient, then 3.0")
+judge(train, "what ran inside no_sync stays local until the next backward averages all", ("local", 3.0))
