@@ -150,9 +150,3 @@ def moved_gradients_are_taken_for_the_buffers() -> None:
 def old_gradients_of_who_leaves_it_out_are_averaged() -> None:
     """A delayed layer that this rank leaves out, with gradients that were cleared, adds those of the last iteration."""
     edit("        self._fill_gaps()\n        divisor", "        divisor")
-
-
-@defect("DDP-122")
-def a_cast_is_noticed_where_all_delayed_parameters_have_it() -> None:
-    """Delayed gradients keep their buffers where some of their parameters were cast."""
-    edit("if any(_kind_of(parameter) != ", "if all(_kind_of(parameter) != ")

@@ -523,18 +523,6 @@ def looked_at_only_where_a_list_is_complete() -> None:
     edit("self._complaint or self._passed_unnoticed()", "self._complaint")
 
 
-@defect("DDP-060")
-def only_the_first_forward_of_a_backward_is_spent() -> None:
-    """Behind two forwards with one backward, a penalty on a weight is taken for the second one's backward."""
-    edit(
-        "        pending.spent = True\n        if not pending.sync:\n            return\n"
-        '        self._complaint = ""\n        if self.phase is Phase.FILLING:\n            return\n',
-        "        if self.phase is Phase.FILLING:\n            return\n"
-        "        pending.spent = True\n        if not pending.sync:\n            return\n"
-        '        self._complaint = ""\n',
-    )
-
-
 @defect("DDP-062")
 def a_local_backward_takes_a_complaint_back() -> None:
     """What a backward past the outputs has left out is forgotten when one of a forward inside no_sync begins."""
