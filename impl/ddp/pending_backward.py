@@ -53,8 +53,8 @@ class Forwards:
     def __init__(self) -> None:
         #: the latest backward through an output of ours: a number that never comes back
         self.running_backward: int | None = None
-        #: whether one that stays local has come since the last forward
-        self._local = False
+        #: whether no backward has gone through our outputs since the last forward, whose own is to be synchronised
+        self.only_past = False
         #: whether one of the forwards that it goes through was to be synchronised
         self._running_sync = False
         #: the last grad-enabled forward's; None before the first
@@ -74,21 +74,14 @@ class Forwards:
             pending.unused &= former.unused  # two forwards before one backward: used is what either uses
             former.unused = pending.unused
         self.latest = pending
-        self._local = False
+        self.only_past = pending.sync
         self._times_past = 0
         self.early.clear()
 
     def note_running(self, backward: int, pending: PendingBackward) -> None:
         """A backward has reached an output of this forward."""
-        self._local |= pending.spent or not pending.sync
         self._running_sync = pending.sync or (backward == self.running_backward and self._running_sync)
         self.running_backward = backward
-
-    @property
-    def only_past(self) -> bool:
-        """Whether the last forward's backward is still to come, and none that stays local has come since."""
-        pending = self.latest
-        return pending is not None and pending.sync and not pending.spent and not self._local
 
     def synchronised(self, backward: int) -> bool | None:
         """Whether a forward of this backward was to be synchronised; None before the first forward.

@@ -300,7 +300,9 @@ class Reducer:
 
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
-        complaint, self._complaint = self._complaint or self._passed_unnoticed(), ""
+        complaint, self._complaint = self._complaint, ""
+        if self.forwards.only_past and not self.arrivals.counted:
+            complaint = complaint or self._passed_unnoticed()
         if complaint:
             self.abandon()
             self.log.fail(RuntimeError, complaint)
@@ -316,8 +318,6 @@ class Reducer:
     def _passed_unnoticed(self) -> str:
         """What to complain of where the backwards since the last forward went past its outputs, and completed no list of
         arrivals either, so that none of them was looked at when it ended."""
-        if self.arrivals.counted or not self.forwards.only_past:
-            return ""
         came = self.readiness.noted()
         if all(self.parameters[index].grad is None for index in came):
             return ""  # nothing has come, or it was cleared
@@ -346,11 +346,12 @@ class Reducer:
                 self._lowered.before_backward()
             self.forwards.note_running(backward, pending)
             if (pending.spent and not pending.partial) or not self.arrivals.watching:
+                self.forwards.only_past = False
                 return
             if pending.context is None and not self.arrivals.accumulates_now():
                 pending.differentiated = True
                 return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
-            pending.spent = True
+            self.forwards.only_past, pending.spent = False, True
             if not pending.sync:
                 return
             self._complaint = ""
@@ -600,7 +601,6 @@ class Reducer:
         self.phase = Phase.IDLE
         self._armed = self._failed_before = False
         self._entered_at = None
-        self.readiness.forget_noted()
         self.iteration.futures.clear()
 
     # -- for others

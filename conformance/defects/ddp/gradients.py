@@ -520,7 +520,7 @@ def a_backward_inside_is_reduced_for_a_forward_outside() -> None:
 @defect("DDP-062")
 def looked_at_only_where_a_list_is_complete() -> None:
     """A backward past the outputs that reaches no bucket's last parameter is complained of by nobody."""
-    edit("self._complaint or self._passed_unnoticed()", "self._complaint")
+    edit("complaint = complaint or self._passed_unnoticed()", "pass")
 
 
 @defect("DDP-062")
