@@ -201,7 +201,8 @@ def test_another_order_of_arrival_later_on_changes_no_bucket(ranks):
             for iteration, (calls, found) in enumerate(told):
                 if iteration:
                     assert shapes(calls) == [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
-                assert found == averaged_alone(ranks.world, iteration, (BACKWARDS[0] if iteration < 2 else later,)), later
+                orders = BACKWARDS if iteration < 2 else (later,)
+                assert found == averaged_alone(ranks.world, iteration, orders), f"{later}, iteration {iteration}"
 
 
 @check("DDP-054", "DDP-049", worlds=MANY, beyond=False)

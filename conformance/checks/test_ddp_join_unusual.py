@@ -340,7 +340,8 @@ def test_a_rank_that_fails_under_ddp_is_named_to_its_peers(ranks):
 def skip_a_batch_that_fails(ctx, schedule, at, where, before=""):
     """The highest rank's batch ``at`` fails, in its forward, its loss or its backward; caught inside the block.
 
-    ``where`` it is "again", its backward fails and is tried again. ``before``: what all ranks do first, "hook" (they register one) or "accumulate" (a batch in each first iteration).
+    ``where`` it is "again", its backward fails and is tried again. ``before``: what all ranks do first, "hook" (they
+    register one) or "accumulate" (a batch in each first iteration).
     """
     model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
     if before == "hook":

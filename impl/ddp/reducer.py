@@ -316,8 +316,8 @@ class Reducer:
         self.log.fail(RuntimeError, text)
 
     def _passed_unnoticed(self) -> str:
-        """What to complain of where the backwards since the last forward went past its outputs, and completed no list of
-        arrivals either, so that none of them was looked at when it ended."""
+        """What to complain of where all backwards since the last forward went past its outputs, and completed no list of
+        arrivals either: so none was looked at when it ended."""
         came = self.readiness.noted()
         if all(self.parameters[index].grad is None for index in came):
             return ""  # nothing has come, or it was cleared

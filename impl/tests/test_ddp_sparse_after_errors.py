@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 class Behind(nn.Module):
-    """A sparse table whose gradient comes before that of a layer; ``fails`` says before which of both backward fails."""
+    """A sparse table whose gradient comes before that of a layer; ``fails``: before which of both backward fails."""
 
     fails = None
 

@@ -1,4 +1,4 @@
-"""A backward through a weight alone, before those of two outputs: what the output behind the weight adds stays local."""
+"""Behind a backward through a weight alone, what the second of two outputs adds to it stays local."""
 
 # shows: DDP-062 test_a_penalty_that_is_differentiated_first_*
 # shows: DDP-049 test_a_penalty_that_is_differentiated_first_*
