@@ -1,6 +1,7 @@
 """After a call that was refused, and after an error that was caught on all ranks, training goes on as if without it."""
 
 import pickle
+import time
 
 import torch
 
@@ -323,6 +324,16 @@ FUTURES = {
     f"backward beside a future that {name}": Wrong(fails_beside_a_future(end), make=promising, even=True)
     for name, end in (("never ends", NEVER_ENDS), ("fails", FAILS))
 }
+
+
+def fails_late(trainee):
+    """On one rank, when the others have gone on and wait for it in the next iteration."""
+    time.sleep(LATE_S * trainee.ctx.rank)
+    trainee.failing("backward")
+
+
+LATE_S = 0.1
+LATE = {f"backward, late on one rank, {way}": Wrong(fails_late, WAYS[way]) for way in ("plain", "search and views")}
 HOOKS = {f"hook, bucket {bucket}": Wrong(fails_in_hook(bucket), make=noting) for bucket in (0, 1)}
 
 
@@ -338,7 +349,7 @@ def fail_before_each(ctx):
 
 
 def fail_amid_each(ctx):
-    return each_and_on(ctx, {**everywhere(AMID, beside=True), **HOOKS, **FUTURES})
+    return each_and_on(ctx, {**everywhere(AMID, beside=True), **LATE, **HOOKS, **FUTURES})
 
 
 @check("DDP-049", worlds=WORLDS, deadline_s=15)

@@ -1,5 +1,7 @@
 """Backwards that reach the parameters by other ways than through the outputs of one forward."""
 
+import itertools
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -75,13 +77,26 @@ def test_a_loss_that_is_made_of_gradients_alone_is_averaged(ranks):
 
 
 def reach_one_layer(ctx):
-    """After a forward the weights of one layer are differentiated and no output; what the next forward says."""
+    """After a forward the weights of one layer are differentiated and no output; what the next forward says.
+
+    At first, where the backward of a forward under no_sync still follows, and once the buckets have settled.
+    """
     told = []
-    for options in WAYS:
-        model = wrapped(ctx, Slope(), **options)
-        model(inputs(ctx.rank, 0).to(ctx.device))
-        model.module.a.weight.sum().backward()
-        told.append(caught(model, inputs(ctx.rank, 1).to(ctx.device)))
+    for options, before, name in itertools.product(WAYS, (0, 3), "ab"):
+        model, x = wrapped(ctx, Slope(), **options), inputs(ctx.rank, 0).to(ctx.device)
+        for _ in range(before):
+            model(x).sum().backward()
+        with model.no_sync():
+            inside = model(x).sum()
+        model(x)
+        getattr(model.module, name).weight.sum().backward()
+
+        def go_on(model=model, x=x, inside=inside, before=before):
+            if not before:
+                inside.backward()
+            model(x)
+
+        told.append(caught(go_on))
     return told
 
 

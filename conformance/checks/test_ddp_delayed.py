@@ -162,9 +162,21 @@ def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks, sc
     assert ranks(zero_in_some_way, scenario, expected) == [expected] * ranks.world
 
 
+class Leaving(nn.Sequential):
+    """Leaves out its second layer, where it is told to."""
+
+    leaves_out = False
+
+    def forward(self, x):
+        for place, layer in enumerate(self):
+            x = x if place == 1 and self.leaves_out else layer(x)
+        return x
+
+
 def zero_before_backward(ctx, how, expected):
     """As many loops do it: first the forward, then the gradients are cleared, then the backward."""
-    model = delaying(ctx, line_of(1.0, 1.0, 1.0), ["1.weight", "2.weight"], "0.weight")
+    model = delaying(ctx, Leaving(*line_of(1.0, 1.0, 1.0)), ["1.weight", "2.weight"], "0.weight")
+    model.module.leaves_out = how == "cleared where it is left out" and ctx.rank > 0
     seen = []
     for iteration in range(3):
         loss = model(mine(ctx, 1 + iteration)).sum()
@@ -172,18 +184,21 @@ def zero_before_backward(ctx, how, expected):
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
         else:
-            model.zero_grad(set_to_none=how == "cleared to None")
+            model.zero_grad(set_to_none=how != "zeroed in place")
         loss.backward()
         seen.append(settled(ctx, model, expected[iteration], iteration, LATE_S))
     return seen
 
 
 @check("DDP-122", worlds=MANY, beyond=False, scenarios={
-    how: how for how in ("cleared to None", "cleared by other tensors", "zeroed in place")
+    how: how
+    for how in ("cleared to None", "cleared by other tensors", "cleared where it is left out", "zeroed in place")
 })  # fmt: skip
 def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_backward(ranks, scenario):
     names = ("0.weight", "1.weight", "2.weight")
     expected = [{name: [mean_of_all(ranks.world, times)] for name in names} for times in (1, 2, 3)]
+    for times, each in enumerate(expected if scenario == "cleared where it is left out" else (), 1):
+        each["1.weight"] = [12.0 * times / ranks.world]  # what rank 0 has
     assert ranks(zero_before_backward, scenario, expected) == [expected] * ranks.world
 
 

@@ -196,9 +196,13 @@ def test_a_static_graph_follows_the_order_of_arrival_though_unused_parameters_ar
 @check("DDP-054", worlds=WORLDS)
 def test_another_order_of_arrival_later_on_changes_no_bucket(ranks):
     size = 2 * WIDTH * WIDTH
-    for told in ranks(watch_buckets, 5, BACKWARDS, {}, IN_ORDER[0]):
-        for calls, _ in told[1:]:
-            assert shapes(calls) == [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
+    for later in (IN_ORDER[0], (0, 1, 3, 2)):  # the second bucket is full first; by turns itself and the first in order
+        for told in ranks(watch_buckets, 5, BACKWARDS, {}, later):
+            for iteration, (calls, found) in enumerate(told):
+                if iteration:
+                    assert shapes(calls) == [(0, False, size, [0, 1]), (1, True, size, [2, 3])]
+                orders = BACKWARDS if iteration < 2 else (later,)
+                assert found == averaged_alone(ranks.world, iteration, orders), f"{later}, iteration {iteration}"
 
 
 @check("DDP-054", "DDP-049", worlds=MANY, beyond=False)

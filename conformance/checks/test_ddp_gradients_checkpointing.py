@@ -84,12 +84,14 @@ def test_reentrant_checkpoints_work_once_per_layer(ranks):
     assert_equal_to_plain(ranks, [(Recipe(times=1, reentrant=True), cap) for cap in ({}, {"bucket_cap_mb": 4e-6})])
 
 
-def recompute_reentrantly(ctx, recipe, options, iterations=2):
+def recompute_reentrantly(ctx, recipe, options, since=0):
+    """``since``: the iteration from which on checkpoints are reentrant; before, there are none."""
     model = ddp(ctx, recipe(), **options)
-    seen = []
+    reentrant, seen = model.module.reentrant, []
 
     def loop():
-        for iteration in range(iterations):
+        for iteration in range(since + 2):
+            model.module.reentrant = reentrant if iteration >= since else None
             model.zero_grad()
             model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
             seen.append(gradients(model))
@@ -110,15 +112,15 @@ def test_reentrant_checkpoints_with_a_search_for_unused_parameters_end_in_an_err
 @check("DDP-070", worlds=MANY, beyond=False)
 def test_one_layer_checkpointed_twice_reentrantly_is_averaged_or_refused(ranks):
     recipe = Recipe(times=2, reentrant=True, only_a=True)
-    told = ranks(recompute_reentrantly, recipe, {})
-    averages, _ = expected(Job(Recipe(times=2), models.divisible_scalar, (2,) * ranks.world, join=None))
-    for rank, (error, seen) in enumerate(told):
-        if error is None:
-            assert seen == averages, f"rank {rank} has wrong gradients and no error"
-        else:
-            assert error.is_a(RuntimeError)
-            assert all(mine == right for mine, right in zip(seen, averages, strict=False)), f"rank {rank}"
-            assert "checkpoint" in error.text.lower() or "ready" in error.text.lower()
+    for since in (0, 3):  # from the first iteration on, and once the buckets have settled
+        averages, _ = expected(Job(Recipe(times=2), models.divisible_scalar, (since + 2,) * ranks.world, join=None))
+        for rank, (error, seen) in enumerate(ranks(recompute_reentrantly, recipe, {}, since)):
+            if error is None:
+                assert seen == averages, f"rank {rank} has wrong gradients and no error"
+            else:
+                assert error.is_a(RuntimeError)
+                assert all(mine == right for mine, right in zip(seen, averages, strict=False)), f"rank {rank}"
+                assert "checkpoint" in error.text.lower() or "ready" in error.text.lower()
 
 
 def save_and_load(ctx, path):

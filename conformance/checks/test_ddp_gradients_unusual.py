@@ -99,12 +99,23 @@ def test_a_parameter_that_only_the_loss_uses_is_averaged_too(ranks):
     assert ranks(use_beside) == [expected] * ranks.world
 
 
-PENALTIES = {"before": {}, "before, with a search": {"find_unused_parameters": True}}
+class TwoOutputs(models.Branches):
+    """Hands out what each layer makes."""
+
+    def forward(self, x, with_b):
+        return self.b(x), self.a(x)
 
 
-def penalise_first(ctx, options):
-    """A penalty on one weight is differentiated by itself, before the loss of the forward."""
-    model = ddp(ctx, models.Branches().to(ctx.device), **options)
+PENALTIES = {
+    "before": (models.Branches, {}),
+    "before, with a search": (models.Branches, {"find_unused_parameters": True}),
+    "before the backwards of two outputs": (TwoOutputs, {}),
+}
+
+
+def penalise_first(ctx, kind, options):
+    """A penalty on one weight is differentiated by itself, before the loss of the forward, or its losses one by one."""
+    model = ddp(ctx, kind().to(ctx.device), **options)
     seen = []
 
     def train():
@@ -112,7 +123,8 @@ def penalise_first(ctx, options):
             model.zero_grad(set_to_none=True)
             out = model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device), with_b=True)
             (12 * model.module.a.weight**2).sum().backward()
-            out.sum().backward()
+            for each in out if isinstance(out, tuple) else (out,):
+                each.sum().backward()
             seen.append(gradients(model))
 
     error = caught(train)
@@ -126,7 +138,7 @@ def test_a_penalty_that_is_differentiated_first_is_averaged_with_the_rest_and_no
     for iteration in range(3):
         mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
         expected.append({"a.weight": [mean + 24.0], "b.weight": [mean]})
-    for rank, (error, seen) in enumerate(ranks(penalise_first, scenario)):
+    for rank, (error, seen) in enumerate(ranks(penalise_first, *scenario)):
         if error is not None:  # refused, in that very backward
             assert error.is_a(RuntimeError), error
             assert "ready only once" in error.text, error
@@ -134,6 +146,30 @@ def test_a_penalty_that_is_differentiated_first_is_averaged_with_the_rest_and_no
             ranks.at_limit("a backward before that of the forward ends in an error")
         else:
             assert seen == expected, f"rank {rank}"
+
+
+def penalise_what_one_rank_uses(ctx):
+    """A penalty before the loss on the only weight that rank 0 uses, under a search and in a static graph."""
+    seen = []
+    for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+        model = ddp(ctx, models.Branches().to(ctx.device), **options)
+        for iteration in range(4):
+            model.zero_grad(set_to_none=True)
+            out = model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device), with_b=ctx.rank > 0)
+            (12 * model.module.a.weight**2).sum().backward()
+            out.sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-099", worlds=MANY, beyond=False, deadline_s=5)
+def test_a_penalty_before_the_loss_is_averaged_with_it_where_ranks_use_different_weights(ranks):
+    expected = []
+    for iteration in range(4):
+        data = [models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)]
+        expected.append({"a.weight": [sum(data) / ranks.world + 24.0], "b.weight": [sum(data[1:]) / ranks.world]})
+    for rank, seen in enumerate(ranks(penalise_what_one_rank_uses)):
+        assert seen == expected * 2, f"rank {rank}"
 
 
 def penalise_later(ctx):

@@ -62,7 +62,12 @@ def train_by_parameter(ctx):
     with model.no_sync():
         local = trained(model, x)
     model(x).sum().backward()
-    return first, local, gradients(model), trained(model, x)
+    together = gradients(model)
+    model.zero_grad(set_to_none=True)
+    with model.no_sync():
+        inside = model(x)
+    (inside + model(x)).sum().backward()
+    return first, local, together, gradients(model), trained(model, x)
 
 
 @check("DDP-167", worlds=WORLDS, beyond=False)
@@ -79,13 +84,14 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
 
     assert ranks(train_halves_by_parameter) == [{"weight": [40000.0]}] * ranks.world  # two of them overflow
     average = alone(range(ranks.world))
-    for rank, (first, local, together, last) in enumerate(ranks(train_by_parameter)):
+    for rank, (first, local, together, at_once, last) in enumerate(ranks(train_by_parameter)):
         assert first == last == average, f"rank {rank}"
         assert local == alone([rank]), f"rank {rank}"
         doubled = {
             name: None if values is None else [2 * value for value in values] for name, values in average.items()
         }
         assert together == doubled, f"rank {rank}: what accumulated inside and one more gradient were not averaged"
+        assert at_once == doubled, f"rank {rank}: a backward through a forward inside and one outside was not averaged"
 
 
 def train_halves_by_parameter(ctx):

@@ -275,6 +275,7 @@ def train_delayed(ctx, schedule, divide_by_initial):
             with torch.no_grad():
                 module.a.weight.fill_(10.0 + ctx.rank)
                 module.b.weight.fill_(20.0 + ctx.rank)
+        seen.append((module.a.weight.grad.item(), module.b.weight.grad.item()))
 
     error = caught(loop)
     ctx.meet("told")
@@ -304,6 +305,7 @@ def test_delayed_parameters_are_followed_or_refused(ranks, scenario):
             active = oracle.active_ranks(schedule, iteration)
             divisor = ranks.world if scenario else len(active)
             means.append(sum(models.divisible_scalar(r, iteration).item() for r in active) / divisor)
+        means.append(means[-1])  # what shadowing leaves alone
         assert seen == [(mean, mean) for mean in means], f"rank {rank}"
 
 
@@ -332,8 +334,8 @@ def test_an_optimizer_in_backward_divides_by_the_active_ranks_when_asked(ranks):
         assert ranks(train_in_backward, schedule) == alone["weight"] * ranks.world, f"schedule {schedule}"
 
 
-def cast_in_mid_block(ctx, schedule, at):
-    """In one context the model is cast past the wrapper; error and gradients."""
+def cast_in_mid_block(ctx, schedule, at, past):
+    """In one context the model is cast, ``past`` the wrapper or by it and moved to where it is; error and gradients."""
     module, seen = models.scalar(), []
     model = ddp(ctx, module)
     block = model.join()
@@ -342,7 +344,7 @@ def cast_in_mid_block(ctx, schedule, at):
         with block:
             for iteration in range(schedule[ctx.rank]):
                 if iteration == at:
-                    module.double()
+                    (module if past else model.double().to(ctx.device)).double()
                 model.zero_grad()
                 model(models.divisible_scalar(ctx.rank, iteration).to(module.weight.dtype)).sum().backward()
                 seen.append(module.weight.grad.item())
@@ -355,14 +357,15 @@ def cast_in_mid_block(ctx, schedule, at):
 @check("DDP-034", worlds=(2, 3), beyond=False, scenarios={"all do": 2, "as one runs out": 3, "later": 4})
 def test_a_model_that_is_cast_inside_a_context_is_averaged_or_refused_on_all_ranks(ranks, scenario):
     schedule = (3, *[6] * (ranks.world - 1))
-    told = ranks(cast_in_mid_block, schedule, scenario)
-    if any(error is not None for error, _ in told):
-        assert all(error is not None and error.is_a(RuntimeError) for error, _ in told), told
-        return
-    for rank, (_, seen) in enumerate(told):
-        active = [oracle.active_ranks(schedule, iteration) for iteration in range(schedule[rank])]
-        sums = [sum(models.divisible_scalar(r, i).item() for r in each) for i, each in enumerate(active)]
-        assert seen == [each / ranks.world for each in sums], f"rank {rank}"
+    for past in (True, False):
+        told = ranks(cast_in_mid_block, schedule, scenario, past)
+        if any(error is not None for error, _ in told):
+            assert all(error is not None and error.is_a(RuntimeError) for error, _ in told), told
+            continue
+        for rank, (_, seen) in enumerate(told):
+            active = [oracle.active_ranks(schedule, iteration) for iteration in range(schedule[rank])]
+            sums = [sum(models.divisible_scalar(r, i).item() for r in each) for i, each in enumerate(active)]
+            assert seen == [each / ranks.world for each in sums], f"rank {rank}"
 
 
 def shadow_delayed_after_a_cast(ctx, past):

@@ -376,7 +376,8 @@ def test_a_rank_that_fails_under_ddp_is_named_to_its_peers(ranks):
 def skip_a_batch_that_fails(ctx, schedule, at, where, before=""):
     """The highest rank's batch ``at`` fails, in its forward, its loss or its backward; caught inside the block.
 
-    ``before``: what all ranks do first, "hook" (they register one) or "accumulate" (a batch in each first iteration).
+    ``where`` it is "again", its backward fails and is tried again. ``before``: what all ranks do first, "hook" (they
+    register one) or "accumulate" (a batch in each first iteration).
     """
     model = ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
     if before == "hook":
@@ -401,6 +402,9 @@ def skip_a_batch_that_fails(ctx, schedule, at, where, before=""):
                 if bad and where == "backward":
                     with model.module.layers[0].weight.register_hook(fail):
                         loss.backward()
+                if bad and where == "again":
+                    with model.module.layers[0].weight.register_hook(fail):
+                        caught(loss.backward, retain_graph=True)
                 loss.backward()
             except KeyError:
                 continue
@@ -410,8 +414,9 @@ def skip_a_batch_that_fails(ctx, schedule, at, where, before=""):
 def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on_every_rank(ranks, scenario):
     everybody, one_joined = (3,) * ranks.world, (1, *[4] * (ranks.world - 1))
     some = [(everybody, 1), (everybody, 2)] + [(one_joined, 2)] * (ranks.world > 2)
-    for schedule, at in some:  # 2 is the last batch of everybody: then it shows where the block ends
-        run = ranks.run(skip_a_batch_that_fails, schedule, at, scenario)
+    runs = [(schedule, at, scenario) for schedule, at in some]  # 2 is everybody's last: then it shows at the end
+    for schedule, at, where in runs + [(*some[0], "again")] * (scenario == "backward"):
+        run = ranks.run(skip_a_batch_that_fails, schedule, at, where)
         assert_told(run, f"schedule {schedule}, batch {at}", scenario)
     # when it fails in the first iteration of its own, others may be in it, too, or have left it in peace
     run = ranks.run(skip_a_batch_that_fails, (*[2] * (ranks.world - 1), 4), 2, scenario)

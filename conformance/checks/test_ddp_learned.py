@@ -1,5 +1,7 @@
 """What a model learns from its first backwards: kept where it may differ, forgotten where it holds no more."""
 
+import itertools
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -118,3 +120,90 @@ def cast_while_frozen(ctx):
 def test_a_weight_that_is_frozen_while_the_model_is_cast_is_averaged_when_it_is_thawed(ranks):
     means = [mean_of_all(ranks.world, iteration + 1) for iteration in range(5)]
     assert ranks(cast_while_frozen) == [[(mean, mean) for mean in means] * 3] * ranks.world
+
+
+# -- DDP-049, DDP-060, DDP-062: iterations of other kinds once the buckets have settled
+
+
+class Opaque:
+    """Holds a tensor where nobody looks for one."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Side(nn.Module):
+    """Scalar layers side by side, each with a factor of its own; a forward hands out what it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([models.scalar() for _ in range(4)])
+
+    def forward(self, x, order=(0, 1, 2, 3), put=sum):
+        return put([(1 + place) * self.layers[place](x) for place in order])
+
+
+def penalise(model, place):
+    (12 * getattr(model, "module", model).layers[place].weight.sum()).backward()
+
+
+def goes_plainly(model, x):
+    model(x).sum().backward()
+
+
+def adds_two_forwards_and_a_penalty(model, x):
+    (model(x) + model(2 * x)).sum().backward()
+    penalise(model, 1)
+
+
+def goes_backward_from_each_output(model, x):
+    one, other = model(x, put=lambda parts: (parts[0] + parts[2], parts[1] + parts[3]))
+    one.sum().backward()
+    other.sum().backward()
+
+
+def hides_its_output(model, x):
+    model(x, put=lambda parts: Opaque(sum(parts))).value.sum().backward()
+
+
+def takes_another_order(model, x):
+    model(x, order=(2, 0, 3, 1)).sum().backward()
+
+
+def penalises_where_no_forward_goes(model, x):
+    output = model(x, order=(0, 1, 3))
+    penalise(model, 2)
+    output.sum().backward()
+
+
+LATER = (
+    adds_two_forwards_and_a_penalty, goes_backward_from_each_output, hides_its_output, takes_another_order,
+    penalises_where_no_forward_goes,
+)  # fmt: skip
+SETTLED = 3
+
+
+def go_on_otherwise(ctx):
+    """Plain iterations, then one of another kind, then plain ones again; with several buckets, in either memory."""
+    told = []
+    for later, as_view in itertools.product(LATER, (False, True)):
+        model, seen = wrapped(ctx, Side(), bucket_cap_mb=8 / 2**20, gradient_as_bucket_view=as_view), []
+        for iteration in range(SETTLED + 3):
+            model.zero_grad(set_to_none=iteration % 2 == 0)
+            (later if iteration == SETTLED else goes_plainly)(model, mine(ctx, iteration + 1))
+            seen.append([gradient(layer.weight) for layer in model.module.layers])
+        told.append(seen)
+    return told
+
+
+@check("DDP-049", "DDP-060", "DDP-062", worlds=MANY, beyond=False)
+def test_iterations_of_another_kind_are_averaged_too_once_the_buckets_have_settled(ranks):
+    for rank, told in enumerate(ranks(go_on_otherwise)):
+        for (later, as_view), seen in zip(itertools.product(LATER, (False, True)), told, strict=True):
+            for iteration, found in enumerate(seen):
+                alone = Side()
+                for one in range(ranks.world):
+                    x = torch.full((1, 1), 12.0 * (one + 1) * (iteration + 1))
+                    (later if iteration == SETTLED else goes_plainly)(alone, x)
+                means = [gradient(layer.weight) / ranks.world for layer in alone.layers]
+                assert found == means, f"rank {rank}, {later.__name__}, {as_view=}, iteration {iteration}"

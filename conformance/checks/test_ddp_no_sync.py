@@ -91,6 +91,30 @@ def test_what_counts_is_where_the_forward_ran(ranks):
     assert ranks(cross_the_border) == [[mean, 12.0 * (rank + 1)] * len(EVERY_WAY) for rank in range(ranks.world)]
 
 
+def go_backward_inside_first(ctx):
+    """A forward inside, then one outside; the gradient after the backward of the one, and after that of the other."""
+    x, told = 12 * models.place(ctx.rank, 0), []
+    for options in EVERY_WAY:
+        model = ddp(ctx, models.scalar(), **options)
+        for _ in range(4):
+            model.zero_grad()
+            with model.no_sync():
+                inside = model(x).sum()
+            outside = model(2 * x).sum()
+            inside.backward()
+            told.append(gradient(model.module.weight))
+            outside.backward()
+            told.append(gradient(model.module.weight))
+    return told
+
+
+@check("DDP-074", worlds=MANY, beyond=False)
+def test_a_forward_inside_stays_local_while_one_outside_awaits_its_backward(ranks):
+    mean = 36 * sum(range(1, ranks.world + 1)) / ranks.world
+    for rank, seen in enumerate(ranks(go_backward_inside_first)):
+        assert seen == [12.0 * (rank + 1), mean] * 4 * len(EVERY_WAY), f"rank {rank}"
+
+
 def nest(ctx):
     model = ddp(ctx, models.scalar())
     settings = [model.require_backward_grad_sync]

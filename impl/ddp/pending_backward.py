@@ -20,16 +20,20 @@ class PendingBackward:
     this forward begins: a second one through the same graph stays local (DDP-061). ``announced`` says whether the
     outputs will tell when that happens, and ``unreached`` how many of them no backward has reached yet. ``unused``
     holds the parameters that the graph search did not reach; None where no search was made. ``partial``: its backwards
-    so far were asked for some gradients only (``backward(inputs=...)``), so one more may be synchronised. ``context``
-    is the distributed-autograd context in which the forward ran, if any.
+    so far were asked for some gradients only (``backward(inputs=...)``), so one more may be synchronised.
+    ``differentiated``: its outputs were, by ``torch.autograd.grad``. ``context`` is the distributed-autograd context in
+    which the forward ran, if any.
     """
 
-    __slots__ = ("__weakref__", "announced", "context", "partial", "spent", "sync", "unreached", "unused")
+    __slots__ = (
+        "__weakref__", "announced", "context", "differentiated", "partial", "spent", "sync", "unreached", "unused",
+    )
 
     def __init__(self, sync: bool) -> None:
         self.sync = sync
         self.spent = False
         self.partial = False
+        self.differentiated = False
         self.announced = False
         self.unreached = 0
         self.unused: set[int] | None = None
@@ -49,6 +53,8 @@ class Forwards:
     def __init__(self) -> None:
         #: the latest backward through an output of ours: a number that never comes back
         self.running_backward: int | None = None
+        #: whether no backward has gone through our outputs since the last forward, whose own is to be synchronised
+        self.only_past = False
         #: whether one of the forwards that it goes through was to be synchronised
         self._running_sync = False
         #: the last grad-enabled forward's; None before the first
@@ -68,6 +74,7 @@ class Forwards:
             pending.unused &= former.unused  # two forwards before one backward: used is what either uses
             former.unused = pending.unused
         self.latest = pending
+        self.only_past = pending.sync
         self._times_past = 0
         self.early.clear()
 

@@ -184,8 +184,6 @@ class Readiness:
         self._queue = queue
         self._arrivals = arrivals
         self.index_of: dict[torch.Tensor, int] = {parameter: index for index, parameter in enumerate(parameters)}
-        #: whether every backward since the buckets follow the order of arrival has kept to it
-        self._orderly = True
         #: order of readiness in the last complete live backward whose arrivals were counted
         self._former_order: list[int] = []
 
@@ -199,14 +197,14 @@ class Readiness:
 
     def forget(self) -> None:
         """Back to the beginning: everything is counted, also what has been added to the parameters."""
-        self._former_order, self._orderly = [], True
+        self._former_order = []
         self.index_of.update({parameter: index for index, parameter in enumerate(self._parameters)})
         if self._arrivals.watching:
             self._arrivals.count_each()
 
     def begin_noting(self) -> None:
-        """The buckets follow the order of arrival now: note, unless something has already gone another way."""
-        if self._orderly and self._arrivals.watching:
+        """The buckets follow the order of arrival now."""
+        if self._arrivals.watching:
             self._note()
 
     def watch_anew(self) -> None:
@@ -231,7 +229,6 @@ class Readiness:
 
         Returns what has arrived in the backward under way, if one is: that is to be counted now.
         """
-        self._orderly = False
         self._arrivals.count_each()
         if not under_way:
             return []
@@ -251,7 +248,7 @@ class Readiness:
 
     # -- one backward
 
-    def forward_begins(self) -> None:
+    def forget_noted(self) -> None:
         """What was noted since the last backward belongs to none that is synchronised."""
         for bucket in self._queue.buckets:
             bucket.arrived.clear()

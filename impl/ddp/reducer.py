@@ -313,7 +313,7 @@ class Reducer:
         if pending.sync and not (pending.announced and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
         elif self.phase is Phase.IDLE:
-            self.readiness.forward_begins()
+            self.readiness.forget_noted()
 
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
         """Let the coming backward be synchronised, whatever its forward was told.
@@ -330,6 +330,8 @@ class Reducer:
     def check_finished(self) -> None:
         """RuntimeError if the last synchronised backward left gradients unreduced (DDP-034, DDP-062, DDP-063)."""
         complaint, self._complaint = self._complaint, ""
+        if self.forwards.only_past and not self.arrivals.counted:
+            complaint = complaint or self._passed_unnoticed()
         if complaint:
             self._complain(complaint)
         if self.phase is Phase.IDLE:
@@ -346,6 +348,15 @@ class Reducer:
         self.iteration.break_off("backward", RuntimeError(text), shadowed=self.reducing_with_others)
         self.abandon()
         self.log.fail(RuntimeError, text)
+
+    def _passed_unnoticed(self) -> str:
+        """What to complain of where all backwards since the last forward went past its outputs, and completed no list of
+        arrivals either: so none was looked at when it ended."""
+        came = self.readiness.noted()
+        if all(self.parameters[index].grad is None for index in came):
+            return ""  # nothing has come, or it was cleared
+        missing = sorted(set(range(len(self.parameters))).difference(came))
+        return describe_unannounced(self.specs, missing, self.team.rank)
 
     def _unfinished(self, missing: Sequence[int]) -> str:
         started, static = self.queue.started, self.facts.static
@@ -369,10 +380,12 @@ class Reducer:
                 self._lowered.before_backward()
             self.forwards.note_running(backward, pending)
             if (pending.spent and not pending.partial) or not self.arrivals.watching:
+                self.forwards.only_past = False
                 return
             if pending.context is None and not self.arrivals.accumulates_now():
+                pending.differentiated = True
                 return  # torch.autograd.grad, or a backward to other inputs: the one that reduces may still come
-            pending.spent = True
+            self.forwards.only_past, pending.spent = False, True
             if not pending.sync:
                 return
             self._complaint = ""
@@ -474,16 +487,20 @@ class Reducer:
         """Reduce what a backward accumulated that went through no output: a penalty on gradients alone, say.
 
         It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
-        been one beside the forward's own (a penalty on weights), which will average what both have accumulated.
+        been one beside the forward's own (a penalty on weights), which will average what both have accumulated. Where
+        ranks may use different ones, what it reached says nothing: there it counts if the outputs were differentiated.
         """
         with self.turn:
             pending, backward = self.forwards.latest, self.forwards.unannounced_backward
             if self.phase is not Phase.IDLE or pending is None or pending.spent or backward is None:
                 return
+            if backward == self.forwards.running_backward:
+                return  # it went through another forward of ours, after all: what it brought stays local (DDP-074)
             came = {*self.forwards.came_early(backward), *self.readiness.noted()}
             awaited = set(range(len(self.parameters))) - self.usage.not_awaited(self.plan.left_out, pending.unused)
             missing = sorted(awaited - came)
-            if missing:
+            tells = pending.differentiated or not self.facts.use_varies
+            if not tells or (missing and not self.facts.searched):
                 self._complaint = describe_unannounced(self.specs, missing, self.team.rank)
                 return
             self._open(pending)

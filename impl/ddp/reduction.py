@@ -244,11 +244,11 @@ class BucketQueue:
         )
         self._factor = self._transport.factor_before()
 
-    def start_next(self, left_out: Collection[int]) -> None:
-        """Start the next bucket's reduction; parameters ``left_out`` contribute zeros."""
+    def start_next(self, unused: Collection[int]) -> None:
+        """Start the next bucket's reduction; what this backward has left ``unused`` contributes what it held."""
         bucket = self.next_bucket
         try:
-            flat = bucket.collect(left_out, self._factor)
+            flat = bucket.collect(unused, self._factor)
         except RuntimeError:
             bucket.refuse_sparse()
             raise
@@ -316,7 +316,7 @@ class Reduction:
 
     def start_bucket(self) -> None:
         """Start the next bucket's reduction with the gradients of this rank."""
-        self._queue.start_next(self._usage.left_out() if self._usage.unused else ())
+        self._queue.start_next(self._usage.unused)
 
     def finish_due(self) -> bool:
         """Whether all buckets have started."""

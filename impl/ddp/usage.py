@@ -128,12 +128,6 @@ class Usage:
         """Whether this rank used a parameter in this backward or, accumulating, since the last synchronisation."""
         return index not in self.unused or bool(self._since_sync[index])
 
-    def left_out(self) -> Collection[int]:
-        """Parameters that contribute only what they held: not used now nor, accumulating, since the last reduction."""
-        if not self.unused or not self._facts.searched:
-            return self.unused
-        return {index for index in self.unused if not self._since_sync[index]}
-
     def delivered(self) -> None:
         """The gradients of a synchronised backward have been delivered."""
         self.always_the_same &= self._former in (None, self.unused)

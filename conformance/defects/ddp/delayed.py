@@ -144,3 +144,9 @@ def moved_gradients_are_taken_for_the_buffers() -> None:
     handed = "parameter.grad = view.detach() if parameter.requires_grad else None"
     edit(handed, f"{handed}\n            parameter.grad.handed = True")
     edit("parameter.grad.data_ptr() != view.data_ptr()", 'not hasattr(parameter.grad, "handed")')
+
+
+@defect("DDP-122")
+def old_gradients_of_who_leaves_it_out_are_averaged() -> None:
+    """A delayed layer that this rank leaves out, with gradients that were cleared, adds those of the last iteration."""
+    edit("        self._fill_gaps()\n        divisor", "        divisor")

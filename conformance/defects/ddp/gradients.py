@@ -22,7 +22,7 @@ from ..planting import defect, edit, swap
 def accumulated_arrivals_are_forgotten_in_the_first_bucket_only() -> None:
     """Arrivals under ``no_sync`` stay noted in all buckets but the first, and stand for gradients that are
     missing."""
-    edit("for bucket in self._queue.buckets:", "for bucket in self._queue.buckets[:1]:", within="forward_begins")
+    edit("for bucket in self._queue.buckets:", "for bucket in self._queue.buckets[:1]:", within="forget_noted")
 
 
 @defect("DDP-050")
@@ -521,3 +521,70 @@ def sparse_messages_are_reused_in_another_dtype() -> None:
 def sparse_tables_of_odd_width_have_no_room() -> None:
     """In a message of several sparse gradients the second begins where the first ends, wherever that is."""
     edit("end = _aligned(values_end)", "end = values_end")
+
+
+@defect("DDP-074")
+def a_backward_inside_is_reduced_for_a_forward_outside() -> None:
+    """While a forward outside awaits its backward, that of one that ran inside no_sync is averaged."""
+    edit("if backward == self.forwards.running_backward:", "if False:")
+
+
+@defect("DDP-062")
+def looked_at_only_where_a_list_is_complete() -> None:
+    """A backward past the outputs that reaches no bucket's last parameter is complained of by nobody."""
+    edit("complaint = complaint or self._passed_unnoticed()", "pass")
+
+
+@defect("DDP-062")
+def a_local_backward_takes_a_complaint_back() -> None:
+    """What a backward past the outputs has left out is forgotten when one of a forward inside no_sync begins."""
+    edit(
+        '        if not pending.sync:\n            return\n        self._complaint = ""\n',
+        '        self._complaint = ""\n        if not pending.sync:\n            return\n',
+    )
+
+
+@defect("DDP-049")
+def penalised_weights_of_another_output_count_as_come() -> None:
+    """Of two outputs the first one's backward takes for its own what came in a backward before both."""
+    edit("[] if self._pending.unreached > 0 else self._came_before", "self._came_before")
+
+
+@defect("DDP-070")
+def arrivals_are_not_counted_twice() -> None:
+    """Once buckets have settled, a layer that begins to arrive twice is reduced with what came first."""
+    edit(" or len(bucket.arrived) != len(bucket.parameters)", "")
+
+
+@defect("DDP-054")
+def full_buckets_stay_full_where_counting_begins() -> None:
+    """Where gradients begin to come in another order, a bucket that was full waits for ever."""
+    edit(
+        "        if not bucket.missing:  # found full, and perhaps under way already\n"
+        "            bucket.missing = len(bucket.parameters)\n",
+        "        pass\n",
+    )
+
+
+@defect("DDP-049")
+def counting_begins_with_the_last_backward() -> None:
+    """Where outputs can no longer be looked into, the arrivals of the backward before are counted for the next."""
+    edit("    if not under_way:\n        return []\n", "", within="count_again")
+
+
+@defect("DDP-049")
+def gradients_that_cannot_be_joined_are_left_out() -> None:
+    """Where a small gradient lies in the bucket's own memory, those behind it in other memory are not copied."""
+    edit("to fill, say\n        return False", "to fill, say\n        return True")
+
+
+@defect("DDP-049")
+def buffers_in_flight_are_filled_anew() -> None:
+    """After a backward that failed, the next one fills buckets that other ranks have not yet received."""
+    edit("if self.queue.abandon():", "if self.queue.abandon() and False:")
+
+
+@defect("DDP-099")
+def a_penalty_is_reduced_where_it_reaches_all_that_a_rank_uses() -> None:
+    """Under a search a penalty before the loss is reduced on ranks that use nothing else, and waited for by others."""
+    edit("tells = pending.differentiated or not self.facts.use_varies", "tells = True")

@@ -93,3 +93,9 @@ def tensors_are_sent_from_the_first_rank_always() -> None:
 def halves_are_added_before_they_are_divided() -> None:
     """The reducer by parameter adds gradients of two bytes up first, which overflows."""
     edit("(team.size, 1) if divides_first(gradient.dtype) else (1, team.size)", "1, team.size")
+
+
+@defect("DDP-167")
+def the_forward_reached_last_decides_parameter_by_parameter() -> None:
+    """Of a backward through forwards inside and outside no_sync, the one that it reaches last decides."""
+    edit("pending.sync or (backward == self.running_backward and self._running_sync)", "pending.sync")

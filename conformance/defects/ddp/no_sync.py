@@ -64,7 +64,6 @@ def no_sync_reduces() -> None:
 def use_before_the_last_backward_forgotten() -> None:
     """A parameter that was used only inside no_sync counts as unused in the closing reduction."""
     swap(Usage, "here", lambda self, index: index not in self.unused)
-    swap(Usage, "left_out", lambda self: self.unused)
 
 
 @defect("DDP-047")

@@ -243,3 +243,24 @@ def delayed_gradients_are_divided_by_all() -> None:
 def who_has_no_inputs_shadows_delayed_gradients_of_the_former_dtype() -> None:
     """A rank that has made no forward since the model was cast shadows the delayed reduction as it was before."""
     edit("    self._notice_cast()\n", "", within="DelayedReduction.shadow")
+
+
+@defect("DDPJ-039")
+def shadowing_overwrites_delayed_gradients() -> None:
+    """A joined rank's delayed gradients become those that the others average."""
+    edit(
+        "in self._start([torch.zeros_like(flat) for flat in self._flats]):",
+        "in self._start([flat.zero_() for flat in self._flats]):",
+    )
+
+
+@defect("DDP-034")
+def a_move_hides_a_cast_inside_the_block() -> None:
+    """A cast that joined ranks cannot follow is not refused where the model is moved, or cast to the same, after it."""
+    edit("self.iteration.recast |= specs", "self.iteration.recast = specs")
+
+
+@defect("JOIN-024")
+def a_backward_that_failed_in_a_block_is_tried_again() -> None:
+    """A rank whose backward has failed in a block reduces again what its peers have reduced."""
+    edit("self.iteration.session.refuse_to_go_on()", "pass", within="_begin_after_failure")
