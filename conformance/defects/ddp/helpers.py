@@ -45,13 +45,13 @@ def per_parameter_hook_gets_the_parameter_first() -> None:
 @defect("DDP-167")
 def per_parameter_in_no_sync() -> None:
     """Reducing parameter by parameter goes on under no_sync."""
-    edit("parameter.grad is not None and self.due()", "parameter.grad is not None")
+    edit("gradient is not None and self.due()", "gradient is not None")
 
 
 @defect("DDP-167")
 def per_parameter_in_the_memory_of_the_backward() -> None:
     """Averages replace a gradient that the backward is still to pass on."""
-    edit("parameter.grad.data = parameter.grad.clone()", "pass")
+    edit("gradient.data = alike", "alike = alike")
 
 
 @defect("DDP-167")
@@ -93,3 +93,19 @@ def tensors_are_sent_from_the_first_rank_always() -> None:
 def halves_are_added_before_they_are_divided() -> None:
     """The reducer by parameter adds gradients of two bytes up first, which overflows."""
     edit("(team.size, 1) if divides_first(gradient.dtype) else (1, team.size)", "1, team.size")
+
+
+@defect("DDP-167", "DDP-162", worlds=(3,))
+def parameters_are_averaged_over_the_first_group() -> None:
+    """The reducer by parameter goes on in the group of the first average after a move to another one."""
+    edit(
+        "        team = self._iteration.team\n",
+        '        team = self.__dict__.setdefault("_team", self._iteration.team)\n',
+        within="PerParameterReduction.reduce",
+    )
+
+
+@defect("DDP-167")
+def layouts_of_one_rank_are_sent() -> None:
+    """The reducer by parameter sends a gradient in whatever layout the program has given it on this rank."""
+    edit("torch.empty_like(parameter, dtype=gradient.dtype)", "torch.empty_like(gradient)", within="_arrived")
