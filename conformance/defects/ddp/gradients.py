@@ -509,3 +509,9 @@ def bucket_sizes_of_one_rank_are_not_compared() -> None:
 def a_shared_table_gets_a_sparse_gradient() -> None:
     """The gradient of a sparse table that a dense layer shares becomes a sparse one."""
     edit("if parameter.grad is None or parameter.grad.is_sparse:", "if result.is_sparse:")
+
+
+@defect("DDP-068")
+def forwards_inside_a_backward_are_no_iterations() -> None:
+    """A forward that runs inside a backward is taken for a recomputation, whatever that backward has gone through."""
+    edit("return backward is not None and backward == kernels.backward_id()", "return kernels.backward_id() >= 0")

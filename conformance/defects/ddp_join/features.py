@@ -243,3 +243,9 @@ def delayed_gradients_are_divided_by_all() -> None:
 def who_has_no_inputs_shadows_delayed_gradients_of_the_former_dtype() -> None:
     """A rank that has made no forward since the model was cast shadows the delayed reduction as it was before."""
     edit("    self._notice_cast()\n", "", within="DelayedReduction.shadow")
+
+
+@defect("DDPJ-028")
+def a_local_forward_that_fails_breaks_off() -> None:
+    """A forward under no_sync that fails, and is caught, counts as an iteration that was broken off."""
+    edit(" and iteration.wants_reductions:", ":", within="note_failed_forward")
