@@ -132,6 +132,38 @@ def test_eight_bit_averages_are_off_by_less_than_a_step_and_equal_on_all_ranks(r
         assert max(errors) > 0, "nothing was quantised"
 
 
+class Fed(nn.Module):
+    """One weight of four channels, whose gradient is what is fed."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4 * 512))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+def loud_and_quiet(rank):
+    """Numbers of which the first half is a thousand times as large as the second."""
+    numbers = torch.linspace(-1, 1, 4 * 512) * (rank + 1)
+    numbers[: 2 * 512] *= 1000
+    return numbers
+
+
+def train_by_channels(ctx):
+    model = ddp(ctx, Fed())
+    model.register_comm_hook(ctx.group, ctx.subject.quantization_hooks.quantization_perchannel_hook)
+    return step(model, loud_and_quiet(ctx.rank))["weight"]
+
+
+@check("COMM-029", worlds=MANY, beyond=False)
+def test_what_is_small_in_one_channel_is_not_lost_beside_what_is_large_in_another(ranks):
+    mean = torch.stack([loud_and_quiet(rank) for rank in range(ranks.world)]).mean(0)
+    for rank, found in enumerate(ranks(train_by_channels)):
+        errors = (torch.tensor(found) - mean).abs()
+        assert errors[-512:].max() < 2 * ranks.world / 255, f"rank {rank}: {errors[-512:].max()} beside a quiet one"
+
+
 def train_on_one_side(ctx, hook):
     """Gradients that are all positive, and then all negative."""
     model = ddp(ctx, nn.Linear(4, 1, bias=False))

@@ -130,6 +130,49 @@ def test_a_matrix_that_shrinks_by_no_more_than_the_least_rate_is_averaged_exactl
         assert gap(seen, exact) <= 1e-5
 
 
+class FedRows(nn.Module):
+    """One weight, whose gradient is what is fed."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(24, 16))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+LINE = torch.linspace(-1.1, 0.7, 16)
+OF_RANK_ONE = {
+    "every number the same": torch.ones(24, 16),
+    "every row the same": LINE.expand(24, 16),
+    "one row": torch.outer(torch.eye(24)[1], LINE),
+    "multiples of a row": torch.outer(torch.linspace(0.1, 1.3, 24), LINE),
+}
+
+
+def feed_rank_one(ctx, rank):
+    """By matrix: how far gradients are from their mean while they are compressed, relative to the largest number."""
+    library, told = ctx.subject.powerSGD_hook, {}
+    for name, matrix in OF_RANK_ONE.items():
+        options = {"start_powerSGD_iter": 2, "min_compression_rate": 1, "use_error_feedback": False}
+        state = library.PowerSGDState(ctx.group, matrix_approximation_rank=rank, **options)
+        model, missed = hooked(ctx, state, library.powerSGD_hook, model=FedRows()), []
+        for iteration in range(5):
+            model.zero_grad()
+            model(matrix * (1.0 + ctx.rank + iteration)).backward()
+            right = matrix * ((1.0 + ctx.world) / 2 + iteration)
+            missed.append(((whole(model.module.weight.grad) - right).abs().max() / right.abs().max()).item())
+        told[name] = missed
+    return told
+
+
+@check("COMM-026", worlds=(1, 2, 3), each=True, scenarios={"one column": 1, "two columns": 2, "three columns": 3})
+def test_a_matrix_of_rank_one_is_reproduced_by_however_many_columns(ranks, scenario):
+    for rank, told in enumerate(ranks(feed_rank_one, scenario)):
+        for name, missed in told.items():
+            assert all(each <= 1e-5 for each in missed), f"rank {rank}, {name}: off by {missed} of the largest number"
+
+
 @check("COMM-026")
 def test_a_matrix_of_rank_one_comes_through_unchanged(ranks):
     exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)

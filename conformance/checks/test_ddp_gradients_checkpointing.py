@@ -60,13 +60,13 @@ def test_non_reentrant_checkpoints_may_repeat_and_meet_unused_parameters(ranks):
     assert_equal_to_plain(ranks, pairs)
 
 
-def recompute_the_whole_model(ctx, options):
-    model = ddp(ctx, Recomputing(times=2), **options)
+def recompute_the_whole_model(ctx, options, times=2, reentrant=False):
+    model = ddp(ctx, Recomputing(times), **options)
     seen = []
     for iteration in range(4):
         model.zero_grad()
         x = models.divisible_scalar(ctx.rank, iteration).requires_grad_()
-        checkpoint(model, x, use_reentrant=False).sum().backward()
+        checkpoint(model, x, use_reentrant=reentrant).sum().backward()
         seen.append(gradients(model))
     return seen
 
@@ -76,6 +76,14 @@ def test_a_model_may_be_checkpointed_as_a_whole(ranks):
     averages, _ = expected(Job(Recipe(times=2), models.divisible_scalar, (4,) * ranks.world, join=None))
     for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
         for rank, seen in enumerate(ranks(recompute_the_whole_model, options)):
+            assert seen == averages, f"rank {rank} with {options}"
+
+
+@check("DDP-068", worlds=WORLDS, beyond=False)
+def test_a_model_whose_forward_runs_inside_a_backward_is_averaged(ranks):
+    averages, _ = expected(Job(Recipe(times=1), models.divisible_scalar, (4,) * ranks.world, join=None))
+    for options in ({}, {"gradient_as_bucket_view": True}):
+        for rank, seen in enumerate(ranks(recompute_the_whole_model, options, 1, True)):
             assert seen == averages, f"rank {rank} with {options}"
 
 

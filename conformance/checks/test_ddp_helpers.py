@@ -94,6 +94,23 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
         assert at_once == doubled, f"rank {rank}: a backward through a forward inside and one outside was not averaged"
 
 
+def add_to_turned_gradients(ctx):
+    """Each rank goes on from gradients of its own, in turns laid out row by row and column by column."""
+    model, seen = by_parameter(ctx, nn.Linear(3, 2, bias=False)), []
+    for iteration in range(2):
+        ours = torch.zeros(3, 2, device=ctx.device).t() if (ctx.rank + iteration) % 2 else None
+        model.module.weight.grad = torch.zeros(2, 3, device=ctx.device) if ours is None else ours
+        model(12.0 * (ctx.rank + 1) * torch.arange(3.0, device=ctx.device).view(1, 3)).sum().backward()
+        seen.append(whole(model.module.weight.grad).tolist())
+    return seen
+
+
+@check("DDP-167", worlds=(1, 2, 4))
+def test_the_python_reducer_averages_gradients_whatever_their_layout(ranks):
+    right = [[mean_of_all(ranks.world) * place for place in range(3)]] * 2
+    assert ranks(add_to_turned_gradients) == [[right] * 2] * ranks.world
+
+
 def train_halves_by_parameter(ctx):
     model = by_parameter(ctx, models.scalar().half())
     return trained(model, torch.full((1, 1), 40000.0, dtype=torch.float16, device=ctx.device))
@@ -101,14 +118,22 @@ def train_halves_by_parameter(ctx):
 
 def train_by_parameter_in_a_subgroup(ctx, members):
     group = dist.new_group(members)
-    return trained(by_parameter(ctx, models.scalar(), process_group=group), mine(ctx)) if ctx.rank in members else None
+    moving = by_parameter(ctx, models.scalar())
+    told = [trained(moving, mine(ctx))]
+    if ctx.rank not in members:
+        return told
+    private(moving, "_update_process_group")(group)
+    there = by_parameter(ctx, models.scalar(), process_group=group)
+    return [*told, *(trained(model, mine(ctx)) for model in (moving, there))]
 
 
-@check("DDP-167", worlds=(3, 4), beyond=False)
+@check("DDP-167", "DDP-162", worlds=(3, 4), beyond=False)
 def test_the_python_reducer_divides_by_the_size_of_its_group(ranks):
     members = list(range(1, ranks.world))
-    mean = sum(12.0 * (rank + 1) for rank in members) / len(members)
-    assert ranks(train_by_parameter_in_a_subgroup, members)[1:] == [{"weight": [mean]}] * len(members)
+    before, mean = mean_of_all(ranks.world), sum(12.0 * (rank + 1) for rank in members) / len(members)
+    for rank, told in enumerate(ranks(train_by_parameter_in_a_subgroup, members)):
+        expected = [before, mean, mean] if rank in members else [before]
+        assert told == [{"weight": [each]} for each in expected], f"rank {rank}: in the world, moved, built there"
 
 
 def hook_by_parameter(ctx):

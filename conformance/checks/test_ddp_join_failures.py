@@ -1,16 +1,19 @@
 """A context that holds a model, when something goes wrong in it: errors in hooks, ranks out of step, early ends."""
 
+import contextlib
+import itertools
 import re
 import time
 
 import torch
 import torch.distributed as dist
 
+from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.api.schedules import linear
 from conformance.fixtures import models
 from conformance.fixtures.joinables import adder, recorder, upper_ranks
-from conformance.fixtures.training import ddp, gradient, gradients
+from conformance.fixtures.training import ddp, gradient, gradients, numbers
 from conformance.ranks import Caught, caught
 
 SPILLED = "spilled the tea"
@@ -223,3 +226,100 @@ def test_a_rank_that_fails_in_a_main_hook_of_its_model_is_reported_to_its_peers(
         assert error.is_a(RuntimeError if rank else Exception), error
         assert SPILLED in error.text, error
         assert not rank or "rank 0" in error.text.lower(), error
+
+
+# -- JOIN-038, DDPJ-034: a block at once after one that an error of the model's own has ended on all ranks
+
+REFUSED = "Expected to have finished reduction"  # torch's words for a backward that it takes for an unfinished one
+
+
+def fail_everywhere_and_begin_anew(ctx, schedule):
+    """By place of the error, inside a block and outside of any: what a block at once after it gives."""
+    told = {}
+    for where, inside in itertools.product(("forward", "backward", "between"), (True, False)):
+        model, seen = ddp(ctx, models.Sum(2)), []
+
+        def fail(*_):
+            raise KeyError(SPILLED)
+
+        def go_wrong(model=model, where=where, inside=inside):
+            first, last = model.module.layers
+            with model.join() if inside else contextlib.nullcontext():
+                for iteration in range(2):
+                    model(models.divisible(ctx.rank, iteration)).sum().backward()
+                with contextlib.ExitStack() as wrong:
+                    if where == "forward":
+                        wrong.enter_context(last.register_forward_pre_hook(fail))
+                    loss = model(models.divisible(ctx.rank, 2)).sum()
+                    if where == "between":
+                        fail()
+                    wrong.enter_context(first.weight.register_hook(fail))
+                    loss.backward()
+
+        def begin_anew(model=model, seen=seen):
+            with model.join():
+                for iteration in range(schedule[ctx.rank]):
+                    model.zero_grad()
+                    model(models.divisible(ctx.rank, iteration)).sum().backward()
+                    seen.append(gradients(model))
+
+        assert caught(go_wrong).is_a(KeyError)
+        ctx.meet(f"failed in {where}, {inside}")
+        error = caught(begin_anew)
+        ctx.meet(f"begun anew after {where}, {inside}")
+        told[where, inside] = error, seen
+        if error is not None:
+            break
+    return told
+
+
+@check("DDPJ-034", "JOIN-038", worlds=(2, 3), beyond=False, deadline_s=15)
+def test_a_block_right_after_an_error_that_all_ranks_have_raised_is_like_the_first(ranks):
+    schedule = (0, *[3] * (ranks.world - 1))
+    alone = models.Sum(2)
+    batches = [[models.divisible(rank, iteration) for rank in range(1, ranks.world)] for iteration in range(3)]
+    right = [numbers(oracle.averaged_gradients(alone, each, ranks.world).items()) for each in batches]
+    for rank, told in enumerate(ranks(fail_everywhere_and_begin_anew, schedule)):
+        for where, (error, seen) in told.items():
+            if error is not None and REFUSED in error.text:
+                ranks.at_limit("after a backward that failed, the next forward is refused")
+                return
+            assert error is None, f"rank {rank}, after {where}: {error}"
+            assert seen == right[: schedule[rank]], f"rank {rank}, after {where}"
+
+
+# -- DDPJ-028: what fails under no_sync is nobody else's concern
+
+
+def fail_while_accumulating(ctx, schedule):
+    """In an iteration under no_sync the last rank's forward fails, which the loop catches; weights' gradients."""
+    model, seen = ddp(ctx, torch.nn.Sequential(models.scalar())), []
+
+    def fail(*_):
+        raise KeyError(SPILLED)
+
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            bad = ctx.rank == ctx.world - 1 and iteration == 1
+            with model.no_sync(), contextlib.suppress(KeyError), contextlib.ExitStack() as wrong:
+                if bad:
+                    wrong.enter_context(model.module.register_forward_pre_hook(fail))
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(gradient(model.module[0].weight))
+    return seen
+
+
+@check("DDPJ-028", worlds=(2, 3), beyond=False)
+def test_a_batch_that_fails_under_no_sync_and_is_caught_is_left_out_and_training_goes_on(ranks):
+    last = ranks.world - 1
+    for schedule in ((2, *[4] * last), (*[4] * last, 3)):
+        right = []
+        for iteration in range(max(schedule)):
+            found = [
+                models.divisible_scalar(rank, iteration).item() * (1 if (rank, iteration) == (last, 1) else 2)
+                for rank in oracle.active_ranks(schedule, iteration)
+            ]
+            right.append(sum(found) / ranks.world)
+        assert ranks(fail_while_accumulating, schedule) == [right[:count] for count in schedule], f"schedule {schedule}"

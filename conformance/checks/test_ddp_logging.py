@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from conformance.api.checking import check
 from conformance.fixtures import models
-from conformance.fixtures.observing import assert_refused, mine, trained, wrapped
+from conformance.fixtures.observing import assert_refused, mine, mixed, or_lacks_accelerator, trained, wrapped
 from conformance.fixtures.training import private
 from conformance.ranks import caught
 from conformance.ranks.backends import load
@@ -90,6 +90,30 @@ def test_the_log_of_a_new_model_says_how_it_was_built(ranks):
         assert (log["module_name"], log["backend_name"], log["device_ids"]) == ("Mixture", load(ranks.backend), "")
         assert sorted(log["dtypes"].split(", ")) == ["double", "float"]
         assert all(type(entry) in (int, str) for entry in log.values()), "the entries are texts and whole numbers"
+
+
+def read_log_in_a_subgroup(ctx):
+    group = torch.distributed.new_group(list(range(1, ctx.world)))
+    return read_log(ctx, {"process_group": group}) if ctx.rank else None
+
+
+@check("DDP-144", worlds=(2, 3))
+def test_the_log_of_a_model_on_some_ranks_tells_the_place_among_them(ranks):
+    _, *logs = ranks(read_log_in_a_subgroup)
+    assert [(log["rank"], log["world_size"]) for log in logs] == [(place, len(logs)) for place in range(len(logs))]
+
+
+def read_log_of_mixed_precision(ctx):
+    def run():
+        return private(mixed(ctx, Mixture(), {"param_dtype": torch.bfloat16}), "_get_ddp_logging_data")()
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-144", worlds=(1, 2))
+def test_the_log_tells_the_parameters_that_a_model_has_whatever_it_computes_in(ranks):
+    for log in ranks(read_log_of_mixed_precision):
+        assert (sorted(log["dtypes"].split(", ")), log["total_parameter_size_bytes"]) == (["double", "float"], 36)
 
 
 @check("DDP-144", worlds=(1, 2))

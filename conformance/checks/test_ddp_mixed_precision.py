@@ -292,6 +292,9 @@ def fail_in_backward(ctx):
         model.module.fails, model.module.skips = False, True
         model.zero_grad()
         model(mine(ctx)).sum().backward()
+        told.append(parameters(model))
+        with model.no_sync():
+            model(mine(ctx)).sum().backward()
         return error, [*told, parameters(model)], [parameter.dtype for parameter in model.parameters()]
 
     return or_lacks_accelerator(ctx, run)
@@ -300,9 +303,10 @@ def fail_in_backward(ctx):
 @check("DDP-135", worlds=(1,))
 def test_after_a_backward_that_failed_parameters_are_full_there_and_in_later_iterations(ranks):
     full = {"a.weight": [1.0 + FINE], "b.weight": [1.0 + FINE]}
-    for error, (there, later), types in ranks(fail_in_backward):
+    for error, (there, later, last), types in ranks(fail_in_backward):
         assert error.is_a(KeyError)
         assert later == full, "a parameter that a later iteration left out"
+        assert last == full, "after one that was not synchronised"
         assert types == [FULL, FULL]
         assert there == full, "right after the error"
 
@@ -410,7 +414,7 @@ class Renormed(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.table = nn.Embedding(2, 1, max_norm=1.0)
+        self.table = nn.Embedding(3, 1, max_norm=1.0)
         nn.init.constant_(self.table.weight, 4.0 + 2**-9)
 
     def forward(self, rows, x):
@@ -421,7 +425,8 @@ def shorten_and_step(ctx, config):
     def run():
         model = mixed(ctx, Renormed(), config)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        model(torch.zeros(1, dtype=torch.int64, device=ctx.device), mine(ctx)).sum().backward()
+        rows = torch.tensor([0, 1], device=ctx.device).split(1)
+        sum(model(row, mine(ctx)) for row in rows).sum().backward()
         optimizer.step()
         return whole(model.module.table.weight).flatten().tolist()
 
@@ -430,5 +435,5 @@ def shorten_and_step(ctx, config):
 
 @check("DDP-135", worlds=MANY, beyond=False)
 def test_what_a_forward_changes_of_a_parameter_is_there_when_the_optimizer_steps(ranks):
-    right = [1.0 - mean_of_all(ranks.world) / 2, 4.0 + 2**-9]
+    right = [1.0 - mean_of_all(ranks.world) / 2] * 2 + [4.0 + 2**-9]
     assert ranks(shorten_and_step, {"param_dtype": LOW}) == [right] * ranks.world

@@ -1,16 +1,18 @@
 """Native mixed precision in programs of many kinds: gradients are those of one process in full precision."""
 
+import itertools
 from contextlib import nullcontext
 
 import torch
 from torch import nn
 
+from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models
-from conformance.fixtures.observing import mine, mixed, or_lacks_accelerator
-from conformance.fixtures.training import whole
+from conformance.fixtures.observing import TINY_MIB, mine, mixed, or_lacks_accelerator
+from conformance.fixtures.training import gradients, parameters, whole
 
-LOW, FULL = torch.bfloat16, torch.float32
+LOW, HALF, FULL = torch.bfloat16, torch.float16, torch.float32
 
 
 class OneOrTwo(nn.Module):
@@ -153,7 +155,106 @@ def in_one_process(program, world):
 def test_programs_of_many_kinds_get_the_gradients_of_full_precision(ranks, scenario):
     expected = {program.__name__: in_one_process(program, ranks.world) for program in PROGRAMS}
     for rank, found in enumerate(ranks(run_all, scenario)):
-        for program, gradients in expected.items():
-            for name, gradient in gradients.items():
+        for program, means in expected.items():
+            for name, gradient in means.items():
                 held = found[program][name]
                 assert torch.equal(held, gradient), f"{program}, {name}, rank {rank}: {held}, not {gradient}"
+
+
+# -- on uneven inputs: gradients, weights and buffers after each iteration
+
+FINE = 2.0**-12  # 1 + FINE is a float32 and no bfloat16
+RATE = 2.0**-6
+LOWERED = (
+    {"param_dtype": LOW, "buffer_dtype": LOW},
+    {"param_dtype": HALF, "reduce_dtype": FULL},
+    {"reduce_dtype": LOW},
+)
+WAYS = (
+    {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True},
+    {"find_unused_parameters": True},
+    {"static_graph": True},
+)
+
+
+class Beside(nn.Module):
+    """Two layers beside each other, whose gradients are the input whatever they weigh, and a buffer that counts."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.a, self.b = models.scalar(1.0 + FINE), models.scalar(1.0 + FINE)
+        self.register_buffer("count", torch.zeros(1))
+        self.step, self.seen = step, []
+
+    def forward(self, x, everything):
+        self.seen.append(self.count.item())
+        self.count += self.step
+        return self.a(x) + self.b(x) if everything else self.a(x)
+
+
+def small(rank, iteration):
+    return 12.0 * (1 + (rank + 2 * iteration) % 5)
+
+
+def uses_all(rank, iteration, options):
+    return "find_unused_parameters" not in options or (rank + iteration) % 2 == 0
+
+
+def train_unevenly(ctx, jobs):
+    """By job: this rank's gradients and weights after each iteration, what its forwards found, and all in the end."""
+
+    def train(schedule, config, options, by_all):
+        model = mixed(ctx, Beside(1.0 + 10 * ctx.rank), config, **options)
+        optimizer, seen = torch.optim.SGD(model.parameters(), lr=RATE), []
+        with model.join(divide_by_initial_world_size=by_all):
+            for iteration in range(schedule[ctx.rank]):
+                optimizer.zero_grad()
+                x = torch.full((1, 1), small(ctx.rank, iteration), device=ctx.device)
+                output = model(x, uses_all(ctx.rank, iteration, options))
+                model.eval()
+                with torch.no_grad():
+                    model(x, True)
+                model.train()
+                del model.module.seen[-1]
+                model.module.count -= model.module.step
+                output.sum().backward()
+                seen.append([gradients(model)])
+                optimizer.step()
+                seen[-1].append(parameters(model))
+        return seen, parameters(model), model.module.seen
+
+    return or_lacks_accelerator(ctx, lambda: [train(*job) for job in jobs])
+
+
+def trained_alone(schedule, options, by_all):
+    """One process's gradients and weights, iteration by iteration."""
+    held, told = {"a.weight": 1.0 + FINE, "b.weight": 1.0 + FINE}, []
+    for iteration in range(max(schedule)):
+        active = oracle.active_ranks(schedule, iteration)
+        using = [rank for rank in active if uses_all(rank, iteration, options)]
+        divisor = len(schedule) if by_all else len(active)
+        found = {"a.weight": sum(small(rank, iteration) for rank in active) / divisor, "b.weight": None}
+        if using:
+            found["b.weight"] = sum(small(rank, iteration) for rank in using) / divisor
+        held = {name: value - RATE * (found[name] or 0.0) for name, value in held.items()}
+        both = [{name: None if value is None else [value] for name, value in each.items()} for each in (found, held)]
+        told.append(both)
+    return told
+
+
+@check("DDP-135", "DDP-136", "DDPJ-009", worlds=(2, 4), beyond=False)
+def test_on_uneven_inputs_too_models_of_mixed_precision_train_as_one_process_does(ranks):
+    rest = ranks.world - 1
+    schedules = ((1, *[4] * rest), (*[3] * rest, 0), (4, *[2] * rest))
+    jobs = [
+        (schedules[(place + place // 3) % 3], *each, place % 2 == 0)
+        for place, each in enumerate(itertools.product(LOWERED, WAYS))
+    ]
+    for rank, told in enumerate(ranks(train_unevenly, jobs)):
+        for (schedule, config, options, by_all), (seen, last, counted) in zip(jobs, told, strict=True):
+            expected = trained_alone(schedule, options, by_all)
+            where = f"rank {rank}, {schedule}, {config}, {options}, {by_all=}"
+            assert seen == expected[: schedule[rank]], where
+            assert last == expected[-1][1], f"after the block, {where}"
+            own, _ = oracle.buffers_seen(schedule, [1.0 + 10 * each for each in range(ranks.world)])
+            assert counted == own[rank], f"buffer, {where}"

@@ -1,5 +1,7 @@
 """Native mixed precision between the ranks: the dtype on the way, accumulation, and what it does not go with."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -62,18 +64,20 @@ REDUCED = {
 }
 
 
-@check("DDP-136", worlds=MANY, beyond=False, scenarios=REDUCED)
-def test_gradients_travel_in_the_dtype_of_the_rule_and_arrive_in_full(ranks, scenario):
-    config, dtype = scenario
+def reduce_each(ctx):
+    """By configuration and what is done to the model after an iteration: what is sent then, and what arrives."""
+    ways = itertools.product(REDUCED, (None, to_where_it_is, cast_and_back))
+    return {(name, str(move)): reduce_low(ctx, REDUCED[name][0], (12.0, 36.0), move) for name, move in ways}
+
+
+@check("DDP-136", worlds=MANY, beyond=False)
+def test_gradients_travel_in_the_dtype_of_the_rule_and_arrive_in_full(ranks):
     mean = (12.0 + (ranks.world - 1) * 36.0) / ranks.world
-    told = ranks(reduce_low, config, (12.0, 36.0), trace=True)
-    for move in (to_where_it_is, cast_and_back):
-        told += ranks(reduce_low, config, (12.0, 36.0), move, trace=True)
-    for sent, arrived, value in told:
-        assert str(dtype).removeprefix("torch.") in sent
-        assert not sent & ({"float32", "float16", "bfloat16"} - {str(dtype).removeprefix("torch.")}), sent
-        assert arrived is FULL
-        assert value == mean
+    for told in ranks(reduce_each, trace=True):
+        for (name, move), (sent, arrived, value) in told.items():
+            dtype = str(REDUCED[name][1]).removeprefix("torch.")
+            assert sent & {"float32", "float16", "bfloat16"} == {dtype}, f"{name}, {move}: {sent}"
+            assert (arrived, value) == (FULL, mean), f"{name}, {move}"
 
 
 class Complex(nn.Module):

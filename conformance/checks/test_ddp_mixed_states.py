@@ -1,6 +1,8 @@
 """Native mixed precision where a state is saved or loaded before the backward of a forward, or in its place."""
 
 import copy
+import gc
+import pickle
 
 import torch
 
@@ -8,6 +10,7 @@ from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mean_of_all, mine, mixed, or_lacks_accelerator, trained
 from conformance.fixtures.training import parameters
+from conformance.ranks import caught
 
 LOW = torch.bfloat16
 FINE = 2.0**-12  # 1 + FINE is a float32 and no bfloat16
@@ -48,3 +51,87 @@ def test_what_is_saved_and_loaded_before_a_backward_that_never_comes_is_full(ran
     for told in ranks(load_before_backward):
         for seen in told:
             assert seen == (1.0 + FINE, loaded, {"weight": [mean_of_all(ranks.world)]}, loaded, {"torch.float32"})
+
+
+# -- what is done to a model whose forward has no backward, or none that brings it gradients
+
+
+def brought_back(model, way):
+    copies = []
+    error = caught(lambda: copies.append(way(model)))
+    assert error is None, f"cannot be copied: {error}"
+    return copies[0]
+
+
+def pickled(ctx, model):
+    model(mine(ctx))
+    return brought_back(model, lambda it: pickle.loads(pickle.dumps(it)))
+
+
+def copied(ctx, model):
+    model(mine(ctx))
+    return brought_back(model, copy.deepcopy)
+
+
+def moved(ctx, model):
+    model(mine(ctx))
+    return model.double().float()
+
+
+def wrapped_anew(ctx, model):
+    model(mine(ctx))
+    module = model.module
+    del model
+    gc.collect()
+    return mixed(ctx, module, {"param_dtype": LOW})
+
+
+def evaluated(ctx, model):
+    pending = model(mine(ctx))
+    with torch.inference_mode():
+        model(mine(ctx))
+    pending.sum().backward()
+    with torch.inference_mode():
+        model(mine(ctx))
+    return model
+
+
+def asked_for_its_input(ctx, model):
+    x = mine(ctx).requires_grad_()
+    output = model(x).sum()
+    output.backward(retain_graph=True)
+    torch.autograd.grad(output, x)
+    return model
+
+
+def frozen_for_a_while(ctx, model):
+    model.requires_grad_(False)
+    model(mine(ctx).requires_grad_()).sum().backward()
+    return model.requires_grad_(True)
+
+
+ACTS = (pickled, copied, moved, wrapped_anew, evaluated, asked_for_its_input, frozen_for_a_while)
+
+
+def do_each(ctx):
+    """By act: what the model, or what has come of it, holds then; its next gradients, and what it holds after those."""
+
+    def run():
+        told = {}
+        for act in ACTS:
+            model = act(ctx, mixed(ctx, models.scalar(1.0 + FINE), {"param_dtype": LOW}))
+            held = parameters(model)
+            found = trained(model, mine(ctx))
+            dtypes = {str(each.dtype) for parameter in model.parameters() for each in (parameter, parameter.grad)}
+            told[act.__name__] = held, found, parameters(model), dtypes
+        return told
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1, 2), beyond=False)
+def test_whatever_is_done_where_a_forward_has_lowered_parameters_they_are_full_then(ranks):
+    full = {"weight": [1.0 + FINE]}
+    for told in ranks(do_each):
+        for act, seen in told.items():
+            assert seen == (full, {"weight": [mean_of_all(ranks.world)]}, full, {"torch.float32"}), act

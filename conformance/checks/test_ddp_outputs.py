@@ -305,10 +305,31 @@ class Closed(dict):
         raise NotImplementedError("this one stays as it is")
 
 
+class Picky(tuple):
+    """A tuple whose constructor takes what it is made from apart."""
+
+    __slots__ = ()
+
+    def __new__(cls, pair):
+        return super().__new__(cls, pair.parts)
+
+
+@dataclass
+class Stubborn:
+    """A dataclass that cannot be copied."""
+
+    value: Any
+
+    def __copy__(self):
+        raise ValueError("this one stays as it is")
+
+
 def answer_in_what_cannot_be_copied(ctx):
     told = []
     for put, take in (
         (lambda out: Wanting((out,), 1), lambda held: held[0]),
+        (lambda out: tuple.__new__(Picky, (out,)), lambda held: held[0]),
+        (Stubborn, lambda held: held.value),
         (lambda out: Refusing(value=out), lambda held: held["value"]),
         (lambda out: Closed(value=out), lambda held: held["value"]),
         (lambda out: Listed([1, "words", None]), None),
@@ -326,9 +347,43 @@ def answer_in_what_cannot_be_copied(ctx):
 @check("DDP-102", "DDP-036", worlds=(1, 2, 3), beyond=False)
 def test_an_output_in_a_container_that_cannot_be_made_anew_is_averaged_all_the_same(ranks):
     mean = mean_of_all(ranks.world)
-    expected = [(name, mean, True) for name in ("Wanting", "Refusing", "Closed")]
+    expected = [(name, mean, True) for name in ("Wanting", "Picky", "Stubborn", "Refusing", "Closed")]
     expected.append(("Listed", [1, "words", None], True))
     assert ranks(answer_in_what_cannot_be_copied) == [expected] * ranks.world
+
+
+class Annotated(list):
+    """A list that knows more than its items."""
+
+
+class AnnotatedPair(tuple):
+    """Likewise a tuple."""
+
+
+def answer_with_more(ctx):
+    """By class: what comes back besides the items, and whether an attribute that was an item still is; the gradient."""
+    told = {}
+    for kind in (Annotated, AnnotatedPair):
+
+        def put(out, kind=kind):
+            made = kind([out, 1])
+            made.words, made.first = "words", out
+            return made
+
+        model = wrapped(ctx, Answering(put), find_unused_parameters=True)
+        held = model(mine(ctx))
+        held[0].sum().backward()
+        known = type(held).__name__, getattr(held, "words", None), getattr(held, "first", None) is held[0]
+        told[kind.__name__] = known, gradient(model.module.a.weight)
+    return told
+
+
+@check("DDP-036", "DDP-102", worlds=(1, 2, 3), beyond=False)
+def test_what_an_output_of_ones_own_class_knows_besides_its_items_comes_back_too(ranks):
+    for told in ranks(answer_with_more):
+        for kind, (known, found) in told.items():
+            assert known == (kind, "words", True)
+            assert found == mean_of_all(ranks.world), kind
 
 
 # -- DDP-115: RRefs

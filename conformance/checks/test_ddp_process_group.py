@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from conformance.api.checking import MANY, check
+from conformance.api.checking import MANY, NotRun, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, hooked, steps, summing
 from conformance.fixtures.observing import mine, trained, wrapped
@@ -241,6 +241,31 @@ def test_a_state_that_is_or_holds_a_group_is_left_as_it_is(ranks):
     for rank, seen in enumerate(ranks(keep_the_state_across_moves, members)):
         own = alone(members if rank in members else [rank], count=COUNT)
         assert seen == [own, own, True] * 2, f"rank {rank}"
+
+
+def move_beside_the_machines_group(ctx, members):
+    """Post-local SGD that is told of no groups: it finds the ranks of its machine, before a move and after it."""
+    library, told = ctx.subject.post_localSGD_hook, []
+    model = hooked(ctx, library.PostLocalSGDState(None, None, 1), library.post_localSGD_hook)
+    try:
+        told.append(steps(ctx, model, count=COUNT))
+    except (RuntimeError, ValueError) as error:
+        if ctx.device.type == "cpu" and "is available" in str(error):
+            raise NotRun(f"{ctx.subject.name} finds a machine's ranks only where there are accelerators") from error
+        raise
+    group = dist.new_group(members)
+    if ctx.rank in members:
+        private(model, "_update_process_group")(group)
+        told.append(steps(ctx, model, count=COUNT))
+    return told
+
+
+@check("COMM-028", "DDP-162", worlds=(3, 4), beyond=False)
+def test_the_machines_group_that_a_hook_has_found_is_found_anew_after_a_move(ranks):
+    members = members_of(ranks.world)
+    before, after = alone(range(ranks.world), count=COUNT), alone(members, count=COUNT)
+    for rank, told in enumerate(ranks(move_beside_the_machines_group, members)):
+        assert told == [before, after][: 1 + (rank in members)], f"rank {rank}"
 
 
 def move_with_builtin_hook(ctx, members):

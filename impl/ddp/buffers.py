@@ -141,7 +141,7 @@ class BufferSync:
         self.allowed = self._iteration.wants_reductions
 
     def begin_anew(self) -> None:
-        """A join context has ended: ranks that joined early have missed the last forwards, and all start alike."""
+        """Ranks whose last forwards were not the same, behind a join context or in groups of their own, start alike."""
         self.allowed, self.due_after_evaluation = True, False
 
     # -- how

@@ -248,7 +248,7 @@ class DDPConfig:
         place = self.placement
         return {
             "world_size": group.size(),
-            "rank": dist.get_rank() if dist.is_initialized() else group.rank(),
+            "rank": group.rank(),
             "backend_name": _backend_name(group),
             "module_name": type(module).__name__,
             "device_ids": ", ".join(map(str, place.device_ids or ())),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any, with
     """A structure like ``value`` in which each tensor is replaced by ``change(tensor)``.
 
     Containers are copied (named tuples, dataclasses and classes of the user's own as their own types); anything else is
-    passed through as it is, and so is a container that refuses to be copied, or one that is met inside itself:
-    ``within`` tells the containers around. Keeps DDP-102, DDP-115.
+    passed through as it is, and so is a container in which nothing changes, one that refuses to be copied, or one that
+    is met inside itself: ``within`` tells the containers around. Keeps DDP-102, DDP-115.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -36,36 +37,53 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any, with
 
 
 def _sequence_like(original: Any, items: list[Any]) -> Any:
+    if all(map(is_, items, original)):
+        return original
     if type(original) in (list, tuple):
         return type(original)(items)
-    if all(new is old for new, old in zip(items, original, strict=True)):
-        return original
     try:
-        return original._make(items) if hasattr(original, "_fields") else type(original)(items)
-    except TypeError:  # its constructor wants something else
+        if isinstance(original, list):
+            duplicate = copy.copy(original)
+            duplicate[:] = items
+        else:
+            duplicate = original._make(items) if hasattr(original, "_fields") else type(original)(items)
+            getattr(duplicate, "__dict__", {}).update(getattr(original, "__dict__", {}))
+    except Exception:  # its constructor wants something else, or it takes no other items
         return original
+    return _with_attributes(duplicate, zip(original, items, strict=True))
 
 
-def _mapping_like(original: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+def _mapping_like(original: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    if all(map(is_, items.values(), original.values())):
+        return original
     if type(original) is dict:
         return items
-    new_of = {id(original[key]): item for key, item in items.items()}
     try:
         duplicate = copy.copy(original)
         for key, item in items.items():
             duplicate[key] = item
-    except Exception:  # its constructor wants something else, or it takes no more items
+    except Exception:  # likewise
         return original
-    for name, attribute in vars(duplicate).items() if hasattr(duplicate, "__dict__") else ():
-        if id(attribute) in new_of:  # model outputs hold their items as attributes, too
-            object.__setattr__(duplicate, name, new_of[id(attribute)])
+    return _with_attributes(duplicate, ((original[key], item) for key, item in items.items()))
+
+
+def _with_attributes(duplicate: Any, items: Iterable[tuple[Any, Any]]) -> Any:
+    """A duplicate whose attributes are the new items where they were the old ones: as those of model outputs are."""
+    new_of = {id(old): new for old, new in items}
+    for name, attribute in list(getattr(duplicate, "__dict__", {}).items()):
+        object.__setattr__(duplicate, name, new_of.get(id(attribute), attribute))
     return duplicate
 
 
 def _object_like(original: Any, attributes: dict[str, Any]) -> Any:
-    duplicate = copy.copy(original)
-    for name, attribute in attributes.items():
-        object.__setattr__(duplicate, name, attribute)  # frozen ones, too
+    if all(getattr(original, name) is attribute for name, attribute in attributes.items()):
+        return original
+    try:
+        duplicate = copy.copy(original)
+        for name, attribute in attributes.items():
+            object.__setattr__(duplicate, name, attribute)  # frozen ones, too
+    except Exception:  # likewise
+        return original
     return duplicate
 
 

@@ -98,10 +98,12 @@ class MixedPrecisionRun:
         return self._lowered(inputs, low), self._lowered(kwargs, low)
 
     def _lower_all(self, low: torch.dtype) -> None:
-        self._full.update((parameter, parameter.data) for parameter in self._parameters)
-        lower(self._parameters, low)
-        self._note_versions()
-        self._look_out()
+        changing = [parameter for parameter in self._parameters if parameter.dtype is not low]
+        self._full.update((parameter, parameter.data) for parameter in changing)
+        if changing:
+            lower(changing, low)
+            self._note_versions()
+            self._look_out()
 
     def _note_versions(self) -> None:
         self._versions = {parameter: parameter._version for parameter in self._full}
@@ -211,10 +213,8 @@ def _restore(parameters: Iterable[nn.Parameter], full: dict[nn.Parameter, torch.
 
 def lower(parameters: Sequence[nn.Parameter], low: torch.dtype) -> None:
     """Show copies in low precision, made by one call for all: on an accelerator each would be a launch."""
-    changing = [parameter for parameter in parameters if parameter.dtype is not low]
     with torch.inference_mode(False):  # an evaluation's copies are as good as others
-        copies = [torch.empty_like(parameter.data, dtype=low) for parameter in changing]
-    if copies:
-        copy_all(copies, [parameter.data for parameter in changing])
-    for parameter, copy in zip(changing, copies, strict=True):
+        copies = [torch.empty_like(parameter.data, dtype=low) for parameter in parameters]
+    copy_all(copies, [parameter.data for parameter in parameters])
+    for parameter, copy in zip(parameters, copies, strict=True):
         parameter.data = copy

@@ -60,9 +60,9 @@ def reducer_of(
     managed = params.managed_parameters(module, config.ignored)
     trained = [item for item in managed if item.parameter.requires_grad]
     specs = params.specs_of(trained)
+    log = DDPLogger(config.log_entries(module, iteration.team.group, specs))
     if lowered is not None:
         specs = lowered.reduced_specs(specs)
-    log = DDPLogger(config.log_entries(module, iteration.team.group, specs))
     reducer = Reducer(
         module,
         [item.parameter for item in trained],

@@ -71,10 +71,13 @@ class PerParameterReduction:
         return self._iteration.wants_reductions if forward is None else forward
 
     def _arrived(self, parameter: torch.Tensor) -> None:
-        if parameter.grad is not None and self.due():
-            # autograd may have left it memory that this backward is still to read: a sum passes one gradient on to all
-            parameter.grad.data = parameter.grad.clone()
-            self._iteration.go_through(Stage.PARAMETER, parameter, parameter.grad)
+        gradient = parameter.grad
+        if gradient is not None and self.due():
+            # It may lie in memory that this backward is still to read (a sum passes one gradient on to all), and if the
+            # program has made it, it may be laid out as on no other rank.
+            alike = gradient.clone() if gradient.is_sparse else torch.empty_like(parameter, dtype=gradient.dtype)
+            gradient.data = alike if gradient.is_sparse else alike.copy_(gradient.detach())
+            self._iteration.go_through(Stage.PARAMETER, parameter, gradient)
 
     def reduce(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Average this parameter's gradient over the group, in place."""

@@ -588,6 +588,7 @@ class DistributedDataParallel(Follower, nn.Module):
             return
         self.process_group = new_process_group
         self.reducer.move_to(Team.of(new_process_group))
+        self._buffer_sync.begin_anew()
 
     def _set_static_graph(self) -> None:
         """Promise a static graph; before the first training forward (DDP-107 … DDP-109)."""

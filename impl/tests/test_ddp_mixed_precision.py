@@ -48,6 +48,26 @@ def test_a_sparse_gradient_of_another_rank_arrives_in_full_precision_and_adds_up
     assert run(look_up_on_one, world=2) == [(FULL, [0.0, 1.0, 0.0])] * 2
 
 
+class Leaving(nn.Module):
+    """Leaves something for its caller in the containers that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(1, 1, bias=False)
+
+    def forward(self, x, notes, log):
+        notes.append("here")
+        log["dtype"] = x.dtype
+        return self.a(x)
+
+
+def test_what_a_forward_leaves_in_a_container_without_floats_is_there_for_its_caller():
+    ddp = DistributedDataParallel(Leaving(), mixed_precision=_MixedPrecision(param_dtype=LOW))
+    notes, log = [], {}
+    ddp(torch.ones(1, 1), notes, log=log)
+    assert (notes, log) == (["here"], {"dtype": LOW})
+
+
 def step_fused(ctx):
     ddp = DistributedDataParallel(
         Lookup(sparse=False), mixed_precision=_MixedPrecision(param_dtype=LOW), find_unused_parameters=True
@@ -182,3 +202,14 @@ def test_a_local_backward_may_come_before_one_that_the_reducer_is_told_of():
     ddp.reducer.prepare_for_backward([])
     second.backward()
     assert (ddp.module.weight.dtype, ddp.module.weight.grad.item()) == (FULL, 2.0)
+
+
+def test_a_model_that_is_low_anyway_may_be_stepped_at_any_time():
+    ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False).to(LOW), mixed_precision=_MixedPrecision(param_dtype=LOW))
+    nn.init.ones_(ddp.module.weight)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.5)
+    ddp(torch.ones(1, 1)).sum().backward()
+    ddp(torch.ones(1, 1))
+    optimizer.step()
+    ddp(torch.ones(1, 1)).sum().backward()
+    assert (ddp.module.weight.item(), ddp.module.weight.dtype, ddp.module.weight.grad.item()) == (0.5, LOW, 2.0)

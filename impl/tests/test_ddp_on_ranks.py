@@ -1,6 +1,7 @@
 """DDP where others' machinery is around it: the compiler, and process groups of a class of the user's own."""
 
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -245,6 +246,52 @@ def ignore_a_shared_buffer(rank, world):
 
 def test_a_buffer_that_is_ignored_under_one_of_its_names_is_ignored_under_all():
     assert run_on_ranks(ignore_a_shared_buffer, 2) == [[0.0, 0.0], [1.0, 1.0]]
+
+
+def recompute_the_whole_model_unevenly(rank, world):
+    """The recomputation stops early by an exception of its own, which is none of the model's."""
+    model, found = DistributedDataParallel(linear()), []
+    with model.join():
+        for iteration in range(2 + rank):
+            model.zero_grad()
+            checkpoint(model, torch.full((1, 2), 2.0 * (iteration + 1)), use_reentrant=False).sum().backward()
+            found.append(model.module.weight.grad.tolist())
+    return found
+
+
+def test_a_model_that_is_checkpointed_as_a_whole_may_run_out_of_inputs():
+    means = [[[2.0] * 2], [[4.0] * 2], [[3.0] * 2]]
+    assert run_on_ranks(recompute_the_whole_model_unevenly, 2) == [means[:2], means]
+
+
+class Counting(nn.Module):
+    """Counts its forwards in a buffer, in steps of the rank's own, and notes what it finds there."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.layer, self.step, self.found = nn.Linear(1, 1), step, []
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.found.append(self.count.item())
+        self.count += self.step
+        return self.layer(x)
+
+
+def move_from_groups_that_ended_differently(rank, world):
+    group = [dist.new_group([each]) for each in range(world)][rank]
+    model = DistributedDataParallel(Counting(1.0 + 10 * rank), process_group=group)
+    model(torch.ones(1, 1)).sum().backward()
+    with model.no_sync() if rank else nullcontext():
+        model(torch.ones(1, 1)).sum().backward()
+    model._update_process_group(dist.group.WORLD)
+    for _ in range(2):
+        model(torch.ones(1, 1)).sum().backward()
+    return model.module.found
+
+
+def test_ranks_of_a_new_group_synchronise_buffers_whatever_their_last_forwards_were():
+    assert run_on_ranks(move_from_groups_that_ended_differently, 2) == [[0.0, 1.0, 2.0, 3.0], [0.0, 11.0, 2.0, 3.0]]
 
 
 def ask_around_an_inner_model(rank, world):

@@ -96,6 +96,54 @@ def test_classes_of_the_users_own_survive():
     assert (derived.value.item(), derived.twice.item(), derived.label.item()) == (-1.0, -2.0, -2.0)
 
 
+class Known(list):
+    """Has attributes besides its items."""
+
+
+class KnownPair(tuple):
+    """Likewise."""
+
+
+@pytest.mark.parametrize("kind", [Known, KnownPair])
+def test_attributes_come_along_and_those_that_are_items_stay_items(kind):
+    one = torch.ones(1)
+    original = kind([one, 3])
+    original.words, original.first = "words", one
+    changed = map_tensors(torch.neg, original)
+    assert type(changed) is kind
+    assert (changed[0].item(), changed[1], changed.words) == (-1.0, 3, "words")
+    assert changed.first is changed[0]
+    assert original.first is original[0] is one
+
+
+class Fussy(tuple):
+    __slots__ = ()
+
+    def __new__(cls, pair):
+        return super().__new__(cls, pair.parts)
+
+
+@dataclass
+class Stubborn:
+    value: torch.Tensor
+
+    def __copy__(self):
+        raise ValueError
+
+
+def test_what_cannot_be_made_anew_is_passed_through_whatever_its_class_raises():
+    for each in (tuple.__new__(Fussy, (torch.ones(1),)), Stubborn(torch.ones(1))):
+        assert map_tensors(torch.neg, each) is each
+
+
+def test_a_container_in_which_nothing_changes_stays_the_one_that_it_is():
+    same, notes, log = torch.ones(1), [], {"n": 1}
+    whole = {"a": [same, notes], "b": log, "c": Box(same, "x"), "d": Pair(same, 1), "e": torch.zeros(1)}
+    changed = map_tensors(lambda tensor: tensor if tensor is same else -tensor, whole)
+    assert changed is not whole
+    assert all(changed[name] is whole[name] for name in "abcd")
+
+
 def test_what_is_no_container_is_passed_through_as_it_is():
     opaque = object()
     assert map_tensors(torch.neg, opaque) is opaque

@@ -76,7 +76,7 @@ def enumeration_keeps_the_state() -> None:
 @defect("COMM-026")
 def epsilon_replaces_the_norm() -> None:
     """With an epsilon, columns are divided by it and not by their norm."""
-    edit("column / (norm + epsilon)", "column / (epsilon or norm)")
+    edit("rest / (norm + epsilon)", "rest / (epsilon or norm)")
 
 
 @defect("COMM-017")
@@ -286,8 +286,8 @@ def eight_bits_for_sparse_buckets() -> None:
 
 @defect("COMM-026")
 def the_unit_of_a_dependent_column_is_two() -> None:
-    """PowerSGD replaces a factor's column that holds nothing by one of length two."""
-    edit("unit[:, index] = 1", "unit[:, index] = 2")
+    """PowerSGD replaces a factor's column that depends on the others by one of length two."""
+    edit("other / _norm(other)", "2 * other / _norm(other)")
 
 
 @defect("COMM-001")
@@ -385,3 +385,39 @@ def power_sgd_follows_autocast() -> None:
 def groups_of_some_ranks_are_named_by_how_many_each_rank_is_in() -> None:
     """Ranks that are in unequal numbers of groups look for each other under different names."""
     edit("distributed_c10d._process_group_name = lambda *_, **__: name", "pass")
+
+
+@defect("COMM-029")
+def channels_have_one_scale() -> None:
+    """The hook that quantises by channel takes the whole bucket for one."""
+    edit("(process_group, bucket, bucket_size)", "(process_group, bucket, max(bucket_size, bucket.buffer().numel()))")
+
+
+@defect("COMM-028", "DDP-162", worlds=(3,))
+def the_machines_group_is_found_once() -> None:
+    """Without a subgroup, post-local SGD goes on with that of the model's former group."""
+    edit("if team.group is not of:", "if of is None:")
+
+
+@defect("COMM-020")
+def bfloat16_is_compressed_to_float16() -> None:
+    """The hook that compresses to bfloat16 compresses to float16, whose range is small."""
+    edit("_compressed_mean(torch.bfloat16,", "_compressed_mean(torch.float16,")
+
+
+@defect("COMM-021")
+def bfloat16_is_wrapped_in_float16() -> None:
+    """The wrapper that compresses to bfloat16 compresses to float16."""
+    edit("_call_compressed(torch.bfloat16,", "_call_compressed(torch.float16,")
+
+
+@defect("COMM-026")
+def rounding_is_taken_for_a_direction() -> None:
+    """PowerSGD divides what rounding has left of a column that depends on the others by its own length."""
+    edit("is_dependent = norm <= rounding * _norm(column)", "is_dependent = norm == 0")
+
+
+@defect("COMM-026")
+def dependent_columns_become_any_axis() -> None:
+    """PowerSGD replaces a column that depends on the others by an axis, which need not be upright on them."""
+    edit("other = _upright(axis, done)", "other = axis")

@@ -271,3 +271,15 @@ def second_hook_is_refused_and_used() -> None:
         "    before, self.reducer.transport.hook = self.reducer.transport.hook, (state, hook)\n"
         "    if before is not None:\n",
     )
+
+
+@defect("DDPJ-014")
+def torchs_own_low_rank_is_no_average() -> None:
+    """torch's own PowerSGD is not known as a hook that divides by the number of all ranks."""
+    edit("return name in _DIVIDE_BY_SIZE", 'return name in _DIVIDE_BY_SIZE and "powerSGD" not in name')
+
+
+@defect("DDPJ-014")
+def torchs_own_post_local_is_no_average() -> None:
+    """torch's own post-local SGD is taken for local before it is."""
+    edit("return bool(state.iter < state.start_localSGD_iter)", "return False")

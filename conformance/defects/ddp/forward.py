@@ -74,7 +74,7 @@ def lone_evaluation_counts_for_all() -> None:
 @defect("DDP-036", "DDP-102")
 def named_tuples_become_tuples() -> None:
     """A named tuple comes back as a plain tuple where the graph is searched."""
-    edit("return original._make(items) if", "return tuple(items) if")
+    edit("duplicate = original._make(items) if", "duplicate = tuple(items) if")
 
 
 @defect("DDP-037")
@@ -133,3 +133,21 @@ def a_loss_past_the_wrapper_is_told_to_nobody() -> None:
 def dropped_models_stay() -> None:
     """Parameters hold the lists that hold them, also when their model was dropped."""
     swap(Arrivals, "__del__", lambda self: None)
+
+
+@defect("DDP-036", "DDP-102")
+def lists_lose_what_they_know_besides() -> None:
+    """Outputs in a list of one's own class come back without its attributes."""
+    edit("return _with_attributes(duplicate, zip(original, items, strict=True))", "return duplicate")
+
+
+@defect("DDP-036", "DDP-102")
+def constructors_fail_with_type_errors() -> None:
+    """A container that cannot be made anew is passed through only if its constructor fails as Python's own do."""
+    edit("    except Exception:", "    except TypeError:", within="_sequence_like")
+
+
+@defect("DDP-036", "DDP-102")
+def dataclasses_can_be_copied() -> None:
+    """A dataclass that cannot be copied ends the forward."""
+    edit("    except Exception:", "    except TypeError:", within="_object_like")

@@ -588,3 +588,9 @@ def buffers_in_flight_are_filled_anew() -> None:
 def a_penalty_is_reduced_where_it_reaches_all_that_a_rank_uses() -> None:
     """Under a search a penalty before the loss is reduced on ranks that use nothing else, and waited for by others."""
     edit("tells = pending.differentiated or not self.facts.use_varies", "tells = True")
+
+
+@defect("DDP-068")
+def forwards_inside_a_backward_are_no_iterations() -> None:
+    """A forward that runs inside a backward is taken for a recomputation, whatever that backward has gone through."""
+    edit("return backward is not None and backward == kernels.backward_id()", "return kernels.backward_id() >= 0")

@@ -45,13 +45,13 @@ def per_parameter_hook_gets_the_parameter_first() -> None:
 @defect("DDP-167")
 def per_parameter_in_no_sync() -> None:
     """Reducing parameter by parameter goes on under no_sync."""
-    edit("parameter.grad is not None and self.due()", "parameter.grad is not None")
+    edit("gradient is not None and self.due()", "gradient is not None")
 
 
 @defect("DDP-167")
 def per_parameter_in_the_memory_of_the_backward() -> None:
     """Averages replace a gradient that the backward is still to pass on."""
-    edit("parameter.grad.data = parameter.grad.clone()", "pass")
+    edit("gradient.data = alike", "alike = alike")
 
 
 @defect("DDP-167")
@@ -99,3 +99,19 @@ def halves_are_added_before_they_are_divided() -> None:
 def the_forward_reached_last_decides_parameter_by_parameter() -> None:
     """Of a backward through forwards inside and outside no_sync, the one that it reaches last decides."""
     edit("pending.sync or (backward == self.running_backward and self._running_sync)", "pending.sync")
+
+
+@defect("DDP-167", "DDP-162", worlds=(3,))
+def parameters_are_averaged_over_the_first_group() -> None:
+    """The reducer by parameter goes on in the group of the first average after a move to another one."""
+    edit(
+        "        team = self._iteration.team\n",
+        '        team = self.__dict__.setdefault("_team", self._iteration.team)\n',
+        within="PerParameterReduction.reduce",
+    )
+
+
+@defect("DDP-167")
+def layouts_of_one_rank_are_sent() -> None:
+    """The reducer by parameter sends a gradient in whatever layout the program has given it on this rank."""
+    edit("torch.empty_like(parameter, dtype=gradient.dtype)", "torch.empty_like(gradient)", within="_arrived")

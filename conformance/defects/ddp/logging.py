@@ -103,3 +103,21 @@ def the_environment_is_asked_the_wrong_way_round() -> None:
 def use_is_compared_with_the_last_iteration_only() -> None:
     """The log takes a graph for static when two iterations in a row left the same parameters out."""
     edit("self.always_the_same &= self._former in", "self.always_the_same = self._former in")
+
+
+@defect("DDP-144")
+def the_log_tells_what_travels() -> None:
+    """The log of a model in mixed precision tells the dtypes and sizes that gradients travel in as the parameters'."""
+    edit("    log = DDPLogger(config.log_entries(module, iteration.team.group, specs))\n", "", within="reducer_of")
+    edit(
+        "        specs = lowered.reduced_specs(specs)\n",
+        "        specs = lowered.reduced_specs(specs)\n"
+        "    log = DDPLogger(config.log_entries(module, iteration.team.group, specs))\n",
+        within="reducer_of",
+    )
+
+
+@defect("DDP-144")
+def the_log_tells_the_place_in_the_world() -> None:
+    """The log of a model on some ranks tells its rank in the world beside the size of the group."""
+    edit('"rank": group.rank(),', '"rank": dist.get_rank(),')

@@ -79,7 +79,7 @@ def integers_are_cast() -> None:
 @defect("DDP-140")
 def low_precision_drops_old_gradients() -> None:
     """What a parameter had accumulated is lost where it is lowered."""
-    edit("lower(self._parameters, low)", "lower(self._parameters, low), self._module().zero_grad()")
+    edit("lower(changing, low)", "lower(changing, low), self._module().zero_grad()")
 
 
 @defect("DDP-135")
@@ -162,10 +162,10 @@ def hooks_that_users_registered_come_after_the_reduction() -> None:
 def accumulated_gradients_are_hidden_between_forward_and_backward() -> None:
     """What had accumulated before the forward is put aside, out of reach of zero_grad, and added after backward."""
     edit(
-        "    lower(self._parameters, low)\n",
-        "    self._kept = [(each, each.grad) for each in self._parameters if each.grad is not None]\n"
-        "    self._module().zero_grad()\n"
-        "    lower(self._parameters, low)\n",
+        "        lower(changing, low)\n",
+        "        self._kept = [(each, each.grad) for each in self._parameters if each.grad is not None]\n"
+        "        self._module().zero_grad()\n"
+        "        lower(changing, low)\n",
     )
     edit(
         "    self._armed = False\n",
@@ -227,3 +227,51 @@ def casts_forget_the_dtype_of_reductions() -> None:
     """After a cast of the model gradients travel in the parameters' dtype."""
     asked = "if self._lowered is not None"
     edit(f"{asked}:", f"{asked} and self._lowered.lowered_now:", within="watch_anew")
+
+
+@defect("DDP-135")
+def frozen_models_stay_lowered() -> None:
+    """After a backward of a model that is frozen for a while, which passes gradients on, the copies stay."""
+    edit("elif not any(parameter.requires_grad for parameter in self._parameters):", "elif False:")
+
+
+@defect("DDP-135")
+def what_was_lowered_again_stays() -> None:
+    """Where a graph is gone through again for its input alone, what is lowered for it stays."""
+    edit("        self._lower_all(low)\n        self._gradient_came()\n", "        self._lower_all(low)\n")
+
+
+@defect("DDP-135")
+def copies_are_moved() -> None:
+    """A model that is cast before a backward that never comes keeps the digits of its copies only."""
+    edit("    self._restore_full_values()\n    super()._apply", "    super()._apply")
+
+
+@defect("DDP-135")
+def copies_are_pickled() -> None:
+    """A model that is pickled before a backward that never comes keeps the digits of its copies only."""
+    edit("    self._restore_full_values()\n    kept =", "    kept =")
+
+
+@defect("DDP-135")
+def a_dropped_wrapper_leaves_copies() -> None:
+    """A module whose wrapper is dropped before a backward that never comes keeps the digits of its copies only."""
+    edit("    weakref.finalize(self, _restore, self._parameters, self._full, self._handles).atexit = False\n", "")
+
+
+@defect("DDP-135")
+def a_failed_backward_is_waited_for_ever() -> None:
+    """After a backward that failed, none that is not synchronised gives full values back."""
+    edit("_is_over(self._backward_ended, self._backward_over)", "_is_over(self._backward_ended, self.restore_all)")
+
+
+@defect("DDP-135")
+def what_a_forward_changes_is_noticed_late() -> None:
+    """What a forward changes of the copies is taken for a step by the next forward, which refuses it."""
+    edit("        self.restore_all()\n    self._note_versions()\n", "        self.restore_all()\n")
+
+
+@defect("DDP-136")
+def reductions_have_no_dtype_but_their_own() -> None:
+    """Gradients travel in full unless a dtype is given for reductions themselves."""
+    edit("self.config.reduce_dtype or self.config.param_dtype", "self.config.reduce_dtype")

@@ -60,3 +60,9 @@ def refused_fused_optimizer_steps() -> None:
 
 
     edit(OCCUPY + KEEP, KEEP + OCCUPY, within="_register_fused_optim")
+
+
+@defect("DDP-133")
+def fused_optimizers_step_everything() -> None:
+    """A fused optimizer steps all parameters, also where it is given some."""
+    edit("list(optim_params) if optim_params is not None else list", "list")

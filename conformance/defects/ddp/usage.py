@@ -294,7 +294,7 @@ def items_of_mappings_stay_behind_the_sink() -> None:
 @defect("DDP-112")
 def attributes_of_mappings_stay_behind_the_sink() -> None:
     """Of a model's output the items are clones, and the attributes that stand for them are not."""
-    edit('vars(duplicate).items() if hasattr(duplicate, "__dict__") else ():', "():")
+    edit("new_of.get(id(attribute), attribute)", "attribute")
 
 
 @defect("DDP-112")

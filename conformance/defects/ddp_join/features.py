@@ -264,3 +264,9 @@ def a_move_hides_a_cast_inside_the_block() -> None:
 def a_backward_that_failed_in_a_block_is_tried_again() -> None:
     """A rank whose backward has failed in a block reduces again what its peers have reduced."""
     edit("self.iteration.session.refuse_to_go_on()", "pass", within="_begin_after_failure")
+
+
+@defect("DDPJ-028")
+def a_local_forward_that_fails_breaks_off() -> None:
+    """A forward under no_sync that fails, and is caught, counts as an iteration that was broken off."""
+    edit(" and iteration.wants_reductions:", ":", within="note_failed_forward")

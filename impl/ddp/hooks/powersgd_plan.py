@@ -109,10 +109,10 @@ def split(flat: torch.Tensor, shapes: list[Shape]) -> list[torch.Tensor]:
 
 
 def orthogonalize(matrices: torch.Tensor, epsilon: float = 0.0) -> None:
-    """Make the columns of each matrix [b, n, r] orthonormal, in place; columns of zeros become unit vectors.
+    """Make the columns of each matrix [b, n, r] orthonormal, in place; ``epsilon`` is added to norms that divide them.
 
-    A column that depends on the others carries no information; what it becomes must merely be the same on all ranks and
-    must not be a NaN. ``epsilon`` is added to every norm that a column is divided by.
+    A column that depends on those before it carries no information: it becomes another one that is upright on them, the
+    same on all ranks. Were it not upright, a projection on the columns would count twice what they share.
     """
     rank = matrices.shape[2]
     work = matrices if matrices.dtype in (torch.float32, torch.float64) else matrices.float()
@@ -127,13 +127,23 @@ def orthogonalize(matrices: torch.Tensor, epsilon: float = 0.0) -> None:
 
 
 def _gram_schmidt(matrices: torch.Tensor, epsilon: float) -> None:
+    rounding = 10 * torch.finfo(matrices.dtype).eps * math.sqrt(matrices.shape[1])
     for index in range(matrices.shape[2]):
         done, column = matrices[:, :, :index], matrices[:, :, index]
-        # the second pass removes what rounding has left of the earlier columns in a nearly dependent one
-        for _ in range(2 if index else 1):
-            if index:
-                column -= torch.bmm(done, torch.bmm(done.transpose(1, 2), column.unsqueeze(2))).squeeze(2)
-            norm = torch.linalg.vector_norm(column, dim=1, keepdim=True)
-            unit = torch.zeros_like(column)
-            unit[:, index] = 1
-            column.copy_(torch.where(norm > 0, column / (norm + epsilon), unit))
+        rest = _upright(column, done)
+        norm = _norm(rest)
+        axis = torch.zeros_like(column).scatter_(1, done.square().sum(2).argmin(1, keepdim=True), 1)
+        other = _upright(axis, done)
+        is_dependent = norm <= rounding * _norm(column)
+        column.copy_(torch.where(is_dependent, other / _norm(other), rest / (norm + epsilon)))
+
+
+def _norm(columns: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(columns, dim=1, keepdim=True)  # type: ignore[no-any-return]
+
+
+def _upright(columns: torch.Tensor, done: torch.Tensor) -> torch.Tensor:
+    """What these columns [b, n] have not in common with the orthonormal ones of ``done``."""
+    for _ in range(2 if done.shape[2] else 0):  # the second time for what rounding has left of nearly dependent ones
+        columns = columns - torch.bmm(done, torch.bmm(done.transpose(1, 2), columns.unsqueeze(2))).squeeze(2)
+    return columns
