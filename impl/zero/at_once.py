@@ -69,7 +69,8 @@ def _is_worthwhile(group: dict[str, Any], state: Mapping[Any, Any]) -> bool:
     # gradients and states may be of another dtype than their parameters, which a program may have cast
     return all(
         tensor.dtype in _SAME_IN for parameter in parameters
-        for tensor in (parameter, parameter.grad, *state.get(parameter, {}).values()) if isinstance(tensor, torch.Tensor)
+        for tensor in (parameter, parameter.grad, *state.get(parameter, {}).values())
+        if isinstance(tensor, torch.Tensor)
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def groups_are_copies() -> None:
 @defect("ZERO-017")
 def older_states_leave_options_out() -> None:
     """Options that a state of an earlier version does not have are missing in the next step."""
-    edit("    copy_settings(self.optim.param_groups, self.exposed.param_groups)  # which may be older and lack some\n", "")
+    edit("copy_settings(self.optim.param_groups, self.exposed.param_groups)", "pass", within="load_local")
 
 
 @defect("ZERO-020")
