@@ -433,7 +433,8 @@ def assert_told(run, about, *words):
     for rank, outcome in enumerate(run.outcomes):
         assert type(outcome).__name__ == "Raised", f"rank {rank}, {about}: {run.summary()}"
         assert outcome.error.is_a(RuntimeError), run.summary()
-        assert re.search(rf"rank {len(run.outcomes) - 1}\b", outcome.error.text), f"rank {rank}, {about}: {outcome.error}"
+        named = re.search(rf"rank {len(run.outcomes) - 1}\b", outcome.error.text)
+        assert named, f"rank {rank}, {about}: {outcome.error}"
         assert all(word in outcome.error.text for word in words), f"rank {rank}, {about}: {outcome.error}"
 
 

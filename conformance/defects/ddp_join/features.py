@@ -269,4 +269,4 @@ def a_backward_that_failed_in_a_block_is_tried_again() -> None:
 @defect("DDPJ-028")
 def a_local_forward_that_fails_breaks_off() -> None:
     """A forward under no_sync that fails, and is caught, counts as an iteration that was broken off."""
-    edit("torch.is_grad_enabled() and self.iteration.wants_reductions", "torch.is_grad_enabled()", within="note_failed_forward")
+    edit("is_grad_enabled() and self.iteration.wants_reductions", "is_grad_enabled()", within="note_failed_forward")
