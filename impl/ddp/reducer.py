@@ -316,7 +316,7 @@ class Reducer:
         self.log.fail(RuntimeError, text)
 
     def _passed_unnoticed(self) -> str:
-        """What to complain of where all backwards since the last forward went past its outputs, and completed no list of
+        """What to complain of where all backwards since the last forward went past its outputs and completed no list of
         arrivals either: so none was looked at when it ended."""
         came = self.readiness.noted()
         if all(self.parameters[index].grad is None for index in came):
