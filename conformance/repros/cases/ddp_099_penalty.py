@@ -1,4 +1,4 @@
-"""With a search, a penalty on a weight before the loss is reduced on a rank that uses nothing else, and hangs there."""
+"""With a search, a penalty before the loss is reduced on a rank that uses no other weight, which then hangs."""
 
 # shows: DDP-099 test_a_penalty_before_the_loss_is_averaged_with_it_*
 
