@@ -8,7 +8,6 @@ from conformance.fixtures.joinables import recorder, upper_ranks
 from conformance.ranks import Caught, Finished, caught
 from conformance.subjects import Unsupported
 
-
 BEFORE = ("nothing", "an error", "a throw")
 
 
