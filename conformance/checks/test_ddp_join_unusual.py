@@ -430,11 +430,11 @@ def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_o
 
 def assert_told(run, about, *words):
     """Every rank has ended with a RuntimeError that names the highest rank and says these words."""
+    failed = rf"rank {len(run.outcomes) - 1}\b"
     for rank, outcome in enumerate(run.outcomes):
         assert type(outcome).__name__ == "Raised", f"rank {rank}, {about}: {run.summary()}"
         assert outcome.error.is_a(RuntimeError), run.summary()
-        named = re.search(rf"rank {len(run.outcomes) - 1}\b", outcome.error.text)
-        assert named, f"rank {rank}, {about}: {outcome.error}"
+        assert re.search(failed, outcome.error.text), f"rank {rank}, {about}: {outcome.error}"
         assert all(word in outcome.error.text for word in words), f"rank {rank}, {about}: {outcome.error}"
 
 

@@ -204,6 +204,7 @@ RULES: tuple[Rule, ...] = (
     _never("DDP-141", "the gradients of delayed parameters may be refused", {"lowered": "*", "delayed": "*"}),
     _never("", "sparse halves are not summed on a CPU", {"lowered": "*", "table": "sparse | sparse bag"}),
     _never("", "statistics would have another dtype than what they are taken of", {"lowered": "*", "norm": "*"}),
+    _never("", "chained layers magnify what low precision rounds", {"lowered": "*", "wiring": "chained"}),
     _never("", "one process would compute again in full precision", {"lowered": "*", "checkpoint": "*"}),
     _never("DDP-135", "nothing is lowered past the wrapper", {"lowered": "*", "evaluation": "by one"}),
     # losses
@@ -284,7 +285,7 @@ RULES: tuple[Rule, ...] = (
         {"table": "sparse | sparse bag", "hook": "fp16 | wrapped | PowerSGD | post-local | asynchronous | user"},
     ),
     # dtypes
-    _never("", "numbers of chained layers soon leave the range of a half", {"types": "half", "wiring": "chained"}),
+    _never("", "chained layers magnify what low precision rounds", {"types": "half | bfloat16", "wiring": "chained"}),
     _never("", "chained layers soon leave the range of a half", {"hook": "fp16 | wrapped", "wiring": "chained"}),
     _never("", "a norm over two rows magnifies what chained layers round", {"wiring": "chained", "norm": "batch"}),
     _never("", "Adam's epsilon is nothing in a half", {"types": "half | mixed", "optimizer": "adam"}),

@@ -270,8 +270,8 @@ class Oracle:
                 weights = [p for p in replica.model.module.parameters() if p.requires_grad]
                 losses[place] = losses[place] + 12 * sum(p.float().sum() for p in weights)
             if self.program["loss"] == "and slopes":
-                (slopes,) = torch.autograd.grad(losses[place], replica.x, create_graph=True)
-                losses[place] = losses[place] + slopes.sum()
+                (slopes,) = torch.autograd.grad(losses[place], replica.x, create_graph=True, allow_unused=True)
+                losses[place] = losses[place] if slopes is None else losses[place] + slopes.sum()
         return losses
 
     def _clip(self, replica: Replica) -> None:

@@ -561,8 +561,8 @@ def _gradients(program: Program, block: int, act: int) -> Iterator[str]:
     if program["loss"] == "and weights":
         yield "whole = whole + 12 * sum(p.float().sum() for p in ddp.parameters() if p.requires_grad)"
     if program["loss"] == "and slopes":
-        yield '(slopes,) = torch.autograd.grad(whole, batch["x"], create_graph=True)'
-        yield "whole = whole + slopes.sum()"
+        yield '(slopes,) = torch.autograd.grad(whole, batch["x"], create_graph=True, allow_unused=True)'
+        yield "whole = whole if slopes is None else whole + slopes.sum()"
     if program["forwards"] == "two":
         yield f"if i == {act}:"
         yield f"    whole = loss({call(program, 'ddp', 'data(rank, i, 2)')}) + whole"
