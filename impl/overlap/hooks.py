@@ -143,7 +143,7 @@ def _check(hook: Hook | None, ddp: object, zero: object, reduce_scatter: bool) -
             "The ZeroRedundancyOptimizer steps by itself, so it cannot be stepped inside backward: construct it with "
             "overlap_with_ddp=True."
         )
-    if ddp.config.mixed_precision is not None:
+    if ddp.mixed_precision is not None:
         raise ValueError(
             "The overlap hooks step full parameters with full gradients, which a DistributedDataParallel with "
             "mixed_precision does not reduce. Use torch.autocast, or an optimizer that steps by itself."
