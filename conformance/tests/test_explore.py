@@ -98,9 +98,9 @@ def test_a_failure_is_reduced_to_the_choices_that_cause_it_and_the_batch_goes_on
     def judge(drawn: Program) -> Failure | None:
         return Failure(drawn, "differs", "made up") if drawn.has("wiring") else None
 
-    batch = drawing.drawn(1, 5, judge, [], axes.FEATURES, size=40)
+    batch = drawing.drawn(1, 5, judge, [], axes.FEATURES, size=80)
     assert [failure.program for failure, _ in batch.new] == [program(wiring="chained")]
-    again = drawing.drawn(1, 5, judge, [batch.new[0][0].program.features], axes.FEATURES, size=40)
+    again = drawing.drawn(1, 5, judge, [batch.new[0][0].program.features], axes.FEATURES, size=80)
     assert not again.new
     assert again.known
 

@@ -21,21 +21,19 @@ def reachable_parameters(outputs: Sequence[torch.Tensor], index_of: Mapping[Any,
 
 def parameters_behind(nodes: Iterable[torch.autograd.graph.Node], index_of: Mapping[Any, int]) -> set[int]:
     """Indices of the parameters whose gradients a full backward through these nodes of the graph accumulates."""
-    return set(accumulators_behind(nodes, index_of))
+    return {index_of[leaf] for leaf in leaves_behind(nodes) if leaf in index_of}
 
 
-def accumulators_behind(
-    nodes: Iterable[torch.autograd.graph.Node], index_of: Mapping[Any, int]
-) -> dict[int, torch.autograd.graph.Node]:
-    """The nodes behind these that add to the gradients of parameters, by those parameters' indices."""
-    found: dict[int, torch.autograd.graph.Node] = {}
+def leaves_behind(nodes: Iterable[torch.autograd.graph.Node]) -> dict[torch.Tensor, torch.autograd.graph.Node]:
+    """The nodes behind these that add to the gradients of leaves, by leaf."""
+    found: dict[torch.Tensor, torch.autograd.graph.Node] = {}
     stack = list(nodes)
     seen = set(stack)
     while stack:
         node = stack.pop()
         edges = node.next_functions
-        if not edges and (variable := getattr(node, "variable", None)) in index_of:  # it accumulates into a leaf
-            found[index_of[variable]] = node
+        if not edges and (variable := getattr(node, "variable", None)) is not None:  # it accumulates into a leaf
+            found[variable] = node
         for following, _ in edges:
             if following is not None and following not in seen:
                 seen.add(following)

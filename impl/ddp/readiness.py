@@ -10,7 +10,7 @@ import torch
 
 from . import kernels
 from .buckets import Bucket
-from .graph import accumulators_behind
+from .graph import leaves_behind, parameters_behind
 from .reduction import BucketQueue
 from .shared import SharedFacts
 from .usage import Usage
@@ -118,14 +118,15 @@ class Arrivals:
         try:
             if any(map(kernels.will_evaluate, self._accumulating())):
                 return True  # as a rule told by the first one
-            places = {each: place for place, each in enumerate(self._parameters) if each.requires_grad}
+            trained = {each for each in self._parameters if each.requires_grad}
             node = kernels.running_node()
-            if node is None or not places:
+            if node is None or not trained:
                 return False
             # Either they are passed by; or this graph has other nodes of them, from before a cast; or none at all: a
-            # reentrant checkpoint reaches them in its own.
-            found = accumulators_behind([node], places)
-            return not found or any(map(kernels.will_evaluate, found.values()))
+            # reentrant checkpoint reaches them in its own, and this output may have none. Other leaves tell then.
+            leaves = leaves_behind([node])
+            mine = [leaf for each, leaf in leaves.items() if each in trained] or [*leaves.values()]
+            return not mine or any(map(kernels.will_evaluate, mine))
         except RuntimeError:  # the functional interface was asked for this very gradient
             return False
 
@@ -333,7 +334,7 @@ class Readiness:
     def passed_over(self, node: torch.autograd.graph.Node) -> bool:
         """Whether a backward through this node has left parameters behind it out, since it was asked for others."""
         silent = {self._parameters[index]: index for index in self._silent()}
-        return bool(silent) and bool(accumulators_behind([node], silent))
+        return bool(silent) and bool(parameters_behind([node], silent))
 
     def missing(self) -> list[int]:
         """The parameters of which arrivals are still to come; none where nobody counts them."""

@@ -49,7 +49,7 @@ def dictionaries_must_take_items() -> None:
 @defect("DDP-101")
 def every_node_is_asked_for_its_parameter() -> None:
     """What a user's own operation keeps as ``variable`` is taken for a parameter."""
-    edit("if not edges and (", "if (", within="accumulators_behind")
+    edit("if not edges and (", "if (", within="leaves_behind")
 
 
 @defect("DDP-099")
