@@ -8,13 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as seeded
-
 from . import axes
 from .axes import Feature
 from .judging import Failure
-from .program import Program, programs, smaller
+from .program import Program, drawn, smaller
 
 BATCH = 20
 SHRINK_S = 90.0  # so long at most a failure is made smaller
@@ -33,35 +30,27 @@ class Batch:
     seconds: float = 0.0
 
 
-def drawn(
+def judged(
     number: int, seed: int, judge: Judge, known: Sequence[frozenset[Feature]], allowed: Collection[Feature],
     size: int = BATCH,
 ) -> Batch:  # fmt: skip
     """Judge the programs of a batch. The same numbers draw the same programs."""
     batch, started = Batch(number), time.monotonic()
-    causes = list(known)
-
-    @seeded(seed * 1_000_003 + number)
-    @settings(
-        max_examples=size, phases=[Phase.generate], database=None, deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(programs(allowed, focus(seed, number, allowed)))
-    def train(program: Program) -> None:
+    causes, pairs, chance = list(known), focus(seed, number, allowed), random.Random(f"{seed} {number}")
+    for _ in range(size):
+        program = drawn(chance, allowed, pairs)
         failure = judge(program)
         batch.met.append(program.features)
         if failure is None:
-            return
+            continue
         cause = next((place for place, features in enumerate(causes) if features <= program.features), None)
         if cause is not None:
             if cause < len(known):
                 batch.known.append(cause)
-            return
+            continue
         smallest = shrunk(failure, judge, time.monotonic() + SHRINK_S)
         batch.new.append((smallest, program))
         causes.append(smallest.program.features)
-
-    train()
     batch.seconds = time.monotonic() - started
     return batch
 
@@ -69,8 +58,8 @@ def drawn(
 def shrunk(failure: Failure, judge: Judge, deadline: float) -> Failure:
     """The failure of a program that has nothing to leave out, or as small as it got by the deadline.
 
-    Choices are what causes are told apart by, so they are left out one by one: some fifteen runs, where hypothesis,
-    which shrinks the numbers that a program was drawn from, needs ten times as many.
+    Choices are what causes are told apart by, so they are left out one by one: some fifteen runs. Shrinking the
+    numbers that a program was drawn from needs ten times as many.
     """
     tried = {failure.program.json()}
     while True:
@@ -88,19 +77,8 @@ def shrunk(failure: Failure, judge: Judge, deadline: float) -> Failure:
 
 def sample(seed: int, count: int, allowed: Collection[Feature], world: int) -> list[Program]:
     """So many programs for ``world`` ranks; the same seed draws the same ones."""
-    found: list[Program] = []
-
-    @seeded(seed)
-    @settings(
-        max_examples=count, phases=[Phase.generate], database=None, deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(programs(allowed, world=world))
-    def draw(program: Program) -> None:
-        found.append(program)
-
-    draw()
-    return found
+    chance = random.Random(seed)
+    return [drawn(chance, allowed, world=world) for _ in range(count)]
 
 
 def spread(seed: int, count: int, fixed: Mapping[str, Sequence[str]], free: Sequence[str]) -> list[Program]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from hypothesis import strategies as st
 
 from reports.records.lines import loads
 
@@ -15,6 +14,7 @@ from . import axes
 from .axes import Feature
 
 MOST_FEATURES = 16
+BEGUN_WITH_A_PAIR = 0.75  # of the programs, where pairs are wanted
 
 
 @dataclass(frozen=True)
@@ -127,37 +127,29 @@ def smaller(program: Program) -> Iterator[Program]:
             yield replace(program, **{name: getattr(usual, name)})
 
 
-def programs(
-    known: Collection[Feature] = axes.FEATURES, wanted: Sequence[tuple[Feature, Feature]] = (), world: int = 0
-) -> st.SearchStrategy[Program]:
+def drawn(
+    chance: random.Random, known: Collection[Feature] = axes.FEATURES, wanted: Sequence[tuple[Feature, Feature]] = (),
+    world: int = 0,
+) -> Program:  # fmt: skip
     """Any legal program of these features; most begin with one of the pairs ``wanted``, if there are any.
 
-    With ``world`` all are for so many ranks.
+    With ``world`` it is for so many ranks.
     """
+    choices = {"world": str(world)} if world else {}
     allowed = [feature for feature in axes.FEATURES if feature in known and not (world and feature[0] == "world")]
-    fixed = {"world": str(world)} if world else {}
-    return _drawn(allowed, tuple(wanted), fixed)
-
-
-@st.composite
-def _drawn(
-    draw: st.DrawFn, allowed: list[Feature], wanted: tuple[tuple[Feature, Feature], ...], fixed: dict[str, str]
-) -> Program:
-    choices = dict(fixed)
-    start: list[Feature] = list(draw(st.one_of(st.just(()), *[st.sampled_from(wanted)] * 3))) if wanted else []
-    size = draw(st.integers(0, MOST_FEATURES))
-    further = draw(st.lists(st.sampled_from(allowed), min_size=size, max_size=size))
-    for axis, value in (*start, *further):
+    start = chance.choice(wanted) if wanted and chance.random() < BEGUN_WITH_A_PAIR else ()
+    allowed += choices.items()
+    for axis, value in (*start, *chance.choices(allowed, k=chance.randint(0, MOST_FEATURES))):
         if axis not in choices:
-            choices = _legal({**choices, axis: value}, [*allowed, *fixed.items()]) or choices
+            choices = _legal({**choices, axis: value}, allowed) or choices
     return Program(
         axes.closed(choices) or {},
-        layers=draw(st.integers(1, 3)),
-        takes=tuple(draw(st.lists(st.integers(0, 7), max_size=6))),
-        counts=tuple(draw(st.tuples(*[st.integers(0, 3)] * 4))),
-        iterations=draw(st.integers(1, 4)),
-        at=draw(st.integers(0, 2)),
-        order=draw(st.integers(0, 3)),
+        layers=chance.randint(1, 3),
+        takes=tuple(chance.randint(0, 7) for _ in range(chance.randint(0, 6))),
+        counts=tuple(chance.randint(0, 3) for _ in range(4)),
+        iterations=chance.randint(1, 4),
+        at=chance.randint(0, 2),
+        order=chance.randint(0, 3),
     )
 
 

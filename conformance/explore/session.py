@@ -187,7 +187,7 @@ class Workers:
 def batch_row(number: int, seed: int, subject: str, known: Sequence[str], judge: drawing.Judge) -> dict[str, Any]:
     """One batch as a row of the record."""
     causes = [Program.read(text).features for text in known]
-    batch = drawing.drawn(number, seed, judge, causes, allowed_features(subject))
+    batch = drawing.judged(number, seed, judge, causes, allowed_features(subject))
     new = [
         {
             "program": failure.program.json(), "kind": failure.kind, "text": failure.first_line,

@@ -59,7 +59,7 @@ def judged(cell: Cell, folder: Path, exits: Mapping[int, int], subject: str) -> 
 def _without_fault(folder: Path, told: Mapping[int, Any], exits: Mapping[int, int]) -> Judged:
     """Nothing has struck: then all must be as without a fault."""
     failed = {rank: mine for rank, mine in told.items() if mine is None or "error" in mine}
-    stacks = {rank: _stacks(folder, rank, "hung") for rank in failed}
+    stacks = {rank: _stacks(folder, rank, "hung") or _stacks(folder, rank, "words") for rank in failed}
     if failed:
         why = "; ".join(
             f"rank {rank} ended with {exits.get(rank, 0)}: {'' if mine is None else mine['text']}{stacks[rank]}"

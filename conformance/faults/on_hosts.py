@@ -7,6 +7,7 @@ other; the first host's keeps the store. Orders and answers are files, which all
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import os
 import signal
@@ -27,16 +28,18 @@ from ..ranks import RankContext
 from ..ranks.fork_server_client import PRELOAD
 from ..subjects import resolve
 from .cells import Cell
-from .injecting import ASKED, FAULT, read, write
+from .injecting import ASKED, FAULT, STORE, read, write
 from .judging import Judged, judged
 from .running import Row
-from .training import run_cell
+from .training import fork_store, run_cell
 
 _HOSTS, _RANKS_A_HOST, _PORT = 2, 2, 29579
 _RATE, _SLOW = "100mbit", "1mbit"
 _LOST = 1  # the host that things happen to
 _CUT_S = 1.0
 _START_S, _CELL_S, _LOOK_S = 180.0, 90.0, 0.005
+_ENDED_S = _CELL_S / 2  # a rank that has not ended by then is killed
+_LAST_WORDS_S = 5.0  # before that it says where it stands, if its own watch has not ended it
 
 
 def rows(subject: str, cells: Sequence[Cell]) -> Iterator[Row]:
@@ -129,7 +132,8 @@ def main(folder_name: str, host_name: str, address: str) -> NoReturn:
     torch.set_num_threads(1)
     for name in PRELOAD:
         importlib.import_module(name)
-    _kept = dist.TCPStore(address, _PORT, is_master=True, wait_for_workers=False) if host == 0 else None
+    if host == 0:
+        fork_store(folder / STORE, _PORT)  # not in this process: a rank forked beside its thread may wait for ever
     done = (read(folder / "order") or {"number": 0})["number"]
     write(folder / f"ready{host}", True)
     while True:  # the kernel ends it with the network
@@ -159,6 +163,7 @@ def _become_rank(rank: int, here: Path, order: Any, address: str) -> None:
     words = os.open(here / f"{rank}.words", os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(words, 1)
     os.dup2(words, 2)
+    faulthandler.dump_traceback_later(_ENDED_S - _LAST_WORDS_S)
     client = dist.TCPStore(address, _PORT, is_master=False, timeout=timedelta(seconds=60))
     store = dist.PrefixStore(f"cell{order['number']}", client)
     world = _HOSTS * _RANKS_A_HOST
@@ -168,7 +173,7 @@ def _become_rank(rank: int, here: Path, order: Any, address: str) -> None:
 
 def _awaited(pid: int) -> int:
     """How a rank has ended; one that does not is killed."""
-    end = time.monotonic() + _CELL_S / 2
+    end = time.monotonic() + _ENDED_S
     while time.monotonic() < end:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

@@ -205,24 +205,30 @@ def faulty_group(ctx: RankContext, cell: Cell, fault: Fault, folder: Path) -> It
 
 def _store_of_its_own(ctx: RankContext, folder: Path) -> Any:
     """A store in a process of its own, which the fault can end."""
+    path = folder / STORE
     if ctx.rank == 0:
-        _fork_store(folder)
+        fork_store(path)
+        _wait_for(path)
     ctx.meet("store")
-    return dist.TCPStore("127.0.0.1", read(folder / STORE)["port"], is_master=False, timeout=timedelta(seconds=20))
+    return dist.TCPStore("127.0.0.1", read(path)["port"], is_master=False, timeout=timedelta(seconds=20))
 
 
-def _fork_store(folder: Path) -> None:
-    parent, path = os.getpid(), folder / STORE
+def fork_store(path: Path, port: int = 0) -> None:
+    """Keep a store in a process of its own, which ends with this one; ``path`` will tell its port and that process."""
+    parent = os.getpid()
     if os.fork() == 0:
         try:
             if sys.platform == "linux":
                 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # ends with its parent
-            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
             write(path, {"port": store.port, "pid": os.getpid()})
             while os.getppid() == parent:
                 time.sleep(0.5)
         finally:
             os._exit(0)
+
+
+def _wait_for(path: Path) -> None:
     end = time.monotonic() + 20
     while read(path) is None and time.monotonic() < end:
         time.sleep(0.005)
