@@ -1,5 +1,6 @@
 """Delayed reduction: chosen parameters are averaged in one piece, when the gradient of a trigger is ready."""
 
+import itertools
 import time
 from contextlib import nullcontext
 
@@ -152,14 +153,14 @@ ZEROING = {
 }
 
 
-@check("DDP-123", worlds=WORLDS, beyond=False, scenarios={how: how for how in ZEROING})
-def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks, scenario):
-    multiples = ZEROING[scenario]
-    expected = [
-        {name: [times[iteration] * mean_of_all(ranks.world)] for name, times in multiples.items()}
-        for iteration in range(3)
-    ]
-    assert ranks(zero_in_some_way, scenario, expected) == [expected] * ranks.world
+@check("DDP-123", worlds=WORLDS, beyond=False)
+def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks):
+    for how, multiples in ZEROING.items():
+        expected = [
+            {name: [times[iteration] * mean_of_all(ranks.world)] for name, times in multiples.items()}
+            for iteration in range(3)
+        ]
+        assert ranks(zero_in_some_way, how, expected) == [expected] * ranks.world, how
 
 
 class Leaving(nn.Sequential):
@@ -190,7 +191,7 @@ def zero_before_backward(ctx, how, expected):
     return seen
 
 
-@check("DDP-122", worlds=MANY, beyond=False, scenarios={
+@check("DDP-122", worlds=MANY, beyond=False, each=True, scenarios={
     how: how
     for how in ("cleared to None", "cleared by other tensors", "cleared where it is left out", "zeroed in place")
 })  # fmt: skip
@@ -416,21 +417,24 @@ def delay_several_kinds(ctx, kind, fine, names, trigger, expected):
 FINE = 2.0**-16  # kept by float32 beside numbers of this size
 
 
-@check("DDP-128", "DDP-122", worlds=WORLDS, beyond=False, scenarios={
-    "several kinds": ([f"lines.{place}" for place in (1, 2, 3, 4)], "lines.0"),
-    "a pair of two kinds": (["lines.0", "lines.2"], "lines.1"),
-    "a trigger of another kind": (["lines.1", "lines.3"], "lines.2"),
-})  # fmt: skip
-def test_delayed_gradients_of_several_kinds_are_averages_of_their_own_kind_or_refused(ranks, scenario):
-    for kind, fine in ((OfSeveralKinds, 12 * FINE), (OfSmallKinds, 0)):
+DELAYED = (  # and their trigger
+    ([f"lines.{place}" for place in (1, 2, 3, 4)], "lines.0"),
+    (["lines.0", "lines.2"], "lines.1"),  # a pair of two kinds
+    (["lines.1", "lines.3"], "lines.2"),  # a trigger of another kind
+)
+
+
+@check("DDP-128", "DDP-122", worlds=WORLDS, beyond=False)
+def test_delayed_gradients_of_several_kinds_are_averages_of_their_own_kind_or_refused(ranks):
+    for (kind, fine), delayed in itertools.product(((OfSeveralKinds, 12 * FINE), (OfSmallKinds, 0)), DELAYED):
         expected = [
             {f"lines.{place}": [mean_of_all(ranks.world, times) + fine] for place in range(5)} for times in (1, 2, 3)
         ]
-        for rank, (error, seen) in enumerate(ranks(delay_several_kinds, kind, fine, *scenario, expected)):
+        for rank, (error, seen) in enumerate(ranks(delay_several_kinds, kind, fine, *delayed, expected)):
             if error is not None:
                 ranks.at_limit(f"delayed parameters of several kinds are refused: {error.kinds[0]}")
             else:
-                assert seen == expected, f"rank {rank}, {kind.__name__}"
+                assert seen == expected, f"rank {rank}, {kind.__name__}, {delayed}"
 
 
 class FourDimensional(nn.Module):

@@ -126,13 +126,14 @@ def restore_and_train(ctx, way):
     return found, restored.process_group is ctx.group, settings, restored.module is model.module
 
 
-@check("DDP-158", worlds=WORLDS, beyond=False, scenarios={way: way for way in WAYS})
-def test_a_restored_model_averages_with_the_settings_it_had(ranks, scenario):
-    for found, default, (before, after), same in ranks(restore_and_train, scenario):
-        assert found == sums_of(ranks.world, 3)
-        assert default, "it is not on the default group"
-        assert before == after
-        assert not same
+@check("DDP-158", worlds=WORLDS, beyond=False)
+def test_a_restored_model_averages_with_the_settings_it_had(ranks):
+    for way in WAYS:
+        for found, default, (before, after), same in ranks(restore_and_train, way):
+            assert found == sums_of(ranks.world, 3), way
+            assert default, "it is not on the default group"
+            assert before == after, way
+            assert not same
 
 
 def restore_buffers(ctx):
@@ -213,9 +214,11 @@ def restore_what_was_left_alone(ctx, way):
     return told
 
 
-@check("DDP-158", "DDP-149", worlds=MANY, beyond=False, scenarios={way: way for way in ("pickled", "deep copy")})
-def test_a_restored_model_leaves_alone_what_it_left_alone_before(ranks, scenario):
-    for rank, (ignoring, *silent, loud) in enumerate(ranks(restore_what_was_left_alone, scenario)):
+@check("DDP-158", "DDP-149", worlds=MANY, beyond=False)
+def test_a_restored_model_leaves_alone_what_it_left_alone_before(ranks):
+    told = [(rank, each) for way in ("pickled", "deep copy")
+            for rank, each in enumerate(ranks(restore_what_was_left_alone, way))]  # fmt: skip
+    for rank, (ignoring, *silent, loud) in told:
         found, (left, followed) = ignoring
         own, step = 100.0 * rank, 1.0 + 10 * rank
         for times, each in zip((1, 2), found, strict=True):
