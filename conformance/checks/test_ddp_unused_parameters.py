@@ -87,14 +87,16 @@ def test_a_parameter_that_some_ranks_use_gets_their_sum_over_all_ranks(ranks, sc
             assert found == expected[iteration], f"rank {rank}, iteration {iteration}, used {uses[iteration]}"
 
 
-@check("DDP-100", "DDP-119")
-def test_a_parameter_that_nobody_uses_keeps_no_gradient(ranks):
+@check("DDP-100", "DDP-119", scenarios={
+    "views": {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True},  # first: DDP-119 is about them
+    "copies": {"bucket_cap_mb": TINY_MIB},
+    "views of one bucket": {"gradient_as_bucket_view": True},
+})  # fmt: skip
+def test_a_parameter_that_nobody_uses_keeps_no_gradient(ranks, scenario):
     uses = [everyone(ranks.world, used) for used in ("ab", "ab", "abc", "ac", "c")]
     expected = averages(uses)
     assert expected[0]["parts.c.weight"] is None
-    views = {"gradient_as_bucket_view": True}
-    for options in ({"bucket_cap_mb": TINY_MIB}, {"bucket_cap_mb": TINY_MIB, **views}, views):
-        assert ranks(train_parts, uses, options) == [expected] * ranks.world, options
+    assert ranks(train_parts, uses, scenario) == [expected] * ranks.world
 
 
 def keep_old_gradients(ctx, as_view):
