@@ -29,7 +29,7 @@ def repro(given: Namespace) -> int:
     if not found:
         raise BadInput(f"{clause.id} has a listed deviation, but no case in conformance/repros shows it yet")
     folder, (column,) = Path(given.out), choose(given.subject)
-    python = interpreter(column, folder_of(column, BOARD))
+    python = interpreter(column, folder_of(column, BOARD.absolute()))
     if not python.is_file():
         raise BadInput(f"{column.name} is not installed here; make board COLUMNS={column.name} does it")
     try:

@@ -64,9 +64,8 @@ def _versions(clause: Clause, deviations: Sequence[Deviation], needs: Sequence[s
     seen = [*needs, f"torch {version('torch')}", f"Python {platform.python_version()}", platform.platform(), "Gloo"]
     yield f"- Seen with: {', '.join(seen)}"
     conditions = ", ".join(dict.fromkeys(deviation.torch for deviation in deviations if deviation.torch))
-    if not needs:
-        told = conditions or "of any version"
-        yield f"- Expected, by our list, with torch {told}; versions before that were not tried"
+    if conditions:
+        yield f"- Expected, by our list, with torch {conditions}; versions before that were not tried"
     if clause.since:
         yield f"- Documented since torch {clause.since}"
 
