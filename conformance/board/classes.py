@@ -9,8 +9,8 @@ patterns, separated by commas, and whose reason begins with what the break is:
     torch's fault: the same, done by a class of torch's that does the work within; counted, and told apart
 
 So a break that is classed, or classed anew, needs no new run. The first two are no broken cell anywhere on the board:
-a column's own page shows them as unsupported, with the reason. A witness that fits what any check may say names its checks,
-too (``says_little``).
+a column's own page shows them as unsupported, with the reason. A witness that fits what any check may say names its
+checks, too (``says_little``).
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from ..clauses import Clause
 from ..deviations import Deviation
 from .search import Found
 
-
 _ASKED = (
     "Your library does the same work under names of its own. If its documents say that it does not promise this, "
     "name the place: it is then listed as by design, and not as a fault."

@@ -172,9 +172,12 @@ def test_a_run_that_fails_is_not_taken_for_an_answer(tmp_path, monkeypatch):
 
 def test_the_command_names_the_breaks_that_nobody_has_classed(tmp_path, capsys):
     (tmp_path / "torchft").mkdir()
-    lay(tmp_path / "torchft" / RECORD, [row("DDP-001"), row("DDP-002", "failed", witness="never seen before")])
+    rows = [row("DDP-001"), row("DDP-002", "failed", witness="never seen before")]
+    lay(tmp_path / "torchft" / RECORD, rows, stale=["torch.toml, deviation 3: did not show"])
     assert main(["board", "--columns", "torchft", "--show", "--out", str(tmp_path)]) == 1
-    assert "board: torchft has breaks that nobody has classed: DDP-002" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "board: torchft has breaks that nobody has classed: DDP-002" in said
+    assert "no longer shows what is listed: torch.toml, deviation 3" in said
 
 
 def test_the_page_counts_what_is_documented_apart_and_escapes_everything(tmp_path):
@@ -211,7 +214,7 @@ def test_the_page_counts_what_is_documented_apart_and_escapes_everything(tmp_pat
 def test_what_torchs_class_breaks_within_is_told_apart_from_a_columns_own_faults(tmp_path):
     (theirs, *_) = built_in("torch")
     rows = [row("JOIN-001", "failed", deviation=theirs.reason), row("JOIN-002", "failed", deviation="torch's fault: x"),
-            row("ZERO-001", "failed", deviation=theirs.reason), row("ZERO-001", "hung", 3, deviation="fault: y")]  # fmt: skip
+            row("ZERO-001", "failed", deviation=theirs.reason), row("ZERO-001", "hung", 3, deviation="fault: y")]
     source = judge.read_source(lay(tmp_path / RECORD, rows))
     assert [page.Judged(Column("a", "b:c", "about", like=like), source).inherited() for like in ("torch", "")] == [2, 0]
     page.publish([page.Judged(Column("a", "b:c", "about", like="torch"), source)], tmp_path)
