@@ -130,8 +130,9 @@ perf-list: $(READY)
 rounding: $(READY)
 	ROUNDING=all $(RUN) -m pytest perf/tests/test_rounding.py $(ARGS)
 
+# From the command line only: shells and terminals have a COLUMNS of their own.
 board: $(READY)
-	$(RUN) -m conformance board --columns '$(or $(COLUMNS),*)' --jobs '$(JOBS)' --out out/board $(ARGS)
+	$(RUN) -m conformance board --columns '$(or $(if $(filter command,$(origin COLUMNS)),$(COLUMNS)),*)' --jobs '$(JOBS)' --out out/board $(ARGS)
 
 defects: $(READY)
 	$(RUN) -m conformance defects --select '$(or $(SELECT),*)' --jobs '$(JOBS)' $(ARGS)

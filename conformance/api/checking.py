@@ -83,7 +83,8 @@ def check(
     ``backends`` limits it to these (otherwise any). ``deadline_s`` replaces the cluster's deadline for each run that
     the check makes. ``scenarios`` maps names to values of the argument ``scenario``, one at a time; ``at`` tells
     the worlds of a scenario's value, where they are not those of the check. ``each`` says that the clause's statement
-    names these scenarios: the quick tier runs each of them, where it else runs the first and says "part".
+    names these scenarios, or that nothing else enters their states: the quick tier runs each of them, where it else
+    runs the first and says "part".
     """
     if not clauses:
         raise TypeError("a check needs at least one clause: @check('JOIN-001')")

@@ -6,25 +6,26 @@ patterns, separated by commas, and whose reason begins with what the break is:
     by design:    the implementation documents that it does not promise this; the link leads there
     not offered:  a service of torch's around the guarantee that it does not have and nowhere claims to have
     fault:        it claims this, or loses numbers without a word; the link, if any, leads to the report
+    torch's fault: the same, done by a class of torch's that does the work within; counted, and told apart
 
-So a break that is classed, or classed anew, needs no new run. A witness that fits what any check may say names its
+So a break that is classed, or classed anew, needs no new run. The first two are no broken cell anywhere on the board:
+a column's own page shows them as unsupported, with the reason. A witness that fits what any check may say names its
 checks, too (``says_little``).
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..deviations import Deviation, built_in, excuse, load
+from ..deviations import Deviation, built_in, load
 from ..pages.header import entry
 from ..pages.record_book import Source
-from ..results import BROKEN, Result
+from ..results import Outcome, Result
 from .columns import HERE, Column
 
-BY_DESIGN, NOT_OFFERED, FAULT = "by design: ", "not offered: ", "fault: "
+BY_DESIGN, NOT_OFFERED, FAULT, OF_TORCH = "by design: ", "not offered: ", "fault: ", "torch's fault: "
 FOLDER = HERE / "classed"
 #: What a check may say of any difference: a pattern that fits one of these tells no break from another.
 _ANYTHING = (
@@ -56,15 +57,34 @@ def applied(source: Source, known: Sequence[Deviation]) -> Source:
         return source
     torch = str(source.header["versions"].get("torch", ""))
     listed = [each for each in known if each.holds_for(torch)]
-    results = tuple(excuse(each, listed) if each.unlisted else each for each in source.results)
+    results = tuple(classed(each, listed) if each.unlisted else each for each in source.results)
     told = {**source.header.get("deviations", {}), **{name: [*map(entry, listed)] for name in source.subjects}}
     return replace(source, results=results, header={**source.header, "deviations": told})
 
 
+def classed(result: Result, listed: Sequence[Deviation]) -> Result:
+    """The same with what is known of it; what is no fault has no answer, and says why."""
+    known = next((each for each in listed if each.explains(result)), None)
+    if known is None or not known.reason.startswith((BY_DESIGN, NOT_OFFERED)):
+        return result.excused(known.reason) if known else result
+    said = f"{known.reason}{f' ({known.link})' if known.link else ''}; seen: {result.witness}"
+    return replace(result, outcome=Outcome.UNSUPPORTED, witness=said, deviation=known.reason)
+
+
 def word(results: Iterable[Result]) -> str:
-    """What the breaks of one clause are together: any fault counts, then what is documented."""
-    broken = Counter(_class(each) for each in results if each.outcome in BROKEN)
-    return next(found for found in ("broken", "by design", "unsupported") if broken[found])
+    """What a clause without a plain answer is: any fault counts, then what is documented."""
+    found = {_class(each) for each in results if each.broken or each.outcome is Outcome.UNSUPPORTED}
+    return next(each for each in ("broken", "by design", "unsupported") if each in found)
+
+
+def inherited(column: Column, results: Iterable[Result]) -> set[str]:
+    """The clauses that the column breaks by nothing but faults of torch's classes, which do its work."""
+    if not column.like:
+        return set()
+    listed = {each.reason for each in built_in(column.like)}
+    broken = [each for each in results if each.broken]
+    own = [each for each in broken if each.deviation not in listed and not each.deviation.startswith(OF_TORCH)]
+    return {each.clause for each in broken} - {each.clause for each in own}
 
 
 def unclassed(source: Source) -> list[str]:
@@ -78,6 +98,6 @@ def says_little(one: Deviation) -> bool:
 
 
 def _class(result: Result) -> str:
-    if result.deviation.startswith(BY_DESIGN):
-        return "by design"
-    return "unsupported" if result.deviation.startswith(NOT_OFFERED) else "broken"
+    if result.broken:
+        return "broken"
+    return "by design" if result.deviation.startswith(BY_DESIGN) else "unsupported"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib.metadata import distributions
 from pathlib import Path
 
 from .columns import Column
@@ -27,11 +28,16 @@ def folder_of(column: Column, out: Path) -> Path:
     return out / f"with-torch-{column.torch}" if column.torch else out / column.name / "environment"
 
 
+def interpreter(column: Column, folder: Path) -> Path:
+    """The one that runs this column: in its environment, if it needs one."""
+    return folder / "bin" / "python" if column.requires or column.torch else Path(sys.executable)
+
+
 def ensure(column: Column, folder: Path) -> Path:
     """The interpreter of this column; made anew when what it requires has changed."""
+    python, ready = interpreter(column, folder), folder / "ready"
     if not column.requires and not column.torch:
-        return Path(sys.executable)
-    python, ready = folder / "bin" / "python", folder / "ready"
+        return python
     seen = "" if column.torch else sysconfig.get_path("purelib")
     wanted = "\n".join([column.torch, seen, str(column.dependencies), *column.requires])
     if ready.is_file() and ready.read_text() == wanted:
@@ -49,11 +55,10 @@ def ensure(column: Column, folder: Path) -> Path:
 
 def _install(column: Column, python: Path) -> None:
     """With pip, keeping every release that is there: no other torch can come in, but the one that is asked for."""
-    kept = subprocess.run([sys.executable, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
-    free = ("torch==", "setuptools==") if column.torch else ()  # each torch has its own limit on setuptools
+    free = ("torch", "setuptools") if column.torch else ()  # each torch has its own limit on setuptools
+    kept = {each.name: each.version for each in reversed([*distributions()]) if each.name not in free}
     constraints = python.parent.parent / "kept.txt"
-    lines = [line for line in kept.splitlines() if "==" in line and not line.startswith(free)]
-    constraints.write_text("".join(f"{line}\n" for line in lines))
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(kept.items())))
     wanted = [f"torch=={column.torch}", *_SUITE] if column.torch else []
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     command += ["--disable-pip-version-check", "--constraint", str(constraints)]

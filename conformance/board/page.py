@@ -45,9 +45,14 @@ class Judged:
         (only,) = book.columns
         return {clause: _word(book, clause, how) for clause, how in book.standings(only).items()}
 
+    def inherited(self) -> int:
+        """How many clauses it breaks by nothing but what torch's classes do within."""
+        broken = {clause for clause, word in self.answers().items() if word == "broken"}
+        return len(broken & classes.inherited(self.column, self.source.results)) if self.source else 0
+
 
 def _word(book: Book, clause: str, how: Standing) -> str:
-    if how in (Standing.LISTED, Standing.UNLISTED):
+    if how in (Standing.LISTED, Standing.UNLISTED, Standing.UNSUPPORTED):
         return classes.word(each.result for each in book.of(clause, book.columns[0]))
     return str(how)
 
@@ -95,19 +100,20 @@ def _row(judged: Judged, catalogue: Catalogue) -> dict[str, Any]:
     return {
         "name": column.name, "about": column.about, "home": column.home, "version": judged.version,
         "judged": judged.day,
-        "trouble": judged.trouble, "counts": _counts(Counter(answers.values())),
+        "trouble": judged.trouble, "counts": _counts(Counter(answers.values())), "of_torch": judged.inherited(),
         "areas": {letter: _counts(counter) for letter, counter in areas.items()}, "clauses": answers,
     }  # fmt: skip
 
 
 def _markdown(table: Sequence[dict[str, Any]]) -> list[str]:
     """The columns' counts as a table for a document, with the day of each answer and what is wrong with it."""
-    heads = ["implementation", "version", *SHOWN, "judged on", ""]
+    heads = ["implementation", "version", *SHOWN, "judged on", "what is judged"]
     lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * len(SHOWN) + "---|---|"]
     for row in table:
         counts = row["counts"]
         silent = counts["suite error"] + counts["not run"]
-        shown = [*(counts[word] for word in COUNTED[:4]), silent]
+        broken = f"{counts['broken']} ({row['of_torch']})" if row["of_torch"] else counts["broken"]
+        shown = [counts["kept"], broken, counts["by design"], counts["unsupported"], silent]
         name = f"[{row['name']}]({row['home']})" if row["home"] else row["name"]
         said = "; ".join(filter(None, [row["about"], row["trouble"]]))
         lines.append(f"| {name} | {row['version']} | {' | '.join(map(str, shown))} | {row['judged']} | {said} |")

@@ -66,7 +66,7 @@ def _change(clause: str, before: Answer, after: Answer) -> Change | None:
         for broken in (True, False)
     }  # fmt: skip
     what = ways.get((before.clauses.get(clause, ""), after.clauses[clause]), "")
-    if what:
+    if what and turned[what == "broke"]:  # else a check decided it that the other release has not been asked
         return Change(clause, after.release, what, turned[what == "broke"])
     if before.clauses.get(clause) == after.clauses[clause] == BAD:
         for broken, part in ((False, "repaired in part"), (True, "broke in part")):

@@ -87,7 +87,7 @@ def forty_thousand(_rank, _iteration):
     return torch.full((1, 1), 40000.0)
 
 
-@check("COMM-018", "COMM-020", worlds=MANY, scenarios={"built in": True, "Python": False})
+@check("COMM-018", "COMM-020", worlds=MANY, each=True, scenarios={"built in": True, "Python": False})
 def test_large_gradients_are_divided_before_they_are_summed(ranks, scenario):
     expected = alone(range(ranks.world), batch=forty_thousand, model=models.scalar, count=1)
     for seen in ranks(train_large, scenario):

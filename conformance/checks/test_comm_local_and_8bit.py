@@ -119,7 +119,7 @@ def train_quantised(ctx, hook):
 HOOKS = {"one scale": "quantization_pertensor_hook", "a scale for each channel": "quantization_perchannel_hook"}
 
 
-@check("COMM-029", worlds=(1, *MANY), scenarios=HOOKS)
+@check("COMM-029", worlds=(1, *MANY), scenarios=HOOKS, each=True)
 def test_eight_bit_averages_are_off_by_less_than_a_step_and_equal_on_all_ranks(ranks, scenario):
     exact = alone(range(ranks.world), batch=batch, model=wide, count=2)
     runs = ranks(train_quantised, scenario)
@@ -172,7 +172,7 @@ def train_on_one_side(ctx, hook):
     return [step(model, sign * values)["weight"] for sign in (1, -1)]
 
 
-@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS)
+@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS, each=True)
 def test_eight_bits_also_hold_gradients_of_one_sign(ranks, scenario):
     mean = [100 + (ranks.world - 1) / 2 + place for place in range(4)]
     for seen in ranks(train_on_one_side, scenario):
@@ -188,7 +188,7 @@ def train_with_idle_rank(ctx, hook):
     return step(model, factor * models.divisible(ctx.rank, 0)), factor
 
 
-@check("COMM-029", worlds=(2, 4), scenarios=HOOKS)
+@check("COMM-029", worlds=(2, 4), scenarios=HOOKS, each=True)
 def test_a_rank_that_sends_zeros_does_not_spoil_the_others(ranks, scenario):
     members = range(ranks.world - 1)
     right = alone(members, divisor=ranks.world, count=1)[0]

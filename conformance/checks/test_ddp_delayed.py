@@ -152,14 +152,14 @@ ZEROING = {
 }
 
 
-@check("DDP-123", worlds=WORLDS, beyond=False, scenarios={how: how for how in ZEROING})
-def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks, scenario):
-    multiples = ZEROING[scenario]
-    expected = [
-        {name: [times[iteration] * mean_of_all(ranks.world)] for name, times in multiples.items()}
-        for iteration in range(3)
-    ]
-    assert ranks(zero_in_some_way, scenario, expected) == [expected] * ranks.world
+@check("DDP-123", worlds=WORLDS, beyond=False)
+def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks):
+    for how, multiples in ZEROING.items():
+        expected = [
+            {name: [times[iteration] * mean_of_all(ranks.world)] for name, times in multiples.items()}
+            for iteration in range(3)
+        ]
+        assert ranks(zero_in_some_way, how, expected) == [expected] * ranks.world, how
 
 
 class Leaving(nn.Sequential):
@@ -190,16 +190,14 @@ def zero_before_backward(ctx, how, expected):
     return seen
 
 
-@check("DDP-122", worlds=MANY, beyond=False, scenarios={
-    how: how
-    for how in ("cleared to None", "cleared by other tensors", "cleared where it is left out", "zeroed in place")
-})  # fmt: skip
-def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_backward(ranks, scenario):
+@check("DDP-122", worlds=MANY, beyond=False)
+def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_backward(ranks):
     names = ("0.weight", "1.weight", "2.weight")
-    expected = [{name: [mean_of_all(ranks.world, times)] for name in names} for times in (1, 2, 3)]
-    for times, each in enumerate(expected if scenario == "cleared where it is left out" else (), 1):
-        each["1.weight"] = [12.0 * times / ranks.world]  # what rank 0 has
-    assert ranks(zero_before_backward, scenario, expected) == [expected] * ranks.world
+    for how in ("cleared to None", "cleared by other tensors", "cleared where it is left out", "zeroed in place"):
+        expected = [{name: [mean_of_all(ranks.world, times)] for name in names} for times in (1, 2, 3)]
+        for times, each in enumerate(expected if how == "cleared where it is left out" else (), 1):
+            each["1.weight"] = [12.0 * times / ranks.world]  # what rank 0 has
+        assert ranks(zero_before_backward, how, expected) == [expected] * ranks.world, how
 
 
 def evaluate_before_backward(ctx, expected):
@@ -400,37 +398,45 @@ class OfSmallKinds(OfSeveralKinds):
     KINDS = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float16)
 
 
-def delay_several_kinds(ctx, kind, fine, names, trigger, expected):
-    seen = []
+def delay_several_kinds(ctx, kind, fine, delayed, expected):
+    """For each choice of what is delayed, and its trigger: an error, and the gradients of three iterations."""
+    told = []
+    for names, trigger in delayed:
+        seen = []
 
-    def build_and_train():
-        model = delaying(ctx, kind(), names, trigger)
-        for turn, each in enumerate(expected):
-            model.zero_grad(set_to_none=turn % 2 == 0)
-            model((mine(ctx, turn + 1) + fine).double()).sum().backward()
-            seen.append(settled(ctx, model, each, turn))
+        def build_and_train(names=names, trigger=trigger, seen=seen):
+            model = delaying(ctx, kind(), names, trigger)
+            for turn, each in enumerate(expected):
+                model.zero_grad(set_to_none=turn % 2 == 0)
+                model((mine(ctx, turn + 1) + fine).double()).sum().backward()
+                seen.append(settled(ctx, model, each, turn))
 
-    return caught(build_and_train), seen
+        told.append((caught(build_and_train), seen))
+    return told
 
 
 FINE = 2.0**-16  # kept by float32 beside numbers of this size
 
 
-@check("DDP-128", "DDP-122", worlds=WORLDS, beyond=False, scenarios={
-    "several kinds": ([f"lines.{place}" for place in (1, 2, 3, 4)], "lines.0"),
-    "a pair of two kinds": (["lines.0", "lines.2"], "lines.1"),
-    "a trigger of another kind": (["lines.1", "lines.3"], "lines.2"),
-})  # fmt: skip
-def test_delayed_gradients_of_several_kinds_are_averages_of_their_own_kind_or_refused(ranks, scenario):
+OF_KINDS = (  # what is delayed, and its trigger
+    ([f"lines.{place}" for place in (1, 2, 3, 4)], "lines.0"),
+    (["lines.0", "lines.2"], "lines.1"),  # a pair of two kinds
+    (["lines.1", "lines.3"], "lines.2"),  # a trigger of another kind
+)
+
+
+@check("DDP-128", "DDP-122", worlds=WORLDS, beyond=False)
+def test_delayed_gradients_of_several_kinds_are_averages_of_their_own_kind_or_refused(ranks):
     for kind, fine in ((OfSeveralKinds, 12 * FINE), (OfSmallKinds, 0)):
         expected = [
             {f"lines.{place}": [mean_of_all(ranks.world, times) + fine] for place in range(5)} for times in (1, 2, 3)
         ]
-        for rank, (error, seen) in enumerate(ranks(delay_several_kinds, kind, fine, *scenario, expected)):
-            if error is not None:
-                ranks.at_limit(f"delayed parameters of several kinds are refused: {error.kinds[0]}")
-            else:
-                assert seen == expected, f"rank {rank}, {kind.__name__}"
+        for rank, told in enumerate(ranks(delay_several_kinds, kind, fine, OF_KINDS, expected)):
+            for (error, seen), delayed in zip(told, OF_KINDS, strict=True):
+                if error is not None:
+                    ranks.at_limit(f"delayed parameters of several kinds are refused: {error.kinds[0]}")
+                else:
+                    assert seen == expected, f"rank {rank}, {kind.__name__}, {delayed}"
 
 
 class FourDimensional(nn.Module):

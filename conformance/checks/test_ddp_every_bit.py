@@ -96,15 +96,16 @@ def take_over_marked(ctx, mark):
     return at_start, model.module.seen
 
 
-@check("DDP-087", worlds=MANY, beyond=False, scenarios={mark: mark for mark in MARKED})
-def test_marked_numbers_follow_rank_0(ranks, scenario):
-    alone = Marked(0, MARKED[scenario])
-    at_start = values(alone)
-    for _ in range(2):
-        alone(torch.ones(1, 1))
-        alone.turning.mul_(2)
-    for rank, told in enumerate(ranks(take_over_marked, scenario)):
-        assert told == (at_start, alone.seen), f"rank {rank}"
+@check("DDP-087", worlds=MANY, beyond=False)
+def test_marked_numbers_follow_rank_0(ranks):
+    for name, mark in MARKED.items():
+        alone = Marked(0, mark)
+        at_start = values(alone)
+        for _ in range(2):
+            alone(torch.ones(1, 1))
+            alone.turning.mul_(2)
+        for rank, told in enumerate(ranks(take_over_marked, name)):
+            assert told == (at_start, alone.seen), f"rank {rank}, {name}"
 
 
 class Expanded(nn.Module):

@@ -131,8 +131,8 @@ def return_shapes(ctx, options):
 
 
 MODES = {
+    "looking for unused parameters": {"find_unused_parameters": True},  # first: only then are they opened
     "plain": {},
-    "looking for unused parameters": {"find_unused_parameters": True},
     "static graph": {"static_graph": True},
 }
 

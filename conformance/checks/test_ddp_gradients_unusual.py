@@ -67,14 +67,15 @@ def differentiate_first(ctx, wanted):
     return seen
 
 
-@check("DDP-065", worlds=MANY, beyond=False, scenarios={of: of for of in ("inputs", "parameters")})
-def test_functional_gradients_leave_the_backward_that_follows_synchronised(ranks, scenario):
+@check("DDP-065", worlds=MANY, beyond=False)
+def test_functional_gradients_leave_the_backward_that_follows_synchronised(ranks):
     alone = models.Sum()
     expected = []
     for iteration in range(3):
         batches = [models.divisible(rank, iteration) for rank in range(ranks.world)]
         expected.append(numbers(oracle.averaged_gradients(alone, batches, ranks.world).items()))
-    assert ranks(differentiate_first, scenario) == [expected] * ranks.world
+    for wanted in ("inputs", "parameters"):
+        assert ranks(differentiate_first, wanted) == [expected] * ranks.world, wanted
 
 
 def use_beside(ctx):
@@ -132,7 +133,7 @@ def penalise_first(ctx, kind, options):
     return error, seen
 
 
-@check("DDP-062", "DDP-049", worlds=MANY, beyond=False, scenarios=PENALTIES)
+@check("DDP-062", "DDP-049", worlds=MANY, beyond=False, scenarios=PENALTIES, each=True)
 def test_a_penalty_that_is_differentiated_first_is_averaged_with_the_rest_and_no_complaint_is_kept(ranks, scenario):
     expected = []
     for iteration in range(3):

@@ -410,7 +410,10 @@ def skip_a_batch_that_fails(ctx, schedule, at, where, before=""):
                 continue
 
 
-@check("JOIN-024", worlds=(2, 3, 4), beyond=False, scenarios={"in forward": "forward", "in backward": "backward"})
+@check(
+    "JOIN-024", worlds=(2, 3, 4), beyond=False, each=True,
+    scenarios={"in forward": "forward", "in backward": "backward"},
+)
 def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on_every_rank(ranks, scenario):
     everybody, one_joined = (3,) * ranks.world, (1, *[4] * (ranks.world - 1))
     some = [(everybody, 1), (everybody, 2)] + [(one_joined, 2)] * (ranks.world > 2)

@@ -213,9 +213,11 @@ def restore_what_was_left_alone(ctx, way):
     return told
 
 
-@check("DDP-158", "DDP-149", worlds=MANY, beyond=False, scenarios={way: way for way in ("pickled", "deep copy")})
-def test_a_restored_model_leaves_alone_what_it_left_alone_before(ranks, scenario):
-    for rank, (ignoring, *silent, loud) in enumerate(ranks(restore_what_was_left_alone, scenario)):
+@check("DDP-158", "DDP-149", worlds=MANY, beyond=False)
+def test_a_restored_model_leaves_alone_what_it_left_alone_before(ranks):
+    told = [(rank, each) for way in ("pickled", "deep copy")
+            for rank, each in enumerate(ranks(restore_what_was_left_alone, way))]  # fmt: skip
+    for rank, (ignoring, *silent, loud) in told:
         found, (left, followed) = ignoring
         own, step = 100.0 * rank, 1.0 + 10 * rank
         for times, each in zip((1, 2), found, strict=True):

@@ -88,8 +88,8 @@ def test_a_parameter_that_some_ranks_use_gets_their_sum_over_all_ranks(ranks, sc
 
 
 @check("DDP-100", "DDP-119", scenarios={
+    "views": {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True},  # first: DDP-119 is about them
     "copies": {"bucket_cap_mb": TINY_MIB},
-    "views": {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True},
     "views of one bucket": {"gradient_as_bucket_view": True},
 })  # fmt: skip
 def test_a_parameter_that_nobody_uses_keeps_no_gradient(ranks, scenario):

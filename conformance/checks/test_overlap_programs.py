@@ -236,12 +236,13 @@ def fail_half_way(ctx, interleaved):
     return error is not None, held, parameters(pair.model)
 
 
-@check("HOOK-037", worlds=MANY, scenarios=HOOKS, deadline_s=DEADLINE_S)
-def test_what_a_failed_backward_has_sent_has_arrived_when_the_next_forward_begins(ranks, scenario):
-    results = ranks(fail_half_way, scenario)
-    for rank, (failed, *held) in enumerate(results):
-        assert failed
-        assert held == [*results[0][1:]], f"rank {rank} goes on from other parameters than rank 0"
+@check("HOOK-037", worlds=MANY, deadline_s=DEADLINE_S)
+def test_what_a_failed_backward_has_sent_has_arrived_when_the_next_forward_begins(ranks):
+    for name, interleaved in HOOKS.items():
+        results = ranks(fail_half_way, interleaved)
+        for rank, (failed, *held) in enumerate(results):
+            assert failed
+            assert held == [*results[0][1:]], f"rank {rank} goes on from other parameters than rank 0, {name}"
 
 
 LEFT_OUT = 3  # from this iteration on nobody uses the second part
@@ -283,9 +284,11 @@ def left_out_alone(world):
         yield parameters(alone.model)
 
 
-@check("HOOK-037", worlds=(1, 2), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
-def test_what_a_failed_backward_has_set_aside_is_not_stepped_with_later(ranks, scenario):
-    assert ranks(fail_beside_an_old_gradient, scenario) == [list(left_out_alone(ranks.world))] * ranks.world
+@check("HOOK-037", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False)
+def test_what_a_failed_backward_has_set_aside_is_not_stepped_with_later(ranks):
+    expected = list(left_out_alone(ranks.world))
+    for name, interleaved in HOOKS.items():
+        assert ranks(fail_beside_an_old_gradient, interleaved) == [expected] * ranks.world, name
 
 
 # -- ZERO-032, HOOK-047: checkpoints in and behind a context of the model alone

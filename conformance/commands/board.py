@@ -39,13 +39,14 @@ def board(given: Namespace) -> int:
 
 
 def _known(column: Column, source: Source | None, trouble: str) -> Judged:
-    """The answer of a column with what is known of its breaks, and a word on those of which nothing is."""
+    """The answer of a column with what is known of its breaks; a word on those of which nothing is, and on lists."""
     if source is None:
         return Judged(column, source, trouble)
     source = classes.applied(source, classes.of(column))
     new = classes.unclassed(source)
     news = [f"has breaks that nobody has classed: {', '.join(new)}"] if new and column.subject != "impl" else []
-    return Judged(column, source, "; ".join([*filter(None, [trouble]), *news]))
+    gone = [f"no longer shows what is listed: {text}" for text in source.footer.get("stale", ())]
+    return Judged(column, source, "; ".join([*filter(None, [trouble]), *news, *gone]))
 
 
 def _table(judged: list[Judged]) -> list[str]:

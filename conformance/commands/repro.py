@@ -9,13 +9,16 @@ from pathlib import Path
 
 from ..bad_input import BadInput
 from ..board import classes
-from ..board.columns import choose
+from ..board.columns import Column, choose
+from ..board.environment import folder_of, interpreter
 from ..clauses import Clause, load
 from ..deviations import Deviation, built_in
 from ..repros import FOREIGN, Case, cases
 from ..repros.issue import text
 from ..repros.script import title
 from ..repros.search import ScriptFailed, smallest
+
+BOARD = Path("out/board")  # where the board makes its environments
 
 
 def repro(given: Namespace) -> int:
@@ -25,10 +28,13 @@ def repro(given: Namespace) -> int:
     found = [case for case in every if case.is_about(clause.id) and case.column == given.subject]
     if not found:
         raise BadInput(f"{clause.id} has a listed deviation, but no case in conformance/repros shows it yet")
-    folder = Path(given.out)
+    folder, (column,) = Path(given.out), choose(given.subject)
+    python = interpreter(column, folder_of(column, BOARD.absolute()))
+    if not python.is_file():
+        raise BadInput(f"{column.name} is not installed here; make board COLUMNS={column.name} does it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shown = [_write(case, clause, deviations, folder) for case in found]
+        shown = [_write(case, clause, deviations, folder, column, python) for case in found]
     except OSError as error:
         raise BadInput(f"--out {given.out}: cannot write {error.filename}: {error.strerror}") from error
     except ScriptFailed as error:
@@ -56,9 +62,12 @@ def _faults(column: str) -> list[Deviation]:
     return [each for each in classes.of(found) if each.reason.startswith(classes.FAULT)]
 
 
-def _write(case: Case, clause: Clause, deviations: list[Deviation], folder: Path) -> bool:
+def _write(
+    case: Case, clause: Clause, deviations: list[Deviation], folder: Path, column: Column, python: Path
+) -> bool:
     """Search, write, and say so; nothing is written of a break that does not show."""
-    found = smallest(case, clause.id, lambda line: print(line, flush=True))
+    needs = column.requires
+    found = smallest(case, clause.id, lambda line: print(line, flush=True), needs, python)
     if not found.shown.broken:
         versions = sorted({each.torch for each in deviations if case.stands_for(each) and each.torch})
         listed = f" (it is listed for torch {' and '.join(versions)})" if versions else ""
@@ -67,6 +76,6 @@ def _write(case: Case, clause: Clause, deviations: list[Deviation], folder: Path
     script, issue = folder / f"{case.name}.py", folder / f"{case.name}.md"
     script.write_text(found.shown.text, encoding="utf-8")
     mine = [each for each in deviations if case.stands_for(each)]
-    issue.write_text(text(title(case.path), clause, mine, found), encoding="utf-8")
+    issue.write_text(text(title(case.path), clause, mine, found, needs), encoding="utf-8")
     print(f"{found.shown.output}\n{script}: {found.shown.text.count(chr(10))} lines\n{issue}")
     return True

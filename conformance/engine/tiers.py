@@ -3,8 +3,8 @@
 ``full`` makes every case, at 8 ranks too. ``quick`` leaves out repetitions, never a check; for every subject it makes
 
 1. every check once, where it is cheapest and still says something about ranks: at the smallest world of at least two
-   ranks that it has, in its first scenario, or in each where the clause's statement names them (``@check(each=True)``).
-   As every clause has a check, every clause is decided that can be;
+   ranks that it has, in its first scenario, or in each where the clause's statement names them or nothing else enters
+   their states (``@check(each=True)``). As every clause has a check, every clause is decided that can be;
 2. of every file of checks, which is a feature, one case for each other kind of world: one rank alone, and more than a
    pair, the least in which some rank is neither first nor last and a group can be larger than one and smaller than
    the world. Which check and scenario that is, is spread over them by the names, and so the same in every run;

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import torch
+
+from ..board import columns
+from ..deviations import built_in
 from .program import Program
 
 #: By clause: choices that a program must have for its failure to be the listed one; any of several sets.
@@ -43,10 +49,25 @@ LISTED: dict[str, list[dict[str, str]]] = {
 
 
 def listed(program: Program, subject: str) -> list[str]:
-    """The clauses whose listed deviation explains the failure of a program."""
-    if subject != "torch":
+    """The clauses whose listed deviation explains the failure of a program: of torch, or where its classes do the work.
+
+    What the installed release has repaired explains nothing.
+    """
+    if not _through_torch(subject):
         return []
-    return [clause for clause, patterns in LISTED.items() if any(_fits(program, pattern) for pattern in patterns)]
+    broken = _broken_in(torch.__version__)
+    return [clause for clause, patterns in LISTED.items()
+            if clause in broken and any(_fits(program, pattern) for pattern in patterns)]  # fmt: skip
+
+
+@cache
+def _through_torch(subject: str) -> bool:
+    return subject == "torch" or any(each.like == "torch" for each in columns.load() if each.subject == subject)
+
+
+@cache
+def _broken_in(release: str) -> frozenset[str]:
+    return frozenset(each.clause for each in built_in("torch") if each.holds_for(release))
 
 
 def _fits(program: Program, pattern: dict[str, str]) -> bool:

@@ -76,7 +76,7 @@ def main():
             process.kill()
     for rank in sorted(missing):
         print(f"rank {rank} hangs, or died")
-    print("DIFFERS" if wrong or missing else "AS ONE PROCESS", "by torch", torch.__version__)
+    print("DIFFERS" if wrong or missing else "AS ONE PROCESS", "with torch", torch.__version__)
     sys.exit(bool(wrong or missing))
 
 

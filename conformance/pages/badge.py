@@ -15,8 +15,9 @@ _GREEN, _AMBER, _RED, _GREY = "#1c7d4d", "#8a6200", "#c4262e", "#5d646c"
 
 
 def badge(card: Card) -> str:
-    """The badge of one column: "conformance 370/377"."""
-    return picture("conformance", f"{card.kept}/{card.total}", _colour(card))
+    """The badge of one column: "conformance 370 kept, 2 broken"; what it does not offer counts neither way."""
+    figure = f"{card.kept} kept, {card.answered - card.kept} broken" if card.answered else "no answer"
+    return picture("conformance", figure, _colour(card))
 
 
 def _colour(card: Card) -> str:

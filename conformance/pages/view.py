@@ -126,8 +126,8 @@ def headline(stand: Sequence[Card], table: Sequence[Row], stale: Sequence[str]) 
         return f"{_many(len(stale), 'listed deviation')} did not show"
     if not any(card.answered for card in stand):
         return "No clause has an answer"
-    if any(card.counts[LISTED] for card in stand):
-        return "Nothing is broken that is not listed"
+    if listed := sum(any(cell.state == LISTED for cell in row.cells) for row in table):
+        return f"{_many(listed, 'clause')} broken, as listed"
     return "Every clause that has an answer is kept"
 
 

@@ -10,14 +10,22 @@ from ..clauses import Clause
 from ..deviations import Deviation
 from .search import Found
 
+_ASKED = (
+    "Your library does the same work under names of its own. If its documents say that it does not promise this, "
+    "name the place: it is then listed as by design, and not as a fault."
+)
 
-def text(title: str, clause: Clause, deviations: Sequence[Deviation], found: Found) -> str:
-    """An issue in Markdown; ``found`` holds the script and what it printed."""
+
+def text(
+    title: str, clause: Clause, deviations: Sequence[Deviation], found: Found, needs: Sequence[str] = ()
+) -> str:
+    """An issue in Markdown; ``found`` holds the script and what it printed, ``needs`` the releases beside torch."""
     parts = {
-        "What is documented": _documented(clause, found.shown.output),
+        "What torch documents" if needs else "What is documented": _documented(clause, found.shown.output),
+        **({"Why it is asked of you": [_ASKED]} if needs else {}),
         "What happens": _happens(deviations, found.shown.output),
         "Smallest case": _case(found),
-        "Versions": _versions(clause, deviations),
+        "Versions": _versions(clause, deviations, needs),
         "Known as": _known(deviations),
     }
     sections = [f"## {name}\n\n" + "\n".join(lines) for name, lines in parts.items()]
@@ -51,10 +59,12 @@ def _case(found: Found) -> Iterator[str]:
     yield from ["", "```python", found.shown.text.rstrip(), "```"]
 
 
-def _versions(clause: Clause, deviations: Sequence[Deviation]) -> Iterator[str]:
-    yield f"- Seen with: torch {version('torch')}, Python {platform.python_version()}, {platform.platform()}, Gloo"
+def _versions(clause: Clause, deviations: Sequence[Deviation], needs: Sequence[str]) -> Iterator[str]:
+    seen = [*needs, f"torch {version('torch')}", f"Python {platform.python_version()}", platform.platform(), "Gloo"]
+    yield f"- Seen with: {', '.join(seen)}"
     conditions = ", ".join(dict.fromkeys(deviation.torch for deviation in deviations if deviation.torch))
-    yield f"- Expected, by our list, with torch {conditions or 'of any version'}; versions before that were not tried"
+    if conditions:
+        yield f"- Expected, by our list, with torch {conditions}; versions before that were not tried"
     if clause.since:
         yield f"- Documented since torch {clause.since}"
 

@@ -6,14 +6,14 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import CASES
 
 MOST_LINES = 59
-ENDING = "Exits with 1 if the break shows, with 0 if not. Needs Linux and PyTorch; its ranks end within 20 seconds."
+ENDING = "Exits with 1 if the break shows, else with 0. Needs Linux, {}; its ranks end within 20 s."
 _INPUTS = re.compile(r"^INPUTS = (\(.*?\))", re.MULTILINE)
 _Nodes = Iterable[ast.Import | ast.ImportFrom]
 
@@ -46,11 +46,11 @@ def schedule(case: Path) -> tuple[int, ...] | None:
     return tuple(ast.literal_eval(found[1])) if found else None
 
 
-def write(case: Path, clause: str, inputs: tuple[int, ...] | None = None) -> str:
+def write(case: Path, clause: str, inputs: tuple[int, ...] | None = None, needs: Sequence[str] = ()) -> str:
     """The script of a case; ``inputs`` replaces the schedule that the case names, if it has one."""
     own, shared = Source.read(case), Source.read(CASES / "prelude.py")
     body = own.rest if inputs is None else _INPUTS.sub(f"INPUTS = {inputs}", own.rest)
-    header = f'"""{clause}: {own.title}\n{ENDING}"""'
+    header = f'"""{clause}: {own.title}\n{ENDING.format(", ".join(["PyTorch", *needs[:1]]))}"""'
     imports = _imports([*shared.imports, *own.imports], f"{shared.rest}\n{body}")
     text = _dense("\n\n".join([header, imports, shared.rest, body]) + "\n")
     if text.count("\n") > MOST_LINES:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,12 +42,12 @@ class Found:
     without: tuple[tuple[int, ...], ...]  # smaller schedules that do not show it
 
 
-def run(script: Path) -> Shown:
+def run(script: Path, python: Path | None = None) -> Shown:
     """Run a script as its reader would, with plain Python; whatever happens, none of its processes is left."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # nothing of ours
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            [sys.executable, script.name], cwd=script.parent, env={**LOOPBACK, **environment}, text=True,
+            [python or sys.executable, script.name], cwd=script.parent, env={**LOOPBACK, **environment}, text=True,
             stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
         )  # fmt: skip
         try:
@@ -76,15 +76,21 @@ def smaller(inputs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
                 yield counts
 
 
-def smallest(case: Case, clause: str, say: Callable[[str], None] = lambda _: None) -> Found:
-    """Try the schedules of a case from the smallest on, up to the one that the case names."""
+def smallest(
+    case: Case, clause: str, say: Callable[[str], None] = lambda _: None, needs: Sequence[str] = (),
+    python: Path | None = None,
+) -> Found:  # fmt: skip
+    """Try the schedules of a case from the smallest on, up to the one that the case names.
+
+    ``needs`` are the releases that the case needs beside torch, ``python`` is an interpreter that has them.
+    """
     known = schedule(case.path)
     without: list[tuple[int, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / f"{case.name}.py"
         for inputs in [None] if known is None else [*smaller(known), known]:
-            script.write_text(write(case.path, clause, inputs), encoding="utf-8")
-            shown = run(script)
+            script.write_text(write(case.path, clause, inputs, needs), encoding="utf-8")
+            shown = run(script, python)
             if inputs is not None:
                 say(f"{case.name}: inputs {inputs}: {'broken' if shown.broken else 'kept'}")
             if shown.broken or inputs == known:

@@ -11,7 +11,9 @@ from conformance.bad_input import BadInput
 from conformance.board import classes, columns, environment, judge, page
 from conformance.board.columns import Column, choose, load
 from conformance.clauses import load as load_clauses
+from conformance.deviations import Deviation, built_in
 from conformance.pages.record_book import RECORD
+from conformance.results import Case, Outcome, Result
 from conformance.subjects import Subject, Unsupported, module_of
 from conformance.subjects.foreign import taken
 
@@ -31,7 +33,8 @@ def test_every_column_has_a_short_adapter_and_exact_releases(column):
     assert not (column.torch and column.requires)  # such an environment is shared by all columns of one release
     known = [each for each in classes.of(column) if each.place.startswith(f"{column.name}.toml")]
     for each in known:
-        assert each.reason.startswith((classes.BY_DESIGN, classes.NOT_OFFERED, classes.FAULT)), each
+        kinds = classes.BY_DESIGN, classes.NOT_OFFERED, classes.FAULT, *([classes.OF_TORCH] if column.like else [])
+        assert each.reason.startswith(kinds), each
         assert each.witness, f"{each}: without a pattern of the witness any other break would pass for this one"
         assert each.link or not each.reason.startswith(classes.BY_DESIGN), each
         assert not classes.says_little(each), f"{each}: name the checks, or any of their breaks would pass for this one"
@@ -169,16 +172,20 @@ def test_a_run_that_fails_is_not_taken_for_an_answer(tmp_path, monkeypatch):
 
 def test_the_command_names_the_breaks_that_nobody_has_classed(tmp_path, capsys):
     (tmp_path / "torchft").mkdir()
-    lay(tmp_path / "torchft" / RECORD, [row("DDP-001"), row("DDP-002", "failed", witness="never seen before")])
+    rows = [row("DDP-001"), row("DDP-002", "failed", witness="never seen before")]
+    lay(tmp_path / "torchft" / RECORD, rows, stale=["torch.toml, deviation 3: did not show"])
     assert main(["board", "--columns", "torchft", "--show", "--out", str(tmp_path)]) == 1
-    assert "board: torchft has breaks that nobody has classed: DDP-002" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "board: torchft has breaks that nobody has classed: DDP-002" in said
+    assert "no longer shows what is listed: torch.toml, deviation 3" in said
 
 
 def test_the_page_counts_what_is_documented_apart_and_escapes_everything(tmp_path):
-    designed = row("JOIN-002", "failed", deviation=classes.BY_DESIGN + "it says so", witness="x")
-    rows = [row("JOIN-001"), designed, row("ZERO-001", "failed", witness=HOSTILE), row("ZERO-002", "unsupported")]
+    rows = [row("JOIN-001"), row("JOIN-002", "failed", witness="x"), row("ZERO-001", "failed", witness=HOSTILE),
+            row("ZERO-002", "unsupported")]  # fmt: skip
     (tmp_path / "a").mkdir()
-    source = judge.read_source(lay(tmp_path / "a" / RECORD, rows))
+    designed = Deviation("JOIN-002", classes.BY_DESIGN + "it says so", link="https://example.org/documents")
+    source = classes.applied(judge.read_source(lay(tmp_path / "a" / RECORD, rows)), [designed])
     shown = page.Judged(Column("a", "torch", HOSTILE, home="https://example.org"), source)
     assert shown.answers() == {
         "JOIN-001": "kept", "JOIN-002": "by design", "ZERO-001": "broken", "ZERO-002": "unsupported"
@@ -198,3 +205,27 @@ def test_the_page_counts_what_is_documented_apart_and_escapes_everything(tmp_pat
     }  # fmt: skip
     assert feed[1]["clauses"] == {}
     assert (tmp_path / "matrix" / "index.html").is_file()
+    own = (tmp_path / "a" / "index.html").read_text()
+    assert "by design: it says so (https://example.org/documents); seen: x" in own
+    assert "1 kept, 1 broken, not listed, 2 unsupported" in own  # as the board counts it
+    assert "1 kept, 1 broken" in (tmp_path / "a" / "badge-torch.svg").read_text()
+
+
+def test_what_torchs_class_breaks_within_is_told_apart_from_a_columns_own_faults(tmp_path):
+    (theirs, *_) = built_in("torch")
+    rows = [row("JOIN-001", "failed", deviation=theirs.reason), row("JOIN-002", "failed", deviation="torch's fault: x"),
+            row("ZERO-001", "failed", deviation=theirs.reason), row("ZERO-001", "hung", 3, deviation="fault: y")]
+    source = judge.read_source(lay(tmp_path / RECORD, rows))
+    assert [page.Judged(Column("a", "b:c", "about", like=like), source).inherited() for like in ("torch", "")] == [2, 0]
+    page.publish([page.Judged(Column("a", "b:c", "about", like="torch"), source)], tmp_path)
+    assert "| 0 | 3 (2) | 0 |" in (tmp_path / "board.md").read_text()
+    assert "(2 by torch)" in (tmp_path / "index.html").read_text()
+
+
+def test_any_fault_of_a_clause_counts_then_what_is_documented():
+    known = [Deviation("*", f"{kind}x", check=f"test_{number}") for number, kind in
+             enumerate((classes.FAULT, classes.BY_DESIGN, classes.NOT_OFFERED))]  # fmt: skip
+    results = [Result("DDP-001", "MUST", Case(f"test_{number}", "", "a", "gloo", 2), Outcome.FAILED, 0.1, "seen")
+               for number in range(3)]  # fmt: skip
+    classed = [classes.classed(each, known) for each in results]
+    assert [classes.word(classed[first:]) for first in range(3)] == ["broken", "by design", "unsupported"]

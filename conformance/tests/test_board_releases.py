@@ -34,6 +34,12 @@ def test_a_clause_that_stays_broken_is_repaired_in_part_where_checks_of_it_pass_
     assert releases.changes([old, new]) == [Change("DDP-001", "2.11.0", "repaired in part", ("test_b",))]
 
 
+def test_what_a_check_decides_that_the_other_release_was_not_asked_is_no_change_of_the_release():
+    old, new = answer("2.9.0", _001="kept", _002="broken"), answer("2.11.0", _001="broken", _002="kept")
+    new = replace(new, checks={(clause, "test_new", ""): broken for (clause, *_), broken in new.checks.items()})
+    assert releases.changes([old, new]) == []
+
+
 def test_spans_say_since_when_and_until_when_a_clause_is_broken():
     words = {
         "DDP-001": ("broken", "kept", "kept"), "DDP-002": ("kept", "broken", "broken"),

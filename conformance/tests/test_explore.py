@@ -207,6 +207,18 @@ def test_every_clause_that_explains_a_failure_of_torch_is_a_listed_deviation():
                        for axis, values in pattern.items()), pattern  # fmt: skip
 
 
+def test_a_fault_of_torch_explains_a_failure_where_its_class_does_the_work_and_the_release_still_has_it(monkeypatch):
+    delayed, twice = program(delayed="one layer", types="double"), program(forwards="two", norm="batch")
+    adapters = "conformance.subjects.foreign"
+    for subject in ("torch", f"{adapters}.fabric:subject", f"{adapters}.torchft_ddp:subject"):
+        assert "DDP-122" in causes.listed(delayed, subject)
+    for subject in ("impl", f"{adapters}.megatron:subject", f"{adapters}.torch_fsdp:subject", "mine:subject"):
+        assert not causes.listed(delayed, subject)
+    for release, said in (("2.11.0", ["DDP-086"]), ("2.13.0+cpu", [])):
+        monkeypatch.setattr(causes.torch, "__version__", release)
+        assert causes.listed(twice, "torch") == said
+
+
 def test_in_the_kept_programs_every_legal_pair_of_choices_meets():
     met = {pair for program in covering.kept() for pair in axes.pairs(program.features)}
     missing = covering.wanted() - met

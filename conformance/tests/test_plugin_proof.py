@@ -74,7 +74,7 @@ def test_its_page_summary_and_badge_lie_beside_the_record(judged):
     for words in ("careful", "https://example.org/careful-ddp/issues/7", "we shard by other means"):
         assert words in page
         assert words in (out / "summary.md").read_text()
-    assert "2/4" in (out / "badge-careful.svg").read_text()
+    assert "2 kept, 1 broken" in (out / "badge-careful.svg").read_text()
 
 
 def test_it_takes_ten_lines():

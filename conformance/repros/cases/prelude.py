@@ -34,5 +34,5 @@ def judge(train, promised, *kept, world=2, deadline=15):
             lost = "hangs" if process.is_alive() else f"died with exit code {process.exitcode}"
             seen.append(pipe.recv() if pipe.poll() else lost)
             print(f"rank {len(seen) - 1}: {seen[-1]}")
-    print("BROKEN" if (broken := any(one not in kept for one in seen)) else "KEPT", "by torch", torch.__version__)
+    print("BROKEN" if (broken := any(one not in kept for one in seen)) else "KEPT", "with torch", torch.__version__)
     sys.exit(broken)

@@ -51,5 +51,6 @@ subject = Subject(
     lacking(
         OF_DDP_ALONE, "a replicated module has no such attribute",
         ("process_group", "register_comm_hook", "process groups written in Python"),
-    ),
+    )
+    | {"pickling": "a replicated module refuses to be copied, and asks for its state_dict"},
 )
