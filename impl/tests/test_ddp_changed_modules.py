@@ -106,6 +106,16 @@ def test_in_a_join_block_ranks_without_inputs_follow_what_was_thawed_before():
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("alone")
+def test_the_log_tells_what_is_thawed_as_it_is_and_not_as_it_travels():
+    model = DistributedDataParallel(Pair(first_is_trained=False), mixed_precision=_MixedPrecision(torch.bfloat16))
+    model.module.requires_grad_(True)
+    trained(model, 0)
+    log = model._get_ddp_logging_data()
+    entries = "num_parameter_tensors", "total_parameter_size_bytes", "dtypes"
+    assert [log[entry] for entry in entries] == [2, 8, "float"]
+
+
 def thaw_too_late(rank, world):
     with pytest.raises(RuntimeError) as told:
         thaw_in_a_block(rank, world, 3)
