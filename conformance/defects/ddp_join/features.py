@@ -188,7 +188,7 @@ def lone_rank_forgets_buckets_that_others_shadow() -> None:
 @defect("JOIN-024")
 def only_the_last_model_is_asked_for_its_backward() -> None:
     """At the end of the block nobody asks whether a model that began before another one has had its backward."""
-    edit("_if_only_here_left_open(range(len(self._hooks)))", "_if_only_here_left_open(sorted(self._begun))")
+    edit("_if_only_here_left_open(self._followers)", "_if_only_here_left_open(sorted(self._begun))")
 
 
 @defect("JOIN-024")
