@@ -136,7 +136,7 @@ class SuiteRun:
             options: dict[str, Any] = {"deadline_s": self.asked.deadline_s} if self.asked.deadline_s else {}
             options |= {"poison": True} if self.asked.poison else {}
             if self.asked.jobs > 1:
-                options |= {"when_idle": self.turns.lend, "beside": self._clusters[0] if self._clusters else None}
+                options |= {"when_idle": self.turns.lend, "base": self._clusters[0] if self._clusters else None}
             self._mine.cluster = self.clusters(self.asked.backend, preload=self._preload, **options)
             self._clusters.append(self._mine.cluster)
         cluster: Cluster = self._mine.cluster
