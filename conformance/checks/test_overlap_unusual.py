@@ -74,11 +74,8 @@ def fading_alone(world, layers, waited):
     optimizer = Fading(model.parameters())
     found = []
     for number in range(overlapping.ITERATIONS):
-        batches = [overlapping.batch(rank, number) for rank in range(world)]
-        average = oracle.averaged_gradients(model, batches, world, overlapping.loss)
         if number >= waited:
-            for name, parameter in model.named_parameters():
-                parameter.grad = average[name]
+            overlapping.give(model, overlapping.averaged(model, number, range(world), world))
             optimizer.step()
         found.append((overlapping.parameters(model), optimizer.param_groups[0]["lr"]))
     return found
@@ -138,10 +135,7 @@ def late_alone(how, before, schedule):
     optimizer = kind(model.parameters(), **settings)
     for number in range(max(schedule)):
         active = oracle.active_ranks(schedule, number)
-        batches = [overlapping.batch(rank, READY + number) for rank in active]
-        average = oracle.averaged_gradients(model, batches, len(active), overlapping.loss)
-        for name, parameter in model.named_parameters():
-            parameter.grad = average.get(name)
+        overlapping.give(model, overlapping.averaged(model, READY + number, active, len(active)))
         optimizer.step()
     return parameters(model)
 
@@ -348,10 +342,7 @@ def finely_alone(world):
     optimizer = Finely(model.parameters(), lr=0.25)
     found = []
     for number in range(overlapping.ITERATIONS):
-        batches = [overlapping.batch(rank, number) for rank in range(world)]
-        average = oracle.averaged_gradients(model, batches, world, overlapping.loss)
-        for name, parameter in model.named_parameters():
-            parameter.grad = average[name]
+        overlapping.give(model, overlapping.averaged(model, number, range(world), world))
         optimizer.step()
         found.append(overlapping.parameters(model))
     return found
