@@ -12,6 +12,7 @@ from conformance.fixtures import models
 from conformance.fixtures.joinables import walker
 from conformance.fixtures.observing import TINY_MIB
 from conformance.fixtures.sharding import OPTIMIZERS, Alone, Reference, first_gap, give, sharded, some_parameters, whole
+from conformance.fixtures.training import scalar_means
 from conformance.ranks import caught
 
 
@@ -296,7 +297,7 @@ def leave_one_out_later(ctx, early):
 
 @check("DDPJ-010", worlds=MANY, deadline_s=10, beyond=False)
 def test_a_joined_owner_keeps_its_gradient_of_what_nobody_uses_any_more(ranks):
-    mean = sum(models.divisible_scalar(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    (mean,) = scalar_means((1,) * ranks.world)
     for early in range(2):  # one of them owns what is left out
         held = ranks(leave_one_out_later, early)[early]
         assert held == [mean, mean], f"rank {early}, which ran out"
