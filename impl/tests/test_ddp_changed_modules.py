@@ -5,7 +5,6 @@ import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import prune
 
@@ -333,13 +332,6 @@ def test_all_parameters_are_averaged_whatever_the_module_answers_when_it_is_aske
 class CopiesItself(nn.Linear):
     def __deepcopy__(self, memo):
         return CopiesItself(self.in_features, self.out_features)
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_a_copy_of_a_wrapper_is_one_whatever_its_module_does_when_it_is_copied(alone):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms import join as torchs
 
@@ -11,13 +10,6 @@ from impl.tests.comm_hook_ranks import run_on_ranks
 from impl.tests.joinables import Plain
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def model_and_step():
