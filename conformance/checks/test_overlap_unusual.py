@@ -19,6 +19,7 @@ from conformance.fixtures.overlapping import (
     iterations,
     pair_of,
 )
+from conformance.fixtures.sharding import Spilling
 from conformance.fixtures.training import ddp, gradients, parameters
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
@@ -149,20 +150,6 @@ def test_a_wrapped_hook_of_torchs_own_library_divides_by_the_active_ranks_when_a
 
 
 # -- JOIN-024: a rank whose own step fails
-
-
-class Spilling(torch.optim.SGD):
-    """Fails in the step of one iteration when it is asked to."""
-
-    def __init__(self, params, lr=0.25, fails_at=0):
-        super().__init__(params, lr=lr)
-        self.steps, self.fails_at = 0, fails_at
-
-    def step(self, closure=None):
-        self.steps += 1
-        if self.steps == self.fails_at:
-            raise LookupError("spilled the tea")
-        return super().step(closure)
 
 
 def fail_half_way(ctx, how, in_step):

@@ -11,7 +11,17 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.joinables import walker
 from conformance.fixtures.observing import TINY_MIB
-from conformance.fixtures.sharding import OPTIMIZERS, Alone, Reference, first_gap, give, sharded, some_parameters, whole
+from conformance.fixtures.sharding import (
+    OPTIMIZERS,
+    Alone,
+    Reference,
+    Spilling,
+    first_gap,
+    give,
+    sharded,
+    some_parameters,
+    whole,
+)
 from conformance.fixtures.training import scalar_means
 from conformance.ranks import caught
 
@@ -242,20 +252,6 @@ def freeze_later(ctx, name):
 @check("ZERO-013", worlds=MANY, deadline_s=10, scenarios={name: name for name in OPTIMIZERS})
 def test_what_is_frozen_later_is_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
     assert ranks(freeze_later, scenario) == [[None] * 6] * ranks.world
-
-
-class Spilling(torch.optim.SGD):
-    """Fails in one of its steps when it is asked to."""
-
-    def __init__(self, params, lr=0.25, fails_at=0):
-        super().__init__(params, lr=lr)
-        self.steps, self.fails_at = 0, fails_at
-
-    def step(self, closure=None):
-        self.steps += 1
-        if self.steps == self.fails_at:
-            raise LookupError("spilled the tea")
-        return super().step(closure)
 
 
 def fail_at_a_step(ctx, schedule):
