@@ -68,16 +68,16 @@ def few_nights(judged: JudgedHistory, machines: Iterable[Machine]) -> str:
     Those that cannot alarm yet (times, and ratios on their first nights) are counted, too.
     """
     names = {machine.name for machine in machines}
-    young = [one for one in judged.series if one.machine in names and one.current and one.young]
-    sizes = sorted(one.detectable for one in young if one.detectable is not None and not one.same)
-    if not young:
+    few = [one for one in judged.series if one.machine in names and one.current and one.few_nights]
+    sizes = sorted(one.detectable for one in few if one.detectable is not None and not one.same)
+    if not few:
         return ""
     p = judged.parameters
-    told = f"{len(young)} series {'has' if len(young) == 1 else 'have'} fewer than {p.least} nights: "
+    how_many = f"{len(few)} series {'has' if len(few) == 1 else 'have'} fewer than {p.least} nights: "
     if not sizes:
-        return told + f"from the third night on, ratios to {p.reference} can alarm."
+        return how_many + f"from the third night on, ratios to {p.reference} can alarm."
     half, most = sizes[len(sizes) // 2], sizes[int(0.9 * (len(sizes) - 1))]
-    return told + (
+    return how_many + (
         f"of {len(sizes)} ratios to {p.reference}, one night tells (nine times of ten) a slow-down of "
         f"{sizes[0]:.0%} at best, {half:.0%} for half of them, {most:.0%} for nine of ten."
     )
@@ -114,7 +114,7 @@ def _series(one: Series) -> Iterator[Finding]:
         return
     match one.state:
         case State.NEW:
-            few = "few nights, and no earlier code beside which tonight's is clearly slower: " if one.young else ""
+            few = "few nights, and no earlier code beside which tonight's is clearly slower: " if one.few_nights else ""
             why = f"{few}the next nights decide"
             yield found(Urgency.WATCH, "looks slower, not certain yet", why, latest)
         case State.CONFIRMED:

@@ -132,26 +132,15 @@ def test_eight_bit_averages_are_off_by_less_than_a_step_and_equal_on_all_ranks(r
         assert max(errors) > 0, "nothing was quantised"
 
 
-class Fed(nn.Module):
-    """One weight of four channels, whose gradient is what is fed."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(4 * 512))
-
-    def forward(self, x):
-        return (self.weight * x).sum()
-
-
 def loud_and_quiet(rank):
-    """Numbers of which the first half is a thousand times as large as the second."""
+    """Numbers for four channels, of which the first half is a thousand times as large as the second."""
     numbers = torch.linspace(-1, 1, 4 * 512) * (rank + 1)
     numbers[: 2 * 512] *= 1000
     return numbers
 
 
 def train_by_channels(ctx):
-    model = ddp(ctx, Fed())
+    model = ddp(ctx, models.Fed(4 * 512))
     model.register_comm_hook(ctx.group, ctx.subject.quantization_hooks.quantization_perchannel_hook)
     return step(model, loud_and_quiet(ctx.rank))["weight"]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, gap, hooked, step
-from conformance.fixtures.models import drawn
+from conformance.fixtures.models import Fed, drawn
 from conformance.fixtures.training import private, whole
 from conformance.ranks import caught
 
@@ -130,17 +130,6 @@ def test_a_matrix_that_shrinks_by_no_more_than_the_least_rate_is_averaged_exactl
         assert gap(seen, exact) <= 1e-5
 
 
-class FedRows(nn.Module):
-    """One weight, whose gradient is what is fed."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(24, 16))
-
-    def forward(self, x):
-        return (self.weight * x).sum()
-
-
 LINE = torch.linspace(-1.1, 0.7, 16)
 OF_RANK_ONE = {
     "every number the same": torch.ones(24, 16),
@@ -156,7 +145,7 @@ def feed_rank_one(ctx, rank):
     for name, matrix in OF_RANK_ONE.items():
         options = {"start_powerSGD_iter": 2, "min_compression_rate": 1, "use_error_feedback": False}
         state = library.PowerSGDState(ctx.group, matrix_approximation_rank=rank, **options)
-        model, missed = hooked(ctx, state, library.powerSGD_hook, model=FedRows()), []
+        model, missed = hooked(ctx, state, library.powerSGD_hook, model=Fed(24, 16)), []
         for iteration in range(5):
             model.zero_grad()
             model(matrix * (1.0 + ctx.rank + iteration)).backward()

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, assert_refused, mean_of_all, mine, wrapped
-from conformance.fixtures.training import gradient, gradients, numbers, private
+from conformance.fixtures.training import gradient, gradients, numbers, private, scalar_means
 from conformance.ranks import caught
 
 WAYS = ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": TINY_MIB})
@@ -153,10 +153,8 @@ def reach_in_steps(ctx):
 
 @check("DDP-062", "DDP-049", worlds=(1, *MANY), beyond=False)
 def test_backwards_that_reach_the_weights_one_by_one_before_the_forwards_own_are_averaged_with_it(ranks):
-    expected = []
-    for iteration in range(3):
-        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
-        expected.append({"a.weight": [mean + 24.0], "b.weight": [mean + 12.0]})
+    means = scalar_means((3,) * ranks.world)
+    expected = [{"a.weight": [mean + 24.0], "b.weight": [mean + 12.0]} for mean in means]
     for rank, seen in enumerate(ranks(reach_in_steps)):
         assert seen == expected * len(WAYS), f"rank {rank}"
 
@@ -181,10 +179,7 @@ def reach_beside(ctx):
 
 @check("DDP-049", "DDP-062", worlds=(1, *MANY), beyond=False)
 def test_a_weight_that_only_a_backward_before_the_forwards_own_reaches_is_averaged_too(ranks):
-    expected = []
-    for iteration in range(4):
-        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
-        expected.append({"a.weight": [mean], "b.weight": [2 * mean]})
+    expected = [{"a.weight": [mean], "b.weight": [2 * mean]} for mean in scalar_means((4,) * ranks.world)]
     for rank, seen in enumerate(ranks(reach_beside)):
         assert seen == expected * len(WAYS), f"rank {rank}"
 
@@ -208,10 +203,7 @@ def ask_for_some_at_a_time(ctx):
 
 @check("DDP-049", "DDP-099", worlds=(1, *MANY), beyond=False)
 def test_gradients_that_backward_is_asked_for_a_few_at_a_time_are_averaged(ranks):
-    expected = []
-    for iteration in range(4):
-        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
-        expected.append({"a.weight": [mean], "b.weight": [2 * mean]})
+    expected = [{"a.weight": [mean], "b.weight": [2 * mean]} for mean in scalar_means((4,) * ranks.world)]
     for rank, seen in enumerate(ranks(ask_for_some_at_a_time)):
         assert seen == expected * len(WAYS), f"rank {rank}"
 

@@ -9,7 +9,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB
-from conformance.fixtures.training import ddp, gradients, numbers
+from conformance.fixtures.training import ddp, gradients, numbers, scalar_means
 from conformance.ranks import caught
 
 # how many rows each rank looks up, by iteration: more than before on all ranks, on one, fewer, none but one
@@ -93,10 +93,7 @@ def use_beside(ctx):
 
 @check("DDP-049", worlds=MANY, beyond=False)
 def test_a_parameter_that_only_the_loss_uses_is_averaged_too(ranks):
-    expected = []
-    for iteration in range(4):
-        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
-        expected.append({"a.weight": [mean], "b.weight": [2 * mean]})
+    expected = [{"a.weight": [mean], "b.weight": [2 * mean]} for mean in scalar_means((4,) * ranks.world)]
     assert ranks(use_beside) == [expected] * ranks.world
 
 
@@ -135,10 +132,7 @@ def penalise_first(ctx, kind, options):
 
 @check("DDP-062", "DDP-049", worlds=MANY, beyond=False, scenarios=PENALTIES, each=True)
 def test_a_penalty_that_is_differentiated_first_is_averaged_with_the_rest_and_no_complaint_is_kept(ranks, scenario):
-    expected = []
-    for iteration in range(3):
-        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
-        expected.append({"a.weight": [mean + 24.0], "b.weight": [mean]})
+    expected = [{"a.weight": [mean + 24.0], "b.weight": [mean]} for mean in scalar_means((3,) * ranks.world)]
     for rank, (error, seen) in enumerate(ranks(penalise_first, *scenario)):
         if error is not None:  # refused, in that very backward
             assert error.is_a(RuntimeError), error
@@ -188,10 +182,7 @@ def penalise_later(ctx):
 
 @check("DDP-061", "DDP-049", worlds=MANY, beyond=False)
 def test_a_penalty_on_weights_after_the_backward_adds_the_same_on_every_rank(ranks):
-    expected = []
-    for iteration in range(3):
-        mean = sum(models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)) / ranks.world
-        expected.append({"a.weight": [mean + 24.0], "b.weight": [mean]})
+    expected = [{"a.weight": [mean + 24.0], "b.weight": [mean]} for mean in scalar_means((3,) * ranks.world)]
     assert ranks(penalise_later) == [expected * 3] * ranks.world
 
 

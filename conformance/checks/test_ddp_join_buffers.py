@@ -8,7 +8,7 @@ import torch
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, gradient, gradients, private
+from conformance.fixtures.training import ddp, gradient, gradients, private, scalar_means
 from conformance.ranks import caught
 
 
@@ -127,10 +127,7 @@ def train_in_eval_mode(ctx, jobs):
 
 def trained_in_eval_mode(schedule, joined, broadcast):
     """What one process says of each rank; the mode does not matter."""
-    means = [
-        sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(schedule, i)) / len(schedule)
-        for i in range(max(schedule))
-    ]
+    means = scalar_means(schedule)
     steps = [step_of(rank) for rank in range(len(schedule))]
     if not broadcast:
         found = [[step * done for done in range(count)] for step, count in zip(steps, schedule, strict=True)]
@@ -227,11 +224,7 @@ def assert_right_or_refused(ranks, location):
         return
     assert [error for error, *_ in told] == [None] * ranks.world
     for rank, (_, seen, calls, _) in enumerate(told):
-        sums = [
-            sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(schedule, i)) / ranks.world
-            for i in range(schedule[rank])
-        ]
-        assert seen == sums, f"rank {rank}"
+        assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
         assert calls == max(schedule), f"so often the hook, which communicates, has run on rank {rank}"
     assert len({count for *_, count in told}) == 1, "buffers differ after the block"
 

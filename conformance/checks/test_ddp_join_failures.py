@@ -13,7 +13,7 @@ from conformance.api.checking import check
 from conformance.api.schedules import linear
 from conformance.fixtures import models
 from conformance.fixtures.joinables import adder, recorder, upper_ranks
-from conformance.fixtures.training import ddp, gradient, gradients, numbers
+from conformance.fixtures.training import ddp, gradient, gradients, numbers, scalar_means
 from conformance.ranks import Caught, caught
 
 SPILLED = "spilled the tea"
@@ -89,7 +89,7 @@ def go_on_out_of_step(ctx, failing):
 @check("JOIN-024", worlds=(3,), deadline_s=15, beyond=False)
 def test_where_one_rank_had_left_a_context_the_next_one_is_refused_on_every_rank_or_right(ranks):
     """Refused means: at its entry, with nothing of its block begun."""
-    mean = sum(models.divisible_scalar(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    (mean,) = scalar_means((1,) * ranks.world)
     for failing in ((2,), (1,), (0, 1)):
         told = ranks(go_on_out_of_step, failing)
         for rank, (first, _) in enumerate(told):
@@ -158,11 +158,8 @@ def run_ahead(ctx, notifies):
 
 @check("JOIN-051", worlds=(2, 3), deadline_s=8, beyond=False)
 def test_a_models_forward_returns_before_the_other_ranks_begin_theirs(ranks):
-    means = [
-        sum(models.divisible_scalar(rank, i).item() for rank in range(ranks.world)) / ranks.world for i in range(4)
-    ]
     for notifies in (False, True):
-        assert ranks(run_ahead, notifies) == [means] * ranks.world, f"{notifies=}"
+        assert ranks(run_ahead, notifies) == [scalar_means((4,) * ranks.world)] * ranks.world, f"{notifies=}"
 
 
 # -- JOIN-017, JOIN-041, JOIN-042, JOIN-046: throwing early

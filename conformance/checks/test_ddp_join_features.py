@@ -12,7 +12,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import or_lacks_accelerator
-from conformance.fixtures.training import Job, ddp, expected, gradients, private
+from conformance.fixtures.training import Job, ddp, expected, gradients, private, scalar_means
 from conformance.ranks import caught
 
 TINY_MIB = 1e-4
@@ -250,7 +250,7 @@ def test_the_forward_that_throws_does_not_reach_the_wrapped_module(ranks):
 @check("DDPJ-036", worlds=MANY, beyond=False)
 def test_a_model_with_collectives_of_its_own_stops_cleanly_in_throwing_mode(ranks):
     schedule = (3, *[2] * (ranks.world - 1))
-    means = [sum(models.divisible_scalar(r, i).item() for r in range(ranks.world)) / ranks.world for i in range(2)]
+    means = scalar_means((2,) * ranks.world)
     for error, seen in ranks(synchronise_by_hand, schedule):
         assert error is not None
         assert error.is_a(RuntimeError)
@@ -363,9 +363,7 @@ def test_a_model_that_is_cast_inside_a_context_is_averaged_or_refused_on_all_ran
             assert all(error is not None and error.is_a(RuntimeError) for error, _ in told), told
             continue
         for rank, (_, seen) in enumerate(told):
-            active = [oracle.active_ranks(schedule, iteration) for iteration in range(schedule[rank])]
-            sums = [sum(models.divisible_scalar(r, i).item() for r in each) for i, each in enumerate(active)]
-            assert seen == [each / ranks.world for each in sums], f"rank {rank}"
+            assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
 
 
 def shadow_delayed_after_a_cast(ctx, past):
@@ -405,9 +403,5 @@ def test_delayed_parameters_are_followed_after_a_cast_or_refused(ranks):
         schedules = (1,) * ranks.world, (0, *[2] * (ranks.world - 1))
         for rank, (error, seen) in enumerate(told):
             assert error is None, f"rank {rank} raised {error}"
-            means = [
-                sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(each, i)) / ranks.world
-                for each in schedules
-                for i in range(each[rank])
-            ]
+            means = [mean for schedule in schedules for mean in scalar_means(schedule)[: schedule[rank]]]
             assert seen == [(mean, mean) for mean in means], f"rank {rank}, {past=}"

@@ -9,7 +9,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.training import Job, assert_as_alone, ddp, gradients, train_each
+from conformance.fixtures.training import Job, assert_as_alone, ddp, gradients, scalar_means, train_each
 
 TINY_MIB = 1e-4
 
@@ -79,11 +79,7 @@ def train_static(ctx, schedule, unused, find_unused):
 
 
 def assert_static(ranks, schedule, unused, find_unused=False):
-    means = [
-        sum(models.divisible_scalar(r, i).item() for r in oracle.active_ranks(schedule, i)) / ranks.world
-        for i in range(max(schedule))
-    ]
-    rows = [[[mean], None] if unused else [[mean]] for mean in means]
+    rows = [[[mean], None] if unused else [[mean]] for mean in scalar_means(schedule)]
     seen = ranks(train_static, schedule, unused, find_unused)
     for rank, count in enumerate(schedule):
         assert seen[rank] == rows[:count], f"rank {rank}, schedule {schedule}"

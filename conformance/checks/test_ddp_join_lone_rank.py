@@ -11,7 +11,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.training import Job, ddp, expected, gradients
+from conformance.fixtures.training import Job, ddp, expected, gradients, scalar_means
 
 TINY_MIB = 1e-4
 
@@ -111,10 +111,7 @@ def train_slowly(ctx, schedule):
 @check("DDPJ-009", worlds=(2, 3), deadline_s=12, beyond=False)
 def test_ranks_that_have_joined_wait_for_a_lone_one_longer_than_a_wait_may_last(ranks):
     schedule = (*[1] * (ranks.world - 1), 14)
-    means = [
-        sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(schedule, i)) / ranks.world
-        for i in range(max(schedule))
-    ]
+    means = scalar_means(schedule)
     assert ranks(train_slowly, schedule, stall_s=6) == [means[:count] for count in schedule]
 
 

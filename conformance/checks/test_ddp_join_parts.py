@@ -10,7 +10,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB
-from conformance.fixtures.training import ddp, gradients, parameters
+from conformance.fixtures.training import ddp, gradients, parameters, scalar_means
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -94,10 +94,7 @@ def train_many(ctx, schedule, count):
 def test_many_models_of_one_context_train_as_one_process_does(ranks):
     count = 9  # far more than anybody would expect to tell apart in a word or two
     for schedule in ((1, *[3] * (ranks.world - 1)), (*[2] * (ranks.world - 1), 4)):
-        total = sum(
-            models.divisible_scalar(rank, iteration).item() / ranks.world
-            for rank, mine in enumerate(schedule) for iteration in range(mine)
-        )  # fmt: skip
+        total = sum(scalar_means(schedule))
         expected = [1.0 - (number + 1) * total / 64 for number in range(count)]
         assert ranks(train_many, schedule, count) == [expected] * ranks.world, f"schedule {schedule}"
 
@@ -122,10 +119,7 @@ def test_last_forwards_without_a_backward_do_no_harm(ranks, scenario):
     world = ranks.world
     for schedule in ((2, *[1] * (world - 1)), (1, *[3] * (world - 1)), (*[2] * (world - 1), 3)):
         reducing = tuple(min(count, max(schedule) - 1) for count in schedule)
-        means = [
-            sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(reducing, i)) / world
-            for i in range(max(reducing))
-        ]
+        means = scalar_means(reducing)
         expected = [means[:count] * 2 for count in reducing]
         assert ranks(end_with_forwards, schedule, scenario) == expected, f"schedule {schedule}"
 
@@ -147,10 +141,7 @@ def leave_one_of_two_open(ctx, schedule):
 def test_forwards_of_a_model_that_is_never_trained_keep_nobody_from_training_another(ranks):
     world = ranks.world
     for schedule in ((1, *[3] * (world - 1)), (*[3] * (world - 1), 1), (2, *[1] * (world - 1))):
-        means = [
-            sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(schedule, i)) / world
-            for i in range(max(schedule))
-        ]
+        means = scalar_means(schedule)
         expected = [means[:count] for count in schedule]
         assert ranks(leave_one_of_two_open, schedule) == expected, f"schedule {schedule}"
 
@@ -208,9 +199,6 @@ def break_off_then_join(ctx, schedule):
 @check("DDPJ-034", worlds=MANY, beyond=False)
 def test_after_a_context_that_failed_another_one_is_like_the_first(ranks):
     schedule = tuple(1 + rank for rank in range(ranks.world))
-    means = [
-        sum(models.divisible_scalar(rank, i).item() for rank in oracle.active_ranks(schedule, i)) / ranks.world
-        for i in range(max(schedule))
-    ]
+    means = scalar_means(schedule)
     expected = [(True, means[:count]) for count in schedule]
     assert ranks(break_off_then_join, schedule) == expected

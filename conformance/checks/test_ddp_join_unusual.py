@@ -13,7 +13,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
-from conformance.fixtures.training import ddp, gradient, private
+from conformance.fixtures.training import ddp, gradient, private, scalar_means
 from conformance.ranks import caught
 
 BUFFERED = {"without buffers": False, "with buffers": True}
@@ -73,10 +73,7 @@ def train_with_extra_forwards(ctx, schedule, extra, buffers, first=False):
 
 def means(schedule, factor=1.0):
     """Per iteration, the averaged gradient of a scalar weight."""
-    rows = []
-    for iteration in range(max(schedule)):
-        data = [models.divisible_scalar(rank, iteration).item() for rank in oracle.active_ranks(schedule, iteration)]
-        rows.append(factor * sum(data) / len(schedule))
+    rows = [factor * mean for mean in scalar_means(schedule)]
     return [rows[:count] for count in schedule]
 
 

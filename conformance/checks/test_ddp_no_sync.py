@@ -9,7 +9,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import EVERY_WAY, ddp, gradient, gradients, numbers
+from conformance.fixtures.training import EVERY_WAY, ddp, gradient, gradients, numbers, scalar_means
 from conformance.ranks import caught
 
 TINY_MIB = 1e-4
@@ -318,7 +318,7 @@ def test_a_static_graph_may_begin_inside_or_says_why_not(ranks):
     def local(rank, iteration):
         return models.divisible_scalar(rank, iteration).item()
 
-    means = [sum(local(rank, i) for rank in range(ranks.world)) / ranks.world for i in range(4)]
+    means = scalar_means((4,) * ranks.world)
     for rank, told in enumerate(ranks(begin_inside)):
         rows = [local(rank, 0), means[0] + means[1], means[2], means[3]]
         for unused, (error, seen) in zip((False, True), told, strict=True):

@@ -8,7 +8,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, wrapped
-from conformance.fixtures.training import gradients, whole
+from conformance.fixtures.training import gradients, scalar_means, whole
 
 VIEWS = {"copies": False, "views": True}
 
@@ -160,10 +160,7 @@ def use_what_is_handed_out(ctx):
 @check("DDP-099", worlds=MANY, beyond=False)
 def test_a_parameter_that_is_an_output_counts_as_used(ranks):
     world = ranks.world
-    expected = [
-        (sum(models.divisible_scalar(rank, iteration).item() for rank in range(world)) / world, 6.0 * (world + 1))
-        for iteration in range(3)
-    ]
+    expected = [(mean, 6.0 * (world + 1)) for mean in scalar_means((3,) * world)]
     assert ranks(use_what_is_handed_out) == [expected] * world
 
 

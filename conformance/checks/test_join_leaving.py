@@ -6,11 +6,10 @@ import warnings
 import torch.distributed as dist
 
 from conformance.api.checking import MANY, check
-from conformance.api.oracle import active_ranks
 from conformance.api.schedules import linear, promised_log
 from conformance.fixtures import models
 from conformance.fixtures.joinables import recorder, upper_ranks
-from conformance.fixtures.training import ddp, gradient
+from conformance.fixtures.training import ddp, gradient, scalar_means
 from conformance.ranks import caught
 
 DISABLED = (False, False, False)
@@ -186,7 +185,7 @@ def control_messages(events):
 
 @check("JOIN-038", worlds=(2, 3), deadline_s=8)
 def test_after_a_context_that_is_left_before_the_one_inside_it_nothing_stays_enabled(ranks):
-    mean = sum(models.divisible_scalar(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    (mean,) = scalar_means((1,) * ranks.world)
     for told in ranks(leave_in_the_order_of_entering, ("recorder", "model"), trace=True):
         for (between, after, found, control), right in zip(told, (True, mean), strict=True):
             assert between, "the context that is still open was taken off"
@@ -219,10 +218,5 @@ def test_contexts_that_are_all_built_before_the_first_is_entered_serve_one_after
     epochs = (upwards, upwards[::-1], upwards)
     for rank, (log, seen) in enumerate(ranks(build_all_first, epochs)):
         assert log == [entry for schedule in epochs for entry in promised_log(schedule, rank, "ab")], f"rank {rank}"
-        means = []
-        for schedule in epochs:
-            for iteration in range(schedule[rank]):
-                active = active_ranks(schedule, iteration)
-                data = [models.divisible_scalar(one, iteration).item() for one in active]
-                means.append(sum(data) / ranks.world)
+        means = [mean for schedule in epochs for mean in scalar_means(schedule)[: schedule[rank]]]
         assert seen == means, f"rank {rank}"

@@ -6,7 +6,7 @@ from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear
 from conformance.fixtures import models
 from conformance.fixtures.joinables import recorder
-from conformance.fixtures.training import ddp, gradient, private
+from conformance.fixtures.training import ddp, gradient, private, scalar_means
 from conformance.ranks import caught
 
 SPILLED = "spilled the tea"
@@ -97,7 +97,7 @@ def train_in_a_post_hook(ctx, schedule, by_all):
 
 @check("JOIN-055", "DDPJ-035", worlds=(1, *MANY), deadline_s=8, beyond=False)
 def test_in_a_post_hook_all_ranks_may_train_a_model_of_the_context_again(ranks):
-    mean = sum(models.divisible_scalar(rank, 9).item() for rank in range(ranks.world)) / ranks.world
+    mean = scalar_means((10,) * ranks.world)[9]
     for schedule, by_all in (([2] * ranks.world, True), (linear(ranks.world, 1), False)):
         told = ranks(train_in_a_post_hook, schedule, by_all)
         assert told == [[mean, 1.0]] * ranks.world, f"schedule {schedule}, {by_all=}"

@@ -35,8 +35,7 @@ class Follower(overlapping.Alone):
     def uneven(self, number, active):
         """One more iteration, of these ranks only; the gradients that it stepped with."""
         divisor = self.world if self.divide_by_initial else len(active)
-        batches = [overlapping.batch(rank, number) for rank in active]
-        average = oracle.averaged_gradients(self.model, batches, divisor, overlapping.loss)
+        average = overlapping.averaged(self.model, number, active, divisor)
         self.step(average)
         return average
 

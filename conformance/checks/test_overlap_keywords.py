@@ -5,10 +5,8 @@ import os
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models, overlapping, sharding
 from conformance.fixtures.overlapping import Overlap, iteration, pair_of
@@ -44,13 +42,6 @@ class WithNothing(models.SumBackwards):
         return super().forward(x) + self.nothing.sum()
 
 
-def in_doubles(group, bucket):
-    """The average, in double precision and not in one piece: whoever asked for another dtype casts."""
-    total = bucket.buffer().double()
-    dist.all_reduce(total, group=group)
-    return overlapping.completed(torch.stack([total / dist.get_world_size(group), total], dim=1)[:, 0])
-
-
 def train_each_clipped(ctx, ways):
     """For each way, by iteration: parameters, gradients, and the norm that is told."""
     group = overlapping.group_of(ctx)
@@ -68,10 +59,7 @@ def clipped_alone(how, world, settings):
     alone = overlapping.Alone(how, world)
     expected = []
     for number in range(COUNT):
-        batches = [overlapping.batch(rank, number) for rank in range(world)]
-        average = oracle.averaged_gradients(alone.model, batches, world, overlapping.loss)
-        for name, parameter in alone.model.named_parameters():
-            parameter.grad = average[name]
+        overlapping.give(alone.model, overlapping.averaged(alone.model, number, range(world), world))
         norm = nn.utils.clip_grad_norm_([each for each in alone.model.parameters() if each.numel()], **settings)
         held = numbers((name, parameter.grad) for name, parameter in alone.model.named_parameters())
         alone.optimizer.step()
@@ -87,7 +75,7 @@ def test_gradients_that_are_clipped_together_are_stepped_as_by_one_process(ranks
         for scatter in (False, True) for place, settings in enumerate(norms)
     ]  # fmt: skip
     ways.append(Overlap(model=Doubles, keywords={**norms[0], "reduce_scatter": False}))
-    ways.append(Overlap(model=WithNothing, hook=in_doubles, keywords={**norms[1], "reduce_scatter": False}))
+    ways.append(Overlap(model=WithNothing, hook=overlapping.in_doubles, keywords={**norms[1], "reduce_scatter": False}))
     told = ranks(train_each_clipped, ways)
     for place, how in enumerate(ways):
         settings = {name: value for name, value in how.keywords.items() if name != "reduce_scatter"}
@@ -275,8 +263,7 @@ def test_several_pieces_of_one_bucket_are_reduced_to_their_owner_and_nothing_bet
     for place, how in enumerate(ways):
         alone = overlapping.Alone(how, ranks.world)
         for number in range(COUNT):
-            batches = [overlapping.batch(rank, number) for rank in range(ranks.world)]
-            alone.step(oracle.averaged_gradients(alone.model, batches, ranks.world, overlapping.loss))
+            alone.step(overlapping.averaged(alone.model, number, range(ranks.world), ranks.world))
             for rank, runs in enumerate(told):
                 assert runs[place][number].parameters == numbers(alone.model.named_parameters()), (rank, number, how)
 

@@ -276,8 +276,7 @@ def moments_of(alone, active, first):
     """What one process holds after each of these iterations, given by their ranks."""
     found = []
     for number, ranks in enumerate(active, first):
-        batches = [overlapping.batch(rank, number) for rank in ranks]
-        alone.step(oracle.averaged_gradients(alone.model, batches, alone.world, overlapping.loss))
+        alone.step(overlapping.averaged(alone.model, number, ranks, alone.world))
         found.append(parameters(alone.model))
     return found
 
@@ -320,8 +319,7 @@ def uneven_alone(how, schedule, results):
         alone.follow([run[number] for run, _ in results])
     for number in range(max(schedule)):
         active = oracle.active_ranks(schedule, number)
-        batches = [overlapping.batch(rank, READY + number) for rank in active]
-        average = oracle.averaged_gradients(alone.model, batches, len(schedule), overlapping.loss)
+        average = overlapping.averaged(alone.model, READY + number, active, len(schedule))
         alone.step(average)
         for rank in active:
             seen = results[rank][0][READY + number]

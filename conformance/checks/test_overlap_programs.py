@@ -91,10 +91,8 @@ def train_unevenly(ctx, ways, schedule):
 def unevenly_alone(how, schedule):
     alone, found = overlapping.Alone(how, len(schedule)), []
     for number in range(max(schedule)):
-        batches = [overlapping.batch(rank, number) for rank in oracle.active_ranks(schedule, number)]
-        average = oracle.averaged_gradients(alone.model, batches, len(schedule), overlapping.loss)
-        for name, parameter in alone.model.named_parameters():
-            parameter.grad = average[name]
+        active = oracle.active_ranks(schedule, number)
+        overlapping.give(alone.model, overlapping.averaged(alone.model, number, active, len(schedule)))
         nn.utils.clip_grad_norm_(alone.model.parameters(), how.keywords.get("max_norm", float("inf")))
         if number >= WARM_UP:
             alone.optimizer.step()
@@ -164,20 +162,13 @@ class Complex(nn.Module):
         return torch.stack(outputs).sum(dim=0).real
 
 
-def in_doubles(group, bucket):
-    """The average, in double precision: whoever asked for another dtype casts."""
-    total = bucket.buffer().double()
-    dist.all_reduce(total, group=group)
-    return overlapping.completed(total / dist.get_world_size(group))
-
-
 WAYS = [
     Overlap(interleaved, model=model, hook=hook, keywords=keywords)
     for interleaved, (model, hook, keywords) in itertools.product(
         (False, True),
         (
             (Complex, None, AT_ONCE), (Complex, None, {"reduce_scatter": True}),
-            (models.Sum, in_doubles, AT_ONCE), (Complex, in_doubles, AT_ONCE),
+            (models.Sum, overlapping.in_doubles, AT_ONCE), (Complex, overlapping.in_doubles, AT_ONCE),
         ),
     )
 ]  # fmt: skip
@@ -193,8 +184,7 @@ def test_complex_parameters_and_answers_in_another_dtype_are_stepped_as_by_one_p
     for how, *runs in zip(WAYS, *ranks(train_each, WAYS), strict=True):
         alone = overlapping.Alone(how, ranks.world)
         for number, seen in enumerate(zip(*runs, strict=True)):
-            batches = [overlapping.batch(rank, number) for rank in range(ranks.world)]
-            alone.step(oracle.averaged_gradients(alone.model, batches, ranks.world, overlapping.loss))
+            alone.step(overlapping.averaged(alone.model, number, range(ranks.world), ranks.world))
             for rank, mine in enumerate(seen):
                 assert mine.parameters == parameters(alone.model), f"rank {rank}, iteration {number}, {how}"
 
@@ -318,8 +308,7 @@ def saved_alone(schedule):
     alone = overlapping.Alone(Overlap(optimizer="momentum"), len(schedule))
 
     def step(number, active):
-        batches = [overlapping.batch(rank, number) for rank in active]
-        alone.step(oracle.averaged_gradients(alone.model, batches, len(schedule), overlapping.loss))
+        alone.step(overlapping.averaged(alone.model, number, active, len(schedule)))
         return parameters(alone.model)
 
     found = [step(number, oracle.active_ranks(schedule, number)) for number in range(max(schedule))]
@@ -388,10 +377,7 @@ def lost_alone(world, lost):
         if number == BEFORE:
             fresh = Begun(model.parameters()).state
             optimizer.state.update({p: fresh[p] for name, p in model.named_parameters() if name in lost})
-        batches = [overlapping.batch(rank, number) for rank in active]
-        average = oracle.averaged_gradients(model, batches, len(active), overlapping.loss)
-        for name, parameter in model.named_parameters():
-            parameter.grad = average[name]
+        overlapping.give(model, overlapping.averaged(model, number, active, len(active)))
         optimizer.step()
         found.append(parameters(model))
     return found

@@ -19,6 +19,7 @@ from conformance.fixtures.overlapping import (
     iterations,
     pair_of,
 )
+from conformance.fixtures.sharding import Spilling
 from conformance.fixtures.training import ddp, gradients, parameters
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
@@ -74,11 +75,8 @@ def fading_alone(world, layers, waited):
     optimizer = Fading(model.parameters())
     found = []
     for number in range(overlapping.ITERATIONS):
-        batches = [overlapping.batch(rank, number) for rank in range(world)]
-        average = oracle.averaged_gradients(model, batches, world, overlapping.loss)
         if number >= waited:
-            for name, parameter in model.named_parameters():
-                parameter.grad = average[name]
+            overlapping.give(model, overlapping.averaged(model, number, range(world), world))
             optimizer.step()
         found.append((overlapping.parameters(model), optimizer.param_groups[0]["lr"]))
     return found
@@ -138,10 +136,7 @@ def late_alone(how, before, schedule):
     optimizer = kind(model.parameters(), **settings)
     for number in range(max(schedule)):
         active = oracle.active_ranks(schedule, number)
-        batches = [overlapping.batch(rank, READY + number) for rank in active]
-        average = oracle.averaged_gradients(model, batches, len(active), overlapping.loss)
-        for name, parameter in model.named_parameters():
-            parameter.grad = average.get(name)
+        overlapping.give(model, overlapping.averaged(model, READY + number, active, len(active)))
         optimizer.step()
     return parameters(model)
 
@@ -155,20 +150,6 @@ def test_a_wrapped_hook_of_torchs_own_library_divides_by_the_active_ranks_when_a
 
 
 # -- JOIN-024: a rank whose own step fails
-
-
-class Spilling(torch.optim.SGD):
-    """Fails in the step of one iteration when it is asked to."""
-
-    def __init__(self, params, lr=0.25, fails_at=0):
-        super().__init__(params, lr=lr)
-        self.steps, self.fails_at = 0, fails_at
-
-    def step(self, closure=None):
-        self.steps += 1
-        if self.steps == self.fails_at:
-            raise LookupError("spilled the tea")
-        return super().step(closure)
 
 
 def fail_half_way(ctx, how, in_step):
@@ -348,10 +329,7 @@ def finely_alone(world):
     optimizer = Finely(model.parameters(), lr=0.25)
     found = []
     for number in range(overlapping.ITERATIONS):
-        batches = [overlapping.batch(rank, number) for rank in range(world)]
-        average = oracle.averaged_gradients(model, batches, world, overlapping.loss)
-        for name, parameter in model.named_parameters():
-            parameter.grad = average[name]
+        overlapping.give(model, overlapping.averaged(model, number, range(world), world))
         optimizer.step()
         found.append(overlapping.parameters(model))
     return found

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures.joinables import upper_ranks
-from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.observing import assert_refused, logged
 from conformance.fixtures.sharding import (
     FUNCTIONAL,
     OPTIMIZERS,
@@ -18,7 +18,6 @@ from conformance.fixtures.sharding import (
     first_gap,
     give,
     in_two_groups,
-    logged,
     owners,
     sharded,
     some_parameters,
@@ -91,16 +90,17 @@ def test_ranks_may_come_late_to_a_consolidation(ranks):
 
 def ask_unconsolidated(ctx):
     _, zero, _ = trained(ctx, "Adam", list)
-    never, by_request = caught(zero.state_dict), []
+    never = caught(zero.state_dict)
     zero.consolidate_state_dict()
     by_default = caught(zero.state_dict)
     zero.consolidate_state_dict(to=ctx.world - 1)
-    said = logged(lambda: by_request.append(caught(zero.state_dict))) if ctx.rank == ctx.world - 1 else []
+    with logged() as texts:
+        by_request = [caught(zero.state_dict)] if ctx.rank == ctx.world - 1 else []
     elsewhere = [caught(zero.state_dict)]  # rank 0 held an earlier one
     give(zero.param_groups[0]["params"], 7)
     zero.step()
     elsewhere.append(caught(zero.state_dict))
-    return never, by_default, by_request, said, elsewhere
+    return never, by_default, by_request, texts, elsewhere
 
 
 @check("ZERO-015", "ZERO-016")

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from conformance.api.checking import MANY, check
-from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.observing import assert_refused, logged
 from conformance.fixtures.sharding import (
     FUNCTIONAL,
     OPTIMIZERS,
@@ -15,7 +15,6 @@ from conformance.fixtures.sharding import (
     Reference,
     functional_sgd,
     give,
-    logged,
     sharded,
     some_parameters,
 )
@@ -162,7 +161,8 @@ def test_overlap_with_an_optimizer_that_has_no_functional_counterpart_is_refused
 def ask_for_both(ctx):
     parameters = some_parameters(ctx)
     before = [parameter.data_ptr() for parameter in parameters]
-    texts = logged(lambda: sharded(ctx, parameters, overlap_with_ddp=True, parameters_as_bucket_view=True))
+    with logged() as texts:
+        sharded(ctx, parameters, overlap_with_ddp=True, parameters_as_bucket_view=True)
     return texts, before == [parameter.data_ptr() for parameter in parameters]
 
 

@@ -2,13 +2,12 @@
 
 import copy
 
-import torch
 from torch import nn
 
 from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
 from conformance.fixtures.observing import assert_refused
-from conformance.fixtures.sharding import Reference, first_gap, give, sharded, some_parameters
+from conformance.fixtures.sharding import Reference, Twice, first_gap, give, sharded, some_parameters, step_by_sums
 from conformance.ranks import caught
 
 
@@ -42,37 +41,20 @@ def test_steps_with_closures_may_be_all_that_a_context_holds(ranks):
         assert ranks(step_with_closures, schedule) == [[]] * ranks.world, f"schedule {schedule}"
 
 
-class Twice(torch.optim.SGD):
-    """Evaluates its closure again from where its first step has led."""
-
-    def step(self, closure):
-        for _ in range(2):
-            closure()
-            super().step()
-
-
 def evaluate_twice(ctx, schedule):
     """Gradients that depend on all parameters; the error, and the gap after this rank's last step."""
     params = some_parameters(ctx)
     alone = [nn.Parameter(parameter.detach().clone()) for parameter in params]
     zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, Twice, lr=0.25), Twice(alone, lr=0.25)
 
-    def step(optimizer, targets):
-        def closure():
-            total = torch.stack([target.detach().sum() for target in targets]).sum()
-            for target in targets:
-                target.grad = torch.full_like(target, total.item() % 4)
-
-        optimizer.step(closure)
-
     def train():
         with ctx.subject.Join([zero]):
             for _ in range(schedule[ctx.rank]):
-                step(zero, params)
+                step_by_sums(zero, params)
 
     error = caught(train)
     for _ in range(max(schedule)):
-        step(ordinary, alone)
+        step_by_sums(ordinary, alone)
     return error, first_gap(params, alone)
 
 

@@ -11,7 +11,18 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.joinables import walker
 from conformance.fixtures.observing import TINY_MIB
-from conformance.fixtures.sharding import OPTIMIZERS, Alone, Reference, first_gap, give, sharded, some_parameters, whole
+from conformance.fixtures.sharding import (
+    OPTIMIZERS,
+    Alone,
+    Reference,
+    Spilling,
+    first_gap,
+    give,
+    sharded,
+    some_parameters,
+    whole,
+)
+from conformance.fixtures.training import scalar_means
 from conformance.ranks import caught
 
 
@@ -243,20 +254,6 @@ def test_what_is_frozen_later_is_stepped_as_by_the_ordinary_optimizer(ranks, sce
     assert ranks(freeze_later, scenario) == [[None] * 6] * ranks.world
 
 
-class Spilling(torch.optim.SGD):
-    """Fails in one of its steps when it is asked to."""
-
-    def __init__(self, params, lr=0.25, fails_at=0):
-        super().__init__(params, lr=lr)
-        self.steps, self.fails_at = 0, fails_at
-
-    def step(self, closure=None):
-        self.steps += 1
-        if self.steps == self.fails_at:
-            raise LookupError("spilled the tea")
-        return super().step(closure)
-
-
 def fail_at_a_step(ctx, schedule):
     """Rank 1 fails in its third step; the error on this rank."""
     params = some_parameters(ctx)
@@ -296,7 +293,7 @@ def leave_one_out_later(ctx, early):
 
 @check("DDPJ-010", worlds=MANY, deadline_s=10, beyond=False)
 def test_a_joined_owner_keeps_its_gradient_of_what_nobody_uses_any_more(ranks):
-    mean = sum(models.divisible_scalar(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    (mean,) = scalar_means((1,) * ranks.world)
     for early in range(2):  # one of them owns what is left out
         held = ranks(leave_one_out_later, early)[early]
         assert held == [mean, mean], f"rank {early}, which ran out"

@@ -15,12 +15,14 @@ from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Drift,
     Reference,
+    Twice,
     first_gap,
     give,
     in_two_groups,
     owners,
     sharded,
     some_parameters,
+    step_by_sums,
 )
 from conformance.fixtures.training import private
 from conformance.subjects import Unsupported
@@ -102,40 +104,21 @@ def train_in_subgroup(ctx, members):
     return [train(ctx, name, group=group, dtype=dtype) for name in names for dtype in (torch.float32, torch.complex64)]
 
 
-def step_in_low_precision(ctx):
-    """What differs from the ordinary optimizer after a few steps in which much is rounded, for each optimizer."""
+def step_in_low_precision(ctx, jobs, cast=False):
+    """What differs from the ordinary optimizer after a few steps in which much is rounded, by optimizer and dtype.
+
+    ``cast``: half-way parameters are cast to single precision, and states are not.
+    """
     gaps = []
-    for name in OPTIMIZERS:
-        parameters = [nn.Parameter((parameter.detach() / 3).bfloat16()) for parameter in some_parameters(ctx)]
-        reference = Reference(parameters, name)
-        zero = sharded(ctx, parameters, name)
-        for iteration in range(4):
-            for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
-                for place, target in enumerate(targets):
-                    values = models.integers(*target.shape, seed=300 + 50 * iteration + place) / 7
-                    target.grad = values.to(ctx.device, torch.bfloat16)
-                optimizer.step()
-        gaps.append(reference.gap(parameters))
-    return gaps
-
-
-@check("ZERO-008", worlds=MANY)
-def test_in_low_precision_steps_round_as_those_of_the_ordinary_optimizer_do(ranks):
-    assert ranks(step_in_low_precision) == [[None] * len(OPTIMIZERS)] * ranks.world
-
-
-def cast_between_steps(ctx):
-    """What differs from the ordinary optimizer where parameters are cast to single precision, and states are not."""
-    gaps = []
-    name = "SGD with momentum and decay"
-    for dtype in (torch.float16, torch.bfloat16):
+    for name, dtype in jobs:
         parameters = [nn.Parameter((parameter.detach() / 3).to(dtype)) for parameter in some_parameters(ctx)]
         reference = Reference(parameters, name)
         zero = sharded(ctx, parameters, name)
         for iteration in range(4):
             for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
                 for place, target in enumerate(targets):
-                    target.data = target.data.float() if iteration == 2 else target.data
+                    if cast and iteration == 2:
+                        target.data = target.data.float()
                     values = models.integers(*target.shape, seed=300 + 50 * iteration + place) / 7
                     target.grad = values.to(ctx.device, target.dtype)
                 optimizer.step()
@@ -144,8 +127,15 @@ def cast_between_steps(ctx):
 
 
 @check("ZERO-008", worlds=MANY)
+def test_in_low_precision_steps_round_as_those_of_the_ordinary_optimizer_do(ranks):
+    jobs = [(name, torch.bfloat16) for name in OPTIMIZERS]
+    assert ranks(step_in_low_precision, jobs) == [[None] * len(jobs)] * ranks.world
+
+
+@check("ZERO-008", worlds=MANY)
 def test_parameters_that_are_cast_go_on_with_the_states_that_they_have(ranks):
-    assert ranks(cast_between_steps) == [[None] * 2] * ranks.world
+    jobs = [("SGD with momentum and decay", dtype) for dtype in (torch.float16, torch.bfloat16)]
+    assert ranks(step_in_low_precision, jobs, True) == [[None] * 2] * ranks.world
 
 
 @check("ZERO-008", "ZERO-001", worlds=(3, 4))
@@ -225,15 +215,6 @@ def test_a_step_passes_on_closure_and_keywords_and_returns_what_the_local_optimi
         assert builtin == [3.0, None]
 
 
-class Twice(torch.optim.SGD):
-    """Looks at the gradients again from where its first step has led, as optimizers that search do."""
-
-    def step(self, closure=None):
-        for _ in range(2):
-            closure()
-            super().step()
-
-
 def step_twice_by_closure(ctx):
     """Every gradient depends on all parameters, of which some are thawed by the closure; the gap after two steps."""
     parameters = some_parameters(ctx)
@@ -243,13 +224,7 @@ def step_twice_by_closure(ctx):
     optimizers = ctx.subject.ZeroRedundancyOptimizer(parameters, Twice, lr=0.25), Twice(alone, lr=0.25)
     for _ in range(2):
         for optimizer, targets in zip(optimizers, (parameters, alone), strict=True):
-
-            def closure(targets=targets):
-                total = torch.stack([target.detach().sum() for target in targets]).sum()
-                for target in targets:
-                    target.requires_grad_(True).grad = torch.full_like(target, total.item() % 4)
-
-            optimizer.step(closure)
+            step_by_sums(optimizer, targets)
     return first_gap(parameters, alone)
 
 

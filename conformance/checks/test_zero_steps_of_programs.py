@@ -1,6 +1,7 @@
 """Programs in which a sharded optimizer must look twice: hooks, thawing in between, other shapes, shared memory."""
 
 import collections
+import contextlib
 import copy
 import warnings
 
@@ -51,10 +52,10 @@ class Bounded(torch.optim.SGD):
         bound(self.param_groups[0]["params"])
 
 
-def step_bounded(ctx, make):
+def take_steps(ctx, make, kind, settings):
     params = some_parameters(ctx)
-    optimizer = make(params, Bounded, lr=0.5)
-    for iteration in range(3):
+    optimizer = make(params, kind, lr=0.5, **settings)
+    for iteration in range(5):
         give(params, iteration)
         optimizer.step()
     return params
@@ -62,7 +63,7 @@ def step_bounded(ctx, make):
 
 @check("ZERO-008", worlds=MANY)
 def test_hooks_of_the_local_optimizer_are_called_around_its_steps(ranks):
-    assert ranks(beside_the_ordinary, step_bounded) == [None] * ranks.world
+    assert ranks(beside_the_ordinary, take_steps, Bounded, {}) == [None] * ranks.world
 
 
 # -- ZERO-008, ZERO-013: parameters that are frozen whenever the optimizer looks
@@ -226,18 +227,9 @@ class Restarting(torch.optim.SGD):
         return super().step(closure)
 
 
-def restart(ctx, make):
-    params = some_parameters(ctx)
-    optimizer = make(params, Restarting, lr=0.5, momentum=0.5)
-    for iteration in range(5):
-        give(params, iteration)
-        optimizer.step()
-    return params
-
-
 @check("ZERO-008", worlds=MANY)
 def test_a_state_that_the_optimizer_replaces_itself_is_replaced(ranks):
-    assert ranks(beside_the_ordinary, restart) == [None] * ranks.world
+    assert ranks(beside_the_ordinary, take_steps, Restarting, {"momentum": 0.5}) == [None] * ranks.world
 
 
 # -- ZERO-011: settings that change in a closure, or in the dictionaries that the program gave
@@ -343,26 +335,23 @@ def step_in_a_context(ctx, schedule, hooked):
 
     The hook is one of the optimizer, or of all optimizers.
     """
+    def hook_behind(optimizer, params):
+        register = {"one": optimizer.register_step_post_hook, "all": register_optimizer_step_post_hook}.get(hooked)
+        return register(lambda *_: bound(params)) if register else contextlib.nullcontext()
+
     def train(optimizer, params, iterations):
-        if hooked:
-            register = optimizer.register_step_post_hook if hooked == "one" else register_optimizer_step_post_hook
-            hook = register(lambda *_: bound(params))
         for iteration in iterations:
             if not hooked:
                 optimizer.param_groups[0]["lr"] = 0.5
             give(params, iteration)
             optimizer.step()
-        return hook if hooked else None
 
     params, copies = some_parameters(ctx), some_parameters(ctx)
-    zero = ctx.subject.ZeroRedundancyOptimizer(params, Fading, lr=0.5)
-    with ctx.subject.Join([zero]):
-        hook = train(zero, params, range(schedule[ctx.rank]))
-    if hook is not None:
-        hook.remove()
-    hook = train(Fading(copies, lr=0.5), copies, range(max(schedule)))
-    if hook is not None:
-        hook.remove()
+    zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, Fading, lr=0.5), Fading(copies, lr=0.5)
+    with hook_behind(zero, params), ctx.subject.Join([zero]):
+        train(zero, params, range(schedule[ctx.rank]))
+    with hook_behind(ordinary, copies):
+        train(ordinary, copies, range(max(schedule)))
     return first_gap(params, copies)
 
 

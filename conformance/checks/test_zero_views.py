@@ -7,16 +7,8 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.sharding import (
-    Reference,
-    first_gap,
-    give,
-    in_two_groups,
-    logged,
-    owners,
-    sharded,
-    some_parameters,
-)
+from conformance.fixtures.observing import logged
+from conformance.fixtures.sharding import Reference, first_gap, give, in_two_groups, owners, sharded, some_parameters
 from conformance.fixtures.training import private
 from conformance.ranks import caught
 
@@ -150,7 +142,8 @@ def freeze(ctx, views):
             before = [parameter.detach().clone() for parameter in parameters]
             give(parameters, iteration)
             give(reference.parameters, iteration)
-            texts = logged(zero.step)
+            with logged() as texts:
+                zero.step()
             reference.optimizer.step()
             kept = [torch.equal(p, b) for p, b, f in zip(parameters, before, frozen, strict=True) if f]
             found.append((reference.gap(parameters), all(kept), noticed(texts), bool(changes)))

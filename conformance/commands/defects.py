@@ -60,13 +60,17 @@ def _list(wanted: Sequence[Defect]) -> int:
 
 def _try(wanted: Sequence[Defect], folder: Path) -> int:
     """Plant each defect in this process and take it out again; the exit status says whether all could be."""
-    from ..defects import planted
+    from ..defects import planted, planting
 
     os.environ[planted.FOLDER] = str(folder.resolve())
     lost = 0
+    known: dict[object, str] = {}  # by what they change
     for defect in wanted:
         try:
             planted.subject(defect.attribute)
+            twin = known.setdefault(planting.changes(), defect.id)
+            if twin != defect.id:
+                raise planting.PlantError(f"it changes the same as {twin}: give one of them the clauses of both")
         except Exception as error:
             lost += 1
             print(f"{defect.id}: {error}")

@@ -110,6 +110,16 @@ def undo() -> None:
             setattr(owner, name, raw)
 
 
+def changes() -> frozenset[tuple[str, str, object]]:
+    """What is replaced in this process, and by what: the same for two defects that are one."""
+    return frozenset((_called(owner), name, _substance(vars(owner).get(name))) for owner, name, _ in _undo)
+
+
+def _substance(wrong: Any) -> object:
+    function = inspect.unwrap(getattr(wrong, "fget", getattr(wrong, "__func__", wrong)))
+    return getattr(function, "planted_source", getattr(function, "__code__", repr(wrong)))
+
+
 def changed() -> bool:
     """Whether anything is planted in this process."""
     return bool(_undo)

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..bad_input import BadInput
 from ..clauses import matches
 from ..deviations import Deviation, DeviationFile, built_in, load
+from ..results import Result
 from ..subjects import Subject, SubjectError, is_built_in, resolve
 from .tiers import QUICK, TIERS
 from .tiers import WORLDS as WORLDS_OF
@@ -44,6 +45,14 @@ class Asked:
         words += ["--schedule", schedule] if schedule else []
         words += ["--poison"] if self.poison else []
         return shlex.join(["python", "-m", "conformance", *words, *(["--checks", self.checks] if self.checks else [])])
+
+    def again_for(self, results: Sequence[Result]) -> str:
+        """The command that runs the check of these results again; with the schedule that is known to break it."""
+        case, worlds = results[0].case, sorted({result.case.world for result in results})
+        for result in results:
+            if result.schedule:  # worth more than all worlds
+                return self.again(case.subject, [result.case.world], result.clause, case.check, result.schedule)
+        return self.again(case.subject, worlds, results[0].clause, case.check)
 
 
 def numbers(text: str, what: str = "world") -> tuple[int, ...]:

@@ -136,7 +136,7 @@ class SuiteRun:
             options: dict[str, Any] = {"deadline_s": self.asked.deadline_s} if self.asked.deadline_s else {}
             options |= {"poison": True} if self.asked.poison else {}
             if self.asked.jobs > 1:
-                options |= {"when_idle": self.turns.lend, "beside": self._clusters[0] if self._clusters else None}
+                options |= {"when_idle": self.turns.lend, "base": self._clusters[0] if self._clusters else None}
             self._mine.cluster = self.clusters(self.asked.backend, preload=self._preload, **options)
             self._clusters.append(self._mine.cluster)
         cluster: Cluster = self._mine.cluster
@@ -194,7 +194,7 @@ class SuiteRun:
     def end(self, interrupted: bool) -> Judgement:
         """Judge, write the footer, end the clusters."""
         judged = Judgement(
-            tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results), self._again,
+            tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results), self.asked.again_for,
             () if interrupted or not self.whole else tuple(self._stale()), interrupted, self._told_extent(),
             in_part(self.left_out, [result.case for result in self.results]),
         )  # fmt: skip
@@ -207,13 +207,6 @@ class SuiteRun:
             self.writer.close(footer, interrupted=interrupted)
         self.close()
         return judged
-
-    def _again(self, results: Sequence[Result]) -> str:
-        case, worlds = results[0].case, sorted({result.case.world for result in results})
-        for result in results:
-            if result.schedule:  # one that is known to show it is worth more than all worlds
-                return self.asked.again(case.subject, [result.case.world], result.clause, case.check, result.schedule)
-        return self.asked.again(case.subject, worlds, results[0].clause, case.check)
 
     def close(self) -> None:
         """End the clusters; harmless a second time."""

@@ -78,15 +78,17 @@ FEATURES: tuple[Feature, ...] = tuple((axis, value) for axis, values in AXES.ite
 
 @dataclass(frozen=True)
 class Rule:
-    """A program with all of ``given`` must have ``needs``, or if that is empty must not be."""
+    """A program with all of one of ``given`` must have ``needs``, or if that is empty must not be."""
 
-    given: Mapping[str, tuple[str, ...]]
+    given: tuple[Mapping[str, tuple[str, ...]], ...]
     clause: str  # empty: no promise is involved, such a program cannot be written
     why: str
     needs: Mapping[str, tuple[str, ...]]  # the first value of each is taken where nothing else is said
 
     def applies(self, choices: Choices) -> bool:
-        return all(value_of(choices, axis) in values for axis, values in self.given.items())
+        return any(
+            all(value_of(choices, axis) in values for axis, values in given.items()) for given in self.given
+        )  # fmt: skip
 
 
 def value_of(choices: Choices, axis: str) -> str:
@@ -108,31 +110,37 @@ def _side(pattern: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     return {axis: _values(axis, text) for axis, text in pattern.items()}
 
 
-def _needs(clause: str, why: str, given: Mapping[str, str], needs: Mapping[str, str]) -> Rule:
-    return Rule(_side(given), clause, why, _side(needs))
+def _needs(clause: str, why: str, *sides: Mapping[str, str]) -> Rule:
+    """The last of ``sides`` is what each of the others needs."""
+    *given, needs = sides
+    return Rule(tuple(map(_side, given)), clause, why, _side(needs))
 
 
-def _never(clause: str, why: str, given: Mapping[str, str]) -> Rule:
-    return Rule(_side(given), clause, why, {})
+def _never(clause: str, why: str, *given: Mapping[str, str]) -> Rule:
+    return Rule(tuple(map(_side, given)), clause, why, {})
+
+
+def _sharded(also: dict[str, str]) -> tuple[dict[str, str], ...]:
+    """Beside a sharded optimizer, be it stepped by the program or in the backward."""
+    return {"sharded": "*", **also}, {"overlapped": "*", **also}
 
 
 ACTS = "evaluation", "accumulation", "forwards"
+_SPARSE = "sparse | sparse bag"
+_A_CONTEXT = {"context": "ddp.join | Join"}
+_TWO_BLOCKS = {"blocks": "two | second without context"}
+_A_SEARCH = {"unused": "found | skipped"}
 
 RULES: tuple[Rule, ...] = (
     # contexts
-    _needs(
-        "DDP-020",
-        "without a context every rank makes equally many iterations",
-        {"schedule": "*"},
-        {"context": "ddp.join | Join"},
-    ),
-    _needs("DDPJ-008", "the divisor is a keyword of a context", {"divisor": "*"}, {"context": "ddp.join | Join"}),
-    _needs("JOIN-041", "throwing is a keyword of a context", {"early end": "*"}, {"context": "ddp.join | Join"}),
+    _needs("DDP-020", "without a context every rank makes equally many iterations", {"schedule": "*"}, _A_CONTEXT),
+    _needs("DDPJ-008", "the divisor is a keyword of a context", {"divisor": "*"}, _A_CONTEXT),
+    _needs("JOIN-041", "throwing is a keyword of a context", {"early end": "*"}, _A_CONTEXT),
     _needs(
         "DDPJ-034",
         "a second block differs from the first if that had a context",
         {"blocks": "second without context"},
-        {"context": "ddp.join | Join"},
+        _A_CONTEXT,
     ),
     _never("", "one rank is never out of inputs before itself", {"world": "1", "schedule": "*"}),
     _never("DDPJ-013", "what follows a thrown error is another program", {"early end": "throws", "blocks": "*"}),
@@ -142,19 +150,19 @@ RULES: tuple[Rule, ...] = (
         "DDP-062",
         "a parameter without a gradient must be looked for",
         {"use": "by rank | by iteration | by both"},
-        {"unused": "found | skipped", "graph": "dynamic"},
+        _A_SEARCH | {"graph": "dynamic"},
     ),
     _needs(
         "DDP-062",
         "a parameter without a gradient must be looked for",
         {"use": "never | without gradient", "graph": "dynamic"},
-        {"unused": "found | skipped"},
+        _A_SEARCH,
     ),
     _needs(
         "DDP-101",
         "a parameter without a gradient must be looked for",
         {"outputs": "one outside the loss", "graph": "dynamic"},
-        {"unused": "found | skipped"},
+        _A_SEARCH,
     ),
     _needs(
         "DDP-116",
@@ -177,10 +185,6 @@ RULES: tuple[Rule, ...] = (
         "DDP-077",
         "what the second, local backward used counts as used in the next iteration",
         {"forwards": "two backwards", "use": "by iteration | by both"},
-    ),
-    _never(
-        "DDP-077",
-        "what the second, local backward used counts as used in the next iteration",
         {"forwards": "two backwards", "frozen": "between blocks"},
     ),
     _never(
@@ -192,30 +196,25 @@ RULES: tuple[Rule, ...] = (
         "DDP-069",
         "a weight inside and outside of a reentrant checkpoint arrives twice",
         {"checkpoint": "reentrant", "shared": "tied"},
+        {"checkpoint": "reentrant", "loss": "and weights"},
         {"graph": "static"},
     ),
     # native mixed precision
     _needs("DDP-135", "what is lowered is of single precision", {"lowered": "*"}, {"types": "float"}),
     _never("DDP-141", "the upcast takes the only place for a hook", {"lowered": "*", "hook": "*"}),
-    _never("DDP-141", "the upcast takes the only place for a hook", {"lowered": "*", "overlapped": "*"}),
+    _never("DDP-141", "the overlapped step needs the place for a hook", {"lowered": "*", "overlapped": "*"}),
     _never("DDP-134", "the cast is for the dtype of the parameters", {"lowered": "*", "cast": "*"}),
     _never("DDP-136", "the result is of the parameter's dtype", {"lowered": "*", "gradient dtype": "*"}),
     _never("DDP-138", "ignored layers compute in their own dtype", {"lowered": "*", "ignored": "*"}),
     _never("DDP-141", "the gradients of delayed parameters may be refused", {"lowered": "*", "delayed": "*"}),
-    _never("", "sparse halves are not summed on a CPU", {"lowered": "*", "table": "sparse | sparse bag"}),
+    _never("", "sparse halves are not summed on a CPU", {"lowered": "*", "table": _SPARSE}),
     _never("", "statistics would have another dtype than what they are taken of", {"lowered": "*", "norm": "*"}),
     _never("", "chained layers magnify what low precision rounds", {"lowered": "*", "wiring": "chained"}),
     _never("", "one process would compute again in full precision", {"lowered": "*", "checkpoint": "*"}),
     _never("DDP-135", "nothing is lowered past the wrapper", {"lowered": "*", "evaluation": "by one"}),
     # losses
     _needs("DDP-062", "a loss past the outputs uses what all ranks use", {"loss": "and weights"}, {"use": "all"}),
-    _needs(
-        "DDP-069",
-        "a weight inside and outside of a reentrant checkpoint arrives twice",
-        {"loss": "and weights", "checkpoint": "reentrant"},
-        {"graph": "static"},
-    ),
-    _never("", "a table has sparse and dense gradients then", {"loss": "and weights", "table": "sparse | sparse bag"}),
+    _never("", "a table has sparse and dense gradients then", {"loss": "and weights", "table": _SPARSE}),
     _never("", "a loss is real", {"loss": "and weights", "types": "complex"}),
     _never("DDP-068", "reentrant checkpoints know no slopes", {"loss": "and slopes", "checkpoint": "reentrant"}),
     _never("DDP-061", "the second backward is of the outputs alone", {"loss": "*", "forwards": "two backwards"}),
@@ -233,56 +232,43 @@ RULES: tuple[Rule, ...] = (
         "DDP-096",
         "a hook is not called in forwards that do not synchronise",
         {"buffer hook": "*", "evaluation": "by all | alone in the wrapper"},
-    ),
-    _never(
-        "DDP-096",
-        "a hook is not called in forwards that do not synchronise",
         {"buffer hook": "*", "accumulation": "no_sync"},
     ),
-    _never("DDP-160", "pickling drops the hook", {"buffer hook": "*", "copied": "*"}),
-    _never("DDP-165", "a hook with a group of its own is the user's to move", {"buffer hook": "*", "moved": "*"}),
+    _never("DDP-160", "pickling drops the hook", {"buffer hook": "*", "copied": "*"}, {"hook": "*", "copied": "*"}),
+    _never(
+        "DDP-165",
+        "a hook with a group of its own is the user's to move",
+        {"buffer hook": "*", "moved": "*"},
+        {"hook": "*", "moved": "*"},
+    ),
     _needs(
         "DDP-047",
         "a forward without gradients needs nobody where no buffers are synchronised",
         {"evaluation": "alone in the wrapper", "buffers": "*"},
-        {"buffer sync": "broadcast_buffers=False | forward_sync_buffers=False"},
-    ),
-    _needs(
-        "DDP-047",
-        "a forward without gradients needs nobody where no buffers are synchronised",
         {"evaluation": "alone in the wrapper", "norm": "batch"},
         {"buffer sync": "broadcast_buffers=False | forward_sync_buffers=False"},
     ),
     # freezing
-    _needs(
-        "DDP-100", "what is frozen later gets no gradient", {"frozen": "between blocks"}, {"unused": "found | skipped"}
-    ),
-    _needs(
-        "DDP-100",
-        "it is frozen between two blocks",
-        {"frozen": "between blocks"},
-        {"blocks": "two | second without context"},
-    ),
+    _needs("DDP-100", "what is frozen later gets no gradient", {"frozen": "between blocks"}, _A_SEARCH),
+    _needs("DDP-100", "it is frozen between two blocks", {"frozen": "between blocks"}, _TWO_BLOCKS),
     _never("DDP-106", "a static graph has no other parameters later", {"frozen": "between blocks", "graph": "static"}),
     _never("ZERO-027", "changing requires_grad is refused", {"frozen": "between blocks", "overlapped": "*"}),
     # tables
     _never(
-        "",
-        "sparse gradients of half precision are not summed on a CPU",
-        {"table": "sparse | sparse bag", "types": "half | bfloat16"},
+        "", "sparse gradients of half precision are not summed on a CPU", {"table": _SPARSE, "types": "half | bfloat16"}
     ),
     _never(
         "ZERO-004",
         "sparse gradients have no Adam and no weight decay, and momentum is not defined for them",
-        {"table": "sparse | sparse bag", "optimizer": "adam | momentum | decay | counting"},
+        {"table": _SPARSE, "optimizer": "adam | momentum | decay | counting"},
     ),
     _needs("DDP-049", "only what has two layouts", {"data": "laid out anew"}, {"convolution": "plain"}),
     _never("DDP-029", "layouts are equal on all ranks, run out or not", {"data": "laid out anew", "schedule": "*"}),
-    _never("DDP-117", "a sparse gradient has no view", {"table": "sparse | sparse bag", "gradients": "views"}),
+    _never("DDP-117", "a sparse gradient has no view", {"table": _SPARSE, "gradients": "views"}),
     _never(
         "COMM-017",
         "hooks of the library cast dense buckets",
-        {"table": "sparse | sparse bag", "hook": "fp16 | wrapped | PowerSGD | post-local | asynchronous | user"},
+        {"table": _SPARSE, "hook": "fp16 | wrapped | PowerSGD | post-local | asynchronous | user"},
     ),
     # dtypes
     _never("", "chained layers magnify what low precision rounds", {"types": "half | bfloat16", "wiring": "chained"}),
@@ -297,32 +283,31 @@ RULES: tuple[Rule, ...] = (
         "bfloat16 and doubles in fp16 round or overflow",
         {"hook": "fp16 | wrapped", "types": "double | bfloat16 | mixed"},
     ),
-    _never("ZERO-004", "parameters of one dtype", {"sharded": "*", "types": "mixed"}),
-    _never("ZERO-004", "parameters of one dtype", {"overlapped": "*", "types": "mixed"}),
-    _never("ZERO-004", "parameters of one dtype", {"sharded": "*", "types": "complex"}),
-    _never("ZERO-004", "parameters of one dtype", {"overlapped": "*", "types": "complex"}),
+    _never("ZERO-004", "parameters of one dtype", *_sharded({"types": "mixed | complex"})),
     _never("COMM-018", "complex numbers have no half", {"hook": "fp16 | wrapped", "types": "complex"}),
     _never("COMM-026", "PowerSGD is for real matrices", {"hook": "PowerSGD", "types": "complex"}),
-    _needs("ZERO-020", "the order of a list with an optimizer", {"listed": "*"}, {"sharded": "zero | bucket views"}),
-    _needs("ZERO-020", "the order of a list with an optimizer", {"listed": "*"}, {"context": "Join"}),
+    _needs(
+        "ZERO-020",
+        "the order of a list with an optimizer",
+        {"listed": "*"},
+        {"sharded": "zero | bucket views", "context": "Join"},
+    ),
     _never(
         "JOIN-041", "the throwing mode counts what the first of the list does", {"listed": "*", "early end": "throws"}
     ),
-    _needs("DDP-034", "it is cast between two blocks", {"cast": "*"}, {"blocks": "two | second without context"}),
+    _needs("DDP-034", "it is cast between two blocks", {"cast": "*"}, _TWO_BLOCKS),
     _never("", "a cast changes nothing, or drops what is imaginary", {"cast": "*", "types": "double | complex"}),
     _never("", "wide and narrow layers cast what they are given", {"cast": "*", "types": "mixed"}),
     _never("COMM-018", "doubles in fp16 round", {"cast": "*", "hook": "fp16 | wrapped"}),
     _never("", "the other model and the old state keep their dtype", {"cast": "*", "second model": "*"}),
     _never("", "the optimizer is made anew with the cast parameters", {"cast": "*", "param groups": "*"}),
-    _never("", "the optimizer is made anew with the cast parameters", {"cast": "*", "state": "*"}),
-    _never("ZERO-004", "a sharded optimizer keeps the dtype that it was made with", {"cast": "*", "sharded": "*"}),
-    _never("ZERO-004", "a sharded optimizer keeps the dtype that it was made with", {"cast": "*", "overlapped": "*"}),
+    _never("", "an optimizer that is made anew has no former state", {"cast": "*", "state": "*"}),
+    _never("ZERO-004", "a sharded optimizer keeps the dtype that it was made with", *_sharded({"cast": "*"})),
     _never("DDP-128", "delayed parameters may be refused in another dtype", {"cast": "*", "delayed": "*"}),
     _never("", "there is nothing wider, or no gradient dtype", {"gradient dtype": "*", "types": "double | complex"}),
     _never("COMM-018", "hooks of the library may cast", {"gradient dtype": "*", "hook": "fp16 | wrapped"}),
     _never("", "loading gives the optimizer's state the dtype of its parameter", {"gradient dtype": "*", "state": "*"}),
-    _never("ZERO-004", "gradients of one dtype", {"gradient dtype": "*", "sharded": "*"}),
-    _never("ZERO-004", "gradients of one dtype", {"gradient dtype": "*", "overlapped": "*"}),
+    _never("ZERO-004", "gradients of one dtype", *_sharded({"gradient dtype": "*"})),
     _never("DDP-160", "a pickled parameter forgets it", {"gradient dtype": "*", "copied": "*"}),
     _never("", "Adam takes no gradient of another dtype", {"gradient dtype": "*", "optimizer": "adam"}),
     # delayed and ignored parameters
@@ -354,35 +339,22 @@ RULES: tuple[Rule, ...] = (
     _needs(
         "DDP-156", "only a model on the default group is pickled", {"copied": "*"}, {"group": "world", "moved": "no"}
     ),
-    _never("DDP-160", "pickling drops the hook", {"copied": "*", "hook": "*"}),
-    _needs("DDP-158", "it is copied between two blocks", {"copied": "*"}, {"blocks": "two | second without context"}),
+    _needs("DDP-158", "it is copied between two blocks", {"copied": "*"}, _TWO_BLOCKS),
     _never(
         "JOIN-015",
         "the documents let no overlapping optimizer follow its model: a context may see two groups (HOOK-045)",
         {"moved": "*", "overlapped": "*", "context": "*", "blocks": "two"},
     ),
-    _needs("DDP-162", "it moves between two blocks", {"moved": "*"}, {"blocks": "two | second without context"}),
-    _never("DDP-165", "a hook with a group of its own is the user's to move", {"moved": "*", "hook": "*"}),
+    _needs("DDP-162", "it moves between two blocks", {"moved": "*"}, _TWO_BLOCKS),
     _never("ZERO-017", "the optimizer's group is not moved", {"moved": "*", "sharded": "*"}),
-    _needs(
-        "DDP-071",
-        "it is saved and loaded between two blocks",
-        {"state": "*"},
-        {"blocks": "two | second without context"},
-    ),
+    _needs("DDP-071", "it is saved and loaded between two blocks", {"state": "*"}, _TWO_BLOCKS),
     _never(
         "",
         "what it counts in attributes is not in its state",
         {"state": "into a new optimizer", "optimizer": "counting"},
     ),
-    _needs(
-        "ZERO-014",
-        "a group is added between two blocks",
-        {"param groups": "*"},
-        {"blocks": "two | second without context"},
-    ),
-    _never("", "the second model has an optimizer of its own kind", {"second model": "*", "sharded": "*"}),
-    _never("", "the second model has an optimizer of its own kind", {"second model": "*", "overlapped": "*"}),
+    _needs("ZERO-014", "a group is added between two blocks", {"param groups": "*"}, _TWO_BLOCKS),
+    _never("", "the second model has an optimizer of its own kind", *_sharded({"second model": "*"})),
     _never("", "the second model is not copied", {"second model": "*", "copied": "*"}),
     _needs(
         "JOIN-040",
@@ -401,7 +373,7 @@ RULES: tuple[Rule, ...] = (
     _never("", "what accumulates is not cleared", {"cleared": "after the forward", "accumulation": "*"}),
     _never("", "one forward, then its backward", {"cleared": "after the forward", "forwards": "*"}),
     _never("", "a forward that throws clears nothing", {"cleared": "after the forward", "early end": "throws"}),
-    _never("", "sparse gradients are not clipped", {"clipped": "*", "table": "sparse | sparse bag"}),
+    _never("", "sparse gradients are not clipped", {"clipped": "*", "table": _SPARSE}),
     _never("", "complex gradients have no order", {"clipped": "by value", "types": "complex"}),
     _never("HOOK-046", "the step is in the backward, clipped or not", {"clipped": "*", "overlapped": "*"}),
     _never("HOOK-046", "the step is in the backward", {"closure": "*", "overlapped": "*"}),
@@ -414,16 +386,7 @@ RULES: tuple[Rule, ...] = (
     _never("ZERO-031", "an overlapping optimizer may keep its first settings", {"rate": "*", "overlapped": "*"}),
     # sharded optimizers
     _needs(
-        "ZERO-021",
-        "the optimizer takes part in the context",
-        {"sharded": "*", "context": "ddp.join"},
-        {"context": "Join"},
-    ),
-    _needs(
-        "ZERO-021",
-        "the optimizer takes part in the context",
-        {"overlapped": "*", "context": "ddp.join"},
-        {"context": "Join"},
+        "ZERO-021", "the optimizer takes part in the context", *_sharded({"context": "ddp.join"}), {"context": "Join"}
     ),
     _never("ZERO-001", "an overlapped optimizer is sharded already", {"sharded": "*", "overlapped": "*"}),
     _never(
@@ -436,8 +399,7 @@ RULES: tuple[Rule, ...] = (
         "what was frozen before its group came has never required a gradient, and is not stepped",
         {"sharded": "*", "frozen": "between blocks", "cleared": "*", "param groups": "*"},
     ),
-    _never("ZERO-004", "sparse parameters are refused", {"sharded": "*", "table": "sparse | sparse bag"}),
-    _never("ZERO-004", "sparse parameters are refused", {"overlapped": "*", "table": "sparse | sparse bag"}),
+    _never("ZERO-004", "sparse parameters are refused", *_sharded({"table": _SPARSE})),
     _needs(
         "HOOK-005",
         "the hook factories belong to an overlapping optimizer",

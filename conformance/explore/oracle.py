@@ -193,7 +193,7 @@ class Oracle:
             self._evaluate(active, context, now)
             self._extra_forwards(active, context, now)
         outputs = self._forwards(active, context, now)
-        losses = self._losses(active, outputs)
+        losses = [self._loss(replica, each) for replica, each in zip(active, outputs, strict=True)]
         if acting and program["forwards"] == "two":
             seconds = [self.text.loss(each) for each in self._forwards(active, context, now, 2)]
             losses = [second + first for second, first in zip(seconds, losses, strict=True)]
@@ -262,17 +262,16 @@ class Oracle:
         if self.program["forwards"] == "skipped backward":
             self._forwards(active, context, now, 2)
 
-    def _losses(self, active: list[Replica], outputs: list[Any]) -> list[torch.Tensor]:
+    def _loss(self, replica: Replica, outputs: Any) -> torch.Tensor:
         """What the first forward of an iteration is trained on."""
-        losses: list[torch.Tensor] = [self.text.loss(each) for each in outputs]
-        for place, replica in enumerate(active):
-            if self.program["loss"] == "and weights":
-                weights = [p for p in replica.model.module.parameters() if p.requires_grad]
-                losses[place] = losses[place] + 12 * sum(p.float().sum() for p in weights)
-            if self.program["loss"] == "and slopes":
-                (slopes,) = torch.autograd.grad(losses[place], replica.x, create_graph=True, allow_unused=True)
-                losses[place] = losses[place] if slopes is None else losses[place] + slopes.sum()
-        return losses
+        loss: torch.Tensor = self.text.loss(outputs)
+        if self.program["loss"] == "and weights":
+            weights = [p for p in replica.model.module.parameters() if p.requires_grad]
+            loss = loss + 12 * sum(p.float().sum() for p in weights)
+        if self.program["loss"] == "and slopes":
+            (slopes,) = torch.autograd.grad(loss, replica.x, create_graph=True, allow_unused=True)
+            loss = loss if slopes is None else loss + slopes.sum()
+        return loss
 
     def _clip(self, replica: Replica) -> None:
         parameters = replica.model.parameters.values()

@@ -158,8 +158,8 @@ class Workers:
         self._threads = ThreadPoolExecutor(jobs)
         first: Cluster | None = None
         for _ in range(jobs):  # of each pair, the ranks of one serve many programs, those of the other only one
-            kept = Cluster(persistent=True, placing=False, preload=[f"{__package__}.judging"], beside=first)
-            fresh = Cluster(placing=False, beside=kept)
+            kept = Cluster(persistent=True, placing=False, preload=[f"{__package__}.judging"], base=first)
+            fresh = Cluster(placing=False, base=kept)
             first = first or kept
             self._stack.callback(kept.close)
             self._stack.callback(fresh.close)

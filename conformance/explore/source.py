@@ -168,7 +168,7 @@ def _nodes(program: Program) -> list[tuple[str, str, str]]:
         made.append(("wide", "nn.Linear(4, 4).double()", "self.NAME({}.double()).float()"))
         made.append(("narrow", "nn.Linear(4, 4).half()", "self.NAME({}.half()).float()"))
     if program["types"] == "complex":
-        made.append(("turning", "nn.Linear(4, 4).to(torch.complex64)", "self.NAME({}.to(torch.complex64)).real"))
+        made.append(("turning", "nn.Linear(4, 4, dtype=torch.complex64)", "self.NAME({}.to(torch.complex64)).real"))
     if program["tensors"] == "many small":
         made += [(f"small{k}", "nn.Parameter(torch.zeros(4))", "self.NAME * {}") for k in range(9)]
     if program["tensors"] == "transposed":

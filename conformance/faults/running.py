@@ -96,7 +96,7 @@ class Workers:
             first = self._clusters[0] if self._clusters else None
             self._clusters.append(Cluster(
                 placing=False, preload=[f"{__package__}.training"], deadline_s=_DEADLINE_S, stall_s=_DEADLINE_S,
-                most_times=_MOST_TIMES, beside=first, when_idle=rest,
+                most_times=_MOST_TIMES, base=first, when_idle=rest,
             ))  # fmt: skip
 
     def __enter__(self) -> Workers:

@@ -136,7 +136,7 @@ def _clusters(jobs: int) -> list[DisturbedCluster]:
     for _ in range(jobs):
         clusters.append(DisturbedCluster(
             placing=False, persistent=True, deadline_s=_DEADLINE_S, preload=["conformance.faults.soak"],
-            beside=clusters[0] if clusters else None,
+            base=clusters[0] if clusters else None,
         ))  # fmt: skip
     return clusters
 

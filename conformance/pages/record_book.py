@@ -64,11 +64,7 @@ class Source:
 
     def again(self, results: Sequence[Result]) -> str:
         """The command that runs the check of these results again; with the schedule that is known to break it."""
-        case, worlds = results[0].case, sorted({result.case.world for result in results})
-        for result in results:
-            if result.schedule:
-                return self.asked.again(case.subject, [result.case.world], result.clause, case.check, result.schedule)
-        return self.asked.again(case.subject, worlds, results[0].clause, case.check)
+        return self.asked.again_for(results)
 
     def link(self, result: Result) -> str:
         """Where the listed deviation that explains a result is discussed; empty if nobody said so."""

@@ -99,7 +99,7 @@ class Worker:
         self._load(plan, name)
         path = self._folder / "plan.json"
         path.write_text(json.dumps(plan), encoding="utf-8")
-        return Cluster("gloo", beside=self._base, first=(_LOAD, str(path)))
+        return Cluster("gloo", base=self._base, first=(_LOAD, str(path)))
 
     def _load(self, plan: dict[str, Any], name: str | None) -> None:
         if self._loaded != name:

@@ -37,14 +37,13 @@ class Cluster:
     ``most_times`` as long (1: to the second); a run in which nothing has happened for ``stall_s`` counts as hung
     before that (see ``stall.py``). With ``persistent``, ranks stay alive from run to run of a subject: quicker, but
     what a run patches or imports stays with them; they are replaced after 25 runs, and after any in which not every
-    rank finished. ``preload``
-    names modules to load once before any rank is made; they must start no thread and touch no accelerator. A cluster
-    serves one thread; ``beside`` another, it shares what that one has loaded, which ``first`` (a ``module:function``
-    and a text) may change before any rank is made. ``when_idle`` is told whether the ranks of the run at hand only
-    wait. With ``placing``, what a function of the suite creates lies on its rank's device (see ``placing.py``), which
-    on an accelerator slows every call of torch down; with ``poison``, buffers of collectives in flight hold NaN (see
-    ``poison.py``). What ranks print goes to files, whose ends come with ``Died``; with CONFORMANCE_ECHO=1 in the
-    environment it is printed here after each run.
+    rank finished. ``preload`` names modules to load once before any rank is made; they must start no thread and touch
+    no accelerator. A cluster serves one thread; on top of a ``base`` it shares what that one has loaded, which
+    ``first`` (a ``module:function`` and a text) may change before any rank is made. ``when_idle`` is told whether the
+    ranks of the run at hand only wait. With ``placing``, what a function of the suite creates lies on its rank's device
+    (see ``placing.py``), which on an accelerator slows every call of torch down; with ``poison``, buffers of
+    collectives in flight hold NaN (see ``poison.py``). What ranks print goes to files, whose ends come with ``Died``;
+    with CONFORMANCE_ECHO=1 in the environment it is printed here after each run.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Cluster:
         persistent: bool = False,
         preload: Sequence[str] = (),
         most_times: float = MOST_TIMES,
-        beside: Cluster | None = None,
+        base: Cluster | None = None,
         first: tuple[str, str] | None = None,
         when_idle: Callable[[bool], None] = lambda _: None,
         placing: bool = True,
@@ -66,7 +65,7 @@ class Cluster:
         self.stall_s = stall_s
         self.persistent = persistent
         self.most_times = most_times
-        self._beside = beside
+        self._base = base
         self._first = first
         self._when_idle = when_idle
         self._placing = placing
@@ -76,7 +75,7 @@ class Cluster:
         self._runnable: set[int] = set()  # world sizes known to be
         self._idle: dict[tuple[int, str], RankPool] = {}  # by world size and subject; the last used comes last
         self._started: ForkServerClient | None = None  # from the first run on
-        self._starting = threading.Lock()  # clusters beside this one may start it
+        self._starting = threading.Lock()  # clusters that have this one as their base may start it
 
     def load(self) -> None:
         """Begin to load, in the background, what the ranks of the first run would have to wait for."""
@@ -150,7 +149,7 @@ class Cluster:
             if self._started is not None and not self._started.alive:
                 self.close()
             if self._started is None:
-                base = self._beside._fork_server() if self._beside else None
+                base = self._base._fork_server() if self._base else None
                 self._started = ForkServerClient(self._preload, base, self._first)
                 atexit.register(self.close)
             return self._started

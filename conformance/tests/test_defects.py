@@ -121,6 +121,14 @@ def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_pat
     assert out.splitlines()[-1] == "0 killed, 3 survived, 1 could not be tried"
 
 
+def test_a_defect_that_is_there_twice_is_told(tmp_path):
+    folder = lay(tmp_path, a_harmless=HARMLESS, b_harmless=HARMLESS, c_harmful=HARMFUL)
+    status, out, err = trial("--defects", folder, "--try")
+    assert status == 1, err
+    assert "ddp/b_harmless: it changes the same as ddp/a_harmless" in out
+    assert out.splitlines()[-1] == "2 of 3 defects have their place"
+
+
 def test_a_check_that_falls_over_without_the_defect_too_is_no_kill(tmp_path):
     folder, checks = lay(tmp_path, a_harmless=HARMLESS), tmp_path / "checks"
     checks.mkdir()

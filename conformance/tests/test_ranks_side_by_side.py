@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 
 @pytest.fixture(scope="module")
 def pair():
-    with Cluster(deadline_s=20.0, stall_s=1.0) as first, Cluster(stall_s=1.0, beside=first) as second:
+    with Cluster(deadline_s=20.0, stall_s=1.0) as first, Cluster(stall_s=1.0, base=first) as second:
         yield first, second
 
 
@@ -75,7 +75,7 @@ def work_then_wait(ctx, seconds):
 
 def test_a_run_whose_ranks_wait_says_so_and_takes_it_back_at_the_end(pair):
     told = []
-    with Cluster(stall_s=100.0, beside=pair[0], when_idle=told.append) as cluster:
+    with Cluster(stall_s=100.0, base=pair[0], when_idle=told.append) as cluster:
         run(cluster, work_then_wait, 3.0).values()
     assert True in told
     assert told.index(False) < told.index(True)  # it worked first

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from ..comm.ranks import Team
-from .log import Entry, Fail, dtype_word
+from .log import Entry, Fail
 from .mixed_precision import _MixedPrecision
-from .plan import BucketCaps, ParameterSpec
+from .plan import BucketCaps
 
 
 def warn_of_old_arguments(check_reduction: bool, broadcast_buffers: bool | None, forward_sync: bool | None) -> None:
@@ -241,9 +241,7 @@ class DDPConfig:
             "use_side_stream_for_tensor_copies": self.side_stream,
         }
 
-    def log_entries(
-        self, module: nn.Module, group: dist.ProcessGroup, specs: Sequence[ParameterSpec]
-    ) -> dict[str, Entry]:
+    def log_entries(self, module: nn.Module, group: dist.ProcessGroup) -> dict[str, Entry]:
         """The logging data's entries about how the object was built (DDP-144)."""
         place = self.placement
         return {
@@ -259,7 +257,4 @@ class DDPConfig:
             "gradient_as_bucket_view": int(self.gradient_as_bucket_view),
             "is_multi_device_module": int(place.several_devices),
             "has_sync_bn": int(any(isinstance(child, nn.SyncBatchNorm) for child in module.modules())),
-            "num_parameter_tensors": len(specs),
-            "total_parameter_size_bytes": sum(spec.bytes for spec in specs),
-            "dtypes": ", ".join(sorted({dtype_word(spec.dtype) for spec in specs})),
         }

@@ -20,11 +20,10 @@ from .log import Fail
 from .optimizer_in_backward import OptimizersInBackward
 from .params import Managed, named_parameters
 
-#: of a gradient
-Kind = tuple[torch.dtype, torch.device]
+_GradientKind = tuple[torch.dtype, torch.device]
 
 
-def _kind_of(parameter: nn.Parameter) -> Kind:
+def _gradient_kind(parameter: nn.Parameter) -> _GradientKind:
     return gradient_dtype(parameter), parameter.device
 
 
@@ -100,9 +99,9 @@ class DelayedReduction:
         #: of that part, since a program may move it elsewhere: ``.grad.data = …``, as ``Module.to`` does
         self._flats: list[torch.Tensor] = []
         self._views: dict[nn.Parameter, torch.Tensor] = {}
-        kinds: dict[Kind, list[nn.Parameter]] = {}
+        kinds: dict[_GradientKind, list[nn.Parameter]] = {}
         for parameter in self.parameters:
-            kinds.setdefault(_kind_of(parameter), []).append(parameter)
+            kinds.setdefault(_gradient_kind(parameter), []).append(parameter)
         for (dtype, device), members in kinds.items():
             flat = new_flat(sum(p.numel() for p in members), dtype, device)
             self._flats.append(flat)
@@ -113,7 +112,7 @@ class DelayedReduction:
 
     def _notice_cast(self) -> None:
         """Lay out anew if some parameters were moved or cast, on all ranks alike; gradients are taken in later."""
-        if any(_kind_of(parameter) != (view.dtype, view.device) for parameter, view in self._views.items()):
+        if any(_gradient_kind(parameter) != (view.dtype, view.device) for parameter, view in self._views.items()):
             self._lay_out()
 
     def after_forward(self) -> None:

@@ -104,6 +104,14 @@ class DDPLogger:
         """Add or replace entries."""
         self._data.update(entries)
 
+    def note_parameters(self, specs: Sequence[ParameterSpec]) -> None:
+        """Which parameters are averaged, as they are and not as they travel."""
+        self.note(
+            num_parameter_tensors=len(specs),
+            total_parameter_size_bytes=sum(spec.bytes for spec in specs),
+            dtypes=", ".join(sorted({dtype_word(spec.dtype) for spec in specs})),
+        )
+
     # the names by which torch's own parts speak to their logger
 
     def set_error_and_log(self, text: str) -> None:

@@ -60,7 +60,8 @@ def reducer_of(
     managed = params.managed_parameters(module, config.ignored)
     trained = [item for item in managed if item.parameter.requires_grad]
     specs = params.specs_of(trained)
-    log = DDPLogger(config.log_entries(module, iteration.team.group, specs))
+    log = DDPLogger(config.log_entries(module, iteration.team.group))
+    log.note_parameters(specs)
     if lowered is not None:
         specs = lowered.reduced_specs(specs)
     reducer = Reducer(

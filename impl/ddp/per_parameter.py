@@ -75,8 +75,10 @@ class PerParameterReduction:
         if gradient is not None and self.due():
             # It may lie in memory that this backward is still to read (a sum passes one gradient on to all), and if the
             # program has made it, it may be laid out as on no other rank.
-            alike = gradient.clone() if gradient.is_sparse else torch.empty_like(parameter, dtype=gradient.dtype)
-            gradient.data = alike if gradient.is_sparse else alike.copy_(gradient.detach())
+            if gradient.is_sparse:
+                gradient.data = gradient.clone()
+            else:
+                gradient.data = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient.detach())
             self._iteration.go_through(Stage.PARAMETER, parameter, gradient)
 
     def reduce(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:

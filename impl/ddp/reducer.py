@@ -272,8 +272,7 @@ class Reducer:
         self._dtypes += map(_dtype_of, self.parameters[first:])
         self.iteration.recast = True
         self.start_over()
-        size = sum(spec.bytes for spec in self.specs)
-        self.log.note(num_parameter_tensors=len(self.specs), total_parameter_size_bytes=size)
+        self.log.note_parameters(respecified(self.specs, self.parameters))
         self.log.note_plan(self.plan, self.specs, rebuilt=False)
 
     def remove_hooks(self) -> None:

@@ -40,7 +40,7 @@ class Survivors:
     source: int  # the global rank whose state all of them have now
 
 
-class Mirror(Protocol):
+class ShardMirror(Protocol):
     """Copies of a sharded optimizer's shards on other ranks, as ``ZeroRedundancyOptimizer.keep_mirror`` makes them."""
 
     @property
@@ -98,14 +98,14 @@ def regroup(
         raise RuntimeError(f"regroup: which ranks are left is not known, for the failure guard is off ({DETECTION}=0).")
     model._restore_full_values()  # the failure may have come between a forward in mixed precision and its backward
     standing = standing_of(team)
-    told: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
+    report: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
     if mirror is not None:
-        told |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
+        report |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
     key = f"{standing.token}/survivors/{standing.regroups}"  # several models may share a group
     try:
         for attempt in itertools.count():  # one more for each rank that is lost meanwhile
             meeting = _Meeting(team, guard, store, f"{key}/{attempt}")
-            plan = meeting.agree(told, time.monotonic() + limit_s)
+            plan = meeting.agree(report, time.monotonic() + limit_s)
             _refuse(plan, team)
             taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
             if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
@@ -143,7 +143,9 @@ class _Taken:
     state: dict[str, Any] | None  # of an ordinary optimizer
     counted: list[int]  # how many iterations, by each state of a hook that counts them
 
-    def settle(self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mirror: Mirror | None) -> None:
+    def settle(
+        self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mirror: ShardMirror | None
+    ) -> None:
         """All ranks have got theirs: go on with it."""
         if mirror is None:
             _copy(self.tensors, self.values)
@@ -192,7 +194,7 @@ def _take_over(
     guard: Guard,
     model: DistributedDataParallel,
     optimizer: torch.optim.Optimizer,
-    mirror: Mirror | None,
+    mirror: ShardMirror | None,
     limit_s: float,
 ) -> _Taken | None:
     """Form the group and bring the state to all of its ranks; None if one of them was lost meanwhile."""
@@ -227,11 +229,11 @@ def _new_group(ranks: list[int], limit_s: float, timeout_s: float) -> dist.Proce
     return group
 
 
-def _mirror_of(optimizer: torch.optim.Optimizer, team: Team) -> Mirror | None:
+def _mirror_of(optimizer: torch.optim.Optimizer, team: Team) -> ShardMirror | None:
     """None for an ordinary optimizer."""
     if not hasattr(optimizer, "consolidate_state_dict"):
         return None
-    mirror: Mirror | None = getattr(optimizer, "mirror", None)
+    mirror: ShardMirror | None = getattr(optimizer, "mirror", None)
     if mirror is None:
         raise TypeError(
             "regroup: a sharded optimizer cannot go on without a rank, which has taken its shard of the state with it. "
@@ -255,10 +257,10 @@ class _Meeting:
         self._store = store
         self._key = key
 
-    def agree(self, told: dict[str, Any], end: float) -> dict[str, Any]:
+    def agree(self, report: dict[str, Any], end: float) -> dict[str, Any]:
         """Who goes on, and from what. The first rank that has seen everybody come, or be lost, decides."""
         team, guard, store, key = self._team, self._guard, self._store, self._key
-        store.set(f"{key}/{team.rank}", json.dumps(told))
+        store.set(f"{key}/{team.rank}", json.dumps(report))
         while not store.check([f"{key}/plan"]):
             here = {rank for rank in team.members if store.check([f"{key}/{rank}"])} - guard.lost()
             waiting = set(team.members) - here - guard.lost()
@@ -293,18 +295,18 @@ class _Meeting:
 
 
 def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-    """What all do, by what each of the ranks that are left has told."""
-    made = {rank: told["steps"] for rank, told in by_rank.items()}
+    """What all do, by what each of the ranks that are left has reported."""
+    made = {rank: report["steps"] for rank, report in by_rank.items()}
     steps = max(made.values())
     source = min(rank for rank in by_rank if made[rank] == steps)
     # another rank may be further, in the backward of a step that nobody has made
     counted = [min(each) for each in zip(*(by_rank[r]["counted"] for r in by_rank if made[r] == steps), strict=True)]
     mirrored: int | None = None
     gone: list[int] = []
-    if any("held" in told for told in by_rank.values()):
-        mirrored, gone = last_whole([dict(told.get("held", ())) for told in by_rank.values()], team.members)
+    if any("held" in report for report in by_rank.values()):
+        mirrored, gone = last_whole([dict(report.get("held", ())) for report in by_rank.values()], team.members)
         # the program and the mirror need not have begun to count at the same step
-        steps = max(made[rank] - told.get("mirrored", 0) for rank, told in by_rank.items()) + (mirrored or 0)
+        steps = max(made[rank] - report.get("mirrored", 0) for rank, report in by_rank.items()) + (mirrored or 0)
     return {
         "ranks": [team.global_rank(GroupRank(rank)) for rank in by_rank], "here": list(by_rank),
         "source": team.global_rank(GroupRank(source)), "steps": steps, "mirrored": mirrored,

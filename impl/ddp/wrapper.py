@@ -244,12 +244,15 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _connect_parts(self) -> None:
         """Say in which order the parts act, and what of them faces a join context."""
-        delayed = self._delayed
-        self._iteration.order = order_of(self.reducer, self._buffer_sync, delayed, self._per_parameter)
-        final = self._module_parameters if delayed is None else [*self._module_parameters, *delayed.parameters]
+        self._iteration.order = order_of(self.reducer, self._buffer_sync, self._delayed, self._per_parameter)
+        final = [*self._module_parameters, *self._delayed_parameters]
         self._uneven = UnevenInputs(
             self._iteration, self.reducer, self._buffer_sync, final, self._per_parameter, self.device
         )
+
+    @property
+    def _delayed_parameters(self) -> Sequence[nn.Parameter]:
+        return () if self._delayed is None else self._delayed.parameters
 
     def _log_and_throw(self, err_type: type[Exception], err_msg: str) -> NoReturn:
         """Record an error in the logging data, then raise it (DDP-019)."""
@@ -306,8 +309,8 @@ class DistributedDataParallel(Follower, nn.Module):
         """Something has been put into a module, perhaps into ours, or a module in the place of ours."""
         self._as_of = registrations.count
         self.reducer.module = self._buffer_sync.module = self.module
-        late = () if self._delayed is None else self._delayed.parameters
-        added = params.added(self.module, self._config.ignored, [*self._module_parameters, *late]) - self._added
+        known = [*self._module_parameters, *self._delayed_parameters]
+        added = params.added(self.module, self._config.ignored, known) - self._added
         if added:
             self._added |= added
             warnings.warn(describe_added(added), UserWarning, stacklevel=2)
@@ -463,7 +466,7 @@ class DistributedDataParallel(Follower, nn.Module):
         self._per_parameter.refuse_beside([f"a fused {optim.__name__}"])
         chosen = list(optim_params) if optim_params is not None else list(self.reducer.parameters)
         made = optim(chosen, *args, **kwargs)
-        late = set(() if self._delayed is None else self._delayed.parameters)
+        late = set(self._delayed_parameters)
         if any(parameter in late for group in made.param_groups for parameter in group["params"]):
             self._log_and_throw(
                 RuntimeError,

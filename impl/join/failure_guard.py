@@ -82,10 +82,10 @@ class FailureGuard:
         notes, guard = getattr(error, "__notes__", ()), guard_of(self._team.group)
         if guard is not None and guard.unexplained() in notes:
             return  # the wait that failed has looked for the cause for as long as it may
-        told = explain(self._team.group)
-        if told not in notes:
-            error.add_note(told)
-        if guard is not None and told == guard.unexplained() and self._notes is not None:
+        cause = explain(self._team.group)
+        if cause not in notes:
+            error.add_note(cause)
+        if guard is not None and cause == guard.unexplained() and self._notes is not None:
             self._notes.leave(error)  # of a collective on another group, perhaps: nobody here would learn of it
 
     def mark_shared(self, error: SharedError) -> None:

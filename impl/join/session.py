@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -63,8 +63,9 @@ class Session(BaseSession):
         self._membership = Membership(team)
         self._pending_announcement: Act | None = None  # early, its act not yet begun
         self._hooks = tuple(hooks)
+        self._followers = {place: hook for place, hook in enumerate(hooks) if isinstance(hook, FollowingHook)}
         self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
-        self._leaders = _leaders(hooks)
+        self._leaders = _leaders(self._followers)
         #: whether more than one joinable leads: their acts may interleave, so they must be announced finely
         self.several_followers = len(self._leaders) > 1
         self._callers = set(self._leaders)  # the followers that call the roll; begin adds one that comes before them
@@ -170,9 +171,8 @@ class Session(BaseSession):
         self._channel.lay_out(self._layout)
         self._left_open = LeftOpen.of(self.team)
         try:
-            for hook in self._hooks:
-                if isinstance(hook, FollowingHook):
-                    hook.entered()
+            for hook in self._followers.values():
+                hook.entered()
         except BaseException as error:
             self.report(error)
             raise
@@ -192,7 +192,7 @@ class Session(BaseSession):
         self.refuse_to_go_on()
         place = self._place_of(joinable)
         first = joinable._join_config.is_first_joinable
-        if isinstance(self._hooks[place], FollowingHook):
+        if place in self._followers:
             if not first:
                 return None
             roll = self._call_roll(place, None)
@@ -205,10 +205,9 @@ class Session(BaseSession):
     def shadow(self) -> bool:
         """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""
         self.refuse_to_go_on()
-        for hook in self._hooks:
-            if isinstance(hook, FollowingHook):
-                hook.leaving()
-        self._refuse_if_only_here_left_open(range(len(self._hooks)))
+        for hook in self._followers.values():
+            hook.leaving()
+        self._refuse_if_only_here_left_open(self._followers)
         iterations: Counter[int] = Counter()
         reading = self._run_out()
         while reading.active:
@@ -240,8 +239,8 @@ class Session(BaseSession):
             return
         if self._guard.over is not None:
             self._guard.refuse_what_is_over()
-        for place, hook in enumerate(self._hooks):
-            broken = hook.broken_off() if isinstance(hook, FollowingHook) else None
+        for place, hook in self._followers.items():
+            broken = hook.broken_off()
             if broken is None:
                 continue
             self._read_message()  # it may tell that nobody else has inputs
@@ -263,8 +262,8 @@ class Session(BaseSession):
     def _refuse_if_only_here_left_open(self, places: Iterable[int]) -> None:
         """RuntimeError if this rank has left out a backward that others reduce. Waits for the others where it has."""
         for place in places:
-            hook, left_open = self._hooks[place], self._left_open
-            if not isinstance(hook, FollowingHook) or not hook.left_open() or left_open is None:
+            hook, left_open = self._followers.get(place), self._left_open
+            if hook is None or not hook.left_open() or left_open is None:
                 continue
             if self._phase is not Phase.LIVE or self._channel.unreported is not None:
                 continue  # unreported: the announcement that the others have made for it will not fit this rank's
@@ -281,8 +280,8 @@ class Session(BaseSession):
         if failure is not None or self._left_open is None:
             return
         for place, iteration in self._iterations.items():
-            hook = self._hooks[place]
-            if not isinstance(hook, FollowingHook):
+            hook = self._followers.get(place)
+            if hook is None:
                 continue
             if not hook.left_open():
                 who = self._left_open.who(place, iteration)
@@ -428,11 +427,10 @@ def _acts(hook: JoinHook) -> tuple[str, ...]:
     return tuple(hook.acts) if isinstance(hook, FollowingHook) else (_MAIN_HOOK,)
 
 
-def _leaders(hooks: Sequence[JoinHook]) -> frozenset[int]:
+def _leaders(followers: Mapping[int, FollowingHook]) -> frozenset[int]:
     """The places of the joinables that call the roll: leading followers; every follower if none leads.
 
     Plain joinables are no leaders in this sense: they notify, and each notification calls the roll.
     """
-    followers = [place for place, hook in enumerate(hooks) if isinstance(hook, FollowingHook)]
-    leading = [place for place in followers if hooks[place].leads]  # type: ignore[attr-defined]
+    leading = [place for place, hook in followers.items() if hook.leads]
     return frozenset(leading or followers)

@@ -4,8 +4,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from conformance.ranks import Cluster
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """In a world of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel
@@ -20,13 +19,6 @@ class Turn:
 
     def __exit__(self, *_):
         pass
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("call", ["begin", "arrived", "should_be_full", "_backward_ended", "_unannounced_ended"])

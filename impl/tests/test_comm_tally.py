@@ -2,20 +2,12 @@
 
 import gc
 
-import pytest
 import torch
 import torch.distributed as dist
 
 from impl.comm import collectives
 from impl.comm.ranks import GroupRank, Team
 from impl.comm.tally import Tally, tally_of
-
-
-@pytest.fixture
-def world_of_one():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def started(team, function, *args):
@@ -33,7 +25,7 @@ def test_a_count_begins_at_none_and_grows_by_one():
     assert tally.started == 2
 
 
-def test_every_collective_counts_once_and_objects_count_what_they_send(world_of_one):
+def test_every_collective_counts_once_and_objects_count_what_they_send(alone):
     team, buffer = Team.of(None), torch.ones(2)
     assert started(team, collectives.all_reduce, buffer, "sum") == 1
     assert started(team, collectives.all_reduce, buffer.to(torch.complex64), "complex sum") == 1
@@ -43,13 +35,13 @@ def test_every_collective_counts_once_and_objects_count_what_they_send(world_of_
     assert started(team, collectives.all_gather_object, "word", buffer.device, "objects") == 2
 
 
-def test_what_does_not_pass_through_our_collectives_is_not_counted(world_of_one):
+def test_what_does_not_pass_through_our_collectives_is_not_counted(alone):
     team = Team.of(None)
     assert started(team, lambda _: dist.all_reduce(torch.ones(1))) == 0
     assert started(team, lambda _: dist.monitored_barrier()) == 0
 
 
-def test_all_who_ask_for_a_groups_count_share_it_and_other_groups_have_their_own(world_of_one):
+def test_all_who_ask_for_a_groups_count_share_it_and_other_groups_have_their_own(alone):
     group = dist.new_group()
     assert Team.of(group).tally is Team.of(group).tally is tally_of(group)
     collectives.all_reduce(Team.of(group), torch.ones(1), "sum").wait()

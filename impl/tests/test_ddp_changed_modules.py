@@ -5,7 +5,6 @@ import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import prune
 
@@ -104,6 +103,16 @@ def test_in_a_join_block_ranks_without_inputs_follow_what_was_thawed_before():
     assert run_on_ranks(thaw_in_a_block, WORLD, 1) == [
         [[None, 6.0], both], [[None, 6.0], both, alone, alone]
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_log_tells_what_is_thawed_as_it_is_and_not_as_it_travels():
+    model = DistributedDataParallel(Pair(first_is_trained=False), mixed_precision=_MixedPrecision(torch.bfloat16))
+    model.module.requires_grad_(True)
+    trained(model, 0)
+    log = model._get_ddp_logging_data()
+    entries = "num_parameter_tensors", "total_parameter_size_bytes", "dtypes"
+    assert [log[entry] for entry in entries] == [2, 8, "float"]
 
 
 def thaw_too_late(rank, world):
@@ -323,13 +332,6 @@ def test_all_parameters_are_averaged_whatever_the_module_answers_when_it_is_aske
 class CopiesItself(nn.Linear):
     def __deepcopy__(self, memo):
         return CopiesItself(self.in_features, self.out_features)
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_a_copy_of_a_wrapper_is_one_whatever_its_module_does_when_it_is_copied(alone):

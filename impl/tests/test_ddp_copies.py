@@ -2,20 +2,11 @@
 
 import copy
 
-import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel
 from impl.join.hooks import _JoinConfig
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_a_copy_made_inside_a_join_context_is_not_in_it(alone):

@@ -4,7 +4,6 @@ import random
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from impl.ddp import DistributedDataParallel
@@ -12,13 +11,6 @@ from impl.ddp import DistributedDataParallel
 pytestmark = pytest.mark.slow
 
 WORDS = ("bucket_sizes", "num_parameter_tensors", "total_parameter_size_bytes")
-
-
-@pytest.fixture
-def world_of_one():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 class Heap(nn.Module):
@@ -49,7 +41,7 @@ def drawn(seed):
     return Heap(sizes, dtypes), generator.choice([0.1, 0.5, 1.5, 25])
 
 
-def test_random_models_have_torchs_buckets(world_of_one):
+def test_random_models_have_torchs_buckets(alone):
     several = 0
     for seed in range(30):
         ours, theirs = (

@@ -8,11 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from impl import DistributedDataParallel, Join, Joinable, JoinHook, ZeroRedundancyOptimizer
+from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm.ranks import Team
 from impl.errors import PeerFailed
 from impl.join import in_step
 from impl.tests.comm_hook_ranks import run_on_ranks
+from impl.tests.joinables import Plain
 
 pytestmark = pytest.mark.slow
 
@@ -112,12 +113,9 @@ class Lost(dist.HashStore):
         raise dist.DistStoreError("Broken pipe")
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_lost_store_keeps_nobody_from_training():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        in_step.make_sure(Team.of(), "join/g/1", Lost())
-    finally:
-        dist.destroy_process_group()
+    in_step.make_sure(Team.of(), "join/g/1", Lost())
 
 
 def messages_between_two(what, model, rank):
@@ -215,25 +213,8 @@ class Delegates(dist.ProcessGroup):
         return dist.group.WORLD.allreduce(tensors, options)
 
 
-class Counts(Joinable):
-    def __init__(self, group):
-        super().__init__()
-        self.group = group
-
-    def join_hook(self, **_):
-        return JoinHook()
-
-    @property
-    def join_device(self):
-        return torch.device("cpu")
-
-    @property
-    def join_process_group(self):
-        return self.group
-
-
 def use_a_group_of_ones_own(rank, world):
-    counts, told = Counts(Delegates(rank, world)), []
+    counts, told = Plain(Delegates(rank, world)), []
     for fails in (True, False):
         try:
             with Join([counts]):

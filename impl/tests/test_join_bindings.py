@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from impl import DistributedDataParallel
 from impl.join import Join
@@ -133,28 +132,22 @@ class Bare(Thing):
     join_process_group = None
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
 def test_a_copy_that_is_made_inside_a_block_is_bound_by_no_context(copied):
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        thing = Bare()
-        with Join([thing]):
-            Join.notify_join_context(thing)
-            other = copied(thing)
-        assert (other._join_session, other._join_binding) == (None, None)
-    finally:
-        dist.destroy_process_group()
+    thing = Bare()
+    with Join([thing]):
+        Join.notify_join_context(thing)
+        other = copied(thing)
+    assert (other._join_session, other._join_binding) == (None, None)
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
 def test_a_copy_that_is_made_inside_a_followed_block_notifies_nobody(copied):
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        thing, model = Bare(), DistributedDataParallel(torch.nn.Linear(1, 1))
-        with Join([thing, model]):
-            other = copied(thing)
-            assert Join.notify_join_context(other) is None
-            assert Join.notify_join_context(thing) is not None
-        assert other._join_config == OFF
-    finally:
-        dist.destroy_process_group()
+    thing, model = Bare(), DistributedDataParallel(torch.nn.Linear(1, 1))
+    with Join([thing, model]):
+        other = copied(thing)
+        assert Join.notify_join_context(other) is None
+        assert Join.notify_join_context(thing) is not None
+    assert other._join_config == OFF

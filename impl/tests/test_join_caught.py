@@ -12,12 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from impl import DistributedDataParallel, Join, Joinable, JoinHook, ZeroRedundancyOptimizer
+from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm import collectives, heartbeats, strict
 from impl.comm.guard import DETECTION
 from impl.ddp.mixed_precision import _MixedPrecision
 from impl.errors import InputsExhausted, PeerFailed, RanksDisagree
 from impl.tests.comm_hook_ranks import run_on_ranks
+from impl.tests.joinables import Plain
 
 pytestmark = pytest.mark.slow
 
@@ -39,25 +40,9 @@ def gradient(model):
     return weight.grad.flatten()[0].item()
 
 
-class Counted(Joinable):
-    def __init__(self):
-        super().__init__()
-
-    def join_hook(self, **_):
-        return JoinHook()
-
-    @property
-    def join_device(self):
-        return torch.device("cpu")
-
-    @property
-    def join_process_group(self):
-        return dist.group.WORLD
-
-
 def throw_and_go_on(rank, _world, followed):
     """The error is caught inside the block; what leaving it raises, and what the group computes after that."""
-    thing = model_of() if followed else Counted()
+    thing = model_of() if followed else Plain()
     told = []
     try:
         with Join([thing], throw_on_early_termination=True), contextlib.suppress(InputsExhausted):

@@ -7,15 +7,16 @@ import torch
 import torch.distributed as dist
 
 from conformance.ranks import Cluster, caught
-from impl.join import FollowingHook, Join, Joinable, JoinHook
+from impl.join import FollowingHook, Join, JoinHook
+from impl.tests.joinables import Plain
 
 pytestmark = pytest.mark.slow
 
 
-class Unit(Joinable):
+class Unit(Plain):
     def __init__(self, group, followed=False, device="cpu"):
-        super().__init__()
-        self.group, self.followed, self.device = group, followed, device
+        super().__init__(group)
+        self.followed, self.device = followed, device
         self.hooks_run, self.hooks_made = [], 0
 
     def join_hook(self, **kwargs):
@@ -25,10 +26,6 @@ class Unit(Joinable):
     @property
     def join_device(self):
         return torch.device(self.device)
-
-    @property
-    def join_process_group(self):
-        return self.group
 
     def step(self):
         if self.followed:

@@ -143,15 +143,12 @@ def test_each_session_of_a_group_has_its_own_key_equal_on_all_ranks():
     assert len(set(by_rank[0])) == 4
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_new_group_of_an_old_name_in_one_world_has_keys_of_its_own():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        keys = []
-        for _ in range(2):
-            group = dist.new_group([0], use_local_synchronization=True)  # named after its ranks
-            keys.append((group.group_name, key_of_next_session(group)))
-            dist.destroy_process_group(group)
-        assert keys[0][0] == keys[1][0]
-        assert keys[0][1] != keys[1][1]
-    finally:
-        dist.destroy_process_group()
+    keys = []
+    for _ in range(2):
+        group = dist.new_group([0], use_local_synchronization=True)  # named after its ranks
+        keys.append((group.group_name, key_of_next_session(group)))
+        dist.destroy_process_group(group)
+    assert keys[0][0] == keys[1][0]
+    assert keys[0][1] != keys[1][1]

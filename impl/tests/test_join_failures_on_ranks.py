@@ -9,7 +9,8 @@ import torch.distributed as dist
 from conformance.ranks import Cluster
 from impl.comm import collectives
 from impl.errors import PeerFailed
-from impl.join import FollowingHook, Join, Joinable, JoinHook
+from impl.join import FollowingHook, Join, JoinHook
+from impl.tests.joinables import Plain
 
 pytestmark = pytest.mark.slow
 
@@ -18,12 +19,12 @@ class Bad(Exception):
     """What the failing rank raises."""
 
 
-class Unit(Joinable):
+class Unit(Plain):
     """Counts in a plain or a followed context; on the rank that fails, its hooks raise where they are told to."""
 
     def __init__(self, ctx, followed, fails_in=None):
-        super().__init__()
-        self.group, self.followed, self.fails_in = ctx.group, followed, fails_in
+        super().__init__(ctx.group)
+        self.followed, self.fails_in = followed, fails_in
         self.hooks_run = []
 
     def fail(self, where):
@@ -33,14 +34,6 @@ class Unit(Joinable):
 
     def join_hook(self, **kwargs):
         return Follows(self) if self.followed else Shadows(self)
-
-    @property
-    def join_device(self):
-        return torch.device("cpu")
-
-    @property
-    def join_process_group(self):
-        return self.group
 
     def step(self):
         """One iteration; in a followed context it has one act, whose all-reduce is watched as DDP's are."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from conformance.ranks import Cluster, caught
 from impl.ddp import DistributedDataParallel
-from impl.join import FollowingHook, Join, Joinable, JoinHook
+from impl.join import FollowingHook, Join, JoinHook
+from impl.tests.joinables import Plain
 
 pytestmark = pytest.mark.slow
 
@@ -57,25 +58,17 @@ class MainHook(JoinHook):
         self.thing.ends.append((is_last_joiner, None, False))
 
 
-class Thing(Joinable):
+class Thing(Plain):
     """Joinable number ``place`` of its list; ``kind`` is lead, end or plain. All things of a rank share one log."""
 
     def __init__(self, place, kind, group, log):
-        super().__init__()
-        self.place, self.kind, self.group, self.log = place, kind, group, log
+        super().__init__(group)
+        self.place, self.kind, self.log = place, kind, log
         self.ends = []
         self.owes = False  # whether a live rank may be asked to follow
 
     def join_hook(self, **kwargs):
         return MainHook(self) if self.kind == "plain" else FollowHook(self, self.kind == "lead")
-
-    @property
-    def join_device(self):
-        return torch.device("cpu")
-
-    @property
-    def join_process_group(self):
-        return self.group
 
     def act(self, number, value):
         buffer = torch.full((1 + 3 * self.place + number,), float(value))

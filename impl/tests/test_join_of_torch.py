@@ -2,21 +2,14 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms import join as torchs
 
-from impl import DistributedDataParallel, Join, Joinable, JoinHook, ZeroRedundancyOptimizer
+from impl import DistributedDataParallel, Join, JoinHook, ZeroRedundancyOptimizer
 from impl.tests.comm_hook_ranks import run_on_ranks
+from impl.tests.joinables import Plain
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def model_and_step():
@@ -53,12 +46,10 @@ def test_one_inside_ours_is_refused_and_ours_goes_on():
     assert model.module.weight.grad.item() == 1
 
 
-class Counter(Joinable):
+class Counter(Plain):
     """A plain joinable of ours."""
 
-    def __init__(self):
-        super().__init__()
-        self.shadowed = 0
+    shadowed = 0
 
     def join_hook(self, **_):
         hook = JoinHook()
@@ -67,14 +58,6 @@ class Counter(Joinable):
 
     def shadow(self):
         self.shadowed += 1
-
-    @property
-    def join_device(self):
-        return torch.device("cpu")
-
-    @property
-    def join_process_group(self):
-        return dist.group.WORLD
 
 
 def count_in_torchs(rank, _world):

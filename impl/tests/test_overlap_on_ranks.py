@@ -13,7 +13,7 @@ from conformance.fixtures.models import integers
 from conformance.ranks import caught
 
 from .overlap_training import Alone, Net, batch, build, clear_gradients, differences, loss_of, uses_extra
-from .zero_training import OPTIMIZERS, halving, what_is_said
+from .zero_training import OPTIMIZERS, halving, what_is_logged
 
 pytestmark = pytest.mark.slow
 
@@ -638,7 +638,7 @@ def asking_for_an_old_state(ctx):
         loss_of(ddp(batch(ctx.rank, iteration), True)).backward()
         if iteration == 1:
             zero.consolidate_state_dict(0)
-    return what_is_said(zero.state_dict) if ctx.rank == 0 else []
+    return what_is_logged(zero.state_dict) if ctx.rank == 0 else []
 
 
 def test_steps_in_backward_make_a_consolidated_state_old(run):

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from impl import ZeroRedundancyOptimizer
 from impl.zero import joining
@@ -24,11 +23,9 @@ class Counted(tuple):
 
 
 @pytest.fixture
-def zero():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def zero(alone):
     parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(PARAMETERS)]
-    yield ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=1.0)
-    dist.destroy_process_group()
+    return ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=1.0)
 
 
 def test_a_step_goes_through_the_parameters_as_often_for_many_joined_ranks_as_for_one(zero, monkeypatch):

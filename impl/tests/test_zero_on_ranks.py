@@ -1,7 +1,6 @@
 """Our ZeroRedundancyOptimizer outside of any context: steps, views, groups, freezing and checkpoints on real ranks."""
 
 import copy
-import logging
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 
 from conformance.ranks import caught
 
-from .zero_training import OPTIMIZERS, Alone, differences, give_gradients, groups_of, halving, parameters
+from .zero_training import OPTIMIZERS, Alone, differences, give_gradients, groups_of, halving, logged, parameters
 
 pytestmark = pytest.mark.slow
 
@@ -140,21 +139,18 @@ def freezing(ctx, views):
     params[1].requires_grad_(False)
     alone = Alone(params, "adamw")
     zero = make(ctx, params, "adamw", parameters_as_bucket_view=views)
-    said = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger("impl.zero").addHandler(handler)
     counts = []
-    for iteration, flags in enumerate([(1, 0, 1), (0, 0, 1), (0, 1, 1), (1, 1, 1)]):
-        for targets in (params, alone.params):
-            give_gradients(targets, iteration)
-            for place, flag in enumerate(flags):
-                targets[place].requires_grad_(bool(flag))
-                if not flag:
-                    targets[place].grad = None
-        zero.step()
-        alone.optimizer.step()
-        counts.append(len(said))
+    with logged() as records:
+        for iteration, flags in enumerate([(1, 0, 1), (0, 0, 1), (0, 1, 1), (1, 1, 1)]):
+            for targets in (params, alone.params):
+                give_gradients(targets, iteration)
+                for place, flag in enumerate(flags):
+                    targets[place].requires_grad_(bool(flag))
+                    if not flag:
+                        targets[place].grad = None
+            zero.step()
+            alone.optimizer.step()
+            counts.append(len(records))
     return counts, differences(params, alone)
 
 
@@ -296,39 +292,33 @@ def test_refusals(run):
     assert run(refusals, world=2) == [expected] * 2
 
 
-def what_is_logged(ctx):
-    said = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append((record.levelname, record.getMessage()))
-    logging.getLogger("impl.zero").addHandler(handler)
-    zero = make(ctx, parameters(2), "sgd", parameters_as_bucket_view=True, overlap_with_ddp=True)
-    first = len(said)
-    zero.step()
-    zero.step()
-    return first, len(said), {level for level, _ in said}, zero.parameters_as_bucket_view
+def ask_for_views_and_steps(ctx):
+    with logged() as records:
+        zero = make(ctx, parameters(2), "sgd", parameters_as_bucket_view=True, overlap_with_ddp=True)
+        first = len(records)
+        zero.step()
+        zero.step()
+    return first, len(records), {record.levelname for record in records}, zero.parameters_as_bucket_view
 
 
 def test_views_are_ignored_and_step_does_nothing_in_overlap_mode_with_a_warning_each(run):
-    assert run(what_is_logged, world=1) == [(1, 3, {"WARNING"}, False)]
+    assert run(ask_for_views_and_steps, world=1) == [(1, 3, {"WARNING"}, False)]
 
 
 def stale_consolidation(ctx):
-    said = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger("impl.zero").addHandler(handler)
     params = parameters(2)
     zero = make(ctx, params, "adam")
-    give_gradients(params, 0)
-    zero.step()
-    zero.consolidate_state_dict()
-    before = copy.deepcopy(zero.state_dict()["state"]) if ctx.rank == 0 else None
-    quiet = len(said)
-    zero.step()
-    if ctx.rank:
-        return None
-    after = zero.state_dict()["state"]
-    return quiet, len(said), str(before) == str(after)
+    with logged() as records:
+        give_gradients(params, 0)
+        zero.step()
+        zero.consolidate_state_dict()
+        before = copy.deepcopy(zero.state_dict()["state"]) if ctx.rank == 0 else None
+        quiet = len(records)
+        zero.step()
+        if ctx.rank:
+            return None
+        after = zero.state_dict()["state"]
+    return quiet, len(records), str(before) == str(after)
 
 
 def test_a_consolidated_state_is_a_snapshot_and_says_when_it_is_old(run):

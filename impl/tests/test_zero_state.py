@@ -7,7 +7,7 @@ import torch
 
 from conformance.ranks import caught
 
-from .zero_training import give_gradients, parameters, what_is_said
+from .zero_training import give_gradients, parameters, what_is_logged
 
 
 class Shared(torch.optim.Optimizer):
@@ -65,12 +65,12 @@ def step_and_ask(ctx):
     _, zero = stepped(ctx, torch.optim.Adam)
     zero.step()
     zero.consolidate_state_dict(0)
-    fresh = what_is_said(zero.state_dict) if ctx.rank == 0 else []
+    fresh = what_is_logged(zero.state_dict) if ctx.rank == 0 else []
     zero.step()
     zero.step()
-    old = what_is_said(zero.state_dict) if ctx.rank == 0 else []
+    old = what_is_logged(zero.state_dict) if ctx.rank == 0 else []
     zero.consolidate_state_dict(0)
-    again = what_is_said(zero.state_dict) if ctx.rank == 0 else []
+    again = what_is_logged(zero.state_dict) if ctx.rank == 0 else []
     return fresh, old, again
 
 

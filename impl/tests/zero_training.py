@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 
@@ -94,13 +95,20 @@ def differences(params, alone):
     ]
 
 
-def what_is_said(act):
-    """What impl.zero logs meanwhile."""
-    said, handler = [], logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
+@contextlib.contextmanager
+def logged():
+    """The records of what impl.zero logs meanwhile."""
+    records, handler = [], logging.Handler()
+    handler.emit = records.append
     logging.getLogger("impl.zero").addHandler(handler)
     try:
-        act()
+        yield records
     finally:
         logging.getLogger("impl.zero").removeHandler(handler)
-    return said
+
+
+def what_is_logged(act):
+    """The texts of what impl.zero logs meanwhile."""
+    with logged() as records:
+        act()
+    return [record.getMessage() for record in records]

@@ -263,7 +263,7 @@ def accounting(judged: JudgedHistory) -> list[str]:
             f"{told.same_verdicts:,} verdicts; the false-alarm rate lies between {share} for each verdict (95 %)."
         )
     sizes = sorted(
-        one.detectable for one in judged.series if one.current and one.detectable is not None and not one.young
+        one.detectable for one in judged.series if one.current and one.detectable is not None and not one.few_nights
     )
     if sizes:
         half, most = sizes[len(sizes) // 2], sizes[int(0.9 * (len(sizes) - 1))]

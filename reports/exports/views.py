@@ -30,7 +30,7 @@ def _series(judged: JudgedHistory) -> Iterator[Row]:
         yield {
             "key": one.key, "name": one.name, "machine": one.machine, "subject": one.subject,
             "reference": one.reference, "basis": one.basis.value, "unit": one.unit, "axes": one.axes,
-            "state": one.state.value, "current": one.current, "young": one.young, "same": one.same,
+            "state": one.state.value, "current": one.current, "few_nights": one.few_nights, "same": one.same,
             "wrong": one.wrong, "lost": one.lost,
             "night": point.night if point else "", "value": point.value if point else None,
             "level": point.level if point else None, "noise": point.noise if point else None,

@@ -160,13 +160,13 @@ class Series:
     same: bool  # a subject against itself: any change found here is false
     wrong: bool  # its latest results were wrong: there is no time, and there is an alarm
     lost: bool  # its latest run failed or hung, where earlier ones gave numbers: an alarm
-    young: bool  # it has too few nights to be judged by them alone
+    few_nights: bool  # it has too few nights to be judged by them alone
     doubtful: bool  # on the latest night it looks like a change, or odd: to be measured again before it is believed
     current: bool  # False if a later workload or hardware has taken its place
     points: tuple[Point, ...]  # one for each night of the machine since the series began, in order
     changes: tuple[Change, ...]  # in order of time
-    # smallest slow-down found nine times of ten: within three nights; of a young series on the next one, beside the
-    # code of an earlier night. None where that cannot be said yet
+    # smallest slow-down found nine times of ten: within three nights; of one with few nights on the next one, beside
+    # the code of an earlier night. None where that cannot be said yet
     detectable: float | None
     command: str  # how to measure it again; empty if not recorded
 

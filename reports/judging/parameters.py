@@ -35,7 +35,7 @@ class Parameters:
     fleet: int = 8  # series of a machine that must agree that a night is noisy as a whole
     noisy: float = 1.3  # … and by how much more than usual they must scatter, to both sides
     noisiest: float = 4.0  # a night weighs no less than one that scatters by so much
-    # Before ``least`` nights only a ratio can alarm, and only beside the code of an earlier night (see young.py).
+    # Before ``least`` nights only a ratio can alarm, and only beside the code of an earlier night (see few_nights.py).
     early: float = 0.05  # smaller effects never do
     early_nights: int = 2  # without which nothing stands out
     early_off: float = 2.3  # so many times the noise above the nights so far is a doubt …

@@ -64,7 +64,7 @@ class Followed:
         self.notes = self._placed(notes)
         self.last: Step | None = None
         self.doubtful = np.zeros(len(self.identities), dtype=np.bool_)  # on the latest night, before any rerun
-        self.young = np.ones(len(self.identities), dtype=np.bool_)
+        self.few_nights = np.ones(len(self.identities), dtype=np.bool_)
         self.detectable = np.full(len(self.identities), np.nan)  # of series with few nights, on the next one
 
     def follow(self) -> list[Series]:
@@ -85,7 +85,7 @@ class Followed:
         look = watch.look(values, errors)
         self.doubtful = watch.doubtful(look)
         step = watch.take(values, errors, slower=self._slower(column), reference=look.reference)
-        self.young = ~watch.judged
+        self.few_nights = ~watch.judged
         self.detectable = np.where(watch.judged, np.nan, watch.few_nights.detectable(errors))
         for one in np.flatnonzero(step.regressed | step.improved | step.returned):
             self._note_events(int(one), column, step)
@@ -220,7 +220,7 @@ class Followed:
             same=identity.same,
             wrong=current and self._status(identity) == "void",
             lost=current and measured and self._status(identity) in ("failed", "hung", UNTRUSTED),
-            young=bool(self.young[one]),
+            few_nights=bool(self.few_nights[one]),
             doubtful=current and bool(self.doubtful[one]) and not self._yardstick(one),
             current=current,
             points=tuple(trace.points[first:end]),

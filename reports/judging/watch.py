@@ -167,7 +167,7 @@ class Watch:
         p = self.parameters
         self.memory.add(who & ~judged, nights[:, 0])
         who = who & judged
-        # a young level is better known soon than late
+        # a level of few nights is better known soon than late
         lag = np.clip(self.memory.level_nights - p.least, p.spans[1], p.longest)
         leaves = who & (self.waiting >= lag)
         row = np.arange(len(who))

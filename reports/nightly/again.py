@@ -37,10 +37,10 @@ def again(tonight: Tonight, judged: JudgedHistory, night: Path) -> bool:
 def _doubts(tonight: Tonight, judged: JudgedHistory, doubtful: Sequence[Series], night: Path) -> bool:
     """Repeat the doubtful series; where nights are few, in turns with the code of an earlier one."""
     names = list(dict.fromkeys(one.record_series for one in doubtful))
-    few = [one for one in doubtful if one.young]
-    young = list(dict.fromkeys(one.record_series for one in few))
+    few = [one for one in doubtful if one.few_nights]
+    theirs = list(dict.fromkeys(one.record_series for one in few))
     commit = commit_of(judged, tonight.asked.machine, few)
-    if young and not commit:
+    if theirs and not commit:
         print("nightly: no earlier night tells a commit with other code to measure beside tonight's", file=sys.stderr)
     folder = (tonight.work / "code-before").resolve()
     added = False
@@ -50,7 +50,7 @@ def _doubts(tonight: Tonight, judged: JudgedHistory, doubtful: Sequence[Series],
         for number in range(2, 2 + times):
             added |= _once_more(tonight, "perf", number, night, share_s / 2 if code else share_s, only=names)
             if code:
-                added |= _once_more(tonight, "perf", number, night, share_s / 2, only=young, code=code)
+                added |= _once_more(tonight, "perf", number, night, share_s / 2, only=theirs, code=code)
     return added
 
 

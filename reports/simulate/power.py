@@ -194,13 +194,13 @@ def power(series: int, seed: int, out: Path | None, parameters: Parameters = DEF
             done.append(figures(name, scenario.name, *judged))
             print(f"  {name:22} {words(done[-1])}", flush=True)
     _detectable(parameters)
-    young = _young(max(10, series * 2 // 5), seed, parameters)
+    few = _few_nights(max(10, series * 2 // 5), seed, parameters)
     _plain_words(done)
-    met = _target(done, young)
+    met = _target(done, few)
     print(f"({time.monotonic() - start:.0f} s)")
     if out is not None:
         written = {"parameters": asdict(parameters), "series": series, "seed": seed}
-        written |= {"figures": [asdict(each) for each in done], "few nights": {n: asdict(o) for n, o in young.items()}}
+        written |= {"figures": [asdict(each) for each in done], "few nights": {n: asdict(o) for n, o in few.items()}}
         out.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     return 0 if met else 1
 
@@ -239,7 +239,7 @@ def _detectable(parameters: Parameters) -> None:
     print(f"\nsmallest slow-down found within {TARGET_WITHIN} nights nine times of ten: " + ", ".join(told))
 
 
-def _young(machines: int, seed: int, parameters: Parameters) -> dict[str, few_nights.FewNightsFigures]:
+def _few_nights(machines: int, seed: int, parameters: Parameters) -> dict[str, few_nights.FewNightsFigures]:
     """The same for machines that have few nights yet."""
     world = few_nights.FewNightsModel()
     print(
@@ -254,18 +254,18 @@ def _young(machines: int, seed: int, parameters: Parameters) -> dict[str, few_ni
     return found
 
 
-def _target(done: list[Figures], young: dict[str, few_nights.FewNightsFigures]) -> bool:
+def _target(done: list[Figures], few: dict[str, few_nights.FewNightsFigures]) -> bool:
     """Say whether the target was met, by the figures of the real judgement."""
     mine = {told.scenario: told for told in done if told.rule == "joinery"}
     quiet, step = mine["nothing changes"], mine["step of 10 %"]
     found = step.found[TARGET_WITHIN]
     met = quiet.rate <= TARGET_FALSE and found >= TARGET_FOUND
-    few = sum(one.false for one in young.values()), sum(one.verdicts for one in young.values())
-    met &= few[0] <= TARGET_FALSE * few[1]
+    false, verdicts = sum(one.false for one in few.values()), sum(one.verdicts for one in few.values())
+    met &= false <= TARGET_FALSE * verdicts
     print(
         f"target: at most {TARGET_FALSE:g} false alarms a verdict and {TARGET_FOUND:.0%} of 10 % steps within "
         f"{TARGET_WITHIN} nights; reached: {quiet.rate:.1e} and {found:.1%}; with few nights "
-        f"{few[0]} false of {few[1]}: {'met' if met else 'NOT met'} on the generator that it was tuned on"
+        f"{false} false of {verdicts}: {'met' if met else 'NOT met'} on the generator that it was tuned on"
     )
     elsewhere = [name for name in (MEASURED, TAILS, CORRELATED, DRIFT, UNLIKE) if name in mine]
     beyond = [name for name in elsewhere if mine[name].rate > TARGET_FALSE]

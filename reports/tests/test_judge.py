@@ -223,7 +223,7 @@ def test_what_could_have_been_told_with_few_nights_is_said(build):
     for _ in range(3):
         build.night()
     judged = build.judge()
-    assert all(one.young for one in judged.series)
+    assert all(one.few_nights for one in judged.series)
     ratio = series(judged, "impl", Basis.RATIO)
     assert 0.03 < ratio.detectable < 0.12
     words = explained(judged, judged.machines[0])

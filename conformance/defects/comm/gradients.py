@@ -23,12 +23,6 @@ def sparse_gradients_of_hooks_always_divided_by_all() -> None:
     edit("sum_sparse(team, tensor, label) / divisor", "sum_sparse(team, tensor, label) / team.size")
 
 
-@defect("DDPJ-014")
-def views_of_a_joined_rank_show_old_gradients() -> None:
-    """On a joined rank the bucket's gradients are not views of the zeros that it sends."""
-    edit("self.views if contribution is self.flat else self.views_of(contribution)", "self.views")
-
-
 @defect("COMM-016")
 def a_bucket_gives_its_own_list_of_parameters() -> None:
     """A hook that changes the list of parameters that it was given changes the bucket."""

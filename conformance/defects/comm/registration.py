@@ -201,13 +201,6 @@ def second_hook_replaces_the_first() -> None:
     edit("if self.reducer.transport.hook is not None:", "if self._comm_hooks is None:")
 
 
-@defect("COMM-016")
-def views_of_a_replaced_buffer_forget_where_it_begins() -> None:
-    """Where a hook replaces the buffer by a part of another tensor, the gradients are those of the tensor's
-    beginning."""
-    edit("buffer.storage_offset() - self._flat.storage_offset()", "0")
-
-
 @defect("COMM-010", "COMM-006")
 def partials_go_by_no_name() -> None:
     """A partial is not recognised as the hook that it calls."""

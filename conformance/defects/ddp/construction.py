@@ -179,12 +179,6 @@ def wraps_a_copy() -> None:
     edit("self.module = module\n", copied, within="DistributedDataParallel.__init__")
 
 
-@defect("DDP-004")
-def listed_sizes_begin_again() -> None:
-    """After the last of the listed sizes the first one holds again."""
-    edit("[min(position, len(self.sizes_bytes) - 1)]", "[position % len(self.sizes_bytes)]")
-
-
 @defect("DDP-004", "DDP-054")
 def listed_sizes_go_by_all_closed_buckets() -> None:
     """The list of bucket sizes goes on with another dtype's buckets, instead of beginning anew."""

@@ -51,7 +51,7 @@ def per_parameter_in_no_sync() -> None:
 @defect("DDP-167")
 def per_parameter_in_the_memory_of_the_backward() -> None:
     """Averages replace a gradient that the backward is still to pass on."""
-    edit("gradient.data = alike", "alike = alike")
+    edit("torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient.detach())", "gradient.detach()")
 
 
 @defect("DDP-167")

@@ -108,13 +108,8 @@ def use_is_compared_with_the_last_iteration_only() -> None:
 @defect("DDP-144")
 def the_log_tells_what_travels() -> None:
     """The log of a model in mixed precision tells the dtypes and sizes that gradients travel in as the parameters'."""
-    edit("    log = DDPLogger(config.log_entries(module, iteration.team.group, specs))\n", "", within="reducer_of")
-    edit(
-        "        specs = lowered.reduced_specs(specs)\n",
-        "        specs = lowered.reduced_specs(specs)\n"
-        "    log = DDPLogger(config.log_entries(module, iteration.team.group, specs))\n",
-        within="reducer_of",
-    )
+    told = "log.note_parameters(specs"
+    edit(f"{told})", f"{told} if lowered is None else lowered.reduced_specs(specs))")
 
 
 @defect("DDP-144")

@@ -269,9 +269,3 @@ def a_failed_backward_is_waited_for_ever() -> None:
 def what_a_forward_changes_is_noticed_late() -> None:
     """What a forward changes of the copies is taken for a step by the next forward, which refuses it."""
     edit("        self.restore_all()\n    self._note_versions()\n", "        self.restore_all()\n")
-
-
-@defect("DDP-136")
-def reductions_have_no_dtype_but_their_own() -> None:
-    """Gradients travel in full unless a dtype is given for reductions themselves."""
-    edit("self.config.reduce_dtype or self.config.param_dtype", "self.config.reduce_dtype")

@@ -270,12 +270,6 @@ def skipping_is_decided_by_each_rank() -> None:
     )
 
 
-@defect("DDP-062")
-def complaint_kept_until_the_next_forward() -> None:
-    """What a backward beside the forward's own left out is complained of, though the forward's own has completed it."""
-    edit('        self._complaint = ""\n        if self.phase', "        if self.phase")
-
-
 @defect("DDP-112")
 def only_the_first_output_is_cloned() -> None:
     """Of several outputs the first alone may be changed in place."""

@@ -35,7 +35,7 @@ def delayed_parameters_are_not_shadowed() -> None:
 @defect("DDPJ-039")
 def delayed_parameters_stay_behind() -> None:
     """Delayed parameters are left out when a context ends."""
-    edit("if delayed is None else [*self._module_parameters, *delayed.parameters]", "")
+    edit("final = [*self._module_parameters, *self._delayed_parameters]", "final = self._module_parameters")
 
 
 @defect("DDPJ-033")
@@ -52,7 +52,7 @@ def hook_is_not_called_on_joined_ranks() -> None:
     right = swap(BucketQueue, "shadow_next", shadow_next)
 
 
-@defect("DDPJ-033")
+@defect("DDPJ-014", "DDPJ-033")
 def hooks_of_joined_ranks_find_old_gradients() -> None:
     """The gradients that a hook on a joined rank is shown are not those of the bucket of zeros."""
     edit("self.views if contribution is self.flat else self.views_of(contribution)", "self.views")
@@ -65,16 +65,6 @@ def joined_rank_does_not_rebuild() -> None:
         "    self.rebuild(",
         "    if iteration.session is not None and iteration.session.shadowing:\n        return\n"
         "    self.rebuild(",
-    )
-
-
-@defect("DDPJ-028", "JOIN-054")
-def joined_rank_reduces_under_no_sync() -> None:
-    """A joined rank shadows the reductions of every iteration, even of those under no_sync."""
-    edit(
-        "        if reading.act is not None:\n            self._follow(reading.act)\n",
-        "        if reading.begins is not None:\n"
-        '            self._follow(Act(reading.begins, self._layout.acts[reading.begins].index("BUCKETS")))\n',
     )
 
 
@@ -188,7 +178,7 @@ def lone_rank_forgets_buckets_that_others_shadow() -> None:
 @defect("JOIN-024")
 def only_the_last_model_is_asked_for_its_backward() -> None:
     """At the end of the block nobody asks whether a model that began before another one has had its backward."""
-    edit("_if_only_here_left_open(range(len(self._hooks)))", "_if_only_here_left_open(sorted(self._begun))")
+    edit("_if_only_here_left_open(self._followers)", "_if_only_here_left_open(sorted(self._begun))")
 
 
 @defect("JOIN-024")
@@ -234,12 +224,6 @@ def absent_divide_setting_is_that_of_before() -> None:
 
 
 @defect("DDPJ-039")
-def delayed_gradients_are_divided_by_all() -> None:
-    """Delayed gradients are divided by the group's size, also where averages are to be those of the active ranks."""
-    edit("divisor = self._iteration.divisor()", "divisor = self._iteration.team.size", within="DelayedReduction.reduce")
-
-
-@defect("DDPJ-039")
 def who_has_no_inputs_shadows_delayed_gradients_of_the_former_dtype() -> None:
     """A rank that has made no forward since the model was cast shadows the delayed reduction as it was before."""
     edit("    self._notice_cast()\n", "", within="DelayedReduction.shadow")
@@ -266,7 +250,7 @@ def a_backward_that_failed_in_a_block_is_tried_again() -> None:
     edit("self.iteration.session.refuse_to_go_on()", "pass", within="_begin_after_failure")
 
 
-@defect("DDPJ-028")
+@defect("DDPJ-028", "ZERO-022", worlds=(3,))
 def a_local_forward_that_fails_breaks_off() -> None:
     """A forward under no_sync that fails, and is caught, counts as an iteration that was broken off."""
     edit("is_grad_enabled() and self.iteration.wants_reductions", "is_grad_enabled()", within="note_failed_forward")

@@ -98,12 +98,6 @@ def nobody_is_an_authority() -> None:
     edit("if found == -1:", "if found < -1:")
 
 
-@defect("DDPJ-019")
-def replaced_buffers_are_not_looked_up() -> None:
-    """The final broadcast takes the buffers that were there before the last forward."""
-    edit("    buffers.look_up()\n", "", within="sync_final_model")
-
-
 @defect("DDPJ-017")
 def ties_go_to_the_lowest_rank() -> None:
     """Of several last joiners the lowest rank is the authority."""

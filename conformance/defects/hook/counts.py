@@ -84,7 +84,7 @@ def counts_are_lost_when_buckets_settle() -> None:
     edit("    put_back(counted, self.optim)\n", "")
 
 
-@defect("HOOK-047")
+@defect("HOOK-018", "HOOK-047")
 def idle_owner_does_not_count() -> None:
     """A rank that owns nothing does not step in an iteration, so that its optimizer counts less."""
     edit(

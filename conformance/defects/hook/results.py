@@ -125,12 +125,6 @@ def parameters_are_taken_back_row_by_row() -> None:
     edit("tensor.data = view", f"tensor.data = {rows}", within="MovedTensors.move")
 
 
-@defect("HOOK-018")
-def ranks_that_own_nothing_count_nothing() -> None:
-    """A rank that owns no parameter goes on showing the settings with which the optimizer began."""
-    edit("    if not self._stepped:\n        self.step_pairs([], [])", "    if not self._stepped:\n        pass")
-
-
 @defect("HOOK-023")
 def slice_begins_at_the_buckets_beginning() -> None:
     """A piece of a bucket is stepped with gradients counted from the bucket's beginning instead of the piece's."""

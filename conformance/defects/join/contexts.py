@@ -184,19 +184,7 @@ def a_forward_that_was_left_open_before_the_block_counts_in_it() -> None:
 @defect("ZERO-022", worlds=(3,))
 def only_the_first_joinable_hears_that_a_block_begins() -> None:
     """A forward of the second model that one rank made before the block is waited for by the others in it."""
-    edit("for hook in self._hooks:", "for hook in self._hooks[:1]:", within="join.session.Session.enter")
-
-
-@defect("ZERO-022", worlds=(3,))
-def forwards_that_nobody_reduces_must_not_fail() -> None:
-    """A forward under ``no_sync`` that failed on one rank counts as one in whose reduction the others are."""
-    edit("(torch.is_grad_enabled() and self.iteration.wants_reductions) or", "torch.is_grad_enabled() or")
-
-
-@defect("JOIN-054", worlds=(3,))
-def ranks_without_inputs_are_asked_for_their_backwards() -> None:
-    """A rank that has left out a backward waits until ranks that have run out of inputs have left out theirs."""
-    edit("self._iterations[place], self._membership.ranks", "self._iterations[place], self.team.members")
+    edit("for hook in self._followers.values():", "for hook in self._hooks[:1]:", within="join.session.Session.enter")
 
 
 @defect("JOIN-024")

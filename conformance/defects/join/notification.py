@@ -16,7 +16,7 @@ def ddp_sends_buffers_first() -> None:
     edit("for place, stage in enumerate(due):", "for place, stage in ():", within="before_forward")
 
 
-@defect("JOIN-054", "DDPJ-038")
+@defect("JOIN-054", "DDPJ-028", "DDPJ-038")
 def evaluation_is_shadowed_as_training() -> None:
     """A joined rank shadows a backward for every forward of the live ranks, evaluations included."""
     edit(
