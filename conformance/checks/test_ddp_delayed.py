@@ -152,7 +152,7 @@ ZEROING = {
 }
 
 
-@check("DDP-123", worlds=WORLDS, beyond=False, scenarios={how: how for how in ZEROING})
+@check("DDP-123", worlds=WORLDS, beyond=False, each=True, scenarios={how: how for how in ZEROING})
 def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks, scenario):
     multiples = ZEROING[scenario]
     expected = [
