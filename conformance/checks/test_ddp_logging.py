@@ -239,7 +239,7 @@ class Crowded(nn.Module):
         self.again = nn.Sequential(self.shared, nn.Identity())
         self.frozen = models.scalar().requires_grad_(False)
         self.ignored = models.scalar()
-        self.left_out, self.last = models.scalar(), models.scalar()
+        self.left_out, self.last = nn.ModuleList(models.scalar() for _ in range(30)), models.scalar()
         self.last.twin = self.left_out
 
     def forward(self, x):
@@ -281,7 +281,7 @@ def test_in_debug_mode_errors_name_the_parameters(ranks, scenario):
         assert_refused([error], RuntimeError, "parts.b.weight", "parts.b.bias")
         assert "parts.a" not in error.text
     for error in ranks(leave_out_behind_others, env={"TORCH_DISTRIBUTED_DEBUG": scenario}):
-        assert_refused([error], RuntimeError, "left_out.weight", "1")
+        assert_refused([error], RuntimeError, *(f"left_out.{place}.weight" for place in range(30)), "1")
         others = ("shared", "again", "frozen", "ignored", "last.weight")
         assert not [name for name in others if name in error.text], error.text
     for error in ranks(make_ready_twice, env={"TORCH_DISTRIBUTED_DEBUG": scenario}):

@@ -322,12 +322,13 @@ class Choosy(nn.Module):
         self.table = nn.Embedding(6, 2)
         self.own = models.scalar()
         self.own.register_buffer("fixed", torch.ones(1))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
         self.seen = {}
 
     def forward(self, rows, more):
         own, fixed = self.own.weight, self.own.fixed
         given = {"rows": rows, "mask": more["mask"], "floats": more["floats"][0], "table": self.table.weight}
-        given["complex"] = more["complex"]
+        given |= {"complex": more["complex"], "count": self.count}
         self.seen = {name: tensor.dtype for name, tensor in given.items()}
         self.seen |= {"own": own.dtype, "fixed": fixed.dtype, "place": own.data_ptr(), "fixed place": fixed.data_ptr()}
         chosen = self.table(rows) * more["mask"].unsqueeze(-1) * more["floats"][0]
@@ -356,7 +357,7 @@ def test_numbers_that_are_not_floats_and_ignored_tensors_keep_their_dtype(ranks)
     for seen, (own, fixed), table, local in ranks(be_choosy):
         assert (seen["rows"], seen["mask"], seen["complex"]) == (torch.int64, torch.bool, torch.complex64)
         assert (seen["floats"], seen["table"]) == (LOW, LOW)
-        assert (seen["own"], seen["fixed"]) == (FULL, FULL)
+        assert (seen["own"], seen["fixed"], seen["count"]) == (FULL, FULL, torch.int64)
         assert (seen["place"], seen["fixed place"]) == (own, fixed)
         assert table == [0.0, 0.0, 0.0, 0.0, 0.0, 12.0]
         assert local == 1.0

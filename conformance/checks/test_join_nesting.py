@@ -36,6 +36,8 @@ def nest(ctx):
             told.append(flags(a, b))
         a.step(), b.step()
         told.append(flags(a, b))
+        if ctx.rank:  # rank 0 is out of inputs, and shadows
+            a.step(), b.step()
     return [*told, flags(a, b)], a.log, b.log
 
 
@@ -44,10 +46,12 @@ def test_after_a_context_inside_another_the_outer_ones_flags_are_back(ranks):
     outer = [(True, False, True), (True, False, False)]
     inner, off = [(True, False, True), (True, True, True)], [(True, False, True), (False, False, True)]
     none = [(False, False, False)] * 2
-    for told, a, b in ranks(nest):
+    for rank, (told, a, b) in enumerate(ranks(nest)):
+        last = rank == ranks.world - 1 or rank > 0
+        end = [*(["step" if rank else "main"] if ranks.world > 1 else []), f"post {last}"]
         assert told == [outer, inner, off, inner, outer, none], f"after leaving: {told}"
-        assert a == ["a step"] * 2 + ["a post True"], f"after leaving: {a}"
-        assert b == ["b step"] * 3 + ["b step", "b post True", "b step", "b post True"], f"after leaving: {b}"
+        assert a == ["a step"] * 2 + [f"a {each}" for each in end], f"after leaving: {a}"
+        assert b == ["b step"] * 4 + ["b post True", "b step"] + [f"b {each}" for each in end], f"after leaving: {b}"
 
 
 # -- JOIN-048, JOIN-031: the handle

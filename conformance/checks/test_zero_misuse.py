@@ -74,18 +74,20 @@ def check_partitions(ctx):
     """What is said of partitions that are wrong, and of some that are right."""
     parameters = some_parameters(ctx, 4)
     zero = sharded(ctx, parameters, "Adam")
-    verify = private(zero, "_verify_params_per_rank")
+    verify, divide = private(zero, "_verify_params_per_rank"), private(zero, "_partition_parameters")
     nobody = [[] for _ in range(ctx.world)]
     foreign = nn.Parameter(parameters[0].detach().clone())
     wrong_lengths = [[*nobody, parameters], [*nobody[1:]], [*nobody, [], []]]
     foreigners = [[[parameters[0], foreign], *nobody[1:]], [*nobody[1:], [foreign]]]
     right = [[parameters, *nobody[1:]], [*nobody[1:], parameters[::2]], nobody]
-    return [[caught(verify, partition) for partition in each] for each in (wrong_lengths, foreigners, right)]
+    told = [[caught(verify, partition) for partition in each] for each in (wrong_lengths, foreigners, right)]
+    return [*told, [caught(divide, partition) for partition in (*wrong_lengths, *foreigners)]]
 
 
 @check("ZERO-029")
 def test_a_manual_partition_has_a_list_for_every_rank_and_only_known_parameters(ranks):
-    for wrong_lengths, foreigners, right in ranks(check_partitions):
+    for wrong_lengths, foreigners, right, divided in ranks(check_partitions):
         assert_refused(wrong_lengths, ValueError, "params_per_rank")
         assert_refused(foreigners, ValueError, "param")
         assert right == [None] * 3, "a subset of the parameters is fine"
+        assert all(error is not None and any(map(error.is_a, (ValueError, AssertionError))) for error in divided)

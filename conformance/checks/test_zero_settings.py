@@ -213,7 +213,7 @@ class Remembering(torch.optim.SGD):
                     continue
                 state = self.state[parameter]
                 if not state:
-                    state.update(last=(0, 0.0), recent=deque(), sums=[torch.zeros_like(parameter)], by={})
+                    state.update(last=(0, 0.0), recent=deque(maxlen=9), sums=[torch.zeros_like(parameter)], by={})
                 state["last"] = (state["last"][0] + 1, group["lr"])
                 state["recent"].append(state["last"][0])
                 state["sums"][0].add_(parameter.grad)
@@ -303,6 +303,8 @@ def same(mine, other):
         return torch.equal(mine.cpu(), other.cpu())
     if isinstance(mine, dict):
         return mine.keys() == other.keys() and all(same(mine[key], value) for key, value in other.items())
+    if isinstance(mine, deque) and mine.maxlen != other.maxlen:
+        return False
     if isinstance(mine, (list, tuple, deque)):
         return len(mine) == len(other) and all(map(same, mine, other))
     return mine == other

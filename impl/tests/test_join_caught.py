@@ -61,6 +61,31 @@ def test_who_catches_inside_the_block_that_inputs_have_run_out_meets_it_again_at
     assert run_on_ranks(throw_and_go_on, 2, followed) == [([first], 2), ([second], 2)]
 
 
+class Spilled(Exception):
+    """A class of the program's own."""
+
+
+def fail_in_a_future(_rank, _world):
+    """A hook's future ends with an error of the program's own, inside a context."""
+    model = model_of()
+
+    def hook(_state, _bucket):
+        future = torch.futures.Future()
+        future.set_exception(Spilled("the tea"))
+        return future
+
+    model.register_comm_hook(None, hook)
+    try:
+        with Join([model]):
+            gradient(model)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def test_what_a_hooks_future_ended_with_comes_out_of_backward_in_its_class():
+    assert run_on_ranks(fail_in_a_future, 2) == [("Spilled", "the tea")] * 2
+
+
 def disagree_and_go_on(rank, _world):
     """Ranks 1 and 2 run two models in different orders when rank 0 has run out."""
     models = [model_of(), model_of()]
