@@ -70,6 +70,11 @@ def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], N
     call_at_end_of_backward(reached)
 
 
+def viewed(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor of which this one is a view, if it is one."""
+    return tensor._base
+
+
 def running_node() -> torch.autograd.graph.Node | None:
     """The node that this thread evaluates now; where a pass inside another ends, that of the outer one."""
     return torch._C._current_autograd_node()  # type: ignore[no-any-return]

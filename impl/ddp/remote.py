@@ -29,7 +29,7 @@ class RemoteBackward:
         ``.grad`` is what it was.
         """
         found = dist_autograd.get_gradients(self._context)
-        before = [parameter.grad for parameter in parameters]
+        before = [(parameter.grad, None if parameter.grad is None else parameter.grad.clone()) for parameter in parameters]
         borrowed = [found.get(parameter) for parameter in parameters]
         for parameter, gradient in zip(parameters, borrowed, strict=True):
             parameter.grad = gradient
@@ -39,5 +39,7 @@ class RemoteBackward:
                 if gradient is not None and parameter.grad is not None and parameter.grad is not gradient:
                     gradient.copy_(parameter.grad)
         finally:
-            for parameter, old in zip(parameters, before, strict=True):
+            for parameter, (old, values) in zip(parameters, before, strict=True):
                 parameter.grad = old
+                if old is not None:
+                    old.copy_(values)  # it may lie in a bucket
