@@ -29,7 +29,8 @@ class RemoteBackward:
         ``.grad`` is what it was.
         """
         found = dist_autograd.get_gradients(self._context)
-        before = [(parameter.grad, None if parameter.grad is None else parameter.grad.clone()) for parameter in parameters]
+        before = [parameter.grad for parameter in parameters]
+        values = [None if gradient is None else gradient.clone() for gradient in before]  # it may lie in a bucket
         borrowed = [found.get(parameter) for parameter in parameters]
         for parameter, gradient in zip(parameters, borrowed, strict=True):
             parameter.grad = gradient
@@ -39,7 +40,7 @@ class RemoteBackward:
                 if gradient is not None and parameter.grad is not None and parameter.grad is not gradient:
                     gradient.copy_(parameter.grad)
         finally:
-            for parameter, (old, values) in zip(parameters, before, strict=True):
+            for parameter, old, value in zip(parameters, before, values, strict=True):
                 parameter.grad = old
                 if old is not None:
-                    old.copy_(values)  # it may lie in a bucket
+                    old.copy_(value)

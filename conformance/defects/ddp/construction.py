@@ -200,7 +200,7 @@ def averages_stay_out_of_a_remote_context() -> None:
 @defect("DDP-022")
 def a_remote_context_takes_the_gradients_from_before() -> None:
     """What ``.grad`` held before a backward of distributed autograd is replaced by what the context holds."""
-    edit("    parameter.grad = old\n                if old is not None:", "    if old is None:\n                    parameter.grad = None")
+    edit("parameter.grad = old\n", "parameter.grad = parameter.grad if old is not None else old\n")
 
 
 @defect("DDP-022")
