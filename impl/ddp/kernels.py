@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -70,9 +71,8 @@ def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], N
     call_at_end_of_backward(reached)
 
 
-def viewed(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor of which this one is a view, if it is one."""
-    return tensor._base
+#: the tensor of which another one is a view, if it is one
+viewed: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")
 
 
 def running_node() -> torch.autograd.graph.Node | None:
