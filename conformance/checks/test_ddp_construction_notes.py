@@ -34,23 +34,23 @@ LATE_S = 0.4
 
 def use_check_reduction(ctx):
     heard = {}
-    gradients = []
+    found = []
     for options in ({}, {"check_reduction": False}, {"check_reduction": True}):
 
         def build(options=options):
             model = wrapped(ctx, models.scalar(), **options)
-            gradients.append(trained(model, mine(ctx))["weight"])
+            found.append(trained(model, mine(ctx))["weight"])
 
         heard[str(options.get("check_reduction"))] = about(warned(build), "FutureWarning", "check_reduction")
-    return heard, gradients
+    return heard, found
 
 
 @check("DDP-015", worlds=(1, 2))
 def test_check_reduction_warns_when_true_and_changes_nothing(ranks):
-    for heard, gradients in ranks(use_check_reduction):
+    for heard, found in ranks(use_check_reduction):
         assert heard["None"] == heard["False"] == []
         assert len(heard["True"]) == 1
-        assert gradients == [[mean_of_all(ranks.world)]] * 3
+        assert found == [[mean_of_all(ranks.world)]] * 3
 
 
 def use_broadcast_buffers(ctx):

@@ -143,8 +143,7 @@ def train_static_on_slopes(ctx):
     seen = []
     for only in (False, True):
         model = wrapped(ctx, models.Sum(), static_graph=True)
-        for iteration in range(3):
-            seen.append(numbers(train_on_slopes(model, batch(ctx, iteration), only).items()))
+        seen += [numbers(train_on_slopes(model, batch(ctx, iteration), only).items()) for iteration in range(3)]
     return seen
 
 

@@ -30,7 +30,7 @@ class RemoteBackward:
         """
         found = dist_autograd.get_gradients(self._context)
         before = [parameter.grad for parameter in parameters]
-        values = [None if gradient is None else gradient.clone() for gradient in before]  # it may lie in a bucket
+        values = [(each, each.clone()) for each in before if each is not None]  # they may lie in buckets
         borrowed = [found.get(parameter) for parameter in parameters]
         for parameter, gradient in zip(parameters, borrowed, strict=True):
             parameter.grad = gradient
@@ -40,7 +40,7 @@ class RemoteBackward:
                 if gradient is not None and parameter.grad is not None and parameter.grad is not gradient:
                     gradient.copy_(parameter.grad)
         finally:
-            for parameter, old, value in zip(parameters, before, values, strict=True):
+            for parameter, old in zip(parameters, before, strict=True):
                 parameter.grad = old
-                if old is not None:
-                    old.copy_(value)
+            for old, value in values:
+                old.copy_(value)

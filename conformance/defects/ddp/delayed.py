@@ -10,7 +10,7 @@ REDUCES = "    with torch.no_grad():\n        self._gather_strays()"  # how it b
 
 def _locally(when: str) -> None:
     """Leave delayed gradients local where this held at the end of the last forward."""
-    edit("self._notice_cast()", f"self._local = {when}\n    self._notice_cast()", within="DelayedReduction.after_forward")
+    edit("self._notice_cast()", f"self._local = {when}\n    self._notice_cast()", within="after_forward")
     edit(REDUCES, f"    if self._local:\n        return\n{REDUCES}")
 
 

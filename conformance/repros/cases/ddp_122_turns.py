@@ -1,4 +1,4 @@
-"""Where several backwards bring the gradients of one forward, a delayed one that comes after the trigger stays local."""
+"""Of several backwards through one forward, a delayed gradient that comes after the trigger stays local."""
 
 # shows: DDP-122 test_delayed_gradients_of_several_backwards_*
 
