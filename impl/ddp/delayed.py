@@ -139,10 +139,10 @@ class DelayedReduction:
     def _gather_strays(self) -> None:
         """Take in gradients that the user has replaced or moved since they were pointed at their views."""
         strays = {
-            parameter: parameter.grad.clone()  # it may lie in the place of another one
+            parameter: parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad.clone()
             for parameter, view in self._views.items()
-            if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr()
-        }
+            if parameter.grad is not None and (parameter.grad.is_sparse or parameter.grad.data_ptr() != view.data_ptr())
+        }  # copies, since one may lie in the place of another
         for parameter, gradient in strays.items():
             view = self._views[parameter]
             view.copy_(gradient)

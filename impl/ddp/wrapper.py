@@ -242,7 +242,9 @@ class DistributedDataParallel(Follower, nn.Module):
         """Say in which order the parts act, and what of them faces a join context."""
         delayed = self._delayed
         self._iteration.order = order_of(self.reducer, self._buffer_sync, delayed, self._per_parameter)
-        final = self._module_parameters if delayed is None else [*self._module_parameters, *delayed.parameters]
+        late = [] if delayed is None else delayed.parameters
+        self.reducer.arrivals.beside = late
+        final = [*self._module_parameters, *late]
         self._uneven = UnevenInputs(
             self._iteration, self.reducer, self._buffer_sync, final, self._per_parameter, self.device
         )

@@ -156,3 +156,40 @@ def go_backward_by_outputs(ctx, trigger_first):
 @pytest.mark.parametrize("trigger_first", [True, False])
 def test_delayed_gradients_of_all_backwards_of_one_forward_are_averaged(run, trigger_first):
     assert run(go_backward_by_outputs, trigger_first, world=2) == [[[1.5] * 3] * 3] * 2
+
+
+def look_up(ctx):
+    """A table whose gradient is sparse where it was cleared between forward and backward."""
+    module = nn.Sequential(nn.Embedding(3, 1, sparse=True), nn.Linear(1, 1, bias=False))
+    nn.init.ones_(module[1].weight)
+    ddp = DistributedDataParallel(
+        module, delay_all_reduce_named_params=[("0.weight", module[0].weight)],
+        param_to_hook_all_reduce=module[1].weight,
+    )  # fmt: skip
+    seen = []
+    for cleared in (False, True):
+        ddp.zero_grad()
+        output = ddp(torch.tensor([ctx.rank, 2]))
+        if cleared:
+            ddp.zero_grad()
+        output.sum().backward()
+        seen.append(module[0].weight.grad.flatten().tolist())
+    return seen
+
+
+def test_a_sparse_delayed_gradient_is_averaged_also_where_it_was_cleared_in_between(run):
+    assert run(look_up, world=2) == [[[0.5, 0.5, 1.0]] * 2] * 2
+
+
+def freeze_the_others(ctx):
+    ddp, seen = delaying_b(TwoOrOne(), find_unused_parameters=True), []
+    for iteration in range(5):
+        ddp.module.a.requires_grad_(iteration not in (2, 3))
+        ddp.zero_grad()
+        ddp(mine(ctx)).sum().backward()
+        seen.append(ddp.module.b.weight.grad.item())
+    return seen
+
+
+def test_delayed_gradients_are_averaged_while_all_other_parameters_are_frozen(run):
+    assert run(freeze_the_others, world=2) == [[1.5] * 5] * 2

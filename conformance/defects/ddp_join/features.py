@@ -35,7 +35,7 @@ def delayed_parameters_are_not_shadowed() -> None:
 @defect("DDPJ-039")
 def delayed_parameters_stay_behind() -> None:
     """Delayed parameters are left out when a context ends."""
-    edit("if delayed is None else [*self._module_parameters, *delayed.parameters]", "")
+    edit("final = [*self._module_parameters, *late]", "final = self._module_parameters")
 
 
 @defect("DDPJ-033")
