@@ -127,7 +127,8 @@ def test_building_and_training_wait_for_the_last_rank(ranks):
 def train_with_distributed_autograd(ctx):
     """What the contexts of iterations hold, gradients copied and in buckets; and ``.grad`` beside them.
 
-    The fourth iteration is an ordinary one, whose gradients stay for those after it; in the last nothing is averaged.
+    The fourth has an ordinary backward, in a context or outside, whose gradients stay for those after it; in the last
+    nothing is averaged.
     """
     with remote_calls(ctx):
         return [train_in_contexts(ctx, views) for views in (False, True)]
@@ -147,7 +148,8 @@ def train_in_contexts(ctx, views):
     def train_all():
         for iteration in range(6):
             if iteration == 3:
-                told.append(trained(model, models.divisible(ctx.rank, 3).to(ctx.device)))
+                with dist_autograd.context() if views else contextlib.nullcontext():
+                    told.append(trained(model, models.divisible(ctx.rank, 3).to(ctx.device)))
             else:
                 train(iteration)
             beside.append(gradients(model))

@@ -452,8 +452,7 @@ class Reducer:
         """
         with self.turn:
             if self._remote is not None and self.phase is Phase.FILLING:
-                self._remote.postponed.append(index)
-                return
+                return  # looked at when this backward ends
             gradient = self.parameters[index].grad if passed else None
             received = not self.facts.use_varies or self.usage.received(index, gradient)
             if self.phase is Phase.IDLE and not self._begins_late(index):
@@ -567,7 +566,7 @@ class Reducer:
     def _ended_remotely(self, remote: RemoteBackward) -> bool:
         """Reduce the gradients that a backward of distributed autograd has left in its context, if there are any.
 
-        Such a forward may also be followed by an ordinary backward; what arrived is looked at here in either case.
+        Such a forward may also be followed by an ordinary backward, whose end then shows what it has reached.
         """
         self._armed = True
         with torch.no_grad(), remote.borrowed_gradients(self.parameters) as present:
@@ -576,8 +575,6 @@ class Reducer:
             if present:
                 self._complete()
         self._armed = False
-        for index in [] if present else remote.postponed:
-            self.arrived(index)
         return bool(present)
 
     def _complete(self) -> None:

@@ -18,8 +18,6 @@ class RemoteBackward:
 
     def __init__(self, context: int) -> None:
         self._context = context
-        #: the parameters that have arrived so far
-        self.postponed: list[int] = []
 
     @contextmanager
     def borrowed_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[int]]:

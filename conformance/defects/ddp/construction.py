@@ -210,3 +210,9 @@ def no_sync_does_not_hold_in_a_remote_context() -> None:
         "self.context = kernels.distributed_context() if kernels.uses_rpc() else None\n"
         "    self.sync |= self.context is not None"
     ))  # fmt: skip
+
+
+@defect("DDP-022")
+def an_ordinary_backward_in_a_remote_context_stays_local() -> None:
+    """An ordinary backward of a forward in a context of distributed autograd is not looked at when it ends."""
+    edit("if remote is None or not self._ended_remotely(remote):", "if remote is None or self._ended_remotely(remote):")
