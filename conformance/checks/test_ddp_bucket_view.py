@@ -1,14 +1,18 @@
 """Gradients that live in communication buckets, and copies made bucket by bucket: other memory, the same numbers."""
 
+import time
+
 import torch
+from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models
-from conformance.fixtures.observing import TINY_MIB, assert_refused, takes, wrapped
-from conformance.fixtures.training import gradients, numbers, whole
+from conformance.fixtures.observing import TINY_MIB, assert_refused, mean_of_all, mine, takes, wrapped
+from conformance.fixtures.training import gradient, gradients, numbers, whole
 from conformance.ranks import caught
 
+LATE_S = 0.03
 MODES = {"views": {"gradient_as_bucket_view": True}, "copies": {}}
 
 
@@ -112,6 +116,46 @@ def test_gradients_that_add_up_in_buckets_have_the_same_values(ranks):
          for name in single[0]} for at in (0, 3)
     ]  # fmt: skip
     assert ranks(accumulate_both_ways) == [[expected, expected]] * ranks.world
+
+
+class Beside(nn.Module):
+    """Two scalar layers side by side, one of which another model has, too; that which runs first comes last."""
+
+    def __init__(self, shared, own_first):
+        super().__init__()
+        self.own, self.shared, self.own_first = models.scalar(), shared, own_first
+
+    def forward(self, x):
+        first, then = (self.own, self.shared) if self.own_first else (self.shared, self.own)
+        return first(x) + then(x)
+
+
+def share_a_layer(ctx, order):
+    """Two models with a layer in common, of whose losses one backward is made; gradients, or the refusal."""
+    shared = models.scalar().to(ctx.device)
+    pair = [wrapped(ctx, Beside(shared, own_first), gradient_as_bucket_view=True) for own_first in (True, False)]
+    seen = []
+
+    def train():
+        for iteration in range(3):
+            for model in pair:
+                model.zero_grad(set_to_none=iteration == 0)
+            losses = [model(mine(ctx)).sum() for model in pair]
+            loss = sum(losses[place] for place in order)
+            if ctx.rank == ctx.world - 1:  # while others have sent one bucket and go on to the next
+                loss.register_hook(lambda _: time.sleep(LATE_S))
+            loss.backward()
+            seen.append([gradient(each.weight) for each in (shared, *(model.module.own for model in pair))])
+
+    return caught(train), seen
+
+
+@check("DDP-117", worlds=(1, 2, 3), beyond=False, scenarios={"one way round": (0, 1), "the other": (1, 0)})
+def test_a_layer_of_two_models_is_averaged_in_the_buckets_of_both_or_refused(ranks, scenario):
+    mean = mean_of_all(ranks.world)
+    for rank, (error, seen) in enumerate(ranks(share_a_layer, scenario)):
+        assert error is None or (error.is_a(RuntimeError) and "bucket view" in error.text), f"rank {rank}: {error}"
+        assert seen == [[2 * mean, mean, mean]] * len(seen), f"rank {rank}"
 
 
 # -- DDP-118: detach_

@@ -6,7 +6,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, wrapped
-from conformance.fixtures.training import gradients, numbers
+from conformance.fixtures.training import gradients, numbers, private
 from conformance.ranks import caught
 
 WAYS = {
@@ -229,10 +229,12 @@ def thaw(ctx):
     told = {}
 
     def use():
-        for way in ("copies", "views of several buckets", "views and a search"):
+        for way in ("copies", "views of several buckets", "views and a search", "no buckets"):
             module = models.Parts("ab")
             module.parts["a"].requires_grad_(False)
-            model, told[way] = wrapped(ctx, module, **WAYS[way]), []
+            model, told[way] = wrapped(ctx, module, **WAYS.get(way, {})), []
+            if way == "no buckets":
+                private(model, "_register_accum_grad_hook")()
             for iteration in range(5):
                 module.parts["a"].requires_grad_(iteration > 1)
                 model.zero_grad()

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import os
 import re
 import time
@@ -24,7 +23,7 @@ from conformance.fixtures.observing import (
     wrapped,
 )
 from conformance.fixtures.rpc import remote_calls
-from conformance.fixtures.training import numbers, private
+from conformance.fixtures.training import gradients, numbers, private
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -35,23 +34,23 @@ LATE_S = 0.4
 
 def use_check_reduction(ctx):
     heard = {}
-    gradients = []
+    found = []
     for options in ({}, {"check_reduction": False}, {"check_reduction": True}):
 
         def build(options=options):
             model = wrapped(ctx, models.scalar(), **options)
-            gradients.append(trained(model, mine(ctx))["weight"])
+            found.append(trained(model, mine(ctx))["weight"])
 
         heard[str(options.get("check_reduction"))] = about(warned(build), "FutureWarning", "check_reduction")
-    return heard, gradients
+    return heard, found
 
 
 @check("DDP-015", worlds=(1, 2))
 def test_check_reduction_warns_when_true_and_changes_nothing(ranks):
-    for heard, gradients in ranks(use_check_reduction):
+    for heard, found in ranks(use_check_reduction):
         assert heard["None"] == heard["False"] == []
         assert len(heard["True"]) == 1
-        assert gradients == [[mean_of_all(ranks.world)]] * 3
+        assert found == [[mean_of_all(ranks.world)]] * 3
 
 
 def use_broadcast_buffers(ctx):
@@ -126,26 +125,36 @@ def test_building_and_training_wait_for_the_last_rank(ranks):
 
 
 def train_with_distributed_autograd(ctx):
-    """What the contexts of three iterations hold; then one ordinary iteration. Gradients copied, and in buckets."""
+    """What the contexts of iterations hold, gradients copied and in buckets; and ``.grad`` beside them.
+
+    The fourth has an ordinary backward, in a context or outside, whose gradients stay for those after it; in the last
+    nothing is averaged.
+    """
     with remote_calls(ctx):
         return [train_in_contexts(ctx, views) for views in (False, True)]
 
 
 def train_in_contexts(ctx, views):
     model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, gradient_as_bucket_view=views)
-    told = []
+    told, beside = [], []
 
-    def train():
-        for iteration in range(3):
-            with dist_autograd.context() as context:
-                out = model(models.divisible(ctx.rank, iteration).to(ctx.device))
-                dist_autograd.backward(context, [out.sum()])
-                found = dist_autograd.get_gradients(context)
-                told.append(numbers((name, found.get(p)) for name, p in model.module.named_parameters()))
+    def train(iteration):
+        with dist_autograd.context() as context, model.no_sync() if iteration == 5 else contextlib.nullcontext():
+            out = model(models.divisible(ctx.rank, iteration).to(ctx.device))
+            dist_autograd.backward(context, [out.sum()])
+            found = dist_autograd.get_gradients(context)
+            told.append(numbers((name, found.get(p)) for name, p in model.module.named_parameters()))
 
-    error = caught(train)
-    untouched = all(parameter.grad is None for parameter in model.parameters())
-    return error, told, untouched, trained(model, models.divisible(ctx.rank, 3).to(ctx.device))
+    def train_all():
+        for iteration in range(6):
+            if iteration == 3:
+                with dist_autograd.context() if views else contextlib.nullcontext():
+                    told.append(trained(model, models.divisible(ctx.rank, 3).to(ctx.device)))
+            else:
+                train(iteration)
+            beside.append(gradients(model))
+
+    return caught(train_all), told, beside
 
 
 def averages(world, iteration):
@@ -156,14 +165,16 @@ def averages(world, iteration):
 
 @check("DDP-022", worlds=(2,), backends=("gloo",))
 def test_distributed_autograd_averages_in_its_context_or_is_refused(ranks):
-    for error, told, untouched, afterwards in itertools.chain(*ranks(train_with_distributed_autograd)):
-        if error is not None:
-            assert_refused([error], RuntimeError, "autograd")
-            ranks.at_limit("distributed autograd is refused")
-        else:
-            assert told == [averages(2, iteration) for iteration in range(3)], "the contexts do not hold averages"
-            assert untouched
-        assert afterwards == averages(2, 3)
+    for rank, ways in enumerate(ranks(train_with_distributed_autograd)):
+        local = numbers(oracle.averaged_gradients(models.Sum(), [models.divisible(rank, 5)], 1).items())
+        for views, (error, told, beside) in enumerate(ways):
+            if error is not None:
+                assert_refused([error], RuntimeError, "autograd")
+                ranks.at_limit("distributed autograd is refused")
+                continue
+            assert told == [*(averages(2, iteration) for iteration in range(5)), local]
+            assert beside[:4] == [dict.fromkeys(averages(2, 3))] * 3 + [averages(2, 3)], f"rank {rank}"
+            assert views or beside[4:] == [averages(2, 3)] * 2, f"rank {rank}"
 
 
 # -- the environment: DDP-023, DDP-024

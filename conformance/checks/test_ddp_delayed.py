@@ -221,6 +221,30 @@ def test_an_evaluation_between_forward_and_backward_changes_nothing(ranks):
     assert ranks(evaluate_before_backward, expected) == [expected] * ranks.world
 
 
+class InTurn(nn.Sequential):
+    """Scalar layers side by side; a forward returns the outputs of each."""
+
+    def forward(self, x):
+        return [layer(x) for layer in self]
+
+
+def go_backward_in_turn(ctx, expected):
+    """One forward, then a backward from the output of each layer; the second layer's gradients are delayed."""
+    model, seen = delaying(ctx, InTurn(*line_of(1.0, 1.0, 1.0)), ["1.weight"], "0.weight"), []
+    for turn in range(2):
+        model.zero_grad(set_to_none=True)
+        for output in model(mine(ctx, 1 + turn)):
+            output.sum().backward()
+        seen.append(settled(ctx, model, expected[turn], turn, LATE_S))
+    return seen
+
+
+@check("DDP-122", worlds=MANY, beyond=False)
+def test_delayed_gradients_of_several_backwards_through_one_forward_are_averages(ranks):
+    expected = [{f"{place}.weight": [mean_of_all(ranks.world, times)] for place in range(3)} for times in (1, 2)]
+    assert ranks(go_backward_in_turn, expected) == [expected] * ranks.world
+
+
 # -- DDP-124: backward waits
 
 

@@ -23,23 +23,31 @@ MODES = {
 # -- DDP-112, DDP-113: in-place changes
 
 
+class Flat(models.Branches):
+    """Its output is a view."""
+
+    def forward(self, x):
+        return super().forward(x).view(-1)
+
+
 def change_in_place(ctx, options):
-    model = wrapped(ctx, models.Branches(), **options)
     seen = []
-    for _ in range(3):
-        model.zero_grad()
-        out = model(mine(ctx))
-        out.mul_(2)
-        loss = out.sum()
-        loss *= 3
-        loss.backward()
-        seen.append((gradient(model.module.a.weight), model.module.b.weight.grad is None))
+    for kind in (models.Branches, Flat):
+        model = wrapped(ctx, kind(), **options)
+        for _ in range(4):
+            model.zero_grad()
+            out = model(mine(ctx))
+            out.mul_(2)
+            loss = out.sum()
+            loss *= 3
+            loss.backward()
+            seen.append((gradient(model.module.a.weight), model.module.b.weight.grad is None))
     return seen
 
 
 @check("DDP-112", scenarios=MODES)
 def test_outputs_may_be_changed_in_place(ranks, scenario):
-    assert ranks(change_in_place, scenario) == [[(6 * mean_of_all(ranks.world), True)] * 3] * ranks.world
+    assert ranks(change_in_place, scenario) == [[(6 * mean_of_all(ranks.world), True)] * 8] * ranks.world
 
 
 def change_some_in_place(ctx, options):

@@ -1,5 +1,6 @@
 """Static graphs: what they find out by themselves, what they allow and refuse, and when they may be asked for."""
 
+import itertools
 import warnings
 
 import torch
@@ -129,26 +130,31 @@ def test_the_first_iteration_reduces_everything_once_and_right(ranks):
         assert told[::2] == [everything] * 3, "elements reduced in each backward"
 
 
-def train_on_slopes(model, x):
-    """The gradients of a loss and of its slopes in the inputs."""
+def train_on_slopes(model, x, only):
+    """The gradients of a loss and of its slopes in the inputs, or only of the slopes, which depend on no bias."""
     model.zero_grad(set_to_none=True)
     loss = model(x.requires_grad_()).sum()
     (slopes,) = torch.autograd.grad(loss, x, create_graph=True)
-    (loss + slopes.sum()).backward()
+    ((slopes * x.detach()).sum() if only else loss + slopes.sum()).backward()
     return {name: p.grad for name, p in getattr(model, "module", model).named_parameters()}
 
 
 def train_static_on_slopes(ctx):
-    model = wrapped(ctx, models.Sum(), static_graph=True)
-    return [numbers(train_on_slopes(model, batch(ctx, iteration)).items()) for iteration in range(3)]
+    seen = []
+    for only in (False, True):
+        model = wrapped(ctx, models.Sum(), static_graph=True)
+        seen += [numbers(train_on_slopes(model, batch(ctx, iteration), only).items()) for iteration in range(3)]
+    return seen
 
 
 @check("DDP-110", worlds=MANY)
 def test_slopes_that_are_taken_before_the_backward_do_not_end_the_first_iteration(ranks):
     expected = []
-    for iteration in range(3):
-        alone = [train_on_slopes(models.Sum(), models.divisible(rank, iteration)) for rank in range(ranks.world)]
-        expected.append(numbers((name, sum(each[name] for each in alone) / ranks.world) for name in alone[0]))
+    for only, iteration in itertools.product((False, True), range(3)):
+        alone = [train_on_slopes(models.Sum(), models.divisible(rank, iteration), only) for rank in range(ranks.world)]
+        means = {name: None if found is None else sum(each[name] for each in alone) / ranks.world
+                 for name, found in alone[0].items()}  # fmt: skip
+        expected.append(numbers(means.items()))
     assert ranks(train_static_on_slopes) == [expected] * ranks.world
 
 

@@ -178,3 +178,32 @@ def search_behind_an_own_operation(ctx):
 def test_what_lies_behind_an_operation_of_the_users_own_is_found(ranks):
     expected = {"a.weight": [2 * mean_of_all(ranks.world)], "b.weight": None}
     assert ranks(search_behind_an_own_operation) == [expected] * ranks.world
+
+
+# -- DDP-101: a loss that the module keeps to itself
+
+
+class Keeping(models.Branches):
+    """Returns one output and keeps another, of all layers, for the loss."""
+
+    def forward(self, x):
+        self.kept = self.a(x) + self.b(x)
+        return self.a(x) + self.b(x)
+
+
+def train_on_what_is_kept(ctx):
+    model = wrapped(ctx, Keeping(), find_unused_parameters=True)
+    seen = []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        model(mine(ctx, 1 + iteration))
+        model.module.kept.sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-101", worlds=WORLDS, beyond=False)
+def test_a_loss_that_the_module_keeps_to_itself_is_averaged_though_no_output_is_in_it(ranks):
+    means = [[mean_of_all(ranks.world, times)] for times in (1, 2, 3)]
+    expected = [{"a.weight": mean, "b.weight": mean} for mean in means]
+    assert ranks(train_on_what_is_kept) == [expected] * ranks.world

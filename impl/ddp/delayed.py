@@ -1,8 +1,7 @@
-"""Parameters that are reduced late, in one piece, once the gradient of a chosen trigger parameter is ready."""
+"""Parameters that are reduced late, in one piece, behind all others."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -15,7 +14,7 @@ from ..comm.flat import new_flat
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
 from . import kernels
-from .iteration import Iteration, Stage
+from .iteration import Iteration
 from .log import Fail
 from .optimizer_in_backward import OptimizersInBackward
 from .params import Managed, named_parameters
@@ -40,24 +39,20 @@ def delayable(named: Iterable[tuple[str, nn.Parameter]], managed: Iterable[Manag
 class DelayedReduction:
     """Keeps the gradients of the delayed parameters in flat buffers, one for each dtype and device, and averages those.
 
-    The reduction starts after all buckets, at the end of the backward in which the trigger's gradient came, so that
-    gradients that come after the trigger are included (exceeds DDP-125), and it is waited for before backward returns
-    (exceeds DDP-124). Under ``no_sync`` nothing is reduced (exceeds DDP-126). Keeps DDP-121 … DDP-123.
+    The reduction follows that of the buckets, whether or not the trigger's gradient has come: some ranks may not use
+    it. So gradients that come after the trigger are included (exceeds DDP-125), it is waited for before backward
+    returns (exceeds DDP-124), and under ``no_sync`` nothing is reduced (exceeds DDP-126). Keeps DDP-121 … DDP-123.
     """
 
     def __init__(self, iteration: Iteration, parameters: Sequence[nn.Parameter], trigger: nn.Parameter) -> None:
         self._iteration = iteration
         iteration.buckets_only = False
         self.parameters = list(parameters)
+        #: kept for who copies the object
         self._trigger = trigger
         self._lay_out()
         #: those that the delayed parameters carry; stepped with the averaged gradients
         self.optimizers: OptimizersInBackward | None = None
-        #: how many synchronised backwards had begun when the last forward or delayed reduction ended
-        self._begun_before = iteration.backwards_begun
-        triggered = kernels.weak_call(weakref.WeakMethod(self._triggered))
-        handle = trigger.register_post_accumulate_grad_hook(triggered)
-        weakref.finalize(self, handle.remove).atexit = False
 
     @staticmethod
     def of(
@@ -117,8 +112,6 @@ class DelayedReduction:
 
     def after_forward(self) -> None:
         """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123)."""
-        if torch.is_grad_enabled():  # an evaluation says nothing about the backward that is still to come
-            self._begun_before = self._iteration.backwards_begun
         self._notice_cast()
         self._fill_gaps()
 
@@ -127,26 +120,6 @@ class DelayedReduction:
             if parameter.grad is None:
                 view.zero_()
                 parameter.grad = view.detach() if parameter.requires_grad else None
-
-    def _triggered(self, _parameter: torch.Tensor) -> None:
-        kernels.call_at_end_of_backward(self._backward_ended)
-
-    def _backward_ended(self) -> None:
-        """A reentrant checkpoint's backward runs inside another, which still brings gradients."""
-        outer = kernels.running_node()
-        if outer is None:  # only where this one ends may it turn out to have been synchronised
-            kernels.call_at_end_of_backward(self._reduce_if_due)
-        else:
-            kernels.call_once_after(outer, lambda: kernels.call_at_end_of_backward(self._backward_ended))
-
-    def _reduce_if_due(self) -> None:
-        if self.due():
-            self._begun_before = self._iteration.backwards_begun
-            self._iteration.go_through(Stage.DELAYED)
-
-    def due(self) -> bool:
-        """Whether the backward in which the trigger's gradient has come is one that is synchronised."""
-        return self._iteration.backwards_begun > self._begun_before
 
     def reduce(self) -> None:
         """Average the delayed gradients."""
@@ -165,10 +138,10 @@ class DelayedReduction:
     def _gather_strays(self) -> None:
         """Take in gradients that the user has replaced or moved since they were pointed at their views."""
         strays = {
-            parameter: parameter.grad.clone()  # it may lie in the place of another one
+            parameter: parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad.clone()
             for parameter, view in self._views.items()
-            if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr()
-        }
+            if parameter.grad is not None and (parameter.grad.is_sparse or parameter.grad.data_ptr() != view.data_ptr())
+        }  # copies, since one may lie in the place of another
         for parameter, gradient in strays.items():
             view = self._views[parameter]
             view.copy_(gradient)

@@ -84,8 +84,6 @@ class Iteration:
         self.joinable = joinable
         #: where this model stands, for people
         self.place = Place(next(_models))
-        #: how many synchronised backwards of this rank have begun
-        self.backwards_begun = 0
         #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
         self.futures: list[torch.futures.Future[Any]] = []
         #: called when a backward has raised: to end what hooks have begun beside its reductions

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -68,6 +69,10 @@ def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], N
     dropped = weakref.finalize(reached, failed)
     dropped.atexit = False
     call_at_end_of_backward(reached)
+
+
+#: the tensor of which another one is a view, if it is one
+viewed: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")
 
 
 def running_node() -> torch.autograd.graph.Node | None:

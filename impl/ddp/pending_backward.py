@@ -78,6 +78,12 @@ class Forwards:
         self._times_past = 0
         self.early.clear()
 
+    @property
+    def awaits(self) -> bool:
+        """Whether the last forward's backward, which is to be synchronised, has not begun."""
+        pending = self.latest
+        return pending is not None and pending.sync and not pending.spent
+
     def note_running(self, backward: int, pending: PendingBackward) -> None:
         """A backward has reached an output of this forward."""
         self._running_sync = pending.sync or (backward == self.running_backward and self._running_sync)
@@ -111,8 +117,7 @@ class Forwards:
 
     def waits_for_another(self, backward: int) -> bool:
         """Whether the last forward's backward is still to come, and ``backward`` is seen for the first time here."""
-        pending = self.latest
-        if pending is None or pending.spent or not pending.sync or self.unannounced_backward == backward:
+        if not self.awaits or self.unannounced_backward == backward:
             return False
         self.unannounced_backward = backward
         return True
@@ -139,9 +144,12 @@ class Forwards:
         return [index for when, index in self.early if when != backward]
 
 
-def announce_backward(outputs: Sequence[torch.Tensor], pending: PendingBackward, begin: Begin) -> None:
+def announce_backward(
+    outputs: Sequence[torch.Tensor], pending: PendingBackward, begin: Begin, *, changeable: bool = False
+) -> None:
     """Have ``begin(pending)`` called when a backward pass reaches any of the outputs, before it goes further.
 
+    ``changeable``: these may be changed in place; then a backward goes past one that is a view, to what it shows.
     ``begin`` must be a bound method; its object is held weakly.
     """
     weak_begin = weakref.WeakMethod(begin)
@@ -154,10 +162,11 @@ def announce_backward(outputs: Sequence[torch.Tensor], pending: PendingBackward,
             call(pending)
 
     for output in outputs:
-        if output.grad_fn is not None:
-            output.register_hook(reached)
-            pending.announced = True
-            pending.unreached += 1
+        for tensor in (output, kernels.viewed(output)) if changeable else (output,):
+            if tensor is not None and tensor.grad_fn is not None:
+                tensor.register_hook(reached)
+                pending.announced = True
+                pending.unreached += 1
 
 
 class OutputSink(torch.autograd.Function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,15 +28,22 @@ class PerParameterReduction:
         self._forwards = forwards
         self._iteration = transport.iteration
         self._fail = fail
+        #: what is averaged this way: the reducer's own list, which thawed parameters join
+        self._parameters: Sequence[torch.nn.Parameter] = ()
         self._handles: list[Any] = []
 
-    def install(self, parameters: Iterable[torch.nn.Parameter], beside: Sequence[str]) -> None:
+    def install(self, parameters: Sequence[torch.nn.Parameter], beside: Sequence[str]) -> None:
         """Average these parameters' gradients from now on, in the place of buckets; ``beside``: as below."""
         if self._iteration.session is not None:
             self.refuse_uneven_inputs()
         self._refuse(beside)
+        self._parameters = parameters
+        self.watch_thawed()
+
+    def watch_thawed(self) -> None:
+        """Average what has come to those parameters, too."""
         arrived = kernels.weak_call(weakref.WeakMethod(self._arrived))
-        for parameter in parameters:
+        for parameter in self._parameters[len(self._handles) :]:
             handle = parameter.register_post_accumulate_grad_hook(arrived)
             weakref.finalize(self, handle.remove).atexit = False
             self._handles.append(handle)

@@ -55,6 +55,8 @@ class Arrivals:
         self.counted = True
         #: whether anybody watches at all
         self.watching = False
+        #: parameters that are averaged with these, though nobody watches them
+        self.beside: Sequence[torch.nn.Parameter] = ()
 
     def count_each(self) -> None:
         """Call ``listener.arrived(index)`` for every parameter."""
@@ -118,7 +120,7 @@ class Arrivals:
         try:
             if any(map(kernels.will_evaluate, self._accumulating())):
                 return True  # as a rule told by the first one
-            trained = {each for each in self._parameters if each.requires_grad}
+            trained = {each for each in (*self._parameters, *self.beside) if each.requires_grad}
             node = kernels.running_node()
             if node is None or not trained:
                 return False

@@ -24,7 +24,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from enum import Enum
@@ -61,6 +61,9 @@ class Phase(Enum):
     IDLE = "no synchronised backward is under way"
     FILLING = "a synchronised backward has begun and has not delivered"
 
+
+#: all that there are
+_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()
 
 #: reducers whose last backward left parameters out: after it there may be no forward that complains
 _unfinished: weakref.WeakSet[Reducer] = weakref.WeakSet()
@@ -110,6 +113,8 @@ class Reducer:
         self.specs = list(specs)
         #: of those that the object manages, too; they join the others when they are thawed
         self._frozen = list(frozen)
+        #: called when they have
+        self.if_thawed: Callable[[], None] | None = None
         self.transport = transport
         self.log = log
         #: what the parameters belong to; they may have been replaced in it
@@ -157,6 +162,13 @@ class Reducer:
         self._came_before: list[int] = []
         self._entered_at: torch.autograd.graph.Node | None = None
         self._lay_out(self.planner.first())
+        #: reducers of other wrappers that average some of the same parameters
+        self._beside: weakref.WeakSet[Reducer] = weakref.WeakSet()
+        mine = set(map(id, self.parameters))
+        self._beside.update(each for each in list(_reducers) if not mine.isdisjoint(map(id, each.parameters)))
+        for other in self._beside:
+            other._beside.add(self)
+        _reducers.add(self)
 
     @property
     def team(self) -> Team:
@@ -216,8 +228,8 @@ class Reducer:
 
     def keep_gradients_apart(self) -> None:
         """Another wrapper averages them, too, in the same backward: neither may see what the other's buckets hold."""
-        self.queue.keep_apart()
-        self._lay_out(self.plan)
+        if self.phase is Phase.IDLE and self.queue.keep_apart():
+            self._lay_out(self.plan)
 
     # -- beginning anew
 
@@ -272,6 +284,8 @@ class Reducer:
         self._dtypes += map(_dtype_of, self.parameters[first:])
         self.iteration.recast = True
         self.start_over()
+        if self.if_thawed is not None:
+            self.if_thawed()
         self.log.note_parameters(respecified(self.specs, self.parameters))
         self.log.note_plan(self.plan, self.specs, rebuilt=False)
 
@@ -288,11 +302,12 @@ class Reducer:
         """
         pending = PendingBackward(sync)
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
+        through_sink = self.facts.searched or self.facts.holds_back
         # also where a sink follows: a container may keep the tensors that it was made with
-        announce_backward(found, pending, self.begin)
+        announce_backward(found, pending, self.begin, changeable=not through_sink)
         if self.facts.searched:
             pending.unused = self._out_of_reach(found)
-        if self.facts.searched or self.facts.holds_back:
+        if through_sink:
             output = tied(output, found, pending, self.begin, clone)
         self.admit(pending)
         return output
@@ -307,6 +322,9 @@ class Reducer:
             self.log.fail(RuntimeError, COMPILED_BACKWARD)
         self.forwards.admit(pending)
         self.iteration.awaits_backward = pending.sync
+        if self._beside and pending.sync and (others := [each for each in self._beside if each.forwards.awaits]):
+            for each in [self, *others]:
+                each.keep_gradients_apart()
         if self.arrivals.counted or not self.arrivals.watching:
             return
         if pending.sync and not (pending.announced and pending.context is None):
@@ -403,7 +421,6 @@ class Reducer:
         if self.plan.left_out:
             self.usage.refuse_left_out(self.plan.left_out, self.parameters)
         self.phase = Phase.FILLING
-        self.iteration.backwards_begun += 1
         fresh = self.iteration.awaits_backward and pending is self.forwards.latest
         self._came_before = self.readiness.noted() if fresh and not self.arrivals.counted else []
         if self.forwards.early:
@@ -434,8 +451,7 @@ class Reducer:
         """
         with self.turn:
             if self._remote is not None and self.phase is Phase.FILLING:
-                self._remote.postponed.append(index)
-                return
+                return  # looked at when this backward ends
             gradient = self.parameters[index].grad if passed else None
             received = not self.facts.use_varies or self.usage.received(index, gradient)
             if self.phase is Phase.IDLE and not self._begins_late(index):
@@ -487,7 +503,8 @@ class Reducer:
 
         It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
         been one beside the forward's own (a penalty on weights), which will average what both have accumulated. Where
-        ranks may use different ones, what it reached says nothing: there it counts if the outputs were differentiated.
+        ranks may use different ones, what it reached says something only if it is everything (a loss that the module
+        keeps to itself, say): else it counts there if the outputs were differentiated.
         """
         with self.turn:
             pending, backward = self.forwards.latest, self.forwards.unannounced_backward
@@ -498,10 +515,13 @@ class Reducer:
             came = {*self.forwards.came_early(backward), *self.readiness.noted()}
             awaited = set(range(len(self.parameters))) - self.usage.not_awaited(self.plan.left_out, pending.unused)
             missing = sorted(awaited - came)
-            tells = pending.differentiated or not self.facts.use_varies
-            if not tells or (missing and not self.facts.searched):
+            everything = self.facts.searched and self.plan.left_out | came >= set(range(len(self.parameters)))
+            tells = pending.differentiated or everything or not self.facts.use_varies
+            if not tells or (missing and not (self.facts.searched or self.usage.learning)):
                 self._complaint = describe_unannounced(self.specs, missing, self.team.rank)
                 return
+            if everything:
+                pending.unused = None  # whatever a search of the outputs has not found
             self._open(pending)
             self._armed = True
             if not self.arrivals.counted:
@@ -545,7 +565,7 @@ class Reducer:
     def _ended_remotely(self, remote: RemoteBackward) -> bool:
         """Reduce the gradients that a backward of distributed autograd has left in its context, if there are any.
 
-        Such a forward may also be followed by an ordinary backward; what arrived is looked at here in either case.
+        Such a forward may also be followed by an ordinary backward, whose end then shows what it has reached.
         """
         self._armed = True
         with torch.no_grad(), remote.borrowed_gradients(self.parameters) as present:
@@ -554,8 +574,6 @@ class Reducer:
             if present:
                 self._complete()
         self._armed = False
-        for index in [] if present else remote.postponed:
-            self.arrived(index)
         return bool(present)
 
     def _complete(self) -> None:
@@ -575,6 +593,8 @@ class Reducer:
                 self.readiness.delivered()
             self.phase = Phase.IDLE
             self._delivered()
+            if Stage.DELAYED in self.iteration.order:
+                self.iteration.go_through(Stage.DELAYED)
         self._armed = False
 
     def _counts_on_another(self) -> bool:

@@ -198,9 +198,10 @@ class BucketQueue:
             for bucket in self.buckets:
                 bucket.adopt_gradients()
 
-    def keep_apart(self) -> None:
-        """Gradients are copies of what is in the buckets from the next layout on: somebody else averages them, too."""
-        self._as_view = False
+    def keep_apart(self) -> bool:
+        """Gradients are copies of what is in the buckets from the next layout on; whether they were not so far."""
+        were_views, self._as_view = self._as_view, False
+        return were_views
 
     def reset(self) -> None:
         """A synchronised backward begins."""

@@ -18,8 +18,6 @@ class RemoteBackward:
 
     def __init__(self, context: int) -> None:
         self._context = context
-        #: the parameters that have arrived so far
-        self.postponed: list[int] = []
 
     @contextmanager
     def borrowed_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[int]]:
@@ -30,6 +28,7 @@ class RemoteBackward:
         """
         found = dist_autograd.get_gradients(self._context)
         before = [parameter.grad for parameter in parameters]
+        values = [(each, each.clone()) for each in before if each is not None]  # they may lie in buckets
         borrowed = [found.get(parameter) for parameter in parameters]
         for parameter, gradient in zip(parameters, borrowed, strict=True):
             parameter.grad = gradient
@@ -41,3 +40,5 @@ class RemoteBackward:
         finally:
             for parameter, old in zip(parameters, before, strict=True):
                 parameter.grad = old
+            for old, value in values:
+                old.copy_(value)

@@ -10,7 +10,7 @@
                                                                                           then what follows, too
     BUCKET         a further bucket is full             starts it                         zeros for one bucket
     FINISH         all have started, backward is over   who used what; hands out results  used nothing; takes nothing
-    DELAYED        after backward, if the trigger came  its delayed gradients             zeros
+    DELAYED        after FINISH                         its delayed gradients             zeros
     PARAMETER      a gradient, where there are no       averages it                       nobody can: refused
                    buckets
 
@@ -47,5 +47,5 @@ def order_of(
         Stage.PARAMETER: Row(within, parameters.due, parameters.reduce, None),
     }
     if delayed is not None:
-        order[Stage.DELAYED] = Row(within, delayed.due, delayed.reduce, delayed.shadow)
+        order[Stage.DELAYED] = Row(within, lambda: True, delayed.reduce, delayed.shadow)
     return order

@@ -80,12 +80,11 @@ class DistributedDataParallel(Follower, nn.Module):
         find_unused_parameters: let iterations leave parameters out. Their gradients are the sum of what exists over the
             full group size; those that no rank used are not touched.
         check_reduction: deprecated, without effect.
-        gradient_as_bucket_view: let ``.grad`` be views of the communication buffers after the first iteration (not in
-            a wrapper around another one, whose gradients both average).
+        gradient_as_bucket_view: let ``.grad`` be views of the communication buffers after the first iteration (not
+            where another wrapper, around this one or beside it, averages some of them in the same backward).
         static_graph: promise that every iteration uses the same parameters in the same way.
-        delay_all_reduce_named_params: (name, parameter) pairs to be reduced in one piece when the gradient of
-            ``param_to_hook_all_reduce`` is ready. Both or neither.
-        param_to_hook_all_reduce: see there.
+        delay_all_reduce_named_params: (name, parameter) pairs to be reduced in one piece, behind all others.
+        param_to_hook_all_reduce: what they wait for in torch's DDP, whose gradient need not come here. Both or neither.
         mixed_precision: lower dtypes for parameters, reduction and buffers.
         device_mesh: a one-dimensional mesh instead of ``process_group``.
         skip_all_reduce_unused_params: leave parameters that no rank uses out of later reductions; those must be
@@ -230,9 +229,6 @@ class DistributedDataParallel(Follower, nn.Module):
         self._mixed_precision_run = parts.lowered(self.module, self._config)
         self.reducer = parts.reducer_of(self.module, self._config, self._iteration, self._mixed_precision_run)
         self.logger = self.reducer.log
-        inner = [each for each in self.module.modules() if isinstance(each, DistributedDataParallel)]
-        for each in [self, *inner] if inner else []:
-            each.reducer.keep_gradients_apart()
         self._passing_sync_batchnorm_handle(self.module)
         self._per_parameter = PerParameterReduction(
             self.reducer.transport, self.reducer.forwards, self.logger.fail
@@ -245,6 +241,7 @@ class DistributedDataParallel(Follower, nn.Module):
     def _connect_parts(self) -> None:
         """Say in which order the parts act, and what of them faces a join context."""
         self._iteration.order = order_of(self.reducer, self._buffer_sync, self._delayed, self._per_parameter)
+        self.reducer.arrivals.beside = self._delayed_parameters
         final = [*self._module_parameters, *self._delayed_parameters]
         self._uneven = UnevenInputs(
             self._iteration, self.reducer, self._buffer_sync, final, self._per_parameter, self.device
@@ -483,6 +480,7 @@ class DistributedDataParallel(Follower, nn.Module):
     def _register_accum_grad_hook(self) -> None:
         """Reduce parameter by parameter instead of by bucket (DDP-167)."""
         self._per_parameter.install(self.reducer.parameters, self._after_buckets())
+        self.reducer.if_thawed = self._per_parameter.watch_thawed
         self.reducer.remove_hooks()
 
     # -- as a module

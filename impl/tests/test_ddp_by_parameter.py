@@ -49,6 +49,22 @@ def test_where_the_forward_ran_decides_whether_a_gradient_is_averaged(run):
     assert run(cross_the_border, world=2) == [[1.5, rank + 1.0, 1.5, 1.5] for rank in range(2)]
 
 
+def thaw(ctx):
+    module = nn.Sequential(scalar(), scalar())
+    module[0].requires_grad_(False)
+    ddp, seen = by_parameter(module), []
+    for iteration in range(4):
+        module[0].requires_grad_(iteration > 1)
+        ddp.zero_grad()
+        ddp(mine(ctx)).sum().backward()
+        seen.append([None if each.grad is None else each.grad.item() for each in module.parameters()])
+    return seen
+
+
+def test_what_is_thawed_is_averaged_from_then_on(run):
+    assert run(thaw, world=2) == [[[None, 1.5]] * 2 + [[1.5, 1.5]] * 2] * 2
+
+
 def look_up(ctx):
     ddp = by_parameter(nn.Embedding(3, 1, sparse=True))
     ddp(torch.tensor([ctx.rank, 2])).sum().backward()

@@ -319,6 +319,55 @@ def test_a_wrapper_in_a_wrapper_averages_the_gradients_that_both_manage(copied):
     assert run_on_ranks(train_a_wrapper_in_a_wrapper, WORLD, copied) == [[[3.0, 6.0]] * 4] * WORLD
 
 
+class Sharing(nn.Module):
+    """Two layers side by side; what it runs first gets its gradient last."""
+
+    def __init__(self, shared, *, own_first):
+        super().__init__()
+        self.own, self.shared, self.own_first = layer(), shared, own_first
+
+    def forward(self, x):
+        first, then = (self.own, self.shared) if self.own_first else (self.shared, self.own)
+        return first(x) + then(x)
+
+
+def train_two_wrappers_over_one_layer(rank, world, order, options):
+    shared = layer()
+    pair = [DistributedDataParallel(Sharing(shared, own_first=own_first), **options) for own_first in (True, False)]
+    seen = []
+    for iteration in range(5):
+        for model in pair:
+            model.zero_grad(set_to_none=iteration == 0)
+        outputs = [model(batch(rank)) for model in pair]
+        sum(outputs[place].sum() for place in order).backward()
+        seen.append([each.grad.item() for each in (shared.weight, *(model.module.own.weight for model in pair))])
+    return seen
+
+
+@pytest.mark.parametrize("options", [
+    {"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 1e-6}
+])  # fmt: skip
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_wrappers_average_a_layer_that_both_have(order, options):
+    told = run_on_ranks(train_two_wrappers_over_one_layer, WORLD, order, options)
+    assert told == [[[6.0, 3.0, 3.0]] * 5] * WORLD
+
+
+def train_in_turns(rank, world):
+    """Two wrappers over one layer, one after the other: where its gradient lies in the end."""
+    shared, options = layer(), {"gradient_as_bucket_view": True}
+    pair = [DistributedDataParallel(Sharing(shared, own_first=True), **options) for _ in range(2)]
+    for _ in range(3):
+        for model in pair:
+            model.zero_grad(set_to_none=False)
+            model(batch(rank)).sum().backward()
+    return shared.weight.grad.item(), len({each.grad.untyped_storage().data_ptr() for each in pair[1].parameters()})
+
+
+def test_wrappers_that_take_turns_keep_their_views():
+    assert run_on_ranks(train_in_turns, WORLD) == [(3.0, 1)] * WORLD
+
+
 # -- modules with ways of their own
 
 

@@ -104,3 +104,92 @@ def step_in_backward(ctx):
 
 def test_an_optimizer_in_backward_steps_delayed_parameters_by_their_average_too(run):
     assert run(step_in_backward, world=2) == [[1.0 - 2 * 0.5 * 1.5] * 2] * 2
+
+
+class Three(nn.Module):
+    """Scalars in two outputs, the second of which a forward may leave out."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.trigger = (nn.Linear(1, 1, bias=False) for _ in range(3))
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)
+
+    def forward(self, x, both=True):
+        return self.a(x) + self.b(x), self.trigger(x) if both else None
+
+
+def delaying_b_until_the_trigger(**options):
+    module = Three()
+    return DistributedDataParallel(
+        module, delay_all_reduce_named_params=[("b.weight", module.b.weight)],
+        param_to_hook_all_reduce=module.trigger.weight, **options,
+    )  # fmt: skip
+
+
+def leave_out_the_trigger(ctx, options, who):
+    ddp, seen = delaying_b_until_the_trigger(**options), []
+    for _ in range(3):
+        ddp.zero_grad()
+        sum(output.sum() for output in ddp(mine(ctx), ctx.rank in who) if output is not None).backward()
+        seen.append([ddp.module.a.weight.grad.item(), ddp.module.b.weight.grad.item()])
+    return seen
+
+
+@pytest.mark.parametrize("who", [(0,), ()], ids=["one rank uses it", "nobody uses it"])
+@pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}])
+def test_delayed_gradients_are_averaged_where_ranks_leave_out_the_trigger(run, options, who):
+    assert run(leave_out_the_trigger, options, who, world=2) == [[[1.5, 1.5]] * 3] * 2
+
+
+def go_backward_by_outputs(ctx, trigger_first):
+    ddp, seen = delaying_b_until_the_trigger(), []
+    for _ in range(3):
+        ddp.zero_grad()
+        outputs = ddp(mine(ctx))
+        for output in reversed(outputs) if trigger_first else outputs:
+            output.sum().backward()
+        seen.append([parameter.grad.item() for parameter in ddp.parameters()])
+    return seen
+
+
+@pytest.mark.parametrize("trigger_first", [True, False])
+def test_delayed_gradients_of_all_backwards_of_one_forward_are_averaged(run, trigger_first):
+    assert run(go_backward_by_outputs, trigger_first, world=2) == [[[1.5] * 3] * 3] * 2
+
+
+def look_up(ctx):
+    """A table whose gradient is sparse where it was cleared between forward and backward."""
+    module = nn.Sequential(nn.Embedding(3, 1, sparse=True), nn.Linear(1, 1, bias=False))
+    nn.init.ones_(module[1].weight)
+    ddp = DistributedDataParallel(
+        module, delay_all_reduce_named_params=[("0.weight", module[0].weight)],
+        param_to_hook_all_reduce=module[1].weight,
+    )  # fmt: skip
+    seen = []
+    for cleared in (False, True):
+        ddp.zero_grad()
+        output = ddp(torch.tensor([ctx.rank, 2]))
+        if cleared:
+            ddp.zero_grad()
+        output.sum().backward()
+        seen.append(module[0].weight.grad.flatten().tolist())
+    return seen
+
+
+def test_a_sparse_delayed_gradient_is_averaged_also_where_it_was_cleared_in_between(run):
+    assert run(look_up, world=2) == [[[0.5, 0.5, 1.0]] * 2] * 2
+
+
+def freeze_the_others(ctx):
+    ddp, seen = delaying_b(TwoOrOne(), find_unused_parameters=True), []
+    for iteration in range(5):
+        ddp.module.a.requires_grad_(iteration not in (2, 3))
+        ddp.zero_grad()
+        ddp(mine(ctx)).sum().backward()
+        seen.append(ddp.module.b.weight.grad.item())
+    return seen
+
+
+def test_delayed_gradients_are_averaged_while_all_other_parameters_are_frozen(run):
+    assert run(freeze_the_others, world=2) == [[1.5] * 5] * 2

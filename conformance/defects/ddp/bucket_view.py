@@ -63,3 +63,9 @@ def one_gradient_that_was_moved_stands_for_all_of_its_bucket() -> None:
 def gradients_that_change_places_overwrite_each_other() -> None:
     """With bucket views, a gradient that the program gives to another parameter is left where it lies."""
     edit("if gradient.untyped_storage().data_ptr() in flats:", "if False:")
+
+
+@defect("DDP-117")
+def models_with_a_layer_in_common_see_each_others_buckets() -> None:
+    """With bucket views, a gradient that two models average is collected from a bucket that the other one sends."""
+    edit("were_views, self._as_view = self._as_view, False", "were_views = False", within="keep_apart")

@@ -189,3 +189,24 @@ def listed_sizes_go_by_all_closed_buckets() -> None:
 def averages_stay_out_of_a_remote_context() -> None:
     """Gradients that lie in the buckets do not get back into the context of distributed autograd."""
     edit("parameter.grad is not gradient:", "parameter.grad is gradient:")
+
+
+@defect("DDP-022")
+def a_remote_context_takes_the_gradients_from_before() -> None:
+    """What ``.grad`` held before a backward of distributed autograd is replaced by what the context holds."""
+    edit("parameter.grad = old\n", "parameter.grad = parameter.grad if old is not None else old\n")
+
+
+@defect("DDP-022")
+def no_sync_does_not_hold_in_a_remote_context() -> None:
+    """A forward under no_sync is averaged all the same in a context of distributed autograd."""
+    edit("self.context = kernels.distributed_context() if kernels.uses_rpc() else None", (
+        "self.context = kernels.distributed_context() if kernels.uses_rpc() else None\n"
+        "    self.sync |= self.context is not None"
+    ))  # fmt: skip
+
+
+@defect("DDP-022")
+def an_ordinary_backward_in_a_remote_context_stays_local() -> None:
+    """An ordinary backward of a forward in a context of distributed autograd is not looked at when it ends."""
+    edit("if remote is None or not self._ended_remotely(remote):", "if remote is None or self._ended_remotely(remote):")

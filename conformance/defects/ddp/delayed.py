@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from ..planting import defect, edit
 
+DUE = "if Stage.DELAYED in self.iteration.order"
+REDUCES = "    with torch.no_grad():\n        self._gather_strays()"  # how it begins
+
+
+def _locally(when: str) -> None:
+    """Leave delayed gradients local where this held at the end of the last forward."""
+    edit("self._notice_cast()", f"self._local = {when}\n    self._notice_cast()", within="after_forward")
+    edit(REDUCES, f"    if self._local:\n        return\n{REDUCES}")
+
 
 @defect("DDP-123")
 def delayed_buffer_always_emptied() -> None:
@@ -48,9 +57,7 @@ def delayed_parameters_not_broadcast() -> None:
 @defect("DDP-122")
 def evaluation_cancels_the_delayed_reduction() -> None:
     """A forward without gradients between forward and backward keeps delayed gradients from being averaged."""
-    asked = "if torch.is_grad_enabled():"
-    edit(asked, f"self._evaluated = not torch.is_grad_enabled()\n    {asked}", within="DelayedReduction.after_forward")
-    edit("> self._begun_before", "> self._begun_before and not self._evaluated")
+    _locally("not torch.is_grad_enabled()")
 
 
 @defect("DDP-122")
@@ -64,9 +71,16 @@ def strays_stay_beside_the_delayed_buffer() -> None:
 
 
 @defect("DDP-122")
-def trigger_never_comes() -> None:
-    """The reduction of delayed gradients waits for the next backward."""
-    edit("kernels.call_at_end_of_backward(self._backward_ended)", "pass", within="_triggered")
+def delayed_gradients_stay_local_at_first() -> None:
+    """The first backward does not reduce the delayed gradients."""
+    edit(DUE, f"{DUE} and self.facts.rebuilt")
+
+
+@defect("DDP-122")
+def delayed_gradients_of_further_backwards_stay_local() -> None:
+    """Where several backwards bring the gradients of one forward, the delayed ones are not averaged."""
+    edit("self._arm()", "self._further = True\n        self._arm()", within="_bucket_filled")
+    edit(DUE, f'{DUE} and not vars(self).get("_further")')
 
 
 @defect("DDP-128")
@@ -76,19 +90,9 @@ def one_kind_of_delayed_gradients() -> None:
 
 
 @defect("DDP-122")
-def delayed_before_any_forward() -> None:
-    """A backward past the wrapper, before its first forward, reduces the delayed gradients."""
-    edit("self._begun_before = iteration.backwards_begun", "self._begun_before = iteration.backwards_begun - 1")
-
-
-@defect("DDP-122")
 def an_evaluation_decides_for_the_backward_to_come() -> None:
     """A forward without gradients under no_sync, before the backward, keeps delayed gradients from being averaged."""
-    edit(
-        "self._notice_cast()", "self._local = not self._iteration.wants_reductions\n    self._notice_cast()",
-        within="after_forward",
-    )  # fmt: skip
-    edit("> self._begun_before", "> self._begun_before and not self._local")
+    _locally("not self._iteration.wants_reductions and not torch.is_grad_enabled()")
 
 
 @defect("DDP-128")
@@ -103,13 +107,7 @@ def delayed_gradients_are_divided_as_the_first_dtype_is() -> None:
 @defect("DDP-122")
 def delayed_gradients_are_local_in_evaluation_mode() -> None:
     """A backward through a model in evaluation mode does not reduce the delayed gradients."""
-    edit("> self._begun_before", "> self._begun_before and self._iteration.training")
-
-
-@defect("DDP-049")
-def delayed_reduction_inside_a_checkpoints_backward() -> None:
-    """Where the trigger lies in a reentrant checkpoint, gradients that come after it are not averaged."""
-    edit("if outer is None:", "if outer is None or self._flats:", within="DelayedReduction._backward_ended")
+    _locally("not self._iteration.training")
 
 
 @defect("DDP-049")
@@ -121,15 +119,7 @@ def delayed_doubles_travel_as_floats() -> None:
 @defect("DDP-126")
 def the_last_forward_decides_for_delayed_gradients() -> None:
     """Delayed gradients are reduced where the last forward is synchronised, whichever backward comes."""
-    edit(
-        "return self._iteration.backwards_begun > self._begun_before",
-        "return self._iteration.backwards_begun > self._begun_before and self._iteration.last_is_synchronised",
-    )
-    edit(
-        "self._notice_cast()",
-        "self._iteration.last_is_synchronised = self._iteration.wants_reductions\n    self._notice_cast()",
-        within="after_forward",
-    )
+    _locally("not self._iteration.wants_reductions")
 
 
 @defect("DDP-127")

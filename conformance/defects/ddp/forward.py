@@ -31,7 +31,7 @@ def the_options_hide_what_the_module_calls_by_their_name() -> None:
 @defect("DDP-037")
 def always_ties_outputs() -> None:
     """Outputs pass the sink even where nothing is searched for, and come back as other objects."""
-    edit("if self.facts.searched or self.facts.holds_back:", "if pending.sync:")
+    edit("through_sink = self.facts.searched or self.facts.holds_back", "through_sink = pending.sync")
 
 
 @defect("DDP-044")
@@ -82,7 +82,7 @@ def outputs_out_of_sight_begin_no_backward() -> None:
     """Outputs in which no tensor was found are taken to announce their backward themselves, and are waited for in
     vain."""
     edit("not (pending.announced and pending.context is None)", "pending.context is not None")
-    edit("pending is None or", "pending is None or not pending.announced or", within="waits_for_another")
+    edit("if not self.awaits or", "if not self.awaits or not self.latest.announced or", within="waits_for_another")
 
 
 @defect("DDP-045")

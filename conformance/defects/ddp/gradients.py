@@ -587,7 +587,7 @@ def buffers_in_flight_are_filled_anew() -> None:
 @defect("DDP-099")
 def a_penalty_is_reduced_where_it_reaches_all_that_a_rank_uses() -> None:
     """Under a search a penalty before the loss is reduced on ranks that use nothing else, and waited for by others."""
-    edit("tells = pending.differentiated or not self.facts.use_varies", "tells = True")
+    edit("tells = pending.differentiated or everything or not self.facts.use_varies", "tells = True")
 
 
 @defect("DDP-068")

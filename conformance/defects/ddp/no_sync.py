@@ -87,7 +87,7 @@ def what_the_reducer_is_told_stays_local() -> None:
 @defect("DDP-072")
 def parameters_that_are_outputs_announce_as_well() -> None:
     """A forward that hands out a parameter is announced by every later backward that reaches that parameter."""
-    edit("if output.grad_fn is not None:", "if output.requires_grad:", within="announce_backward")
+    edit("tensor.grad_fn is not None", "tensor.requires_grad", within="announce_backward")
 
 
 @defect("DDP-077")

@@ -56,6 +56,12 @@ def what_is_thawed_stays_local() -> None:
     edit("self._take_in_thawed()", "pass", within="notice_changes")
 
 
+@defect("DDP-049")
+def what_is_thawed_stays_local_without_buckets() -> None:
+    """What is thawed where gradients are averaged parameter by parameter is not averaged that way."""
+    edit("self.reducer.if_thawed = self._per_parameter.watch_thawed", "pass")
+
+
 @defect("DDP-027")
 def counts_told_without_ranks() -> None:
     """The error about different numbers of parameters does not say which rank has how many."""

@@ -294,7 +294,7 @@ def attributes_of_mappings_stay_behind_the_sink() -> None:
 @defect("DDP-112")
 def no_clones_while_a_static_graph_is_learned() -> None:
     """In the first iteration of a static graph outputs do not pass the sink."""
-    edit("if self.facts.searched or self.facts.holds_back:", "if self.facts.searched:")
+    edit("through_sink = self.facts.searched or self.facts.holds_back", "through_sink = self.facts.searched")
 
 
 @defect("DDP-109")
@@ -347,3 +347,21 @@ def dataclasses_are_asked_for_fields_that_are_not_set() -> None:
 def what_is_left_out_must_have_no_gradient_from_before() -> None:
     """A parameter that is left out of reductions counts as used again if it has a gradient from before."""
     edit("if self._since_sync[index] and parameters", "if parameters", within="refuse_left_out")
+
+
+@defect("DDP-101")
+def a_loss_that_is_kept_says_nothing() -> None:
+    """Under a search a backward that goes past the outputs is complained of, though it reaches every parameter."""
+    edit("pending.differentiated or everything or not self", "pending.differentiated or not self")
+
+
+@defect("DDP-112")
+def a_view_that_was_changed_announces_nothing() -> None:
+    """A backward through an output that is a view, and was changed in place, does not announce itself."""
+    edit("(output, kernels.viewed(output)) if changeable else (output,)", "(output,)")
+
+
+@defect("DDP-110")
+def slopes_alone_are_not_learned_from() -> None:
+    """A static graph does not learn from a backward of slopes alone, where that leaves parameters out."""
+    edit("(self.facts.searched or self.usage.learning)", "self.facts.searched")
