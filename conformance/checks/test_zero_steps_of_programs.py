@@ -341,7 +341,7 @@ class Fading(torch.optim.SGD):
 def step_in_a_context(ctx, schedule, hooked):
     """The rate is set anew before each step, or a hook behind each step bounds the parameters; the gap at the end.
 
-    The hook is one of the optimizer, or of all optimizers.
+    The hook is one of the optimizer, or of all optimizers. Behind the first step the parameters change their order.
     """
     def train(optimizer, params, iterations):
         if hooked:
@@ -352,6 +352,9 @@ def step_in_a_context(ctx, schedule, hooked):
                 optimizer.param_groups[0]["lr"] = 0.5
             give(params, iteration)
             optimizer.step()
+            if iteration == 0:
+                listed = optimizer.param_groups[0]["params"]
+                listed.append(listed.pop(0))
         return hook if hooked else None
 
     params, copies = some_parameters(ctx), some_parameters(ctx)
