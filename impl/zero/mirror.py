@@ -22,7 +22,6 @@ class Mirror:
         self._copies = self._begin(0)
 
     def _begin(self, step: int) -> Copies:
-        self._shard.look_at_changes()
         copies = self._shard.copies = Copies(self._distance)
         self._shard.keep_copy(step=step)
         return copies

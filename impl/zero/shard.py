@@ -227,16 +227,16 @@ class Shard:
 
     def consolidate(self, to: GroupRank) -> None:
         """Gather all states on rank ``to``."""
-        self.look_at_changes()
         self.consolidated = None  # frees the last one before the next is gathered
         self.consolidated = checkpoint.gather_states(self.team, self.states(), to, self.device)
         self.steps_since_consolidation = 0
 
     def states(self) -> checkpoint.States:
-        """The states that this rank holds, by global index.
+        """The states that this rank holds, by global index, after what the program has changed.
 
         Of its own parameters only: who asks for the state of another is given an empty one, which is then there.
         """
+        self.look_at_changes()
         parameters, held = self.parameters(), self.optim.state
         owned = self.plan.owned_by(self.team.rank)
         return {index: held[parameters[index]] for index in owned if parameters[index] in held}
@@ -322,7 +322,6 @@ class Shard:
 
     def become(self, other: Shard, memo: dict[int, Any]) -> None:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
-        other.look_at_changes()
         held = copy.deepcopy(other.states(), memo)
         self._settle(other.team, other.plan, held, settings_of(self.exposed.param_groups), counters(other.optim))
         self.trainable, self.sent = other.trainable, other.sent
@@ -337,7 +336,7 @@ class Shard:
         copies = self.copies
         if copies is None:
             return
-        parameters, states = self.parameters(), self.states()
+        states, parameters = self.states(), self.parameters()
         owned = self.plan.owned_by(self.team.rank)
         content: Content = {index: (parameters[index], states.get(index)) for index in owned}
         number = copies.steps + 1 if step is None else step
