@@ -78,6 +78,23 @@ def moved(ctx, model):
     return model.double().float()
 
 
+def cast_past_the_wrapper(ctx, model):
+    model(mine(ctx))
+    model.module.double()
+    model(mine(ctx))
+    assert {each.dtype for each in model.state_dict().values()} == {torch.float64}
+    model.module.float()
+    return model
+
+
+def loaded_from_a_part(ctx, model):
+    """With what another model's only layer has saved."""
+    other = mixed(ctx, torch.nn.Sequential(models.scalar(1.0 + FINE)), {"param_dtype": LOW})
+    other(mine(ctx))
+    model.load_state_dict({f"module.{name}": value for name, value in other.module[0].state_dict().items()})
+    return model
+
+
 def wrapped_anew(ctx, model):
     model(mine(ctx))
     module = model.module
@@ -110,7 +127,10 @@ def frozen_for_a_while(ctx, model):
     return model.requires_grad_(True)
 
 
-ACTS = (pickled, copied, moved, wrapped_anew, evaluated, asked_for_its_input, frozen_for_a_while)
+ACTS = (
+    pickled, copied, moved, cast_past_the_wrapper, loaded_from_a_part, wrapped_anew, evaluated, asked_for_its_input,
+    frozen_for_a_while,
+)  # fmt: skip
 
 
 def do_each(ctx):

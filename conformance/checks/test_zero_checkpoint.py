@@ -301,3 +301,57 @@ def save_shared_entries(ctx):
 @check("ZERO-017")
 def test_group_attributes_of_a_users_own_optimizer_are_taken_over(ranks):
     assert ranks(save_shared_entries) == [[[3, 3], [3, 3]]] * ranks.world
+
+
+class Slowing(torch.optim.SGD):
+    """Makes each step half as long as the one before, and saves their number beside what every optimizer saves."""
+
+    def __init__(self, params):
+        super().__init__(params, momentum=0.5)
+        self.taken = 0
+
+    def step(self, closure=None):
+        self.taken += 1
+        for group in self.param_groups:
+            group["lr"] = 2.0**-self.taken
+        return super().step(closure)
+
+    def state_dict(self):
+        return {**super().state_dict(), "taken": self.taken}
+
+    def load_state_dict(self, state_dict):
+        self.taken = state_dict["taken"]
+        super().load_state_dict(state_dict)
+
+
+def save_a_number(ctx):
+    """Go on from a consolidated state, ordinarily and sharded: where the parameters differ from those without a stop."""
+    parameters = some_parameters(ctx)
+    once, ordinary, anew = (copy.deepcopy(parameters) for _ in range(3))
+    zero, reference = ctx.subject.ZeroRedundancyOptimizer(parameters, Slowing), Slowing(once)
+    step_all([(zero, parameters), (reference, once)], range(3))
+    zero.consolidate_state_dict()
+    saved = [zero.state_dict() if ctx.rank == 0 else None]
+    dist.broadcast_object_list(saved, src=0)
+    if "taken" not in saved[0]:
+        return f"saved: {sorted(saved[0])}"
+    fresh = [Slowing(ordinary), ctx.subject.ZeroRedundancyOptimizer(anew, Slowing)]
+    for targets in (ordinary, anew):
+        for target, parameter in zip(targets, parameters, strict=True):
+            target.data.copy_(parameter.data)
+    for optimizer in fresh:
+        optimizer.load_state_dict(saved[0])
+    step_all([(fresh[0], ordinary), (fresh[1], anew), (reference, once)], range(3, 5))
+    return first_gap(ordinary, once), first_gap(anew, once)
+
+
+def step_all(pairs, iterations):
+    for iteration in iterations:
+        for optimizer, targets in pairs:
+            give(targets, iteration)
+            optimizer.step()
+
+
+@check("ZERO-016", worlds=MANY)
+def test_what_an_optimizer_saves_of_itself_is_in_the_consolidated_state(ranks):
+    assert ranks(save_a_number) == [(None, None)] * ranks.world

@@ -333,7 +333,7 @@ class Fading(torch.optim.SGD):
 def step_in_a_context(ctx, schedule, hooked):
     """The rate is set anew before each step, or a hook behind each step bounds the parameters; the gap at the end.
 
-    The hook is one of the optimizer, or of all optimizers.
+    The hook is one of the optimizer, or of all optimizers. Behind the first step the parameters change their order.
     """
     def hook_behind(optimizer, params):
         register = {"one": optimizer.register_step_post_hook, "all": register_optimizer_step_post_hook}.get(hooked)
@@ -345,6 +345,9 @@ def step_in_a_context(ctx, schedule, hooked):
                 optimizer.param_groups[0]["lr"] = 0.5
             give(params, iteration)
             optimizer.step()
+            if iteration == 0:
+                listed = optimizer.param_groups[0]["params"]
+                listed.append(listed.pop(0))
 
     params, copies = some_parameters(ctx), some_parameters(ctx)
     zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, Fading, lr=0.5), Fading(copies, lr=0.5)

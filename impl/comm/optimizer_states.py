@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,3 +44,53 @@ def as_it_was(value: Any, loaded: Any) -> Any:
         counterparts = iter(loaded)
         return copied(value, lambda item: as_it_was(item, next(counterparts)))
     return value
+
+
+class Counters(NamedTuple):
+    """What an optimizer counts beside its groups and its per-parameter state, at some moment."""
+
+    #: the attributes that it had, and the values of those that may count
+    names: frozenset[str]
+    values: dict[str, Any]
+    #: entries of the state that belong to no parameter
+    shared: dict[Any, Any]
+
+
+#: the attributes of every optimizer, which do not count
+_OWN = frozenset({"defaults", "param_groups", "state"})
+
+
+def counters(optim: torch.optim.Optimizer) -> Counters:
+    """What an optimizer counts beside its per-parameter state, as it is now."""
+    attributes = vars(optim)
+    values = {name: value for name, value in attributes.items() if name not in _OWN and _may_count(value)}
+    shared = {key: value for key, value in optim.state.items() if not isinstance(key, torch.Tensor)}
+    return Counters(frozenset(attributes), *copy.deepcopy((values, shared)))
+
+
+def put_back(counted: Counters, optim: torch.optim.Optimizer) -> None:
+    """Let the optimizer go on from these counts; what it has begun since is gone."""
+    attributes, state = vars(optim), optim.state
+    for name in attributes.keys() - counted.names:
+        del attributes[name]
+    for key in [key for key in state if not isinstance(key, torch.Tensor) and key not in counted.shared]:
+        del state[key]
+    take_over(counted, optim)
+
+
+def take_over(counted: Counters, optim: torch.optim.Optimizer) -> None:
+    """Let the optimizer count as another does whose counts these are."""
+    values, shared = copy.deepcopy((counted.values, counted.shared))
+    vars(optim).update(values)
+    optim.state.update(shared)
+
+
+def _may_count(value: Any) -> bool:
+    """Whether it is made of numbers, flags, strings and tensors only; parameters are none of these."""
+    if isinstance(value, torch.Tensor):
+        return not value.requires_grad
+    if type(value) in (list, tuple, set, deque):
+        return all(map(_may_count, value))
+    if type(value) in (dict, defaultdict, Counter):
+        return all(map(_may_count, (*value.keys(), *value.values())))
+    return value is None or type(value) in (bool, int, float, complex, str)

@@ -60,7 +60,7 @@ class MixedPrecisionRun:
         self._module = weakref.ref(module)
         #: whether everything is restored when the backward that is running is over
         self._armed = False
-        weakref.finalize(self, _restore, self._parameters, self._full, self._handles).atexit = False
+        weakref.finalize(self, _restore, self._parameters, self._full, config.param_dtype, self._handles).atexit = False
         self._cast_buffers(managed_buffers(module, ignored))
         self.watch([parameter for parameter in self._parameters if parameter.requires_grad])
 
@@ -133,15 +133,13 @@ class MixedPrecisionRun:
     # -- between a forward and its backward, which may never come
 
     def _look_out(self) -> None:
-        """Whoever saves or loads the module's state meets full values (DDP-135)."""
+        """Whoever saves the state of the module or a part of it, or loads the module's, meets full values (DDP-135)."""
         module = self._module()
         if module is not None:
             saved = kernels.weak_call(weakref.WeakMethod(self._state_is_saved))
             loaded = kernels.weak_call(weakref.WeakMethod(self._state_is_loaded))
-            self._handles += [
-                module.register_state_dict_pre_hook(saved),
-                module.register_load_state_dict_pre_hook(loaded),
-            ]
+            self._handles += [part.register_state_dict_pre_hook(saved) for part in module.modules()]
+            self._handles.append(module.register_load_state_dict_pre_hook(loaded))
 
     def _state_is_saved(self, *_: Any) -> None:
         self._check_unchanged()
@@ -152,6 +150,8 @@ class MixedPrecisionRun:
 
     def _check_unchanged(self) -> None:
         """RuntimeError if low-precision copies have changed since the last forward: that would be lost."""
+        if any(parameter.dtype is not self.config.param_dtype for parameter in self._full):
+            self.restore_all()  # cast past the wrapper
         if self._changed():
             self.restore_all()
             raise RuntimeError(COPIES_CHANGED)
@@ -197,14 +197,23 @@ class MixedPrecisionRun:
 
     def restore(self, parameters: Iterable[nn.Parameter]) -> None:
         """Give these parameters their full values, and full precision to their gradients."""
-        _restore(parameters, self._full, self._handles)
+        _restore(parameters, self._full, self.config.param_dtype, self._handles)
 
 
-def _restore(parameters: Iterable[nn.Parameter], full: dict[nn.Parameter, torch.Tensor], handles: list[Any]) -> None:
-    """Take these parameters' values out of ``full``; once that is empty, remove the hooks of ``handles``."""
+def _restore(
+    parameters: Iterable[nn.Parameter],
+    full: dict[nn.Parameter, torch.Tensor],
+    low: torch.dtype | None,
+    handles: list[Any],
+) -> None:
+    """Take these parameters' values out of ``full``; once that is empty, remove the hooks of ``handles``.
+
+    One that is not ``low`` any more, or on another device, has been cast or moved meanwhile: so are its full values.
+    """
     for parameter in parameters:
         if parameter in full:
-            parameter.data = full.pop(parameter)
+            kept = full.pop(parameter)
+            parameter.data = kept.to(parameter.device, kept.dtype if parameter.dtype is low else parameter.dtype)
         if parameter.grad is not None:
             parameter.grad = parameter.grad.to(gradient_dtype(parameter))
     while handles and not full:

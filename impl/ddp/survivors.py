@@ -21,7 +21,7 @@ from ..comm import store as stores
 from ..comm.collectives import broadcast_coalesced, broadcast_object
 from ..comm.guard import DETECTION, Guard, guard_of
 from ..comm.local_groups import new_local_group
-from ..comm.optimizer_states import as_it_was
+from ..comm.optimizer_states import Counters, as_it_was, counters, take_over
 from ..comm.ranks import GroupRank, Team
 from ..join.standing import standing_of
 from .hooks.powersgd_state import PowerSGDState, mersenne_twister
@@ -140,7 +140,7 @@ class _Taken:
     group: dist.ProcessGroup
     tensors: list[torch.Tensor]  # parameters and buffers
     values: list[torch.Tensor]  # theirs on the source
-    state: dict[str, Any] | None  # of an ordinary optimizer
+    state: tuple[dict[str, Any], Counters] | None  # of an ordinary optimizer
     counted: list[int]  # how many iterations, by each state of a hook that counts them
 
     def settle(
@@ -150,7 +150,7 @@ class _Taken:
         if mirror is None:
             _copy(self.tensors, self.values)
             assert self.state is not None
-            _load(optimizer, self.state)
+            _load(optimizer, *self.state)
         else:
             mirror.settle()
         for state, count in zip(_that_count(model), self.counted, strict=True):
@@ -172,7 +172,7 @@ def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
                 tensor.copy_(value)
 
 
-def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counted: Counters) -> None:
     """Load a state as it is: ``load_state_dict`` by itself casts that of a parameter to the parameter's dtype."""
     seen: list[dict[str, Any]] = []
     last = optimizer.register_load_state_dict_pre_hook(lambda _, loaded: seen.append(loaded))  # behind the user's
@@ -186,6 +186,7 @@ def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         for key, parameter in zip(keys, parameters, strict=True):
             if key in loaded["state"]:
                 optimizer.state[parameter] = as_it_was(loaded["state"][key], optimizer.state[parameter])
+    take_over(counted, optimizer)
 
 
 def _take_over(
@@ -209,7 +210,7 @@ def _take_over(
         broadcast_coalesced(left, values, source, "survivors: parameters and buffers")
         state = None
         if mirror is None:
-            state = optimizer.state_dict() if left.rank == source else None
+            state = (optimizer.state_dict(), counters(optimizer)) if left.rank == source else None
             state = broadcast_object(left, state, source, model.device, "survivors: state of the optimizer")
         else:
             _copy(tensors, values)  # the mirror has what its optimizer's parameters were

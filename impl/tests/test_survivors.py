@@ -538,37 +538,42 @@ def test_a_failure_between_forward_and_backward_in_mixed_precision_leaves_full_v
 
 
 class Fine(torch.optim.SGD):
-    """Keeps its parameters in finer copies."""
+    """Keeps its parameters in finer copies, and counts its steps in itself."""
+
+    calls = 0
 
     @torch.no_grad()
     def step(self, closure=None):
+        self.calls += 1
         for parameter in self.param_groups[0]["params"]:
             fine = self.state[parameter].setdefault("fine", parameter.detach().float())
             fine.sub_(parameter.grad.float(), alpha=2.0**-12)
             parameter.copy_(fine)
 
 
-def states_that_are_finer(rank, _world):
-    """Rank 0 has made a step more when rank 2 is lost."""
+def states_that_are_finer(rank, _world, ahead):
+    """One rank has made a step more when rank 2 is lost."""
     model = DistributedDataParallel(Weights((2, 3)).bfloat16())
     optimizer = Fine(model.parameters())
     stepped(model, optimizer)
     if rank == 2:
         return die()
-    if rank == 0:
+    if rank == ahead:
         optimizer.step()
     with pytest.raises(PeerFailed):
         while True:
             model.reducer.team.guard()
             time.sleep(0.01)
-    left = regroup(model, optimizer, 2 - rank, _LIMIT_S)
+    left = regroup(model, optimizer, optimizer.calls, _LIMIT_S)
     stepped(model, optimizer)
-    return left.steps, {value for state in optimizer.state.values() for value in state["fine"].tolist()}
+    fine = {value for state in optimizer.state.values() for value in state["fine"].tolist()}
+    return left.source, left.steps, optimizer.calls, fine
 
 
-def test_states_that_are_finer_than_their_parameters_are_taken_over_to_the_bit():
-    found = 2, {1 - 3 * 2.0**-12}
-    assert run_on_ranks(states_that_are_finer, 3) == [found, found, None]
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_what_the_rank_with_the_most_steps_has_is_taken_over_to_the_bit(ahead):
+    found = ahead, 2, 3, {1 - 3 * 2.0**-12}
+    assert run_on_ranks(states_that_are_finer, 3, ahead) == [found, found, None]
 
 
 def regroup_inside(_rank, _world):

@@ -346,6 +346,21 @@ def the_optimizer_is_copied_with_its_parameters(make):
     return numbers(params), numbers(twin_params), [group["lr"] for group in twin.param_groups]
 
 
+@program
+def the_optimizer_is_copied_when_its_groups_and_its_state_have_changed(make):
+    params = parameters()
+    optimizer = make([{"params": params[:2]}, {"params": params[2:], "lr": 0.25}], torch.optim.Adam, lr=0.1)
+    train(optimizer, params, 0)
+    first, second = optimizer.param_groups
+    first["params"].append(second["params"].pop(0))
+    moved_params, moved = copy.deepcopy((params, optimizer))
+    optimizer.state = collections.defaultdict(dict)
+    begun_params, begun = copy.deepcopy((params, optimizer))
+    train(moved, moved_params, 1, 2)
+    train(begun, begun_params, 1, 2)
+    return numbers(moved_params), numbers(begun_params)
+
+
 def as_ordinary(ctx, name):
     """None if the program leaves the same with both; else what it leaves with each."""
     def sharded(params, kind, **settings):

@@ -107,6 +107,11 @@ def snapshot(value: Any) -> Any:
     return copy.deepcopy(value) if made is value else made
 
 
+def further_entries(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the entries that not every optimizer has."""
+    return copy.deepcopy({key: value for key, value in state_dict.items() if key not in ("state", "param_groups")})
+
+
 def own_part(state_dict: Mapping[str, Any], owned: Collection[int]) -> dict[str, Any]:
     """The dictionary without the states of parameters that others own. Nothing of the argument is changed or shared.
 

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from ..comm.collectives import broadcast, broadcast_object
+from ..comm.losses import text_of
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
-from ..join.hooks import FollowedSession, Joinable
+from ..join.hooks import BrokenOff, FollowedSession, Joinable
 from ..join.lifecycle import Phase
 from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, mark, sparse_gradients
 from .groups import settings_of
@@ -50,6 +51,8 @@ class Joining:
         self._channel: SettingsChannel
         # ranks that had joined at the last step; when they change, the newcomers need the settings afresh
         self._absent: tuple[GroupRank, ...] = ()
+        #: the step in the present block that an exception has ended here, before this rank sent anything of it
+        self.broken: BrokenOff | None = None
 
     def step(self, session: FollowedSession, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank."""
@@ -57,7 +60,8 @@ class Joining:
         settings = settings_of(self._shard.exposed.param_groups)
         if closure is None:
             session.begin(zero, STEP)
-            loss = self._shard.step(**arguments)
+            with self._noting_failure(shadowed=True):
+                loss = self._shard.step(**arguments)
         else:
             # the closure may run a whole iteration of other joinables, so our act begins behind it
             session.begin(zero)
@@ -69,7 +73,8 @@ class Joining:
                 settings = settings_of(self._shard.exposed.param_groups)  # the closure may have changed them
                 return value
 
-            loss = self._shard.step(closure=evaluate, **arguments)
+            with self._noting_failure(shadowed=False):
+                loss = self._shard.step(closure=evaluate, **arguments)
             session.announce(zero, STEP)
         absent = self._absent_ranks(session)
         if absent:
@@ -77,6 +82,15 @@ class Joining:
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
         return loss
+
+    @contextmanager
+    def _noting_failure(self, *, shadowed: bool) -> Iterator[None]:
+        """An exception ends the step here, while peers go on to send what they own."""
+        try:
+            yield
+        except BaseException as error:
+            self.broken = BrokenOff(f"step ended with {type(error).__name__}: {text_of(error)}", shadowed)
+            raise
 
     def _check_all_live(self, session: FollowedSession) -> None:
         if self._absent_ranks(session):
@@ -88,6 +102,7 @@ class Joining:
 
     def shadow_step(self, session: FollowedSession) -> None:
         """The same step on a rank that has joined."""
+        self._shard.look_at_parameters()  # the program may have changed them since the last step here
         received, gradients = self._pass_on(None, self._absent_ranks(session), session)
         # also where they are the last ones: the local optimizer may have changed its own since
         self._shard.take_settings(received.settings, received.sent)

@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from ..comm.ranks import GroupRank, Team
-from ..join.hooks import Follower, FollowingHook, JoinHook
+from ..join.hooks import BrokenOff, Follower, FollowingHook, JoinHook
 from . import checkpoint, compat
 from .arguments import (
     Group,
@@ -222,9 +222,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         whole = self.shard.whole_state()
         # the base class packs whatever self.state holds, and runs the user's state-dict hooks
         own, self.state = self.state, whole  # type: ignore[assignment]
+        first = self.register_state_dict_post_hook(lambda _, made: made | self.shard.further_entries(), prepend=True)
         try:
             return super().state_dict()
         finally:
+            first.remove()
             self.state = own
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -241,10 +243,18 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             )
         self.shard.look_at_parameters()
         owned = set(self.shard.plan.owned_by(self.shard.team.rank))
+        further: dict[str, Any] = {}
+
+        def take(_: Any, whole: dict[str, Any]) -> dict[str, Any]:
+            further.update(checkpoint.further_entries(whole))
+            return checkpoint.own_part(whole, owned)
+
         # behind the user's hooks, which may make another dictionary of it
-        last = self.register_load_state_dict_pre_hook(lambda _, whole: checkpoint.own_part(whole, owned))
+        last = self.register_load_state_dict_pre_hook(take)
         # before the user's, which may change what has been loaded
-        first = self.register_load_state_dict_post_hook(lambda _: self.shard.load_local(self.state), prepend=True)
+        first = self.register_load_state_dict_post_hook(
+            lambda _: self.shard.load_local(self.state, further), prepend=True
+        )
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -403,6 +413,14 @@ class _ZeROJoinHook(FollowingHook):
     def main_hook(self) -> None:
         """Perform an optimizer step."""
         self.zero.step()
+
+    def entered(self) -> None:
+        """All ranks stand at one place."""
+        self.zero._joining.broken = None
+
+    def broken_off(self) -> BrokenOff | None:
+        """What an exception has ended of a step here."""
+        return self.zero._joining.broken
 
     def follow(self, act: int) -> None:
         """Perform the shadow of an announced act."""

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from ..comm.optimizer_states import Counters, counters, put_back
 from ..comm.ranks import Team
 from ..join.hooks import FollowedSession, Joinable
 from .at_once import small_ones_at_once
 from .groups import Group, copy_settings, settings_of, take_settings
 from .joining import Joining, Kept
 from .partition import ShardPlan
-from .shard import Counters, Shard, counters, put_back, step_of
+from .shard import Shard, step_of
 
 
 class OverlapState(IntEnum):

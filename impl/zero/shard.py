@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ..comm.optimizer_states import as_it_was
+from ..comm.optimizer_states import Counters, as_it_was, counters, put_back
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
@@ -130,9 +129,7 @@ class Shard:
         """Step what this rank owns; nothing is sent."""
         if self.copies is not None:
             self.copies.begin(settings_of(self.exposed.param_groups))
-        self.look_at_parameters()
-        copy_settings(self.exposed.param_groups, self.optim.param_groups)
-        self.optim.state = self.exposed.state  # which a user may have replaced
+        self.look_at_changes()
         self.look_at_trainability()
         given = {} if closure is None else {"closure": self._heard(closure)}
         try:
@@ -160,6 +157,12 @@ class Shard:
                     local.update({**changed, "params": local["params"]})
 
         return evaluate
+
+    def look_at_changes(self) -> None:
+        """Notice what a user has changed or replaced in the exposed optimizer: parameters, settings, the state."""
+        self.look_at_parameters()
+        copy_settings(self.exposed.param_groups, self.optim.param_groups)
+        self.optim.state = self.exposed.state
 
     def look_at_parameters(self) -> None:
         """Notice that a user has replaced, moved, added or removed parameters in the groups, on all ranks alike.
@@ -224,18 +227,16 @@ class Shard:
 
     def consolidate(self, to: GroupRank) -> None:
         """Gather all states on rank ``to``."""
-        self.look_at_parameters()
-        copy_settings(self.exposed.param_groups, self.optim.param_groups)
-        self.optim.state = self.exposed.state
         self.consolidated = None  # frees the last one before the next is gathered
         self.consolidated = checkpoint.gather_states(self.team, self.states(), to, self.device)
         self.steps_since_consolidation = 0
 
     def states(self) -> checkpoint.States:
-        """The states that this rank holds, by global index.
+        """The states that this rank holds, by global index, after what the program has changed.
 
         Of its own parameters only: who asks for the state of another is given an empty one, which is then there.
         """
+        self.look_at_changes()
         parameters, held = self.parameters(), self.optim.state
         owned = self.plan.owned_by(self.team.rank)
         return {index: held[parameters[index]] for index in owned if parameters[index] in held}
@@ -257,13 +258,27 @@ class Shard:
         shared = {key: state for key, state in self.optim.state.items() if not isinstance(key, torch.Tensor)}
         return {**{parameters[index]: state for index, state in self.consolidated.items()}, **shared}
 
-    def load_local(self, states: Mapping[Any, Any]) -> None:
-        """Let the local optimizer take these states (by parameter) and the exposed settings."""
+    def further_entries(self) -> dict[str, Any]:
+        """What the local optimizer's own ``state_dict`` adds to the entries that every optimizer has."""
+        optim, held, own = self.optim, self.optim.state, set(self.owned_by(self.team.rank))
+        # without those of others' parameters that somebody has asked for: they are in no group here
+        optim.state = {key: held[key] for key in held if not isinstance(key, torch.Tensor) or key in own}  # type: ignore[assignment]
+        try:
+            return checkpoint.further_entries(optim.state_dict())
+        finally:
+            optim.state = held
+
+    def load_local(self, states: Mapping[Any, Any], further: Mapping[str, Any] | None = None) -> None:
+        """Let the local optimizer take these states (by parameter) and the exposed settings.
+
+        ``further``: what else its state is to hold; by default what it holds now.
+        """
         groups = self.local_groups(self.team.rank)
         place_of = {id(p): place for place, p in enumerate(p for group in groups for p in group["params"])}
         packed = {place_of[id(key)] if isinstance(key, torch.Tensor) else key: state for key, state in states.items()}
         packed_groups = [{**group, "params": [place_of[id(p)] for p in group["params"]]} for group in groups]
-        self.optim.load_state_dict({"state": packed, "param_groups": packed_groups})
+        further = self.further_entries() if further is None else further
+        self.optim.load_state_dict({**further, "state": packed, "param_groups": packed_groups})
         copy_settings(self.optim.param_groups, self.exposed.param_groups)  # which may be older and lack some
         self.exposed.state = self.optim.state
 
@@ -321,7 +336,7 @@ class Shard:
         copies = self.copies
         if copies is None:
             return
-        parameters, states = self.parameters(), self.states()
+        states, parameters = self.states(), self.parameters()
         owned = self.plan.owned_by(self.team.rank)
         content: Content = {index: (parameters[index], states.get(index)) for index in owned}
         number = copies.steps + 1 if step is None else step
@@ -363,51 +378,6 @@ def step_of(optim: torch.optim.Optimizer, **arguments: Any) -> Any:
     for hook in list(optim._optimizer_step_post_hooks.values()):
         hook(optim, positional, arguments)
     return result
-
-
-class Counters(NamedTuple):
-    """What an optimizer counts beside its groups and its per-parameter state, at some moment."""
-
-    #: the attributes that it had, and the values of those that may count
-    names: frozenset[str]
-    values: dict[str, Any]
-    #: entries of the state that belong to no parameter
-    shared: dict[Any, Any]
-
-
-#: the attributes of every optimizer, which do not count
-_OWN = frozenset({"defaults", "param_groups", "state"})
-
-
-def counters(optim: torch.optim.Optimizer) -> Counters:
-    """What an optimizer counts beside its per-parameter state, as it is now."""
-    attributes = vars(optim)
-    values = {name: value for name, value in attributes.items() if name not in _OWN and _may_count(value)}
-    shared = {key: value for key, value in optim.state.items() if not isinstance(key, torch.Tensor)}
-    return Counters(frozenset(attributes), *copy.deepcopy((values, shared)))
-
-
-def put_back(counted: Counters, optim: torch.optim.Optimizer) -> None:
-    """Let the optimizer go on from these counts; what it has begun since is gone."""
-    attributes, state = vars(optim), optim.state
-    for name in attributes.keys() - counted.names:
-        del attributes[name]
-    for key in [key for key in state if not isinstance(key, torch.Tensor) and key not in counted.shared]:
-        del state[key]
-    values, shared = copy.deepcopy((counted.values, counted.shared))
-    attributes.update(values)
-    state.update(shared)
-
-
-def _may_count(value: Any) -> bool:
-    """Whether it is made of numbers, flags, strings and tensors only; parameters are none of these."""
-    if isinstance(value, torch.Tensor):
-        return not value.requires_grad
-    if type(value) in (list, tuple, set, deque):
-        return all(map(_may_count, value))
-    if type(value) in (dict, defaultdict, Counter):
-        return all(map(_may_count, (*value.keys(), *value.values())))
-    return value is None or type(value) in (bool, int, float, complex, str)
 
 
 def _places_that_differ(now: Sequence[bool], before: Sequence[bool]) -> list[int]:

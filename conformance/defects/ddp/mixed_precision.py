@@ -91,7 +91,7 @@ def lowered_copies_taken_for_full_values() -> None:
 @defect("DDP-135")
 def parameters_stay_lowered() -> None:
     """After backward the parameters are what they were lowered to."""
-    edit("parameter.data = full.pop(parameter)", "parameter.data = parameter.data.to(full.pop(parameter).dtype)")
+    edit("parameter.data = kept.to(", "parameter.data = parameter.data.to(", within="_restore")
 
 
 @defect("DDP-136")
@@ -256,7 +256,7 @@ def copies_are_pickled() -> None:
 @defect("DDP-135")
 def a_dropped_wrapper_leaves_copies() -> None:
     """A module whose wrapper is dropped before a backward that never comes keeps the digits of its copies only."""
-    edit("    weakref.finalize(self, _restore, self._parameters, self._full, self._handles).atexit = False\n", "")
+    edit("    weakref.finalize(self, _restore, self._parameters, self._full, config.param_dtype, self._handles).atexit = False\n", "")
 
 
 @defect("DDP-135")
@@ -269,3 +269,15 @@ def a_failed_backward_is_waited_for_ever() -> None:
 def what_a_forward_changes_is_noticed_late() -> None:
     """What a forward changes of the copies is taken for a step by the next forward, which refuses it."""
     edit("        self.restore_all()\n    self._note_versions()\n", "        self.restore_all()\n")
+
+
+@defect("DDP-135")
+def parts_are_saved_low() -> None:
+    """Between a forward and its backward only the state of the whole module is saved in full."""
+    edit("for part in module.modules()]", "for part in [module]]")
+
+
+@defect("DDP-135")
+def casts_between_forward_and_backward_are_undone() -> None:
+    """What is cast past the wrapper between a forward and its backward is cast back with the full values."""
+    edit("kept.dtype if parameter.dtype is low else parameter.dtype", "kept.dtype")

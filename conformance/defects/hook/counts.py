@@ -21,7 +21,7 @@ def tensors_count_the_parts_of_a_step() -> None:
 @defect("HOOK-018")
 def shared_state_counts_the_parts_of_a_step() -> None:
     """What an optimizer counts in state that belongs to no parameter is counted once for each part of a step."""
-    edit("    state.update(shared)\n", "", within="put_back")
+    edit("    optim.state.update(shared)\n", "", within="take_over")
 
 
 @defect("HOOK-018")

@@ -158,3 +158,9 @@ def words_grow_with_the_parts_of_a_step() -> None:
 def complex_numbers_count_the_parts_of_a_step() -> None:
     """A complex number that an optimizer changes in each step is changed by each part of one."""
     edit("in (bool, int, float, complex, str)", "in (bool, int, float, str)", within="_may_count")
+
+
+@defect("HOOK-018")
+def states_that_were_put_away_come_back_where_owners_move() -> None:
+    """Where owners move, the states that they hand over are those from before the program put another in their place."""
+    edit("    mine = self.states()\n", "    self.exposed.state = self.optim.state\n    mine = self.states()\n", within="move_to")

@@ -185,3 +185,15 @@ def joined_owners_lose_gradients_of_what_nobody_uses() -> None:
         "for (parameter, _), gradient in [each for each in zip(pairs, before, strict=True) if each[0][1] is not None]:",
         within="shown_gradients",
     )
+
+
+@defect("JOIN-024", worlds=(3,))
+def who_catches_a_failed_step_goes_on() -> None:
+    """A rank whose step has failed and was caught inside the block goes on, while its peers send what they own."""
+    edit("return self.zero._joining.broken", "return None")
+
+
+@defect("ZERO-020")
+def who_has_joined_does_not_look_at_the_groups() -> None:
+    """What the program has changed in the groups since a joined rank's last step is not noticed there."""
+    edit("self._shard.look_at_parameters()  # the program", "pass  # the program")

@@ -68,13 +68,13 @@ def joined_rank_calls_no_hooks() -> None:
 @defect("ZERO-017")
 def hooks_behind_a_load_come_before_the_local_load() -> None:
     """What the user's hooks behind a load change is loaded once more, into the local optimizer, which casts it."""
-    edit("self.shard.load_local(self.state), prepend=True)", "self.shard.load_local(self.state))")
+    edit("self.shard.load_local(self.state, further), prepend=True", "self.shard.load_local(self.state, further)")
 
 
 @defect("ZERO-008")
 def replaced_states_are_ignored() -> None:
     """The local optimizer keeps the state that it has when the program puts another in its place."""
-    edit("    self.optim.state = self.exposed.state", "    pass", within="Shard.step")
+    edit("    self.optim.state = self.exposed.state", "    pass", within="look_at_changes")
 
 
 @defect("ZERO-008")

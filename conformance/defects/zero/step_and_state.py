@@ -138,7 +138,7 @@ def large_parameters_are_not_sent() -> None:
 @defect("ZERO-011")
 def learning_rate_does_not_reach_the_shard() -> None:
     """Changed settings of the exposed groups do not reach the local optimizer."""
-    edit("    copy_settings(self.exposed.param_groups, self.optim.param_groups)\n", "", within="Shard.step")
+    edit("    copy_settings(self.exposed.param_groups, self.optim.param_groups)\n", "", within="look_at_changes")
 
 
 @defect("ZERO-017")
@@ -418,3 +418,15 @@ def defaults_are_what_was_given() -> None:
 def states_are_in_the_order_of_their_names() -> None:
     """The consolidated state is sorted as text: the eleventh parameter comes before the third."""
     edit("sorted(gathered.items())", "sorted(gathered.items(), key=str)", within="gather_states")
+
+
+@defect("ZERO-016")
+def what_an_optimizer_adds_to_its_state_is_left_out() -> None:
+    """The consolidated state holds what every optimizer saves, and nothing that the local one adds."""
+    edit("made | self.shard.further_entries()", "made")
+
+
+@defect("ZERO-016")
+def what_an_optimizer_adds_to_its_state_is_loaded_as_it_is() -> None:
+    """Where a state is loaded, the local optimizer is handed what it adds itself, and not what was saved."""
+    edit("self.shard.load_local(self.state, further)", "self.shard.load_local(self.state)")
