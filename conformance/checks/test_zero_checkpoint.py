@@ -325,7 +325,7 @@ class Slowing(torch.optim.SGD):
 
 
 def save_a_number(ctx):
-    """Go on from a consolidated state, ordinarily and sharded: where the parameters differ from those without a stop."""
+    """Go on from a consolidated state, ordinarily and sharded: where the parameters differ from one without a stop."""
     parameters = some_parameters(ctx)
     once, ordinary, anew = (copy.deepcopy(parameters) for _ in range(3))
     zero, reference = ctx.subject.ZeroRedundancyOptimizer(parameters, Slowing), Slowing(once)

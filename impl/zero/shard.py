@@ -262,7 +262,8 @@ class Shard:
         """What the local optimizer's own ``state_dict`` adds to the entries that every optimizer has."""
         optim, held, own = self.optim, self.optim.state, set(self.owned_by(self.team.rank))
         # without those of others' parameters that somebody has asked for: they are in no group here
-        optim.state = {key: held[key] for key in held if not isinstance(key, torch.Tensor) or key in own}  # type: ignore[assignment]
+        shown: Any = {key: held[key] for key in held if not isinstance(key, torch.Tensor) or key in own}
+        optim.state = shown
         try:
             return checkpoint.further_entries(optim.state_dict())
         finally:

@@ -256,7 +256,10 @@ def copies_are_pickled() -> None:
 @defect("DDP-135")
 def a_dropped_wrapper_leaves_copies() -> None:
     """A module whose wrapper is dropped before a backward that never comes keeps the digits of its copies only."""
-    edit("    weakref.finalize(self, _restore, self._parameters, self._full, config.param_dtype, self._handles).atexit = False\n", "")
+    edit(
+        "weakref.finalize(self, _restore, self._parameters, self._full, config.param_dtype, self._handles).atexit",
+        "self._atexit",
+    )
 
 
 @defect("DDP-135")

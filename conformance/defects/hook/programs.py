@@ -162,5 +162,5 @@ def complex_numbers_count_the_parts_of_a_step() -> None:
 
 @defect("HOOK-018")
 def states_that_were_put_away_come_back_where_owners_move() -> None:
-    """Where owners move, the states that they hand over are those from before the program put another in their place."""
-    edit("    mine = self.states()\n", "    self.exposed.state = self.optim.state\n    mine = self.states()\n", within="move_to")
+    """Where owners move, they hand over the states of before the program put another in their place."""
+    edit("mine = self.states()", "self.exposed.state = self.optim.state; mine = self.states()", within="move_to")
