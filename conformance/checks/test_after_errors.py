@@ -208,8 +208,9 @@ STEPS = {
     "a parameter twice": Wrong(
         lambda t: t.optimizer.add_param_group({"params": list(t.ddp.parameters())[:1]}), make=sharded
     ),
-    "a parameter of another kind": Wrong(
-        lambda t: t.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2).double())]}), make=sharded
+    "parameters of two kinds": Wrong(
+        adds(params=lambda: [torch.nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.float, torch.double)]),
+        make=sharded,
     ),
     "a parameter that is no leaf": Wrong(
         lambda t: t.optimizer.add_param_group({"params": [2 * next(t.ddp.parameters())]}), make=sharded

@@ -164,10 +164,13 @@ def come_and_go(ctx, make):
     def replace_two():
         """Their momentum is handed on."""
         first[0], second[1] = params[6], params[8]
-        for former, successor in ((params[0], params[6]), (params[5], params[8])):
-            state = optimizer.state.pop(former, None)
-            if state:
-                optimizer.state[successor] = state
+        hand_on(params[0], params[6])
+        hand_on(params[5], params[8])
+
+    def hand_on(former, successor):
+        state = optimizer.state.pop(former, None)
+        if state:
+            optimizer.state[successor] = state
 
     def move_from_group_to_group():
         second.insert(0, first.pop())
@@ -194,9 +197,25 @@ def come_and_go(ctx, make):
     def take_the_last_out_and_add_it():
         optimizer.add_param_group({"params": [second.pop()], "lr": 0.0625})
 
+    def make_groups_anew_and_replace_all():
+        optimizer.param_groups[:] = [dict(group) for group in optimizer.param_groups]
+        replace_all()
+
+    def drop_the_first_group_and_replace_all():
+        del optimizer.param_groups[0]
+        replace_all()
+
+    def replace_all():
+        for group in optimizer.param_groups:
+            former, group["params"] = group["params"], [nn.Parameter(1 + old.detach()) for old in group["params"]]
+            params.extend(group["params"])
+            for old, new in zip(former, group["params"], strict=True):
+                hand_on(old, new)
+
     for iteration, act in enumerate((
         take_one_out_and_append_another, replace_two, move_from_group_to_group, take_one_out, put_one_back,
-        take_two_out, put_one_back_in_a_group, take_the_last_out_and_add_it, put_all_back, lambda: None,
+        take_two_out, put_one_back_in_a_group, take_the_last_out_and_add_it, put_all_back,
+        make_groups_anew_and_replace_all, drop_the_first_group_and_replace_all, lambda: None,
     )):  # fmt: skip
         give(params, iteration)
         optimizer.step()

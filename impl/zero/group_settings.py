@@ -53,12 +53,8 @@ class SettingsChannel:
     def __init__(self, team: Team, device: torch.device) -> None:
         self._team = team
         self._device = device
-        # what was sent last, on every rank; None when some rank may have missed it
+        # what was sent last, on every rank
         self._last: bytes | None = None
-
-    def forget(self) -> None:
-        """The next settings are sent in any case. Call on all ranks alike (a rank has joined, a context begins)."""
-        self._last = None
 
     def exchange(
         self,

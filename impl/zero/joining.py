@@ -49,8 +49,6 @@ class Joining:
         self._session: weakref.ref[FollowedSession] | None = None
         # carries settings in that context
         self._channel: SettingsChannel
-        # ranks that had joined at the last step; when they change, the newcomers need the settings afresh
-        self._absent: tuple[GroupRank, ...] = ()
         #: the step in the present block that an exception has ended here, before this rank sent anything of it
         self.broken: BrokenOff | None = None
 
@@ -158,13 +156,8 @@ class Joining:
         if self._session is None or self._session() is not session:
             self._session = weakref.ref(session)
             self._channel = SettingsChannel(session.team, self._device)
-            self._absent = ()
         active = set(session.active_ranks)
-        absent = tuple(GroupRank(rank) for rank in session.team.members if rank not in active)
-        if absent != self._absent:
-            self._channel.forget()
-            self._absent = absent
-        return absent
+        return tuple(GroupRank(rank) for rank in session.team.members if rank not in active)
 
     def _pass_on(
         self, settings: GroupSettings | None, absent: Sequence[GroupRank], session: FollowedSession

@@ -127,7 +127,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             )
         self.shard.look_at_parameters()
         group = checked_group(param_group, len(self.param_groups))
-        check_alike([*self.shard.parameters(), *group["params"]])
+        # not with the others: a group may be of another dtype
+        check_alike(group["params"])
         super().add_param_group(group)
         self.shard.extend(self.param_groups[-1])
 

@@ -47,9 +47,8 @@ class Shard:
         #: what builds it, and from which settings beside those of the groups
         self.constructor = constructor
         self.given_defaults = defaults
-        # those that the plan, the local groups and what follows are about, and how many of them stand in each group
-        self._looked_at = parameters
-        self._in_groups = self._numbers_in_groups()
+        # those that the plan, the local groups and what follows are about, by group
+        self._looked_at = self._by_group()
         # of all that have ever been here: what a program takes out may come back, and its state lies with its owner
         self._owner_of: dict[torch.Tensor, int] = {}
         #: requires_grad of every parameter at the last look, by global index
@@ -68,8 +67,8 @@ class Shard:
         """All parameters in global order: group after group."""
         return [parameter for group in self.exposed.param_groups for parameter in group["params"]]
 
-    def _numbers_in_groups(self) -> list[int]:
-        return [len(group["params"]) for group in self.exposed.param_groups]
+    def _by_group(self) -> list[tuple[Group, list[torch.Tensor]]]:
+        return [(group, list(group["params"])) for group in self.exposed.param_groups]
 
     def owned_by(self, rank: int) -> list[torch.Tensor]:
         """The parameters that ``rank`` owns."""
@@ -117,9 +116,9 @@ class Shard:
     def extend(self, added: Group) -> None:
         """Take in a group that has been added to the exposed ones."""
         before = len(self.plan.owners)
-        self._looked_at, self._in_groups = self.parameters(), self._numbers_in_groups()
+        self._looked_at, parameters = self._by_group(), self.parameters()
         owners = [*self.plan.owners, *map(self._owner_of.get, added["params"])]
-        self.plan = self.plan.changed(owners, numels_of(self._looked_at), self._first_in_memory(self._looked_at))
+        self.plan = self.plan.changed(owners, numels_of(parameters), self._first_in_memory(parameters))
         self.optim.add_param_group(self._local_group(added, self.plan.owners[before:], self.team.rank))
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None
@@ -167,21 +166,24 @@ class Shard:
     def look_at_parameters(self) -> None:
         """Notice that a user has replaced, moved, added or removed parameters in the groups, on all ranks alike.
 
-        One that is still there or comes back keeps its owner, one in the place of another has that one's; others go
-        where the load is least.
+        One that is still there or comes back keeps its owner, one in the place of another (in a group of as many as
+        before) has that one's; others go where the load is least.
         """
-        now, before, in_groups = self.parameters(), self._looked_at, self._numbers_in_groups()
-        if in_groups == self._in_groups and all(map(is_, now, before)):
+        present, looked_at = self._by_group(), self._looked_at
+        now, before = self.parameters(), [parameter for _, members in looked_at for parameter in members]
+        if _numbers_in(present) == _numbers_in(looked_at) and all(map(is_, now, before)):
+            self._looked_at = present
             return
         here, sent, owner_of = set(now), dict(zip(before, self.sent, strict=True)), self._owner_of
         owner_of.update(zip(before, self.plan.owners, strict=True))
-        if len(now) == len(before):
-            for old, new in zip(before, now, strict=True):
+        same = [(former, group) for former in looked_at for group in present if group[0] is former[0]]
+        for (_, listed), (_, members) in same or zip(looked_at, present, strict=False):  # or: made anew
+            for old, new in zip(listed, members, strict=True) if len(listed) == len(members) else ():
                 if old not in here and new not in owner_of:
                     owner_of[new], sent[new] = owner_of[old], sent[old]
         self.plan = self.plan.changed(list(map(owner_of.get, now)), numels_of(now), self._first_in_memory(now))
         self.sent = tuple([sent.get(parameter, False) for parameter in now])
-        self.trainable, self._looked_at, self._in_groups = (), now, in_groups
+        self.trainable, self._looked_at = (), present
         self.optim.param_groups[:] = self.local_groups(self.team.rank)
         self.consolidated = None
         if self.copies is not None:
@@ -379,6 +381,10 @@ def step_of(optim: torch.optim.Optimizer, **arguments: Any) -> Any:
     for hook in list(optim._optimizer_step_post_hooks.values()):
         hook(optim, positional, arguments)
     return result
+
+
+def _numbers_in(groups: Sequence[tuple[Group, list[torch.Tensor]]]) -> list[int]:
+    return [len(members) for _, members in groups]
 
 
 def _places_that_differ(now: Sequence[bool], before: Sequence[bool]) -> list[int]:

@@ -16,12 +16,6 @@ def consolidation_is_not_preceded_by_a_roll_call() -> None:
     edit("session.begin(self._zero)\n", "pass\n")
 
 
-@defect("ZERO-020")
-def contexts_share_their_news() -> None:
-    """In a second context joined ranks are not told settings that were the last ones to be told in the first."""
-    edit("self._session is None or self._session() is not session", "self._session is None")
-
-
 @defect("ZERO-023")
 def hook_refuses_with_a_type_error() -> None:
     """The join hook refuses a foreign object with a TypeError."""
@@ -147,12 +141,6 @@ def tensors_of_joined_ranks_are_replaced() -> None:
         "                with torch.no_grad():\n                    held.copy_(value)",
         "                target[key] = value",
     )
-
-
-@defect("ZERO-020", worlds=(3,))
-def who_joins_later_hears_no_old_news() -> None:
-    """A rank that joins is not sent what ranks that joined before it have been sent already."""
-    edit("        self._channel.forget()\n", "")
 
 
 @defect("ZERO-022", worlds=(3,))

@@ -29,13 +29,25 @@ def successors_displace_whom_others_own() -> None:
 @defect("ZERO-008")
 def successors_are_dealt_out_anew() -> None:
     """A parameter in the place of another goes where the load is least, and not where the program put its state."""
-    edit("    if len(now) == len(before):\n", "    if False:\n", within="look_at_parameters")
+    edit("if len(listed) == len(members) else ():", "if False else ():")
+
+
+@defect("ZERO-008")
+def successors_are_dealt_out_anew_where_a_group_goes() -> None:
+    """Groups are taken for the same by their place, which changes where one before them is dropped."""
+    edit("in same or zip(", "in zip(")
+
+
+@defect("ZERO-008")
+def groups_made_anew_are_strangers() -> None:
+    """Where the program has replaced the dictionaries themselves, nobody looks at what stands in whose place."""
+    edit("in same or zip(looked_at, present, strict=False)", "in same")
 
 
 @defect("ZERO-008")
 def moves_between_groups_are_overlooked() -> None:
     """A parameter that moves to the next group without changing its place is stepped with its former settings."""
-    edit("if in_groups == self._in_groups and all(", "if all(")
+    edit("if _numbers_in(present) == _numbers_in(looked_at) and all(", "if all(")
 
 
 @defect("ZERO-008")

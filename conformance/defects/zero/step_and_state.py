@@ -31,16 +31,10 @@ def added_groups_are_spread_as_if_nobody_owned_anything() -> None:
 
 
 @defect("ZERO-014")
-def added_groups_may_be_of_another_dtype() -> None:
-    """An added group is compared with itself and not with the parameters that are there."""
-    edit('[*self.shard.parameters(), *group["params"]]', 'group["params"]')
-
-
-@defect("ZERO-014")
 def adding_a_group_deals_out_anew() -> None:
     """Adding a group deals all parameters out anew, so some change their owner."""
     edit(
-        "self.plan.changed(owners, numels_of(self._looked_at), ",
+        "self.plan.changed(owners, numels_of(parameters), ",
         "ShardPlan.greedy(numels_of(self.parameters()), self.team.size, ",
     )
 
