@@ -122,12 +122,11 @@ class OwnerReduction(Reduction):
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
         for piece in self._slices:
             arrived = piece.pending.wait(watch)
+            buffer = added(piece.flat, arrived) if piece.kept else piece.flat
             if not piece.kept:
-                piece.flat.zero_()  # what a reduction leaves on other ranks is no gradient
-                continue
-            total = added(piece.flat, arrived)
-            if not self._early:
-                divide(total, self._divisor)
+                buffer.zero_()  # what a reduction leaves on other ranks is no gradient
+            elif not self._early:
+                divide(buffer, self._divisor)
         self.future.set_result(self._shown)
         return self._flat
 
