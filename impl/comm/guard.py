@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch.distributed as dist
 
@@ -207,6 +208,14 @@ def store_with_deadline(group: dist.ProcessGroup) -> stores.StoreWithDeadline | 
 
 
 _abandoned: set[int] = set()
+#: by group, all that are given up with it
+_together: WeakKeyDictionary[dist.ProcessGroup, WeakSet[dist.ProcessGroup]] = WeakKeyDictionary()
+
+
+def abandon_together(groups: Sequence[dist.ProcessGroup]) -> None:
+    """Where a collective of one of these groups will never end, those of the others need not either."""
+    together = WeakSet(groups)
+    _together.update(dict.fromkeys(groups, together))
 
 
 def abandon(group: dist.ProcessGroup) -> None:
@@ -214,6 +223,7 @@ def abandon(group: dist.ProcessGroup) -> None:
 
     Gloo cannot abort; its destructor waits for what is under way, until the group's timeout. So it is never called.
     """
-    if id(group) not in _abandoned:
-        _abandoned.add(id(group))  # it stays, so nobody else gets its number
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    for each in _together.get(group, [group]):
+        if id(each) not in _abandoned:
+            _abandoned.add(id(each))  # it stays, so nobody else gets its number
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))

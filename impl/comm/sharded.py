@@ -6,12 +6,21 @@ import torch
 import torch.distributed as dist
 
 from . import strict, trace
+from .collectives import broadcast
+from .duplex import way_from
 from .pending import Pending
 from .ranks import GroupRank, Team
 
 
 def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) -> Pending:
-    """Start summing ``buffer`` over the team; only ``owner`` gets the sum, elsewhere the content is lost."""
+    """Start summing ``buffer`` over the team; only ``owner`` gets the sum, elsewhere the content is lost.
+
+    The sum is what ``added`` makes of the buffer and of that of the ``Pending``.
+    """
+    way = way_from(GroupRank(1 - owner), team, buffer.device) if team.size == 2 else team
+    if way is not team:  # Gloo takes as long to sum for one as for all
+        arriving = torch.empty_like(buffer) if team.rank == owner else buffer
+        return broadcast(way, arriving, GroupRank(1 - owner), label)
     if strict.enabled:
         gives = strict.addable(buffer, dist.ReduceOp.SUM)
         strict.agree(team, "reduce", label, buffer, f" to rank {owner}", gives)
@@ -22,3 +31,8 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
     if not strict.enabled:
         return pending
     return strict.confirmed(team, pending, alike=False, got=gives if team.rank == owner else None)
+
+
+def added(buffer: torch.Tensor, arrived: torch.Tensor) -> torch.Tensor:
+    """The sum that ``owner`` has from ``reduce_to``, in ``buffer``, once it has ended with ``arrived``."""
+    return buffer if arrived is buffer else buffer.add_(arrived)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..comm.duplex import way_from
 from ..comm.flat import MovedTensors
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
@@ -99,7 +100,8 @@ class Layout:
         members = part.owned_by(piece.owner)
         label = f"overlap: bucket {part.bucket.spec.index}, parameters of rank {piece.owner}"
         flat = self._flattened(members, sum(member.numel() for member in members)) if len(members) > 1 else None
-        return Transfer(self._team, GroupRank(piece.owner), members, label, flat)
+        owner = GroupRank(piece.owner)
+        return Transfer(way_from(owner, self._team, part.bucket.spec.device), owner, members, label, flat)
 
     def _flattened(self, members: Sequence[torch.Tensor], length: int) -> torch.Tensor:
         """Move the values into one new flat tensor and make the members views of it, each with the strides it has."""

@@ -16,7 +16,7 @@ from ..comm.collectives import all_reduce
 from ..comm.futures import wait_for_future
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
-from ..comm.sharded import reduce_to
+from ..comm.sharded import added, reduce_to
 from ..ddp.buckets import GradBucket
 from ..ddp.hooks.reduction import call_hook
 from ..ddp.kernels import divide
@@ -81,6 +81,7 @@ def _without_further_copies(dtype: torch.dtype, done: torch.futures.Future[Any])
 
 @dataclass
 class _Slice:
+    flat: torch.Tensor
     pending: Pending
     kept: bool  # whether this rank has the result
 
@@ -114,12 +115,14 @@ class OwnerReduction(Reduction):
         part_of_flat = self._flat[begin:end]
         label = f"bucket {part.bucket.spec.index}, elements {begin} to {end}"
         if piece.owner < 0:
-            return _Slice(all_reduce(team, part_of_flat, label), True)
-        return _Slice(reduce_to(team, part_of_flat, GroupRank(piece.owner), label), piece.owner == team.rank)
+            return _Slice(part_of_flat, all_reduce(team, part_of_flat, label), True)
+        pending = reduce_to(team, part_of_flat, GroupRank(piece.owner), label)
+        return _Slice(part_of_flat, pending, piece.owner == team.rank)
 
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
         for piece in self._slices:
-            buffer = piece.pending.wait(watch)
+            arrived = piece.pending.wait(watch)
+            buffer = added(piece.flat, arrived) if piece.kept else piece.flat
             if not piece.kept:
                 buffer.zero_()  # what a reduction leaves on other ranks is no gradient
             elif not self._early:

@@ -61,7 +61,7 @@ TWEAKS = [
 ]
 
 
-@pytest.mark.parametrize("world", [3, 4])
+@pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("tweak", TWEAKS, ids=str)
 def test_overlapped_steps_on_hosts_equal_one_process(run, tweak, world):
     variants = [{**options, **tweak} for options in SCHEDULES]
@@ -72,6 +72,13 @@ def test_overlapped_steps_on_hosts_equal_one_process(run, tweak, world):
 def test_uneven_inputs_on_hosts_equal_one_process(run, options):
     schedules = [(1, 2, 4), (4, 2, 1), (0, 3, 0)]
     assert run(on_hosts, uneven, schedules, "adam", options, world=3) == [{}] * 3
+
+
+@pytest.mark.parametrize("options", SCHEDULES, ids=str)
+def test_uneven_inputs_on_two_hosts_equal_one_process(run, options):
+    schedules = [(1, 4), (4, 1), (0, 3)]
+    options = {**options, "reduce_scatter": True}
+    assert run(on_hosts, uneven, schedules, "adam", options, world=2) == [{}] * 2
 
 
 def one_owner(ctx, views, dtype):
@@ -93,6 +100,26 @@ def one_owner(ctx, views, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
 def test_one_owner_or_all_send_what_is_theirs(run, views, dtype):
     assert run(on_hosts, one_owner, views, dtype, world=3) == [(True, True)] * 3
+
+
+def groups_in_use(ctx, options):
+    """By source, on which group each parameter and each gradient travels in an iteration."""
+    with apart(ctx):
+        ddp, zero = build(ctx, Net(), "momentum", options)
+        for number in range(5):
+            clear_gradients(ddp, options)
+            events = started(ctx, lambda number=number: loss_of(ddp(batch(ctx.rank, number), True)).backward())
+            zero.step()
+        return {(event.op, event.source, event.group) for event in events if event.dtype == "float32"}
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["contiguous", "interleaved"])
+def test_between_two_hosts_each_rank_sends_over_a_group_of_its_own(gloo_cluster, interleaved):
+    options = ({"interleaved": interleaved, "reduce_scatter": True, "cap": 0.00003},)
+    first, second = gloo_cluster.run(groups_in_use, options, world=2, subject="impl", trace=True).values()
+    assert first == second
+    assert {(op, source) for op, source, _ in first} == {("broadcast", 0), ("broadcast", 1)}
+    assert len(first) == 2 == len({group for _, _, group in first})
 
 
 def messages(ctx, options):

@@ -189,3 +189,9 @@ def never_used_parameters_are_looked_up_in_the_optimizers_order() -> None:
 def states_are_cast_when_their_owners_change() -> None:
     """A state that moves to another owner is loaded there, which casts its tensors to the parameter's dtype."""
     edit("as_it_was(state, self.optim.state[parameter])", "self.optim.state[parameter]", within="_settle")
+
+
+@defect("HOOK-018", worlds=(2,))
+def an_owner_leaves_out_its_own_gradient() -> None:
+    """Between two hosts the owner steps with what has come from the other rank, without its own part."""
+    edit("buffer.add_(arrived)", "buffer.copy_(arrived)")
