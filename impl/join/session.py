@@ -42,7 +42,7 @@ from .hooks import FollowingHook, Joinable, JoinHook
 from .left_open import LeftOpen
 from .lifecycle import SessionState
 from .membership import Membership
-from .message import Act, Layout, Reading
+from .message import Act, MessageLayout, Reading
 
 _MAIN_HOOK = "main hook"  # the only act of a plain joinable
 _SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's timeout
@@ -418,9 +418,9 @@ class Session(BaseSession):
             ) from None
 
 
-def _layout(joinables: Sequence[Joinable], hooks: Sequence[JoinHook], ranks: int) -> Layout:
+def _layout(joinables: Sequence[Joinable], hooks: Sequence[JoinHook], ranks: int) -> MessageLayout:
     names = tuple(f"joinable {place} ({type(joinable).__name__})" for place, joinable in enumerate(joinables))
-    return Layout(names, tuple(_acts(hook) for hook in hooks), ranks)
+    return MessageLayout(names, tuple(_acts(hook) for hook in hooks), ranks)
 
 
 def _acts(hook: JoinHook) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Defects of area hook: wrappers in turns, warm-ups, failures, what an optimizer's step or the program replaces."""
+"""Defects of area overlap: wrappers in turns, warm-ups, failures, what an optimizer's step or the program replaces."""
 
 from __future__ import annotations
 
