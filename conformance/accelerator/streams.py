@@ -32,7 +32,7 @@ class Case:
 
     name: str
     ddp: Mapping[str, Any] = field(default_factory=dict)
-    hook: str = ""  # of the subject's default hooks; "powersgd"; "contiguous" or "interleaved" for the overlapped step
+    hook: str = ""  # of the subject's default hooks; "powersgd"; "sequential" or "interleaved" for the overlapped step
     zero: bool = False
     uneven: bool = False  # under Join, rank 0 with two inputs fewer
 
@@ -46,7 +46,7 @@ CASES = (
     Case("DDP with gradients sent in half precision", hook="fp16_compress_hook"),
     Case("DDP with PowerSGD", hook="powersgd"),
     Case("DDP and ZeRO", zero=True),
-    Case("the overlapped step", hook="contiguous"),
+    Case("the overlapped step", hook="sequential"),
     Case("the overlapped step, interleaved", hook="interleaved"),
     Case("DDP under Join, uneven", uneven=True),
     Case("DDP and ZeRO under Join, uneven", zero=True, uneven=True),
@@ -120,7 +120,7 @@ def _events(iterate: Callable[[int], Any], accelerated: bool) -> list[dict[str, 
 
 def _training(ctx: RankContext, case: Case) -> tuple[Callable[[int], Any], Any]:
     """What makes one iteration, and the model."""
-    if case.hook in ("contiguous", "interleaved"):
+    if case.hook in ("sequential", "interleaved"):
         pair = pair_of(ctx, Overlap(interleaved=case.hook == "interleaved", model=small))
         return functools.partial(iteration, pair, measure=squares), pair.ddp
     model = ddp(ctx, small().to(ctx.device), bucket_cap_mb=CAP_MIB, **case.ddp)

@@ -1,9 +1,9 @@
 """Every two choices that a program may make meet in one of a few programs, each trained as one process trains it."""
 
 from conformance.api.checking import NotRun, check
-from conformance.explore.causes import listed
 from conformance.explore.covering import batches, once_failed
 from conformance.explore.judging import first_broken, train_each
+from conformance.explore.listed import listed
 from conformance.explore.session import allowed_features, lacked_features
 from conformance.explore.source import source
 

@@ -15,8 +15,8 @@ from conformance.subjects import Unsupported
 
 READY = 4  # by then every implementation steps
 WAYS = {
-    "contiguous": Overlap(hook=overlapping.settled),
-    "contiguous, sharded": Overlap(hook=overlapping.settled, shard=True),
+    "sequential": Overlap(hook=overlapping.settled),
+    "sequential, sharded": Overlap(hook=overlapping.settled, shard=True),
     "interleaved": Overlap(True, hook=overlapping.settled),
     "interleaved, sharded": Overlap(True, hook=overlapping.settled, shard=True),
 }

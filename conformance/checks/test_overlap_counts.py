@@ -103,9 +103,9 @@ def test_both_hooks_leave_the_same_numbers_whatever_the_buckets(ranks):
         for (shard, cap), model in itertools.product(layouts, (layers, models.SumBackwards)) for how in BOTH
     ]  # fmt: skip
     for rank, found in enumerate(ranks(train_both, ways)):
-        for how, contiguous, interleaved in zip(ways[::2], found[::2], found[1::2], strict=True):
-            assert interleaved == contiguous, f"rank {rank}, {how}"
-            assert contiguous[0][0].parameters != contiguous[-1][0].parameters
+        for how, sequential, interleaved in zip(ways[::2], found[::2], found[1::2], strict=True):
+            assert interleaved == sequential, f"rank {rank}, {how}"
+            assert sequential[0][0].parameters != sequential[-1][0].parameters
 
 
 # -- HOOK-046: what comes between iterations

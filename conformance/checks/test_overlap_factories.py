@@ -16,7 +16,7 @@ from conformance.ranks import caught
 
 FACTORIES = ("hook_with_zero_step", "hook_with_zero_step_interleaved")
 ARGUMENTS = ["hook", "ddp", "zero", "shard_buckets"]
-HOOKS = {"contiguous": False, "interleaved": True}
+HOOKS = {"sequential": False, "interleaved": True}
 
 
 @check("HOOK-001", "HOOK-002", worlds=(1,))

@@ -15,8 +15,8 @@ from conformance.fixtures.training import gradients, numbers, parameters, privat
 from conformance.ranks import caught
 
 READY = 4  # by then every implementation steps
-CONTIGUOUS, INTERLEAVED = Overlap(), Overlap(True, hook=overlapping.settled)
-HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
+SEQUENTIAL, INTERLEAVED = Overlap(), Overlap(True, hook=overlapping.settled)
+HOOKS = {"sequential": SEQUENTIAL, "interleaved": INTERLEAVED}
 DEADLINE_S = 5.0
 
 
@@ -32,7 +32,7 @@ def train_on_gloo(ctx, interleaved):
     return (error, []) if error else (None, iterations(pairs[0], FIFTY))
 
 
-@check("HOOK-041", worlds=(2, 3), backends=("gloo",), scenarios={"contiguous": False, "interleaved": True})
+@check("HOOK-041", worlds=(2, 3), backends=("gloo",), scenarios={"sequential": False, "interleaved": True})
 def test_on_gloo_fifty_iterations_are_those_of_one_process_or_refused(ranks, scenario):
     errors, runs = zip(*ranks(train_on_gloo, scenario), strict=True)
     if any(errors):
@@ -295,8 +295,8 @@ def train_unevenly(ctx, how, schedule, both):
 
 
 JOINED = {
-    "contiguous, the model": (CONTIGUOUS, False),
-    "contiguous, model and optimizer": (CONTIGUOUS, True),
+    "sequential, the model": (SEQUENTIAL, False),
+    "sequential, model and optimizer": (SEQUENTIAL, True),
     "interleaved, the model": (INTERLEAVED, False),
     "interleaved, model and optimizer": (INTERLEAVED, True),
 }

@@ -27,8 +27,8 @@ READY = 4  # by then every implementation steps
 LATE = 3  # by then DDP's buckets have settled
 ITERATIONS = 12
 DEADLINE_S = 5.0
-CONTIGUOUS, INTERLEAVED = Overlap(hook=overlapping.settled), Overlap(True, hook=overlapping.settled)
-HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
+SEQUENTIAL, INTERLEAVED = Overlap(hook=overlapping.settled), Overlap(True, hook=overlapping.settled)
+HOOKS = {"sequential": SEQUENTIAL, "interleaved": INTERLEAVED}
 
 
 class Equal(nn.Module):
@@ -311,7 +311,7 @@ def step_with_two_groups(ctx):
         buckets.append(bucket)
         return overlapping.settled(state, bucket)
 
-    pair = overlapping.warmed(ctx, replace(CONTIGUOUS, hook=hook, ddp={"bucket_cap_mb": 25}))
+    pair = overlapping.warmed(ctx, replace(SEQUENTIAL, hook=hook, ddp={"bucket_cap_mb": 25}))
     if ctx.rank:
         return None
     pair.zero.optim.param_groups.append({"params": []})

@@ -23,7 +23,7 @@ from conformance.subjects import Unsupported
 
 DEADLINE_S = 8.0
 EACH_MIB, ONE_MIB = 1e-6, 25  # a bucket for each parameter; one for all
-HOOKS = {"contiguous": False, "interleaved": True}
+HOOKS = {"sequential": False, "interleaved": True}
 AT_ONCE = {"warm_up_iterations": 0}
 
 

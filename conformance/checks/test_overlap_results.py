@@ -12,10 +12,10 @@ from conformance.fixtures import models, overlapping
 from conformance.fixtures.overlapping import ITERATIONS, Overlap, Seen, assert_as_alone, iterations, pair_of
 from conformance.fixtures.training import private
 
-HOOKS = {"contiguous": False, "interleaved": True}
+HOOKS = {"sequential": False, "interleaved": True}
 # what the interleaved hook computes can also be seen where nothing is left to chance: over a hook that has averaged a
 # bucket before it returns
-WAYS = {"contiguous": Overlap(), "interleaved": Overlap(True, hook=overlapping.settled)}
+WAYS = {"sequential": Overlap(), "interleaved": Overlap(True, hook=overlapping.settled)}
 DEADLINE_S = 5.0
 
 
@@ -187,9 +187,9 @@ def test_momentum_decay_and_step_counts_are_those_of_one_step_an_iteration(ranks
 @check("HOOK-020", worlds=MANY, deadline_s=DEADLINE_S)
 def test_both_hooks_leave_the_same_parameters(ranks):
     ways = [replace(how, model=overlapping.small, hook=overlapping.settled) for how in WAYS.values()]
-    for contiguous, interleaved in ranks(train_on_squares, ways):
-        assert interleaved == contiguous
-        assert contiguous[0].parameters != contiguous[-1].parameters
+    for sequential, interleaved in ranks(train_on_squares, ways):
+        assert interleaved == sequential
+        assert sequential[0].parameters != sequential[-1].parameters
 
 
 # -- HOOK-021

@@ -13,7 +13,7 @@ from conformance.fixtures.training import parameters
 from conformance.ranks import Caught, caught
 from conformance.subjects import Unsupported
 
-HOOKS = {"contiguous": False, "interleaved": True}
+HOOKS = {"sequential": False, "interleaved": True}
 DEADLINE_S = 5.0
 READY = 4  # by then every implementation steps
 LATE_S = 2.0  # how long a late future waits for what should precede it
@@ -84,7 +84,7 @@ def places(events, what):
 
 
 @check("HOOK-030", scenarios={"whole buckets": False, "sharded": True}, deadline_s=DEADLINE_S)
-def test_contiguous_steps_come_after_the_last_reduction_in_bucket_order(ranks, scenario):
+def test_sequential_steps_come_after_the_last_reduction_in_bucket_order(ranks, scenario):
     stepped = set()
     for events in ranks(timed, Overlap(shard=scenario)):
         hooks, steps = places(events, "hook"), places(events, "step")
@@ -194,7 +194,7 @@ def keep_futures(ctx, how):
 
 
 @check("HOOK-033", deadline_s=DEADLINE_S)
-def test_contiguous_returned_futures_hold_what_the_wrapped_hooks_do(ranks):
+def test_sequential_returned_futures_hold_what_the_wrapped_hooks_do(ranks):
     results = ranks(keep_futures, Overlap())
     assert True in assert_as_alone([seen for seen, _ in results], Overlap())
     for _, same in results:

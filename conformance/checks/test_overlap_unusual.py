@@ -26,8 +26,8 @@ from conformance.subjects import Unsupported
 
 DEADLINE_S = 5.0
 READY = 4  # by then every implementation steps
-CONTIGUOUS, INTERLEAVED = Overlap(), Overlap(True, hook=overlapping.settled)
-HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
+SEQUENTIAL, INTERLEAVED = Overlap(), Overlap(True, hook=overlapping.settled)
+HOOKS = {"sequential": SEQUENTIAL, "interleaved": INTERLEAVED}
 
 
 # -- HOOK-018: one step is one step for everything that an optimizer counts
@@ -172,7 +172,7 @@ def fail_half_way(ctx, how, in_step):
 @check("JOIN-024", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
 def test_a_rank_that_fails_in_its_part_of_an_overlapped_step_is_reported_to_its_peers(ranks):
     for in_step in (True, False):
-        for rank, error in enumerate(ranks(fail_half_way, CONTIGUOUS, in_step)):
+        for rank, error in enumerate(ranks(fail_half_way, SEQUENTIAL, in_step)):
             assert error is not None
             assert error.is_a(RuntimeError if rank else LookupError), error
             assert "spilled the tea" in error.text, error
@@ -219,7 +219,7 @@ def iterations_after_a_failure(pair):
 
 @check("HOOK-037", worlds=(1, 2, 3), deadline_s=DEADLINE_S, beyond=False)
 def test_after_a_backward_that_failed_training_goes_on_from_where_it_was(ranks):
-    how = replace(CONTIGUOUS, model=Failing)
+    how = replace(SEQUENTIAL, model=Failing)
     results = ranks(fail_once, how)
     assert [failed for failed, _ in results] == [True] * ranks.world
     assert True in assert_as_alone([seen for _, seen in results], how)

@@ -13,8 +13,8 @@ from conformance.fixtures.training import parameters, private
 from conformance.ranks import Caught, caught
 
 ITERATIONS = 6
-CONTIGUOUS, INTERLEAVED = Overlap(hook=overlapping.settled), Overlap(True, hook=overlapping.settled)
-HOOKS = {"contiguous": CONTIGUOUS, "interleaved": INTERLEAVED}
+SEQUENTIAL, INTERLEAVED = Overlap(hook=overlapping.settled), Overlap(True, hook=overlapping.settled)
+HOOKS = {"sequential": SEQUENTIAL, "interleaved": INTERLEAVED}
 STATIC = {name: replace(how, ddp={"static_graph": True}) for name, how in HOOKS.items()}
 DEADLINE_S = 5.0
 
@@ -81,7 +81,7 @@ def test_the_wrapped_hook_is_called_once_for_each_bucket_before_the_bucket_is_st
                 assert call["names"], "a bucket without parameters"
                 assert call["same state"]
                 assert call["elements"]
-                # contiguous: nothing at all has been stepped; interleaved: at most buckets that came before
+                # sequential: nothing at all has been stepped; interleaved: at most buckets that came before
                 early = {name for other in calls[: call["index"]] for name in other["names"]}
                 assert set(call["moved"]) <= (early if scenario.interleaved else set())
         assert len(rows[-1]) > 1
@@ -189,7 +189,7 @@ def knows(how, by_rank):
 def force_the_status(ctx):
     """Claim before the first backward that the buckets are known; what the backward then raises."""
     status = private(ctx.subject.zero, "_OverlapStatus").INITIALIZED
-    pair = pair_of(ctx, CONTIGUOUS)
+    pair = pair_of(ctx, SEQUENTIAL)
     private(pair.zero, "_overlap_info").status = status
     return caught(iteration, pair, 0)
 
@@ -216,7 +216,7 @@ class Empty:
 
 def note_an_empty_bucket(ctx):
     save = private(ctx.subject.ddp_zero_hook, "_save_ddp_bucket_info")
-    return caught(save, Empty(), pair_of(ctx, CONTIGUOUS).zero)
+    return caught(save, Empty(), pair_of(ctx, SEQUENTIAL).zero)
 
 
 @check("HOOK-016", worlds=(1,))

@@ -5,7 +5,7 @@ that an implementer may well make, and names the clauses whose checks must each 
 
     python -m conformance defects --select 'ddp/*'        (or: make defects SELECT='ddp/*')
 
-A defect is a function in ``<area>/<topic>.py`` (areas: join, ddp_join, ddp, comm, hook, zero)::
+A defect is a function in ``<area>/<topic>.py`` (areas: join, ddp_join, ddp, comm, zero, overlap)::
 
     @defect("DDP-122", worlds=(2,))       EACH clause must catch it; worlds: optional, the fewest ranks that show it
     def delayed_gradients_divided_by_one_too_many() -> None:

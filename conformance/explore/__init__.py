@@ -1,10 +1,13 @@
 """Training programs drawn at random, run on real ranks and compared with one process after every iteration.
 
     axes      what a program may choose, and which choices go together: legality, with its clauses
-    program   a program as a value: drawn at random, written as JSON
-    source    the program as plain Python: what the ranks run, and what a failure is reported as
+    program   a program as a value, written as JSON
+    drawing   programs from a seed;  covering  a set of them in which every legal pair of choices meets (a file)
+    source    the program as plain Python: what the ranks run (``loading``, ``looking``), and what a failure is
+              reported as (``script``)
     oracle    what one process with a replica for each rank says of it
     judging   runs both and compares
-    causes    failures by their smallest programs, and the listed deviations that they show
-    session   many programs, on several workers, resumable; the summary
+    batch     draws and judges a few programs, and makes small what fails
+    session   batch after batch on several workers, resumable; failures by their smallest programs
+    listed    the listed deviations of torch that a failure shows;  summary  all that in words
 """

@@ -1,78 +1,49 @@
-"""One batch of programs: draws them, judges them, and makes small what fails for no cause known before."""
+"""Programs drawn at random: any legal one, some from a wanted pair, some that choose on nearly every axis."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 
 from . import axes
 from .axes import Feature
-from .judging import Failure
-from .program import Program, drawn, smaller
+from .program import Program
 
-BATCH = 20
-SHRINK_S = 90.0  # so long at most a failure is made smaller
-
-Judge = Callable[[Program], Failure | None]
+BATCH = 20  # programs that are drawn and judged together
+MOST_FEATURES = 16
+BEGUN_WITH_A_PAIR = 0.75  # of the programs, where pairs are wanted
 
 
-@dataclass
-class Batch:
-    """What became of one batch."""
+def drawn(
+    chance: random.Random, known: Collection[Feature] = axes.FEATURES, wanted: Sequence[tuple[Feature, Feature]] = (),
+    world: int = 0,
+) -> Program:  # fmt: skip
+    """Any legal program of these features; most begin with one of the pairs ``wanted``, if there are any.
 
-    number: int
-    met: list[frozenset[Feature]] = field(default_factory=list)  # the features of each program
-    known: list[int] = field(default_factory=list)  # for each failure by a cause known before: its place
-    new: list[tuple[Failure, Program]] = field(default_factory=list)  # smallest programs, with those that were drawn
-    seconds: float = 0.0
-
-
-def judged(
-    number: int, seed: int, judge: Judge, known: Sequence[frozenset[Feature]], allowed: Collection[Feature],
-    size: int = BATCH,
-) -> Batch:  # fmt: skip
-    """Judge the programs of a batch. The same numbers draw the same programs."""
-    batch, started = Batch(number), time.monotonic()
-    causes, pairs, chance = list(known), focus(seed, number, allowed), random.Random(f"{seed} {number}")
-    for _ in range(size):
-        program = drawn(chance, allowed, pairs)
-        failure = judge(program)
-        batch.met.append(program.features)
-        if failure is None:
-            continue
-        cause = next((place for place, features in enumerate(causes) if features <= program.features), None)
-        if cause is not None:
-            if cause < len(known):
-                batch.known.append(cause)
-            continue
-        smallest = shrunk(failure, judge, time.monotonic() + SHRINK_S)
-        batch.new.append((smallest, program))
-        causes.append(smallest.program.features)
-    batch.seconds = time.monotonic() - started
-    return batch
-
-
-def shrunk(failure: Failure, judge: Judge, deadline: float) -> Failure:
-    """The failure of a program that has nothing to leave out, or as small as it got by the deadline.
-
-    Choices are what causes are told apart by, so they are left out one by one: some fifteen runs. Shrinking the
-    numbers that a program was drawn from needs ten times as many.
+    With ``world`` it is for so many ranks.
     """
-    tried = {failure.program.json()}
-    while True:
-        for program in smaller(failure.program):
-            if program.json() in tried or time.monotonic() > deadline:
-                continue
-            tried.add(program.json())
-            found = judge(program)
-            if found is not None:
-                failure = found
-                break
-        else:
-            return failure
+    choices = {"world": str(world)} if world else {}
+    allowed = [feature for feature in axes.FEATURES if feature in known and not (world and feature[0] == "world")]
+    start = chance.choice(wanted) if wanted and chance.random() < BEGUN_WITH_A_PAIR else ()
+    allowed += choices.items()
+    for axis, value in (*start, *chance.choices(allowed, k=chance.randint(0, MOST_FEATURES))):
+        if axis not in choices:
+            choices = _legal({**choices, axis: value}, allowed) or choices
+    return Program(
+        axes.closed(choices) or {},
+        layers=chance.randint(1, 3),
+        takes=tuple(chance.randint(0, 7) for _ in range(chance.randint(0, 6))),
+        counts=tuple(chance.randint(0, 3) for _ in range(4)),
+        iterations=chance.randint(1, 4),
+        at=chance.randint(0, 2),
+        order=chance.randint(0, 3),
+    )
+
+
+def _legal(choices: dict[str, str], allowed: list[Feature]) -> dict[str, str] | None:
+    made = axes.closed(choices)
+    return made if made is not None and all(feature in allowed for feature in made.items()) else None
 
 
 def sample(seed: int, count: int, allowed: Collection[Feature], world: int) -> list[Program]:

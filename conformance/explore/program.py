@@ -1,20 +1,16 @@
-"""A training program as a value: what it chooses on each axis, and the numbers that go with it. Drawn, or read."""
+"""A training program as a value: what it chooses on each axis, and the numbers that go with it."""
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from reports.records.lines import loads
 
 from . import axes
 from .axes import Feature
-
-MOST_FEATURES = 16
-BEGUN_WITH_A_PAIR = 0.75  # of the programs, where pairs are wanted
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Program:
     def json(self) -> str:
         """One line that says it all; what is as usual is left out."""
         usual = Program()
-        told = {name: getattr(self, name) for name in _NUMBERS if getattr(self, name) != getattr(usual, name)}
+        told = {name: getattr(self, name) for name in NUMBERS if getattr(self, name) != getattr(usual, name)}
         return json.dumps({**dict(sorted(self.choices.items())), **told}, separators=(", ", ": "))
 
     @staticmethod
@@ -81,7 +77,7 @@ class Program:
         given = loads(text)
         if not isinstance(given, dict):
             raise ValueError(f"a program is an object of choices, such as {Program().json()}, not {text.strip()[:40]}")
-        numbers = {name: _number(name, given.pop(name)) for name in _NUMBERS if name in given}
+        numbers = {name: _number(name, given.pop(name)) for name in NUMBERS if name in given}
         unknown = {axis: value for axis, value in given.items() if value not in axes.AXES.get(axis, ())}
         if unknown:
             raise ValueError(f"there are no such choices: {unknown}")
@@ -91,7 +87,7 @@ class Program:
         return Program(legal, **numbers)
 
 
-_NUMBERS = ("layers", "takes", "counts", "iterations", "at", "order")
+NUMBERS = ("layers", "takes", "counts", "iterations", "at", "order")
 
 
 def _number(name: str, value: Any) -> Any:
@@ -113,46 +109,3 @@ def _uneven(counts: Sequence[int], least: int) -> tuple[int, ...]:
     if len(set(made)) == 1:
         made[0] += 1
     return tuple(made)
-
-
-def smaller(program: Program) -> Iterator[Program]:
-    """Programs with one choice less, or with a number as usual."""
-    for axis in program.choices:
-        choices = axes.closed({other: value for other, value in program.choices.items() if other != axis})
-        if choices is not None and len(choices) < len(program.choices):
-            yield replace(program, choices=choices)
-    usual = Program()
-    for name in _NUMBERS:
-        if getattr(program, name) != getattr(usual, name):
-            yield replace(program, **{name: getattr(usual, name)})
-
-
-def drawn(
-    chance: random.Random, known: Collection[Feature] = axes.FEATURES, wanted: Sequence[tuple[Feature, Feature]] = (),
-    world: int = 0,
-) -> Program:  # fmt: skip
-    """Any legal program of these features; most begin with one of the pairs ``wanted``, if there are any.
-
-    With ``world`` it is for so many ranks.
-    """
-    choices = {"world": str(world)} if world else {}
-    allowed = [feature for feature in axes.FEATURES if feature in known and not (world and feature[0] == "world")]
-    start = chance.choice(wanted) if wanted and chance.random() < BEGUN_WITH_A_PAIR else ()
-    allowed += choices.items()
-    for axis, value in (*start, *chance.choices(allowed, k=chance.randint(0, MOST_FEATURES))):
-        if axis not in choices:
-            choices = _legal({**choices, axis: value}, allowed) or choices
-    return Program(
-        axes.closed(choices) or {},
-        layers=chance.randint(1, 3),
-        takes=tuple(chance.randint(0, 7) for _ in range(chance.randint(0, 6))),
-        counts=tuple(chance.randint(0, 3) for _ in range(4)),
-        iterations=chance.randint(1, 4),
-        at=chance.randint(0, 2),
-        order=chance.randint(0, 3),
-    )
-
-
-def _legal(choices: dict[str, str], allowed: list[Feature]) -> dict[str, str] | None:
-    made = axes.closed(choices)
-    return made if made is not None and all(feature in allowed for feature in made.items()) else None

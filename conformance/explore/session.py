@@ -16,8 +16,9 @@ from typing import Any
 from reports.records.lines import append, whole_lines
 
 from ..ranks import Cluster
-from . import axes, drawing
+from . import axes
 from .axes import Feature
+from .batch import Judge, judged
 from .judging import PATIENT_S, Failure, failure_of
 from .program import Program
 
@@ -184,10 +185,10 @@ class Workers:
         self._stack.close()
 
 
-def batch_row(number: int, seed: int, subject: str, known: Sequence[str], judge: drawing.Judge) -> dict[str, Any]:
+def batch_row(number: int, seed: int, subject: str, known: Sequence[str], judge: Judge) -> dict[str, Any]:
     """One batch as a row of the record."""
     causes = [Program.read(text).features for text in known]
-    batch = drawing.judged(number, seed, judge, causes, allowed_features(subject))
+    batch = judged(number, seed, judge, causes, allowed_features(subject))
     new = [
         {
             "program": failure.program.json(), "kind": failure.kind, "text": failure.first_line,
@@ -201,7 +202,7 @@ def batch_row(number: int, seed: int, subject: str, known: Sequence[str], judge:
     }  # fmt: skip
 
 
-def judge_of(subject: str, kept: Cluster, fresh: Cluster) -> drawing.Judge:
+def judge_of(subject: str, kept: Cluster, fresh: Cluster) -> Judge:
     """Judges on ranks that serve many programs; what fails there must fail on fresh ones, too."""
 
     def judge(program: Program) -> Failure | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from . import axes
 from .axes import Feature
-from .causes import listed
+from .listed import listed
 from .session import Cause, Explored
 
 

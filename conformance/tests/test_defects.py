@@ -28,7 +28,7 @@ SUBSET = (
     "join/error_of_the_body_is_wrapped", "ddp_join/always_divides_by_the_initial_size",
     "ddp_join/final_model_is_that_of_rank_0", "ddp/divides_by_one_too_many", "ddp/group_rank_taken_for_global_rank",
     "ddp/only_differing_ranks_refuse", "ddp/unused_everywhere_gets_zeros", "comm/hook_gets_divided_gradients",
-    "comm/any_future_accepted", "hook/all_groups_have_the_settings_of_the_first",
+    "comm/any_future_accepted", "overlap/all_groups_have_the_settings_of_the_first",
     "zero/joined_rank_steps_with_its_old_gradients",
 )  # fmt: skip
 

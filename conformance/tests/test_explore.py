@@ -13,9 +13,11 @@ import torch
 
 from conformance import clauses
 from conformance.deviations import built_in
-from conformance.explore import axes, causes, covering, drawing, judging, oracle
+from conformance.explore import axes, batch, covering, drawing, judging, listed, oracle
+from conformance.explore.batch import smaller
+from conformance.explore.drawing import drawn
 from conformance.explore.judging import Failure
-from conformance.explore.program import Program, drawn, smaller
+from conformance.explore.program import Program
 from conformance.explore.script import script
 from conformance.explore.session import Asked, Explored, batch_row, explore
 from conformance.explore.source import source
@@ -78,7 +80,7 @@ def test_uneven_schedules_are_never_even():
 
 def test_the_same_seed_draws_the_same_programs():
     def seen(seed: int) -> list[frozenset]:
-        return drawing.judged(3, seed, never, [], axes.FEATURES, size=8).met
+        return batch.judged(3, seed, never, [], axes.FEATURES, size=8).met
 
     assert seen(1) == seen(1)
     assert seen(1) != seen(2)
@@ -94,9 +96,9 @@ def test_a_failure_is_reduced_to_the_choices_that_cause_it_and_the_batch_goes_on
     def judge(drawn: Program) -> Failure | None:
         return Failure(drawn, "differs", "made up") if drawn.has("wiring") else None
 
-    batch = drawing.judged(1, 5, judge, [], axes.FEATURES, size=80)
-    assert [failure.program for failure, _ in batch.new] == [program(wiring="chained")]
-    again = drawing.judged(1, 5, judge, [batch.new[0][0].program.features], axes.FEATURES, size=80)
+    first = batch.judged(1, 5, judge, [], axes.FEATURES, size=80)
+    assert [failure.program for failure, _ in first.new] == [program(wiring="chained")]
+    again = batch.judged(1, 5, judge, [first.new[0][0].program.features], axes.FEATURES, size=80)
     assert not again.new
     assert again.known
 
@@ -200,8 +202,8 @@ def test_failures_of_two_workers_with_one_cause_are_one_cause():
 
 def test_every_clause_that_explains_a_failure_of_torch_is_a_listed_deviation():
     deviating = {each.clause for each in built_in("torch")}
-    assert set(causes.LISTED) <= deviating
-    for patterns in causes.LISTED.values():
+    assert set(listed.LISTED) <= deviating
+    for patterns in listed.LISTED.values():
         for pattern in patterns:
             assert all(values == "*" or set(values.split(" | ")) <= set(axes.AXES[axis])
                        for axis, values in pattern.items()), pattern  # fmt: skip
@@ -211,12 +213,12 @@ def test_a_fault_of_torch_explains_a_failure_where_its_class_does_the_work_and_t
     delayed, twice = program(delayed="one layer", types="double"), program(forwards="two", norm="batch")
     adapters = "conformance.subjects.foreign"
     for subject in ("torch", f"{adapters}.fabric:subject", f"{adapters}.torchft_ddp:subject"):
-        assert "DDP-122" in causes.listed(delayed, subject)
+        assert "DDP-122" in listed.listed(delayed, subject)
     for subject in ("impl", f"{adapters}.megatron:subject", f"{adapters}.torch_fsdp:subject", "mine:subject"):
-        assert not causes.listed(delayed, subject)
+        assert not listed.listed(delayed, subject)
     for release, said in (("2.11.0", ["DDP-086"]), ("2.13.0+cpu", [])):
-        monkeypatch.setattr(causes.torch, "__version__", release)
-        assert causes.listed(twice, "torch") == said
+        monkeypatch.setattr(listed.torch, "__version__", release)
+        assert listed.listed(twice, "torch") == said
 
 
 def test_in_the_kept_programs_every_legal_pair_of_choices_meets():

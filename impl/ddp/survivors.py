@@ -23,7 +23,7 @@ from ..comm.guard import DETECTION, Guard, guard_of
 from ..comm.local_groups import new_local_group
 from ..comm.optimizer_states import Counters, as_it_was, counters, take_over
 from ..comm.ranks import GroupRank, Team
-from ..join.standing import standing_of
+from ..join.group_record import record_of
 from .hooks.powersgd_state import PowerSGDState, mersenne_twister
 from .wrapper import DistributedDataParallel
 
@@ -97,11 +97,11 @@ def regroup(
     if guard is None or store is None:
         raise RuntimeError(f"regroup: which ranks are left is not known, for the failure guard is off ({DETECTION}=0).")
     model._restore_full_values()  # the failure may have come between a forward in mixed precision and its backward
-    standing = standing_of(team)
+    record = record_of(team)
     report: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
     if mirror is not None:
         report |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
-    key = f"{standing.token}/survivors/{standing.regroups}"  # several models may share a group
+    key = f"{record.token}/survivors/{record.regroups}"  # several models may share a group
     try:
         for attempt in itertools.count():  # one more for each rank that is lost meanwhile
             meeting = _Meeting(team, guard, store, f"{key}/{attempt}")
@@ -110,7 +110,7 @@ def regroup(
             taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
             if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
                 taken.settle(model, optimizer, mirror)
-                standing.regroups += 1
+                record.regroups += 1
                 return Survivors(taken.group, tuple(plan["ranks"]), plan["steps"], plan["source"])
     except dist.DistNetworkError as error:
         raise RuntimeError(

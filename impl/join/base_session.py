@@ -1,4 +1,4 @@
-"""What the sessions of plain and of followed contexts share: a phase, a failure guard, the warning of a skew."""
+"""What the sessions of plain and of followed contexts share: state, failures, the warning of a skew."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from ..comm.pending import Watch
 from ..comm.ranks import Team
-from .failure_guard import FailureGuard
+from .failures import SessionFailures
 from .handle import Handle
 from .hooks import Joinable
-from .lifecycle import PHASES, Phase, moved
+from .lifecycle import SESSION_MOVES, SessionState, moved
 
 #: A joined rank that has shadowed more iterations than this warns about the skew, once (JOIN-035).
 SKEW_WARNING_ABOVE = 1000
@@ -26,10 +26,10 @@ class BaseSession(ABC):
     def __init__(self, team: Team, throw: bool) -> None:
         self.team = team
         self.throw = throw
-        self._guard = FailureGuard(team)
+        self._failures = SessionFailures(team)
         #: raises ``PeerFailed`` if a peer has left the block by an exception; to be handed to waits
-        self.watch: Watch = self._guard.watch
-        self._phase = Phase.LIVE  # only _move assigns it
+        self.watch: Watch = self._failures.watch
+        self._state = SessionState.LIVE  # only _move assigns it
         self._warned_of_skew = False
 
     def __reduce__(self) -> Any:
@@ -37,13 +37,14 @@ class BaseSession(ABC):
         return type(None), ()
 
     @property
-    def phase(self) -> Phase:
-        return self._phase
+    def live(self) -> bool:
+        """Whether this rank has inputs."""
+        return self._state is SessionState.LIVE
 
     @property
     def shadowing(self) -> bool:
         """Whether this rank has run out of inputs and follows the ranks that have not."""
-        return self._phase is Phase.SHADOWING
+        return self._state is SessionState.SHADOWING
 
     @abstractmethod
     def notify(self, joinable: Joinable) -> Handle | None:
@@ -55,25 +56,25 @@ class BaseSession(ABC):
 
     def enter(self) -> None:
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
-        self._guard.begin()
+        self._failures.begin()
         self.team.tally.watches.append(self.watch)
 
     def report(self, error: BaseException) -> None:
         """This rank leaves the block by ``error``: tell the peers."""
-        self._guard.report(error)
+        self._failures.report(error)
 
     def end(self) -> None:
         """Everybody has run out; the post hooks come next, and notifications are vacuous."""
-        self._move(Phase.ENDING)
+        self._move(SessionState.ENDING)
 
     def close(self) -> None:
         """The block is left, in whatever way."""
         if self.watch in self.team.tally.watches:
             self.team.tally.watches.remove(self.watch)
-        self._move(Phase.CLOSED)
+        self._move(SessionState.CLOSED)
 
-    def _move(self, to: Phase) -> None:
-        self._phase = moved(self._phase, to, PHASES)
+    def _move(self, to: SessionState) -> None:
+        self._state = moved(self._state, to, SESSION_MOVES)
 
     def _warn_of_skew(self, shadowed: int, *, deeper: int = 0) -> None:
         """Warn at the user's with statement; ``deeper``: so many calls more lie between it and here than usually."""

@@ -10,7 +10,7 @@ import torch
 from ..comm import collectives
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
-from .message import MOST_ITERATIONS, Act, Layout, Reading
+from .message import MOST_ITERATIONS, Act, MessageLayout, Reading
 
 
 class ControlChannel:
@@ -19,7 +19,7 @@ class ControlChannel:
     One message of a live rank at a time is in flight. Every rank reads every message.
     """
 
-    def __init__(self, team: Team, device: torch.device, layout: Layout) -> None:
+    def __init__(self, team: Team, device: torch.device, layout: MessageLayout) -> None:
         self._team = team
         self._device = device  # of the joinables: what users are handed lies there
         self._control = team.control_device(device)
@@ -34,7 +34,7 @@ class ControlChannel:
         self.last_post_s = 0.0  # when this rank posted its latest message
         self.posted = 0  # how many it has posted
 
-    def lay_out(self, layout: Layout) -> None:
+    def lay_out(self, layout: MessageLayout) -> None:
         """Messages have another shape from now on. Only where nothing is in flight."""
         self._layout, self._ready, self._understood = layout, {}, {}
 

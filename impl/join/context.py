@@ -13,7 +13,7 @@ from ..comm.ranks import Team
 from .base_session import BaseSession
 from .bindings import Bindings
 from .hooks import FollowedSession, FollowingHook, Joinable, JoinHook
-from .lifecycle import STAGES, Stage, moved
+from .lifecycle import BLOCK_MOVES, BlockState, moved
 from .plain_session import PlainSession
 from .session import Session
 from .validation import common_group, device_of, listed
@@ -72,7 +72,7 @@ class Join:
         self._enable = enable
         self._throw = throw_on_early_termination
         self._join_hooks: Sequence[JoinHook] = [joinable.join_hook(**kwargs) for joinable in self._joinables]
-        self._stage = Stage.BUILT  # only __enter__ and __exit__ assign it
+        self._state = BlockState.BUILT  # only __enter__ and __exit__ assign it
         self._bind()
 
     @property
@@ -85,18 +85,18 @@ class Join:
         return self._team.group
 
     def __enter__(self) -> None:
-        if self._stage is Stage.OPEN:
+        if self._state is BlockState.OPEN:
             raise RuntimeError(
                 "This Join context is entered already. Usual cause: the same object used in two nested with "
                 "statements. Build one Join for each."
             )
         team = Team.of(common_group(self._joinables))
-        if self._stage is Stage.LEFT or team != self._team:  # they may have moved to another group
+        if self._state is BlockState.LEFT or team != self._team:  # they may have moved to another group
             self._team = team
             self._bind()
         else:
             self._bindings.put()  # another context may have been built in between
-        self._stage = moved(self._stage, Stage.OPEN, STAGES)
+        self._state = moved(self._state, BlockState.OPEN, BLOCK_MOVES)
         self._bindings.open()
         if self._session is not None:
             self._enter(self._session)
@@ -109,7 +109,7 @@ class Join:
                 self._leave(self._session, error)
         finally:
             self._bindings.take_off()
-            self._stage = moved(self._stage, Stage.LEFT, STAGES)
+            self._state = moved(self._state, BlockState.LEFT, BLOCK_MOVES)
 
     @staticmethod
     def notify_join_context(joinable: Joinable) -> dist.Work | None:
@@ -157,7 +157,7 @@ class Join:
         except BaseException:
             session.close()
             self._bindings.take_off()
-            self._stage = moved(self._stage, Stage.LEFT, STAGES)
+            self._state = moved(self._state, BlockState.LEFT, BLOCK_MOVES)
             raise
 
     def _leave(self, session: BaseSession, error: BaseException | None) -> None:

@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
-from .lifecycle import Phase
 
 
 class JoinHook:
@@ -117,8 +116,8 @@ class FollowedSession(Protocol):
         """RuntimeError if an exception that was caught inside the block has broken off an iteration."""
 
     @property
-    def phase(self) -> Phase:
-        """Where this rank stands."""
+    def live(self) -> bool:
+        """Whether this rank has inputs."""
 
     @property
     def shadowing(self) -> bool:

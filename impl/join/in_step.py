@@ -14,7 +14,7 @@ from ..comm.guard import REMEDY
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
 from ..errors import PeerFailed
-from .standing import Standing, standing_of
+from .group_record import GroupRecord, record_of
 
 _LONGEST_WAIT = timedelta(minutes=5)
 _LOOK_EVERY_S = 0.05
@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 0.05
 
 def doubt(team: Team) -> None:
     """A session over this group has ended by an exception on this rank."""
-    standing_of(team).in_doubt = True
+    record_of(team).in_doubt = True
 
 
 def make_sure(team: Team, session: str, store: StoreWithDeadline | None) -> None:
@@ -34,15 +34,15 @@ def make_sure(team: Team, session: str, store: StoreWithDeadline | None) -> None
     Raises:
         RuntimeError: the ranks are out of step, or not all of them have come here.
     """
-    standing = standing_of(team)
+    record = record_of(team)
     if store is None:
         return
     keys = [f"{session}/started/{rank}" for rank in team.members]
     try:
-        _publish(store, standing, keys[team.rank])
+        _publish(store, record, keys[team.rank])
     except RuntimeError:  # the store's host is gone: the collectives will fail by themselves, or need no store
         return
-    if not standing.in_doubt:
+    if not record.in_doubt:
         return
     try:
         late = _wait_for(store, keys, team)
@@ -64,7 +64,7 @@ def make_sure(team: Team, session: str, store: StoreWithDeadline | None) -> None
             "Join: this process group is out of step since an earlier context ended by an exception (collectives "
             f"started, rank by rank: {by_rank}). What it does next would be mixed with what was left behind. {REMEDY}"
         )
-    standing.in_doubt = False
+    record.in_doubt = False
 
 
 def _wait_for(store: StoreWithDeadline, keys: Sequence[str], team: Team) -> list[int]:
@@ -79,8 +79,8 @@ def _wait_for(store: StoreWithDeadline, keys: Sequence[str], team: Team) -> list
     return late
 
 
-def _publish(store: StoreWithDeadline, standing: Standing, key: str) -> None:
-    store.set(key, str(standing.started))
-    standing.published.append(key)
-    if len(standing.published) > 2:  # a session ends for all ranks together: nobody waits in the one before the last
-        store.delete_key(standing.published.pop(0))
+def _publish(store: StoreWithDeadline, record: GroupRecord, key: str) -> None:
+    store.set(key, str(record.started))
+    record.published.append(key)
+    if len(record.published) > 2:  # a session ends for all ranks together: nobody waits in the one before the last
+        store.delete_key(record.published.pop(0))

@@ -18,7 +18,7 @@ from ..comm.guard import store_with_deadline
 from ..comm.pending import Watch
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
-from .standing import standing_of
+from .group_record import record_of
 
 _FIRST_NAP_S = 0.0005
 _LONGEST_NAP_S = 0.05
@@ -36,7 +36,7 @@ class LeftOpen:
     def of(team: Team) -> LeftOpen | None:
         """That of the session that has begun; None without a store: then nothing is asked, and the backend fails."""
         store = store_with_deadline(team.group) if team.size > 1 else None
-        return None if store is None else LeftOpen(team, f"{standing_of(team).session}/left open", store)
+        return None if store is None else LeftOpen(team, f"{record_of(team).session_key}/left open", store)
 
     def agree(self, place: int, iteration: int, active: Sequence[int], watch: Watch) -> bool:
         """Say that this rank leaves out the backward of joinable ``place``; return whether all ``active`` ranks do.

@@ -9,7 +9,7 @@ from typing import TypeVar
 from ..errors import IllegalMove
 
 
-class Stage(Enum):
+class BlockState(Enum):
     """Where a ``Join`` object stands."""
 
     BUILT = "built"  # joinables are bound, the block has not begun
@@ -17,7 +17,7 @@ class Stage(Enum):
     LEFT = "left"  # outside again; may be entered once more
 
 
-class Phase(Enum):
+class SessionState(Enum):
     """Where this rank stands inside one session."""
 
     LIVE = "live"  # it has inputs and takes part with contributions
@@ -26,17 +26,17 @@ class Phase(Enum):
     CLOSED = "closed"  # left, in good order or by an exception
 
 
-STAGES: Mapping[Stage, frozenset[Stage]] = {
-    Stage.BUILT: frozenset({Stage.OPEN}),
-    Stage.OPEN: frozenset({Stage.LEFT}),
-    Stage.LEFT: frozenset({Stage.OPEN}),
+BLOCK_MOVES: Mapping[BlockState, frozenset[BlockState]] = {
+    BlockState.BUILT: frozenset({BlockState.OPEN}),
+    BlockState.OPEN: frozenset({BlockState.LEFT}),
+    BlockState.LEFT: frozenset({BlockState.OPEN}),
 }
 
-PHASES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.LIVE: frozenset({Phase.SHADOWING, Phase.ENDING, Phase.CLOSED}),
-    Phase.SHADOWING: frozenset({Phase.ENDING, Phase.CLOSED}),
-    Phase.ENDING: frozenset({Phase.CLOSED}),
-    Phase.CLOSED: frozenset(),
+SESSION_MOVES: Mapping[SessionState, frozenset[SessionState]] = {
+    SessionState.LIVE: frozenset({SessionState.SHADOWING, SessionState.ENDING, SessionState.CLOSED}),
+    SessionState.SHADOWING: frozenset({SessionState.ENDING, SessionState.CLOSED}),
+    SessionState.ENDING: frozenset({SessionState.CLOSED}),
+    SessionState.CLOSED: frozenset(),
 }
 
 State = TypeVar("State", bound=Enum)
@@ -46,6 +46,5 @@ def moved(now: State, to: State, legal: Mapping[State, frozenset[State]]) -> Sta
     """The state after the move; ``IllegalMove`` if the table does not hold it."""
     if to not in legal[now]:
         allowed = ", ".join(sorted(state.value for state in legal[now])) or "nothing"
-        what = type(now).__name__.lower()
-        raise IllegalMove(f"The {what} of a join cannot go from {now.value} to {to.value}, only to {allowed}.")
+        raise IllegalMove(f"A join cannot go from {now.value} to {to.value}, only to {allowed}.")
     return to

@@ -55,7 +55,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Layout:
+class MessageLayout:
     """The shape of the messages of one context, equal on all ranks.
 
     ``names[j]`` names joinable ``j`` for people; ``acts[j]`` names its acts. ``inner``: the block lies inside another

@@ -12,7 +12,7 @@ from ..comm.ranks import Team
 from .base_session import BaseSession
 from .handle import Handle
 from .hooks import Joinable, JoinHook
-from .lifecycle import Phase
+from .lifecycle import SessionState
 
 
 def count(team: Team, device: torch.device, contribution: int, label: str) -> Pending:
@@ -38,9 +38,9 @@ class PlainSession(BaseSession):
 
         Device and group are the joinable's own, as they are now (JOIN-052).
         """
-        if self._phase is not Phase.LIVE or not joinable._join_config.is_first_joinable:
+        if self._state is not SessionState.LIVE or not joinable._join_config.is_first_joinable:
             return None
-        self._guard.refuse_what_is_over()
+        self._failures.refuse_what_is_over()
         group = joinable.join_process_group
         team = self.team if group is self.team.group else Team.of(group)
         device = torch.device(joinable.join_device)
@@ -48,21 +48,21 @@ class PlainSession(BaseSession):
         if joinable._join_config.throw_on_early_termination:
             exhausted = self._count_exhausted(team, device, 0)
             if exhausted:
-                self._guard.raise_exhausted_elsewhere(exhausted)
+                self._failures.raise_exhausted_elsewhere(exhausted)
         return self._last
 
     def shadow(self) -> bool:
         """One turn per iteration of the ranks that are live: count them, run the main hooks in list order."""
-        self._guard.refuse_what_is_over()
+        self._failures.refuse_what_is_over()
         if self._last is not None:
             self._last.wait()
         shadowed = 0
         while self._active_ranks() > 0:
             if self.throw:
                 self._count_exhausted(self.team, self._device, 1)
-                self._guard.raise_exhausted_here()
+                self._failures.raise_exhausted_here()
             if shadowed == 0:
-                self._move(Phase.SHADOWING)
+                self._move(SessionState.SHADOWING)
             for hook in self._hooks:
                 hook.main_hook()
             shadowed += 1

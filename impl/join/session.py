@@ -40,9 +40,9 @@ from .channel import ControlChannel
 from .handle import Handle
 from .hooks import FollowingHook, Joinable, JoinHook
 from .left_open import LeftOpen
-from .lifecycle import Phase
+from .lifecycle import SessionState
 from .membership import Membership
-from .message import Act, Layout, Reading
+from .message import Act, MessageLayout, Reading
 
 _MAIN_HOOK = "main hook"  # the only act of a plain joinable
 _SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's timeout
@@ -51,7 +51,7 @@ _SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's t
 class Session(BaseSession):
     """The session of a context that holds a follower; ``joinable._join_session`` while it lasts.
 
-    In phases other than LIVE, ``begin`` and ``announce`` do nothing (JOIN-055).
+    In states other than LIVE, ``begin`` and ``announce`` do nothing (JOIN-055).
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Session(BaseSession):
         out. The others only announce the act, unless they begin again with no roll call in between. One that begins
         before any other does is a leader whatever it says of itself: its iterations start with it.
         """
-        if self._phase is not Phase.LIVE:
+        if self._state is not SessionState.LIVE:
             return
         self.refuse_to_go_on()
         place = self._place_of(joinable)
@@ -107,7 +107,7 @@ class Session(BaseSession):
 
     def announce(self, joinable: Joinable, act: int) -> None:
         """Say, before its first collective, that ``act`` follows. Sends nothing while everybody is live."""
-        if self._phase is Phase.LIVE:
+        if self._state is SessionState.LIVE:
             self._announce(Act(self._place_of(joinable), act))
 
     def announce_early(self, joinable: Joinable, act: int) -> None:
@@ -115,7 +115,7 @@ class Session(BaseSession):
 
         For acts that are almost certain: one that does not come costs its collectives all the same.
         """
-        if self._phase is Phase.LIVE and self._absence and self._pending_announcement is None:
+        if self._state is SessionState.LIVE and self._absence and self._pending_announcement is None:
             self._read_message()
             self._pending_announcement = Act(self._place_of(joinable), act)
             self._channel.announce(self._pending_announcement)
@@ -159,7 +159,7 @@ class Session(BaseSession):
     def alone(self) -> bool:
         """Whether this rank is the only one that has inputs, for all the rest of the block. Waits for nothing."""
         known = self._channel.in_flight is None and self._pending_announcement is None
-        return known and self._phase is Phase.LIVE and self._membership.active == 1 < self.team.size
+        return known and self._state is SessionState.LIVE and self._membership.active == 1 < self.team.size
 
     # what the context calls
 
@@ -187,7 +187,7 @@ class Session(BaseSession):
 
         Called for a follower, which begins its iterations by itself, this only counts the active ranks.
         """
-        if self._phase is not Phase.LIVE:
+        if self._state is not SessionState.LIVE:
             return None
         self.refuse_to_go_on()
         place = self._place_of(joinable)
@@ -212,9 +212,9 @@ class Session(BaseSession):
         reading = self._run_out()
         while reading.active:
             if self.throw:
-                self._guard.raise_exhausted_here()
-            if self._phase is Phase.LIVE:
-                self._move(Phase.SHADOWING)
+                self._failures.raise_exhausted_here()
+            if self._state is SessionState.LIVE:
+                self._move(SessionState.SHADOWING)
             self._membership.update(reading.ranks)
             self._count(reading, iterations)
             if reading.act is not None:
@@ -222,7 +222,7 @@ class Session(BaseSession):
             reading = self._read(self._channel.post_empty())
         if self.shadowing:
             self._count(reading, iterations)
-        return self._phase is Phase.LIVE
+        return self._state is SessionState.LIVE
 
     def _count(self, reading: Reading, iterations: Counter[int]) -> None:
         if reading.begins is not None:
@@ -235,10 +235,10 @@ class Session(BaseSession):
         Peers that have inputs go on with it and wait there: whatever this rank sent next would meet their reductions.
         What all ranks have raised is raised again.
         """
-        if self._phase is not Phase.LIVE or self.team.size == 1:
+        if self._state is not SessionState.LIVE or self.team.size == 1:
             return
-        if self._guard.over is not None:
-            self._guard.refuse_what_is_over()
+        if self._failures.over is not None:
+            self._failures.refuse_what_is_over()
         for place, hook in self._followers.items():
             broken = hook.broken_off()
             if broken is None:
@@ -265,7 +265,7 @@ class Session(BaseSession):
             hook, left_open = self._followers.get(place), self._left_open
             if hook is None or not hook.left_open() or left_open is None:
                 continue
-            if self._phase is not Phase.LIVE or self._channel.unreported is not None:
+            if self._state is not SessionState.LIVE or self._channel.unreported is not None:
                 continue  # unreported: the announcement that the others have made for it will not fit this rank's
             self._read_message()
             if self._membership.active == 1:
@@ -275,8 +275,8 @@ class Session(BaseSession):
             self._left_open = None
 
     def _watch(self, failure: Exception | None = None) -> None:
-        """The failure guard's, and RuntimeError where this rank waits in a reduction that another has left out."""
-        self._guard.watch(failure)
+        """Look for failed peers; RuntimeError, too, where this rank waits in a reduction that another has left out."""
+        self._failures.watch(failure)
         if failure is not None or self._left_open is None:
             return
         for place, iteration in self._iterations.items():
@@ -383,7 +383,7 @@ class Session(BaseSession):
             return
         reading = self._read(pending)
         if self.throw and reading.exhausted:
-            self._guard.raise_exhausted_elsewhere(reading.exhausted)
+            self._failures.raise_exhausted_elsewhere(reading.exhausted)
         self._membership.update(reading.ranks)
 
     def _read_if(self, roll: Pending) -> None:
@@ -396,7 +396,7 @@ class Session(BaseSession):
         try:
             return self._channel.read(pending, self.watch)
         except SharedError as error:
-            self._guard.mark_shared(error)
+            self._failures.mark_shared(error)
             raise
         finally:
             self._reads = False
@@ -418,9 +418,9 @@ class Session(BaseSession):
             ) from None
 
 
-def _layout(joinables: Sequence[Joinable], hooks: Sequence[JoinHook], ranks: int) -> Layout:
+def _layout(joinables: Sequence[Joinable], hooks: Sequence[JoinHook], ranks: int) -> MessageLayout:
     names = tuple(f"joinable {place} ({type(joinable).__name__})" for place, joinable in enumerate(joinables))
-    return Layout(names, tuple(_acts(hook) for hook in hooks), ranks)
+    return MessageLayout(names, tuple(_acts(hook) for hook in hooks), ranks)
 
 
 def _acts(hook: JoinHook) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def hook_with_zero_step(
     """
     clipping = None if max_norm is None else Clipping(max_norm, norm_type)
     warm_up = _WarmUp(warm_up_iterations)
-    return _make(hook, ddp, zero, shard_buckets, Schedule.CONTIGUOUS, reduce_scatter, clipping, warm_up)
+    return _make(hook, ddp, zero, shard_buckets, Schedule.SEQUENTIAL, reduce_scatter, clipping, warm_up)
 
 
 def hook_with_zero_step_interleaved(

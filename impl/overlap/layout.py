@@ -13,7 +13,7 @@ from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
 from ..ddp.kernels import dense_view
 from ..zero.transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
-from .plan import BucketLayout, Piece, windows
+from .plan import OverlapPlan, Piece, windows
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Layout:
     overlap mode. A parameter that travels alone keeps its storage.
     """
 
-    def __init__(self, plan: BucketLayout, buckets: Sequence[Bucket], team: Team, *, together: bool) -> None:
+    def __init__(self, plan: OverlapPlan, buckets: Sequence[Bucket], team: Team, *, together: bool) -> None:
         """``together``: all buckets are published at once, if that is faster on this network."""
         self.plan = plan
         self.parts: list[BucketPart] = []

@@ -33,7 +33,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class BucketLayout:
+class OverlapPlan:
     """Present buckets over fixed owners.
 
     ``buckets[k][j]`` is the optimizer's index of the j-th parameter of bucket k; -1 for a parameter that the optimizer

@@ -27,7 +27,7 @@ from .use import BucketUse
 Hook = Callable[[Any, Any], "torch.futures.Future[torch.Tensor]"]
 
 
-class Reduction(ABC):
+class BucketReduction(ABC):
     """A bucket's reduction from its start to its result."""
 
     #: what the communication hook returns to DDP
@@ -38,7 +38,7 @@ class Reduction(ABC):
         """Wait for the end; the reduced bucket, flat (numel,) or sparse."""
 
 
-class WrappedReduction(Reduction):
+class WrappedReduction(BucketReduction):
     """The wrapped hook's own reduction. What its future holds is what is stepped and what DDP delivers (HOOK-043)."""
 
     def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team, *, changed: bool) -> None:
@@ -86,7 +86,7 @@ class _Slice:
     kept: bool  # whether this rank has the result
 
 
-class OwnerReduction(Reduction):
+class OwnerReduction(BucketReduction):
     """Each run of a piece is summed on its owner and nowhere else: half the bytes of an all-reduce.
 
     Works in place on slices of the bucket, so that nothing is packed. (On Gloo one reduce for each owner was faster
@@ -141,7 +141,7 @@ class InFlight:
     """One bucket between the start of its reduction and the start of its broadcasts."""
 
     part: BucketPart
-    reduction: Reduction
+    reduction: BucketReduction
     #: who uses the bucket's parameters; None where all are used, and until that is asked
     use: BucketUse | None = None
     #: once the reduction is over: by place, the gradients that this rank is to step with

@@ -2,11 +2,11 @@
 
 For every bucket: reduce (R), step what this rank owns of it (S), publish the owners' parameters (P).
 
-    contiguous     R0 R1 R2 ─ in the last bucket's hook: S0 S1 S2 P, or between processes of one host S0 P0 S1 P1 S2 P2
+    sequential     R0 R1 R2 ─ in the last bucket's hook: S0 S1 S2 P, or between processes of one host S0 P0 S1 P1 S2 P2
     interleaved    R0 │ R1 S0 P0 │ R2 S1 P1 S2 P2
 
 Between hosts whose collectives are not pipelined (Gloo) the buckets of a *window*, in which every rank owns a part, are
-published together, in the contiguous schedule all. Where a publication is of two messages (``Gathering``), the second
+published together, in the sequential schedule all. Where a publication is of two messages (``Gathering``), the second
 starts in the next bucket's hook, when the first has come as a rule.
 
 All collectives start on the thread that runs backward, in an order that depends on nothing but the plan: a bucket is
@@ -34,20 +34,20 @@ from ..zero.partition import ShardPlan
 from ..zero.transfer import Publication
 from .clipping import Clipping
 from .layout import BucketPart, Layout
-from .plan import BucketLayout, complete, sharded_buckets, whole_buckets
-from .reduction import InFlight, Reduction
+from .plan import OverlapPlan, complete, sharded_buckets, whole_buckets
+from .reduction import BucketReduction, InFlight
 from .use import agree_on_use, shadowing
 
 
 class Schedule(Enum):
     """When a bucket is stepped and sent."""
 
-    CONTIGUOUS = "all in the last bucket's hook"
+    SEQUENTIAL = "all in the last bucket's hook"
     INTERLEAVED = "each when the next bucket's reduction has been started"
 
 
 #: Starts one bucket's reduction: (state, bucket, part of the layout, team of the DDP).
-Reducing = Callable[[Any, GradBucket, BucketPart, Team], Reduction]
+Reducing = Callable[[Any, GradBucket, BucketPart, Team], BucketReduction]
 
 
 class OverlapSession:
@@ -112,7 +112,7 @@ class OverlapSession:
     def _advance(self, ddp: DistributedDataParallel, last: bool) -> None:
         """Step and send what the schedule says is due now that one more reduction has been started."""
         due = len(self._flights)
-        if self._schedule is Schedule.CONTIGUOUS:
+        if self._schedule is Schedule.SEQUENTIAL:
             due = due if last else 0
         elif not last:
             due -= 1
@@ -168,7 +168,7 @@ class OverlapSession:
     def _ask_who_uses(self, ddp: DistributedDataParallel, last: bool) -> None:
         """Where DDP searches for unused parameters: of each bucket as it comes, or of all at once if all are due."""
         asked = self._flights[-1:]
-        if self._schedule is Schedule.CONTIGUOUS:
+        if self._schedule is Schedule.SEQUENTIAL:
             asked = self._flights if last else []
         use = agree_on_use(ddp, [flight.part for flight in asked]) if asked else None
         for flight in asked:
@@ -274,8 +274,8 @@ class OverlapSession:
     def _lay_out(self, ddp: DistributedDataParallel) -> None:
         buckets = ddp.reducer.buckets
         members = tuple(self._indices(ddp, bucket.spec.parameters) for bucket in buckets)
-        plan = BucketLayout(members, self._shard.plan.owners)
-        together = self._schedule is Schedule.CONTIGUOUS
+        plan = OverlapPlan(members, self._shard.plan.owners)
+        together = self._schedule is Schedule.SEQUENTIAL
         self._layout = Layout(plan, buckets, self._shard.team, together=together)
         left, parameters = self._indices(ddp, tuple(ddp.reducer.plan.left_out)), self._shard.parameters()
         self._left_out = {index: parameters[index] for index in sorted(left) if index >= 0}

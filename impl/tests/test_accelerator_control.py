@@ -18,7 +18,7 @@ from impl.ddp.buckets import Bucket
 from impl.ddp.mixed_precision import lower
 from impl.ddp.reduction import Transport
 from impl.join.channel import ControlChannel
-from impl.join.message import Layout
+from impl.join.message import MessageLayout
 from impl.overlap.use import agree_on_use
 from impl.tests.comm_hook_ranks import run_on_ranks
 from impl.tests.loopback import build, forward
@@ -65,7 +65,7 @@ def test_a_group_that_torch_was_never_told_of_has_control_messages_where_the_dat
 
 
 def test_the_messages_of_a_join_are_made_on_the_cpu_where_the_group_can_send_them_from_there(gloo):
-    channel = ControlChannel(gloo, CUDA, Layout(("a",), (("reduce",),), 1))
+    channel = ControlChannel(gloo, CUDA, MessageLayout(("a",), (("reduce",),), 1))
     pending = channel.call_roll(0, None)
     assert pending.buffer.device.type == "cpu"
     assert channel.read(pending, lambda: None).active == 1

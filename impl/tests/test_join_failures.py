@@ -9,7 +9,7 @@ from impl.comm import losses
 from impl.comm.ranks import GroupRank, Team
 from impl.errors import PeerFailed
 from impl.join.failures import FailureNotes, Note
-from impl.join.standing import standing_of
+from impl.join.group_record import record_of
 
 
 class Placed(Team):
@@ -129,7 +129,7 @@ def test_without_a_store_there_are_no_notes():
 
 
 def key_of_next_session(group):
-    return standing_of(Team(group, GroupRank(0), 1)).next_session()
+    return record_of(Team(group, GroupRank(0), 1)).next_session_key()
 
 
 def test_each_session_of_a_group_has_its_own_key_equal_on_all_ranks():

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from impl.errors import IllegalMove
-from impl.join.lifecycle import PHASES, STAGES, Phase, Stage, moved
+from impl.join.lifecycle import BLOCK_MOVES, SESSION_MOVES, BlockState, SessionState, moved
 
-TABLES = [(Stage, STAGES), (Phase, PHASES)]
+TABLES = [(BlockState, BLOCK_MOVES), (SessionState, SESSION_MOVES)]
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def test_every_state_has_a_row(kind, table):
 
 
 def test_what_is_closed_stays_closed_and_what_was_left_can_be_entered_again():
-    assert PHASES[Phase.CLOSED] == frozenset()
-    assert Stage.OPEN in STAGES[Stage.LEFT]
+    assert SESSION_MOVES[SessionState.CLOSED] == frozenset()
+    assert BlockState.OPEN in BLOCK_MOVES[BlockState.LEFT]
 
 
-def test_every_phase_can_be_closed_since_an_exception_may_come_at_any_time():
-    assert all(Phase.CLOSED in PHASES[phase] for phase in Phase if phase is not Phase.CLOSED)
+def test_every_session_can_be_closed_since_an_exception_may_come_at_any_time():
+    assert all(SessionState.CLOSED in SESSION_MOVES[state] for state in set(SessionState) - {SessionState.CLOSED})

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impl.errors import RanksDisagree
-from impl.join.message import Act, Layout, Reading
+from impl.join.message import Act, MessageLayout, Reading
 
 
 def total(messages):
@@ -16,7 +16,7 @@ def total(messages):
 def layouts(draw):
     acts = draw(st.lists(st.lists(st.text("abc", min_size=1), max_size=3).map(tuple), min_size=1, max_size=4))
     names = tuple(f"joinable {place}" for place in range(len(acts)))
-    return Layout(names, tuple(acts), draw(st.integers(1, 8)))
+    return MessageLayout(names, tuple(acts), draw(st.integers(1, 8)))
 
 
 @st.composite
@@ -57,7 +57,7 @@ def test_ranks_that_run_out_in_throwing_mode_are_counted(situation, data):
     assert layout.read(total(messages)).exhausted == len(exhausted)
 
 
-THREE = Layout(("joinable 0 (A)", "joinable 1 (B)"), (("forward", "backward"), ("step",)), 3)
+THREE = MessageLayout(("joinable 0 (A)", "joinable 1 (B)"), (("forward", "backward"), ("step",)), 3)
 ACTS = [Act(0, 0), Act(0, 1), Act(1, 0)]
 SAYINGS = [(0, None), (1, None), *[(None, act) for act in ACTS], (0, ACTS[0]), (1, ACTS[2])]
 
@@ -92,4 +92,4 @@ def test_a_sum_in_which_active_ranks_said_nothing_is_refused():
 @pytest.mark.parametrize("arguments", [(("A",), (), 2), (("A",), ((),), 0)])
 def test_a_layout_checks_itself(arguments):
     with pytest.raises(ValueError):
-        Layout(*arguments)
+        MessageLayout(*arguments)

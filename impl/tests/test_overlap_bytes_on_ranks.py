@@ -37,7 +37,7 @@ def bytes_of_a_step(ctx, options):
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-@pytest.mark.parametrize("interleaved", [False, True], ids=["contiguous", "interleaved"])
+@pytest.mark.parametrize("interleaved", [False, True], ids=["sequential", "interleaved"])
 @pytest.mark.parametrize("shard", [False, True], ids=["whole buckets", "sharded"])
 def test_sums_for_their_owners_only_move_two_thirds_of_the_bytes(gloo_cluster, world, interleaved, shard):
     options = {"interleaved": interleaved, "shard": shard}

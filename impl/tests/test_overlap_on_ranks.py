@@ -339,7 +339,7 @@ def order_of_collectives(ctx, options):
     return short, zero._overlap_info.assigned_ranks_per_bucket
 
 
-def test_the_contiguous_schedule_reduces_everything_before_it_sends_anything(run):
+def test_the_sequential_schedule_reduces_everything_before_it_sends_anything(run):
     for labels, owners in run(order_of_collectives, {}, world=3):
         kinds = "".join("B" if label.startswith("B") else "R" for label in labels)
         assert kinds == "RRRRBBBB"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impl.overlap.plan import BucketLayout, Piece, complete, cut, sharded_buckets, whole_buckets, windows
+from impl.overlap.plan import OverlapPlan, Piece, complete, cut, sharded_buckets, whole_buckets, windows
 
 
 @st.composite
@@ -64,7 +64,7 @@ def test_parameters_outside_all_buckets_get_the_least_loaded_rank():
 
 
 def test_pieces_come_in_rank_order_and_know_their_runs():
-    layout = BucketLayout(((0, 1, -1, 2, 3), (4,)), (2, 0, 2, 0, 1))
+    layout = OverlapPlan(((0, 1, -1, 2, 3), (4,)), (2, 0, 2, 0, 1))
     assert layout.pieces(0) == (Piece(0, (1, 4)), Piece(2, (0, 3)))
     assert layout.pieces(0)[0].runs() == [(1, 2), (4, 5)]
     assert Piece(1, (2, 3, 4, 7)).runs() == [(2, 5), (7, 8)]
@@ -73,7 +73,7 @@ def test_pieces_come_in_rank_order_and_know_their_runs():
 @pytest.mark.parametrize("buckets", [((0, 0),), ((0,), (0,)), ((0,), ()), ((7,),)])
 def test_a_layout_that_contradicts_itself_cannot_be_made(buckets):
     with pytest.raises(AssertionError):
-        BucketLayout(buckets, (0, 0))
+        OverlapPlan(buckets, (0, 0))
 
 
 def test_a_parameter_that_reaches_the_limit_is_a_piece_by_itself():

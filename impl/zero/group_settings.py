@@ -76,7 +76,7 @@ class SettingsChannel:
             fresh = settings.packed()
             control[0] = int(fresh != self._last or bool(sparse))
         control = control.to(self._team.control_device(self._device))
-        header = broadcast(self._team, control, source, "zero: news for joined ranks").wait(watch).tolist()
+        header = broadcast(self._team, control, source, "zero: header for joined ranks").wait(watch).tolist()
         far: dict[int, Any] = {}
         if header[0]:
             label = "zero: settings for joined ranks"

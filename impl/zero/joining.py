@@ -23,7 +23,6 @@ from ..comm.losses import text_of
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
 from ..join.hooks import BrokenOff, FollowedSession, Joinable
-from ..join.lifecycle import Phase
 from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, mark, sparse_gradients
 from .groups import settings_of
 from .publisher import Publisher
@@ -129,7 +128,7 @@ class Joining:
     def inside_unlisted(self) -> bool:
         """Whether the model is inside a join context that does not list the optimizer (overlapped steps only)."""
         session = None if self._session is None else self._session()
-        return session is not None and session.phase is Phase.LIVE and self._zero._join_session is None
+        return session is not None and session.live and self._zero._join_session is None
 
     def share_settings(self, session: FollowedSession) -> None:
         """Bring the live ranks' settings to those that have joined; for steps whose gradients arrive by themselves."""

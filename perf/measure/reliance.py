@@ -75,7 +75,7 @@ class Judged:
 def _elsewhere(scenario: str, hook: str) -> bool:
     """Whether what happens in this scenario of the suite happens with the other kind of overlap hook only."""
     interleaved = hook.endswith("interleaved")
-    return ("contiguous" if interleaved else "interleaved") in scenario
+    return ("sequential" if interleaved else "interleaved") in scenario
 
 
 def relied_on(cell: Cell) -> tuple[str, ...]:

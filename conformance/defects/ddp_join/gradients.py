@@ -58,7 +58,7 @@ def exhausted_rank_of_a_model_shadows() -> None:
     """In throwing mode a rank of a model that has run out shadows the others once and then leaves without an
     error."""
     edit(
-        "        if self.throw:\n            self._guard.raise_exhausted_here()\n",
+        "        if self.throw:\n            self._failures.raise_exhausted_here()\n",
         "        if self.throw:\n            break\n",
     )
 

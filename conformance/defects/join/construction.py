@@ -10,7 +10,7 @@ from ..planting import defect, edit, swap
 @defect("JOIN-012", "JOIN-025")
 def context_entered_again_is_over() -> None:
     """A context that is entered again goes on where it ended: with a session that is closed."""
-    edit("self._stage is Stage.LEFT or ", "")
+    edit("self._state is BlockState.LEFT or ", "")
 
 
 @defect("JOIN-020")

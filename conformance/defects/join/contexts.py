@@ -74,7 +74,7 @@ def a_peer_that_failed_before_is_not_named() -> None:
 def messages_between_two_ranks_are_compared() -> None:
     """After a failure the backend's own numbers are compared, which count messages between two ranks as well."""
     edit(
-        "store.set(key, str(standing.started))",
+        "store.set(key, str(record.started))",
         "store.set(key, str(dist.group.WORLD._get_sequence_number_for_group()))",
     )
 
@@ -130,13 +130,13 @@ def an_unfinished_backward_is_forgotten() -> None:
 @defect("JOIN-024")
 def what_all_have_left_out_counts_in_later_contexts() -> None:
     """That all ranks have left out a backward is looked for in every later context of the group."""
-    edit("standing_of(team).session", "standing_of(team).token", within="LeftOpen.of")
+    edit("record_of(team).session_key", "record_of(team).token", within="LeftOpen.of")
 
 
 @defect("JOIN-021")
 def after_a_failure_every_context_meets_at_its_entry() -> None:
     """That the ranks were seen in step since a context failed is not remembered."""
-    edit("    standing.in_doubt = False\n", "", within="make_sure")
+    edit("    record.in_doubt = False\n", "", within="make_sure")
 
 
 @defect("JOIN-021")
@@ -154,7 +154,7 @@ def a_handle_waits_for_what_came_after_it() -> None:
 @defect("JOIN-055")
 def beside_a_model_a_joined_rank_that_notifies_counts() -> None:
     """In a context that holds a model a joined rank's main hook that notifies is taken for that of a live rank."""
-    edit("    if self._phase is not Phase.LIVE:\n        return None\n", "", within="join.session.Session.notify")
+    edit("    if self._state is not SessionState.LIVE:\n        return None\n", "", within="session.Session.notify")
 
 
 @defect("JOIN-054")

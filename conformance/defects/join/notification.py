@@ -81,7 +81,7 @@ def post_hooks_may_notify_for_nothing() -> None:
 @defect("JOIN-055")
 def shadowing_rank_notifies() -> None:
     """A rank that shadows still counts itself as active when its main hook notifies."""
-    edit("if self._phase is not Phase.LIVE or not joinable", "if not joinable")
+    edit("if self._state is not SessionState.LIVE or not joinable", "if not joinable")
 
 
 @defect("JOIN-048")

@@ -81,7 +81,7 @@ def error_of_the_body_is_wrapped() -> None:
         "    if not isinstance(error, SharedError):\n"
         '        raise RuntimeError("the training loop has failed") from error\n'
         "    if self._notes is None",
-        within="FailureGuard.report",
+        within="SessionFailures.report",
     )
 
 
@@ -136,7 +136,7 @@ def failed_last_batch_is_forgotten() -> None:
 @defect("JOIN-024", "JOIN-039")
 def failure_is_kept_silent() -> None:
     """A rank that leaves by an error tells nobody, so its peers wait until their time is up."""
-    edit("self._notes.leave(error)", "pass", within="FailureGuard.report")
+    edit("self._notes.leave(error)", "pass", within="SessionFailures.report")
 
 
 @defect("JOIN-031", "JOIN-048")
@@ -161,7 +161,7 @@ def followed_handle_holds_the_whole_message() -> None:
 @defect("JOIN-030")
 def followed_last_joiner_mixed_up() -> None:
     """With DDP among the joinables, ranks that shadowed say that they came last."""
-    edit("return self._phase is Phase.LIVE", "return self._phase is Phase.SHADOWING")
+    edit("return self._state is SessionState.LIVE", "return self.shadowing", within="join.session.Session.shadow")
 
 
 @defect("JOIN-031")
@@ -367,7 +367,8 @@ def warned_at_a_thousand() -> None:
 @defect("JOIN-037")
 def warning_filter_stays() -> None:
     """Leaving a context sets a filter for warnings, for the whole process and for good."""
-    edit("    self._move(Phase.ENDING)", '    warnings.simplefilter("once")\n    self._move(Phase.ENDING)')
+    end = "    self._move(SessionState.ENDING)"
+    edit(end, f'    warnings.simplefilter("once")\n{end}')
 
 
 @defect("JOIN-024", worlds=(3,))
@@ -389,7 +390,7 @@ def zero_is_not_shadowed() -> None:
 @defect("JOIN-055")
 def post_hooks_notify() -> None:
     """In a context of plain joinables a notification in a post hook starts a count that nobody else takes part in."""
-    edit("if self._phase is not Phase.LIVE or", "if self.shadowing or", within="PlainSession.notify")
+    edit("if self._state is not SessionState.LIVE or", "if self.shadowing or", within="PlainSession.notify")
 
 
 @defect("JOIN-039")

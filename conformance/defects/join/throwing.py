@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impl.join.failure_guard import FailureGuard
+from impl.join.failures import SessionFailures
 
 from ..planting import defect, edit, swap
 
@@ -10,7 +10,7 @@ from ..planting import defect, edit, swap
 @defect("JOIN-042")
 def active_rank_blames_itself() -> None:
     """An active rank reports the exhaustion of another rank as its own."""
-    swap(FailureGuard, "raise_exhausted_elsewhere", lambda self, count: self.raise_exhausted_here())
+    swap(SessionFailures, "raise_exhausted_elsewhere", lambda self, count: self.raise_exhausted_here())
 
 
 @defect("JOIN-045")
@@ -34,14 +34,14 @@ def even_inputs_throw() -> None:
     """In throwing mode a rank raises when it runs out, even though all others have run out as well."""
     edit(
         "    return shadowed == 0\n",
-        "    if self.throw:\n        self._guard.raise_exhausted_here()\n    return shadowed == 0\n",
+        "    if self.throw:\n        self._failures.raise_exhausted_here()\n    return shadowed == 0\n",
     )
 
 
 @defect("JOIN-041", "JOIN-043", "JOIN-046")
 def exhausted_rank_leaves_in_silence() -> None:
     """In throwing mode the rank that has run out tells the others and then leaves as if nothing had happened."""
-    edit("self._guard.raise_exhausted_here()", "return False", within="PlainSession.shadow")
+    edit("self._failures.raise_exhausted_here()", "return False", within="PlainSession.shadow")
 
 
 @defect("JOIN-041", "JOIN-046")
@@ -81,9 +81,9 @@ def throwing_mode_does_not_wait() -> None:
 def throwing_rank_shadows_first() -> None:
     """In throwing mode the rank that has run out runs its main hooks once before it raises."""
     edit(
-        "            self._guard.raise_exhausted_here()\n",
+        "            self._failures.raise_exhausted_here()\n",
         "            for hook in self._hooks:\n                hook.main_hook()\n"
-        "            self._guard.raise_exhausted_here()\n",
+        "            self._failures.raise_exhausted_here()\n",
         within="PlainSession.shadow",
     )
 
@@ -92,10 +92,10 @@ def throwing_rank_shadows_first() -> None:
 def throws_one_iteration_late() -> None:
     """An active rank does the iteration in which it hears that another has run out, and raises at the next one."""
     edit(
-        "        if exhausted:\n            self._guard.raise_exhausted_elsewhere(exhausted)\n",
+        "        if exhausted:\n            self._failures.raise_exhausted_elsewhere(exhausted)\n",
         "        self._late = getattr(self, '_exhausted', 0)\n"
         "        self._exhausted = exhausted\n"
-        "        if self._late:\n            self._guard.raise_exhausted_elsewhere(self._late)\n",
+        "        if self._late:\n            self._failures.raise_exhausted_elsewhere(self._late)\n",
     )
 
 

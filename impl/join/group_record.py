@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ..comm.ranks import Team
 
 
-class Standing:
+class GroupRecord:
     """A group as this rank knows it since the first context over it, which all its ranks have entered together."""
 
     def __init__(self, team: Team, token: str) -> None:
@@ -31,29 +31,29 @@ class Standing:
         """How many collectives this rank has started on it since the first context over it began."""
         return self._tally.started - self._before
 
-    def next_session(self) -> str:
+    def next_session_key(self) -> str:
         """A key for the session that begins now, equal on all ranks: they enter the contexts of a group together."""
         self._sessions += 1
-        return self.session
+        return self.session_key
 
     @property
-    def session(self) -> str:
+    def session_key(self) -> str:
         """The key of the session that has begun last."""
         return f"{self.token}/{self._sessions}"
 
 
-_standings: WeakKeyDictionary[dist.ProcessGroup, Standing] = WeakKeyDictionary()
+_records: WeakKeyDictionary[dist.ProcessGroup, GroupRecord] = WeakKeyDictionary()
 #: How many groups of a name have entered a context, in each world. A rank that is replaced begins a new world with the
 #: others, which has a store of its own (torch's groups could not meet over the old one), so all count from one.
 _of_a_name: WeakKeyDictionary[dist.ProcessGroup, Counter[str]] = WeakKeyDictionary()
 
 
-def standing_of(team: Team) -> Standing:
+def record_of(team: Team) -> GroupRecord:
     """What this rank keeps of the team's group."""
-    standing = _standings.get(team.group)
-    if standing is None:
-        standing = _standings[team.group] = Standing(team, _new_token(team.group))
-    return standing
+    record = _records.get(team.group)
+    if record is None:
+        record = _records[team.group] = GroupRecord(team, _new_token(team.group))
+    return record
 
 
 def _new_token(group: dist.ProcessGroup) -> str:

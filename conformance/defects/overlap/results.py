@@ -1,4 +1,4 @@
-"""Defects of area hook: numerical result."""
+"""Defects of area overlap: numerical result."""
 
 from __future__ import annotations
 

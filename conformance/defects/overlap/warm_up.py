@@ -1,4 +1,4 @@
-"""Defects of area hook: warm-up and delayed initialisation."""
+"""Defects of area overlap: warm-up and delayed initialisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects of area hook: gradient values."""
+"""Defects of area overlap: gradient values."""
 
 from __future__ import annotations
 

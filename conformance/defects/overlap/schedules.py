@@ -1,4 +1,4 @@
-"""Defects of area hook: contiguous variant; interleaved variant."""
+"""Defects of area overlap: sequential variant; interleaved variant."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def bucket_out_of_order_is_let_in() -> None:
 
 
 @defect("HOOK-030", "HOOK-048")
-def contiguous_steps_before_the_last_bucket() -> None:
-    """The contiguous hook begins to step in the hook of the last bucket but one."""
+def sequential_steps_before_the_last_bucket() -> None:
+    """The sequential hook begins to step in the hook of the last bucket but one."""
     edit("due = due if last else 0", "due = due if last else due - 1 if due >= len(self._layout.parts) - 1 else 0")
 
 
@@ -48,8 +48,8 @@ def end_comes_one_bucket_early() -> None:
 
 @defect("HOOK-034", "HOOK-048")
 def interleaved_is_contiguous() -> None:
-    """The interleaved factory makes the contiguous hook."""
-    edit("Schedule.INTERLEAVED", "Schedule.CONTIGUOUS")
+    """The interleaved factory makes the sequential hook."""
+    edit("Schedule.INTERLEAVED", "Schedule.SEQUENTIAL")
 
 
 @defect("HOOK-033", "HOOK-035")
@@ -67,7 +67,7 @@ def last_future_holds_parameters() -> None:
 
 @defect("HOOK-033")
 def returned_future_holds_a_copy() -> None:
-    """The contiguous hook returns a future of a copy, made before the wrapped hook's future is done."""
+    """The sequential hook returns a future of a copy, made before the wrapped hook's future is done."""
     edit("return flight.reduction.future", "return flight.reduction.future.then(lambda done: done.value().clone())")
 
 

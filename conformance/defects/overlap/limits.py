@@ -1,4 +1,4 @@
-"""Defects of area hook: known weaknesses of the overlap."""
+"""Defects of area overlap: known weaknesses of the overlap."""
 
 from __future__ import annotations
 

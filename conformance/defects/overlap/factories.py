@@ -1,4 +1,4 @@
-"""Defects of area hook: factories: defaults and refusals."""
+"""Defects of area overlap: factories: defaults and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def backend_is_looked_at_first() -> None:
 
 @defect("HOOK-002")
 def buckets_are_sharded_by_default() -> None:
-    """The contiguous factory shards buckets unless it is told not to."""
+    """The sequential factory shards buckets unless it is told not to."""
     edit("shard_buckets: bool = False", "shard_buckets: bool = True", within="hook_with_zero_step")
 
 

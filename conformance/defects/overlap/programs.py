@@ -1,4 +1,4 @@
-"""Defects of area hook: wrappers in turns, warm-ups, failures, what an optimizer's step or the program replaces."""
+"""Defects of area overlap: wrappers in turns, warm-ups, failures, what an optimizer's step or the program replaces."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def schedulers_miss_the_step() -> None:
 @defect("ZERO-032")
 def checkpoints_in_a_context_of_the_model_hang() -> None:
     """In a context that does not list the optimizer its live ranks consolidate, and those that have run out do not."""
-    edit("return session is not None and session.phase is Phase.LIVE and", "return False and")
+    edit("return session is not None and session.live and", "return False and")
 
 
 @defect("ZERO-032")
 def checkpoints_behind_a_context_are_refused() -> None:
     """As long as the program keeps a context of the model, behind its block a checkpoint is refused."""
-    edit("session.phase is Phase.LIVE and ", "")
+    edit("session.live and ", "")
 
 
 @defect("HOOK-018")

@@ -1,4 +1,4 @@
-"""Defects of area hook: broadcasts."""
+"""Defects of area overlap: broadcasts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..planting import defect, edit
 
 @defect("HOOK-026", "HOOK-027", "HOOK-030")
 def buckets_are_broadcast_backwards() -> None:
-    """In the contiguous variant the buckets are stepped and sent from the last to the first."""
+    """In the sequential variant the buckets are stepped and sent from the last to the first."""
     edit(
         "    for flight in due_flights:\n        self._step_and_send(",
         "    for flight in reversed(due_flights):\n        self._step_and_send(",

@@ -1,4 +1,4 @@
-"""Defects of area hook: construction."""
+"""Defects of area overlap: construction."""
 
 from __future__ import annotations
 

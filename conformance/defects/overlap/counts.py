@@ -1,4 +1,4 @@
-"""Defects of area hook: counts, rebuilt buckets, and gradients that are reduced to their owners."""
+"""Defects of area overlap: counts, rebuilt buckets, and gradients that are reduced to their owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects of area hook: bookkeeping and assignment."""
+"""Defects of area overlap: bookkeeping and assignment."""
 
 from __future__ import annotations
 
