@@ -215,9 +215,9 @@ class Record:
     words: str = "words"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Frozen:
-    """One that takes no assignment."""
+    """One that takes no assignment, and has no ``__dict__``."""
 
     value: Any
 

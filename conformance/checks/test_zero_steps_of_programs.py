@@ -13,6 +13,7 @@ from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, one_long
 from conformance.fixtures.models import integers
 from conformance.fixtures.sharding import first_gap, give, some_parameters
+from conformance.subjects import Unsupported
 
 
 def beside_the_ordinary(ctx, program, *arguments):
@@ -160,6 +161,8 @@ def come_and_go(ctx, make):
     groups = [{"params": params[:4]}, {"params": params[4:6], "lr": 0.25}]
     optimizer = make(groups, torch.optim.SGD, lr=0.5, momentum=0.5)
     (first, second), taken, seen = (group["params"] for group in optimizer.param_groups), [], []
+    if (len(first), len(second)) != (4, 2):
+        raise Unsupported(f"the groups of {ctx.subject.name} do not hold the parameters that they were given")
 
     def replace_two():
         """Their momentum is handed on."""

@@ -154,6 +154,15 @@ def outputs_searched_one_level_deep() -> None:
     )
 
 
+@defect("DDP-102")
+def outputs_in_dataclasses_with_slots_are_not_expected() -> None:
+    """The search reads a dataclass by its ``__dict__``, which one with slots has not."""
+    edit(
+        "held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]",
+        "held = list(vars(value).values())",
+    )
+
+
 @defect("DDP-099")
 def parameters_that_are_outputs_count_as_unused() -> None:
     """The search for unused parameters does not see one that is itself an output."""
