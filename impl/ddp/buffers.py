@@ -16,8 +16,11 @@ from .registrations import registrations
 
 
 def managed_buffers(module: nn.Module, ignored: Collection[str]) -> dict[str, torch.Tensor]:
-    """The buffers that take part in synchronisation now; modules may replace them at any time (DDP-084)."""
-    return {name: buffer for name, buffer in module.named_buffers() if name not in ignored}
+    """The buffers that take part in synchronisation now; modules may replace them at any time (DDP-084).
+
+    Not by the module's own method, for the same reasons as parameters (``params.named_parameters``).
+    """
+    return {name: buffer for name, buffer in nn.Module.named_buffers(module) if name not in ignored}
 
 
 #: hook(state, {name: buffer}) -> None, or a list of futures

@@ -382,24 +382,29 @@ class OldFashioned(Pair):
 
 
 class Selective(Pair):
-    """An optimizer is to be given a part of its parameters."""
+    """An optimizer is to be given a part of its parameters, and whoever saves it only some of its buffers."""
 
     def named_parameters(self, *args, **kwargs):
         yield from ((name, each) for name, each in super().named_parameters(*args, **kwargs) if "second" in name)
 
+    def named_buffers(self, *args, **kwargs):
+        yield from ((name, each) for name, each in super().named_buffers(*args, **kwargs) if name != "calls")
+
 
 def train_other_names(rank, world, kind):
-    model = DistributedDataParallel(kind())
+    module = kind()
+    module.register_buffer("calls", torch.tensor([float(rank)]))
+    model = DistributedDataParallel(module)
     for _ in range(3):
         model.zero_grad()
-        model.module.first.weight.grad = None
+        module.first.weight.grad = None
         trained(model, rank)
-    return [model.module.first.weight.grad.item(), model.module.second.weight.grad.item()]
+    return [module.first.weight.grad.item(), module.second.weight.grad.item(), module.calls.item()]
 
 
 @pytest.mark.parametrize("kind", [OldFashioned, Selective])
 def test_all_parameters_are_averaged_whatever_the_module_answers_when_it_is_asked_for_them(kind):
-    assert run_on_ranks(train_other_names, WORLD, kind) == [[3.0, 6.0]] * WORLD
+    assert run_on_ranks(train_other_names, WORLD, kind) == [[3.0, 6.0, 0.0]] * WORLD
 
 
 class CopiesItself(nn.Linear):
