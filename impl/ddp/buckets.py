@@ -445,7 +445,16 @@ class Bucket:
         if targets:
             copy_all(targets, sources)
 
-    # -- a new plan
+    # -- giving up, and a new plan
+
+    def part_with_flat(self) -> None:
+        """A collective may write to the flat buffer yet: gradients that live in it get memory of their own."""
+        if not self.as_view:
+            return
+        for place, (parameter, handed) in enumerate(zip(self.parameters, self._handed, strict=True)):
+            if parameter.grad is handed:
+                kept = self._set_aside.get(place)
+                parameter.grad = self.views[place].clone() if kept is None else kept
 
     def adopt_gradients(self) -> None:
         """Take over gradients that live in a former plan's buffers, values and all (bucket views only)."""

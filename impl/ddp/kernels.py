@@ -60,11 +60,18 @@ call_at_end_of_backward: Callable[[Callable[[], None]], None] = torch.autograd.V
 
 
 def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], None]) -> None:
-    """As ``call_at_end_of_backward``; where the pass raises, ``failed`` is called instead: the engine lets go of us."""
+    """As ``call_at_end_of_backward``; where the pass raises, ``failed`` is called instead: the engine lets go of us.
+
+    It is called, too, where ``ended`` raises.
+    """
 
     def reached() -> None:
         dropped.detach()
-        ended()
+        try:
+            ended()
+        except BaseException:
+            failed()
+            raise
 
     dropped = weakref.finalize(reached, failed)
     dropped.atexit = False

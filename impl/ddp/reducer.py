@@ -442,7 +442,7 @@ class Reducer:
 
     def _arm(self) -> None:
         self._armed, self._armed_in = True, kernels.backward_id()
-        kernels.call_at_end_of_backward(self._backward_ended)
+        kernels.call_when_backward_is_over(self._backward_ended, self._backward_failed)
 
     def arrived(self, index: int, passed: bool = True) -> None:
         """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114).
@@ -493,7 +493,7 @@ class Reducer:
     def _perhaps_unannounced(self, backward: int) -> None:
         """Something arrived while no output has told of a backward: look again when this backward is over."""
         if self.forwards.waits_for_another(backward):
-            kernels.call_at_end_of_backward(self._unannounced_ended)
+            kernels.call_when_backward_is_over(self._unannounced_ended, self._backward_failed)
         elif self.forwards.goes_past(backward) and self.iteration.wants_reductions and not self._warned:
             self._warned = True
             warnings.warn(PAST_THE_WRAPPER, UserWarning, stacklevel=2)
@@ -561,6 +561,12 @@ class Reducer:
             remote, self._remote = self._remote, None
             if remote is None or not self._ended_remotely(remote):
                 self._complete()
+
+    def _backward_failed(self) -> None:
+        """It has raised; what follows from that, the next forward decides. Until then the program may clear gradients
+        in place, which nothing may undo."""
+        with self.turn, torch.no_grad():
+            self.queue.part_with_flights()
 
     def _ended_remotely(self, remote: RemoteBackward) -> bool:
         """Reduce the gradients that a backward of distributed autograd has left in its context, if there are any.

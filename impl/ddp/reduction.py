@@ -280,6 +280,11 @@ class BucketQueue:
 
     # -- giving up
 
+    def part_with_flights(self) -> None:
+        """Nobody waits for what is under way: from now on no gradient lies where it may still arrive."""
+        for bucket in self.buckets[: len(self.flights)]:
+            bucket.part_with_flat()
+
     def abandon(self) -> bool:
         """Forget what is under way; whether there was anything, and its buffers must be left to it."""
         left = bool(self.flights or self._shadow_flights)

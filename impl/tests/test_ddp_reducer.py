@@ -110,6 +110,41 @@ def test_an_exception_in_the_middle_of_backward_leaves_the_reducer_usable(model)
     assert transport.done == 1
 
 
+@pytest.mark.parametrize("where", ["in the graph", "at its end"])
+def test_what_a_failed_backward_has_sent_does_not_arrive_in_gradients_cleared_in_place(model, where):
+    reducer, transport = build(model, as_view=True, find_unused=True)
+    forward(model, reducer).backward()
+    buckets, result = list(reducer.buckets), transport.result
+    if where == "in the graph":
+        model[0].weight.register_hook(lambda gradient: 1 / 0)
+    else:
+        transport.result = lambda bucket, flight, watch: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        forward(model, reducer).backward()
+    transport.result = result
+    model.zero_grad(set_to_none=False)
+    for bucket in buckets[: reducer.queue.started]:
+        bucket.flat.fill_(7.0)  # the collective ends
+    assert reducer.queue.started > 1
+    assert not any(parameter.grad.any() for parameter in model.parameters())
+
+
+def test_a_failed_backward_leaves_the_old_gradient_of_an_unused_parameter_as_it_was(model):
+    model.append(nn.Linear(2, 2))
+    reducer, _ = build(model, find_unused=True, as_view=True)
+    forward(model, reducer).backward()
+    kept = model[2].weight.grad.clone()
+    model[0].weight.register_hook(lambda gradient: 1 / 0)
+    loss = forward(model[:2], reducer)
+    reducer.forwards.latest.unused = {4, 5}
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+    assert reducer.queue.started > 2
+    for bucket in reducer.buckets[: reducer.queue.started]:
+        bucket.flat.fill_(7.0)
+    assert torch.equal(model[2].weight.grad, kept)
+
+
 @pytest.mark.parametrize("as_view", [False, True], ids=["copies", "views"])
 def test_an_unused_parameter_keeps_exactly_what_it_had(model, as_view):
     model.append(nn.Linear(2, 2))
