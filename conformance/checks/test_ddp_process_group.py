@@ -4,7 +4,7 @@ import torch.distributed as dist
 
 from conformance.api.checking import MANY, NotRun, check
 from conformance.fixtures import models
-from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, hooked, steps, summing
+from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, hooked, on_this_machine, steps, summing
 from conformance.fixtures.observing import mine, trained, wrapped
 from conformance.fixtures.training import private
 from conformance.subjects import Unsupported
@@ -248,7 +248,7 @@ def move_beside_the_machines_group(ctx, members):
     library, told = ctx.subject.post_localSGD_hook, []
     model = hooked(ctx, library.PostLocalSGDState(None, None, 1), library.post_localSGD_hook)
     try:
-        told.append(steps(ctx, model, count=COUNT))
+        told.append((steps(ctx, model, count=COUNT), on_this_machine()))
     except (RuntimeError, ValueError) as error:
         if ctx.device.type == "cpu" and "is available" in str(error):
             raise NotRun(f"{ctx.subject.name} finds a machine's ranks only where there are accelerators") from error
@@ -256,16 +256,20 @@ def move_beside_the_machines_group(ctx, members):
     group = dist.new_group(members)
     if ctx.rank in members:
         private(model, "_update_process_group")(group)
-        told.append(steps(ctx, model, count=COUNT))
+        told.append((steps(ctx, model, count=COUNT), on_this_machine(group)))
     return told
 
 
 @check("COMM-028", "DDP-162", worlds=(3, 4), beyond=False)
 def test_the_machines_group_that_a_hook_has_found_is_found_anew_after_a_move(ranks):
     members = members_of(ranks.world)
-    before, after = alone(range(ranks.world), count=COUNT), alone(members, count=COUNT)
+    everywhere = alone(range(ranks.world), count=COUNT)
     for rank, told in enumerate(ranks(move_beside_the_machines_group, members)):
-        assert told == [before, after][: 1 + (rank in members)], f"rank {rank}"
+        assert len(told) == 1 + (rank in members)
+        seen, machine = told[0]
+        assert seen == everywhere[:1] + alone(machine, count=COUNT)[1:], f"rank {rank}"
+        for seen, machine in told[1:]:
+            assert seen == alone(machine, count=COUNT), f"rank {rank}"
 
 
 def move_with_builtin_hook(ctx, members):

@@ -31,14 +31,14 @@ def on_one_host(team: Team, device: torch.device) -> bool:
     if team.size == 1:
         return True
     if team.group not in _known:
-        number = int.from_bytes(hashlib.sha256(_host().encode()).digest()[:7], "big")
+        number = int.from_bytes(hashlib.sha256(host().encode()).digest()[:7], "big")
         ends = torch.tensor([number, -number], dtype=torch.int64, device=team.control_device(device))
         highest, lowest = all_reduce(team, ends, "hosts of the ranks", dist.ReduceOp.MAX).wait().tolist()
         _known[team.group] = highest == -lowest
     return _known[team.group]
 
 
-def _host() -> str:
+def host() -> str:
     """This rank's host. Two containers or network namespaces are two hosts: a network lies between them."""
     chosen = os.environ.get(HOST_ID)
     if chosen:

@@ -54,7 +54,7 @@ def compression_forgets_to_cast() -> None:
 @defect("COMM-028")
 def each_rank_is_a_machine() -> None:
     """Without a subgroup, post-local SGD takes each rank for a machine of its own."""
-    edit("if machines[rank] == machine", "if rank == team.rank")
+    edit("if hosts[rank] == hosts[team.rank]", "if rank == team.rank")
 
 
 @defect("COMM-023")

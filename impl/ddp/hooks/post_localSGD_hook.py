@@ -2,14 +2,13 @@
 """Post-local SGD: gradients are averaged globally at first, later only within a subgroup or not at all."""
 
 import logging
-import socket
-import uuid
 
 import torch
 import torch.distributed as dist
 
 from ...comm import collectives
 from ...comm.local_groups import new_local_group
+from ...comm.placement import host
 from ...comm.ranks import GroupRank, Team
 from .default_hooks import allreduce_hook
 from .reduction import Bucket, GradBucket, settled, team_of
@@ -74,7 +73,6 @@ def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> torch.fu
 
 def _machine_group(team: Team, device: torch.device) -> dist.ProcessGroup:
     """A new group of the members that run on this machine. Blocks; every member of the team must come here."""
-    machine = f"{socket.gethostname()}/{uuid.getnode()}"
-    machines = collectives.all_gather_object(team, machine, device, "post-local SGD: who runs where")
-    here = [team.global_rank(GroupRank(rank)) for rank in team.members if machines[rank] == machine]
+    hosts = collectives.all_gather_object(team, host(), device, "post-local SGD: who runs where")
+    here = [team.global_rank(GroupRank(rank)) for rank in team.members if hosts[rank] == hosts[team.rank]]
     return new_local_group(here)
