@@ -59,25 +59,6 @@ profiled = torch._C._profiler._RecordFunctionFast
 call_at_end_of_backward: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 
 
-def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], None]) -> None:
-    """As ``call_at_end_of_backward``; where the pass raises, ``failed`` is called instead: the engine lets go of us.
-
-    It is called, too, where ``ended`` raises.
-    """
-
-    def reached() -> None:
-        dropped.detach()
-        try:
-            ended()
-        except BaseException:
-            failed()
-            raise
-
-    dropped = weakref.finalize(reached, failed)
-    dropped.atexit = False
-    call_at_end_of_backward(reached)
-
-
 #: the tensor of which another one is a view, if it is one
 viewed: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")
 

@@ -104,7 +104,7 @@ def describe_second_arrival(
     )
 
 
-def describe_unannounced(specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int) -> str:
+def describe_unnoticed(specs: Sequence[ParameterSpec], missing: Sequence[int], rank: int) -> str:
     """A backward reached parameters through no output, not all of them, and the next forward is here (DDP-062)."""
     names = ", ".join(specs[index].name for index in missing[:_NAMES_SHOWN]) or "none"
     return (

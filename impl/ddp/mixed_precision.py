@@ -18,6 +18,7 @@ from .buffers import managed_buffers
 from .containers import map_tensors
 from .messages import COPIES_CHANGED
 from .plan import ParameterSpec
+from .readiness import call_when_backward_is_over
 
 _log = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ class MixedPrecisionRun:
             self._arm()
 
     def _arm(self) -> None:
-        kernels.call_when_backward_is_over(self._backward_ended, self._backward_over)
+        call_when_backward_is_over(self._backward_ended, self._backward_over)
 
     def _backward_ended(self) -> None:
         """A reentrant checkpoint's backward runs inside another, which still needs what is lowered."""

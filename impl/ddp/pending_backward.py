@@ -1,4 +1,4 @@
-"""A forward's right to one synchronised backward, and how the forward's outputs announce that backward."""
+"""A forward's right to one synchronised backward, and how that backward is noticed at the forward's outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PendingBackward:
     """One grad-enabled forward's right to one synchronised backward.
 
     ``sync`` is decided at the forward, not at the backward (DDP-074). ``spent`` turns True when a backward through
-    this forward begins: a second one through the same graph stays local (DDP-061). ``announced`` says whether the
+    this forward begins: a second one through the same graph stays local (DDP-061). ``noticeable`` says whether the
     outputs will tell when that happens, and ``unreached`` how many of them no backward has reached yet. ``unused``
     holds the parameters that the graph search did not reach; None where no search was made. ``partial``: its backwards
     so far were asked for some gradients only (``backward(inputs=...)``), so one more may be synchronised.
@@ -26,7 +26,7 @@ class PendingBackward:
     """
 
     __slots__ = (
-        "__weakref__", "announced", "context", "differentiated", "partial", "spent", "sync", "unreached", "unused",
+        "__weakref__", "context", "differentiated", "noticeable", "partial", "spent", "sync", "unreached", "unused",
     )
 
     def __init__(self, sync: bool) -> None:
@@ -34,7 +34,7 @@ class PendingBackward:
         self.spent = False
         self.partial = False
         self.differentiated = False
-        self.announced = False
+        self.noticeable = False
         self.unreached = 0
         self.unused: set[int] | None = None
         self.context = kernels.distributed_context() if kernels.uses_rpc() else None
@@ -45,7 +45,7 @@ Begin = Callable[[PendingBackward], None]
 
 
 class Forwards:
-    """The forwards whose backward may come, and the arrivals that came before it announced itself."""
+    """The forwards whose backward may come, and the arrivals that came before it was noticed."""
 
     #: the latest backward through an output of any model, which may share parameters with others
     running_anywhere: int | None = None
@@ -60,8 +60,8 @@ class Forwards:
         #: the last grad-enabled forward's; None before the first
         self.latest: PendingBackward | None = None
         #: the latest backward in which something arrived that none of our outputs had told of
-        self.unannounced_backward: int | None = None
-        #: (backward, parameter) of arrivals that came before their backward announced itself
+        self.unnoticed_backward: int | None = None
+        #: (backward, parameter) of arrivals that came before their backward was noticed
         self.early: list[tuple[int, int]] = []
         #: the latest backward that went past all our forwards, and how many did since the last forward
         self._past: int | None = None
@@ -102,24 +102,24 @@ class Forwards:
         """Whether this backward goes, while none is being reduced, through a forward that was to be synchronised."""
         return backward == self.running_backward and self._running_sync
 
-    def unannounced(self, backward: int, index: int) -> PendingBackward | None:
+    def unnoticed(self, backward: int, index: int) -> PendingBackward | None:
         """The forward whose backward begins with this arrival, because nothing else could tell; else None.
 
-        An arrival that may be early in a backward that will announce itself is remembered.
+        An arrival that may be early in a backward that will be noticed is remembered.
         """
         pending = self.latest
         if pending is None or pending.spent or not pending.sync:
             return None
-        if not pending.announced:
+        if not pending.noticeable:
             return pending
         self.early.append((backward, index))
         return None
 
     def waits_for_another(self, backward: int) -> bool:
         """Whether the last forward's backward is still to come, and ``backward`` is seen for the first time here."""
-        if not self.awaits or self.unannounced_backward == backward:
+        if not self.awaits or self.unnoticed_backward == backward:
             return False
-        self.unannounced_backward = backward
+        self.unnoticed_backward = backward
         return True
 
     def goes_past(self, backward: int) -> bool:
@@ -136,7 +136,7 @@ class Forwards:
         return (pending is None or self._times_past > 2) and backward != Forwards.running_anywhere
 
     def came_early(self, backward: int) -> list[int]:
-        """The parameters that arrived in this backward before it announced itself."""
+        """The parameters that arrived in this backward before it was noticed."""
         return [index for when, index in self.early if when == backward]
 
     def came_before(self, backward: int) -> list[int]:
@@ -144,7 +144,7 @@ class Forwards:
         return [index for when, index in self.early if when != backward]
 
 
-def announce_backward(
+def call_when_backward_begins(
     outputs: Sequence[torch.Tensor], pending: PendingBackward, begin: Begin, *, changeable: bool = False
 ) -> None:
     """Have ``begin(pending)`` called when a backward pass reaches any of the outputs, before it goes further.
@@ -165,12 +165,12 @@ def announce_backward(
         for tensor in (output, kernels.viewed(output)) if changeable else (output,):
             if tensor is not None and tensor.grad_fn is not None:
                 tensor.register_hook(reached)
-                pending.announced = True
+                pending.noticeable = True
                 pending.unreached += 1
 
 
 class OutputSink(torch.autograd.Function):
-    """Ties all outputs of a forward together, so that backward announces itself before anything behind them runs.
+    """Ties all outputs of a forward together, so that backward is noticed before anything behind them runs.
 
     Outputs that get no gradient pass None on rather than zeros (DDP-114).
     """
@@ -182,7 +182,7 @@ class OutputSink(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.begin = weakref.WeakMethod(begin)
         ctx.pending = pending
-        pending.announced = True
+        pending.noticeable = True
         return tuple(output.clone() for output in outputs) if clone else outputs
 
     @staticmethod

@@ -170,6 +170,25 @@ def _reporting(listener: weakref.ref[Listener], place: int) -> Callable[..., Non
     return last_arrived
 
 
+def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], None]) -> None:
+    """Have ``ended`` called at the end of the backward pass now running, ``failed`` where the pass or ``ended`` raises.
+
+    Where the pass raises, the engine does not call us but lets go of us.
+    """
+
+    def reached() -> None:
+        dropped.detach()
+        try:
+            ended()
+        except BaseException:
+            failed()
+            raise
+
+    dropped = weakref.finalize(reached, failed)
+    dropped.atexit = False
+    kernels.call_at_end_of_backward(reached)
+
+
 class Readiness:
     """Keeps count for the reducer. Arrivals are counted until the order is known and kept to, and then only noted."""
 

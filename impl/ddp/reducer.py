@@ -7,7 +7,7 @@ The life of a synchronised backward::
              gradients delivered ◄─ results ◄─ agreement on use ◄─ end of backward (a callback of the engine)
 
     IDLE ── begin: an output was reached, or ──► FILLING ── arrived, should_be_full: buckets start
-      ▲     something arrived unannounced           │
+      ▲     something arrived unnoticed             │
       └──── delivered, or given up (abandon) ◄──────┘ a callback of the engine at its end; open until all have arrived
 
 All collectives start on the thread that runs backward, in plan order. The reducer says when, by going through stages;
@@ -25,7 +25,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import Enum
 from operator import attrgetter
@@ -41,12 +41,12 @@ from .containers import find_tensors
 from .graph import reachable_parameters
 from .iteration import Stage
 from .log import DDPLogger
-from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unannounced, describe_unfinished
+from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unnoticed, describe_unfinished
 from .mixed_precision import MixedPrecisionRun
 from .params import Managed, replaced, respecified, specs_of
-from .pending_backward import Forwards, PendingBackward, announce_backward, tied
+from .pending_backward import Forwards, PendingBackward, call_when_backward_begins, tied
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
-from .readiness import Arrivals, Readiness
+from .readiness import Arrivals, Readiness, call_when_backward_is_over
 from .reduction import BucketQueue, Reduction, Transport
 from .remote import RemoteBackward
 from .shared import SharedFacts
@@ -75,12 +75,7 @@ def _warn_of_the_unfinished() -> None:
         reducer.warn_if_unfinished()
 
 
-_AS_IT_IS = nullcontext()
-
-
-def unrecorded() -> AbstractContextManager[None]:
-    """``torch.no_grad()`` where gradients are recorded: not in most backwards, where it would cost 3 µs each time."""
-    return torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS
+_AS_IT_IS = nullcontext()  # instead of ``torch.no_grad()``, 3 µs, as most backwards record no gradients
 
 
 class SteppedInBackward(Protocol):
@@ -296,7 +291,7 @@ class Reducer:
     # -- forward
 
     def expect_backward(self, output: Any, *, sync: bool, clone: bool) -> Any:
-        """A grad-enabled forward ends: arrange that its backward announces itself; returns the output to hand out.
+        """A grad-enabled forward ends: arrange that its backward is noticed; returns the output to hand out.
 
         ``sync``: the backward is to be synchronised. ``clone``: outputs that pass the sink may be changed in place.
         """
@@ -304,7 +299,7 @@ class Reducer:
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
         through_sink = self.facts.searched or self.facts.holds_back
         # also where a sink follows: a container may keep the tensors that it was made with
-        announce_backward(found, pending, self.begin, changeable=not through_sink)
+        call_when_backward_begins(found, pending, self.begin, changeable=not through_sink)
         if self.facts.searched:
             pending.unused = self._out_of_reach(found)
         if through_sink:
@@ -327,7 +322,7 @@ class Reducer:
                 each.keep_gradients_apart()
         if self.arrivals.counted or not self.arrivals.watching:
             return
-        if pending.sync and not (pending.announced and pending.context is None):
+        if pending.sync and not (pending.noticeable and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
         elif self.phase is Phase.IDLE:
             self.readiness.forget_noted()
@@ -373,7 +368,7 @@ class Reducer:
         if all(self.parameters[index].grad is None for index in came):
             return ""  # nothing has come, or it was cleared
         missing = sorted(set(range(len(self.parameters))).difference(came))
-        return describe_unannounced(self.specs, missing, self.team.rank)
+        return describe_unnoticed(self.specs, missing, self.team.rank)
 
     def _unfinished(self, missing: Sequence[int]) -> str:
         started, static = self.queue.started, self.facts.static
@@ -442,7 +437,7 @@ class Reducer:
 
     def _arm(self) -> None:
         self._armed, self._armed_in = True, kernels.backward_id()
-        kernels.call_when_backward_is_over(self._backward_ended, self._backward_failed)
+        call_when_backward_is_over(self._backward_ended, self._backward_failed)
 
     def arrived(self, index: int, passed: bool = True) -> None:
         """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114).
@@ -465,7 +460,7 @@ class Reducer:
         """The parameter that completed bucket ``place`` last time has accumulated."""
         with self.turn:
             if self.phase is Phase.IDLE:
-                self._perhaps_unannounced(kernels.backward_id())
+                self._perhaps_unnoticed(kernels.backward_id())
                 return
             bucket = self.queue.buckets[place]
             if not bucket.missing:
@@ -481,24 +476,24 @@ class Reducer:
             self.arrived(index)
 
     def _begins_late(self, index: int) -> bool:
-        """An arrival before its backward announced itself: outputs out of sight, or a parameter used outside."""
+        """An arrival before its backward was noticed: outputs out of sight, or a parameter used outside."""
         backward = kernels.backward_id()
-        pending = self.forwards.unannounced(backward, index)
+        pending = self.forwards.unnoticed(backward, index)
         if pending is not None:
             self.begin(pending)
         else:
-            self._perhaps_unannounced(backward)
+            self._perhaps_unnoticed(backward)
         return pending is not None
 
-    def _perhaps_unannounced(self, backward: int) -> None:
+    def _perhaps_unnoticed(self, backward: int) -> None:
         """Something arrived while no output has told of a backward: look again when this backward is over."""
         if self.forwards.waits_for_another(backward):
-            kernels.call_when_backward_is_over(self._unannounced_ended, self._backward_failed)
+            call_when_backward_is_over(self._unnoticed_ended, self._backward_failed)
         elif self.forwards.goes_past(backward) and self.iteration.wants_reductions and not self._warned:
             self._warned = True
             warnings.warn(PAST_THE_WRAPPER, UserWarning, stacklevel=2)
 
-    def _unannounced_ended(self) -> None:
+    def _unnoticed_ended(self) -> None:
         """Reduce what a backward accumulated that went through no output: a penalty on gradients alone, say.
 
         It costs its forward nothing: averaging twice does no harm. Where it did not reach all parameters, it may have
@@ -507,7 +502,7 @@ class Reducer:
         keeps to itself, say): else it counts there if the outputs were differentiated.
         """
         with self.turn:
-            pending, backward = self.forwards.latest, self.forwards.unannounced_backward
+            pending, backward = self.forwards.latest, self.forwards.unnoticed_backward
             if self.phase is not Phase.IDLE or pending is None or pending.spent or backward is None:
                 return
             if backward == self.forwards.running_backward:
@@ -518,7 +513,7 @@ class Reducer:
             everything = self.facts.searched and self.plan.left_out | came >= set(range(len(self.parameters)))
             tells = pending.differentiated or everything or not self.facts.use_varies
             if not tells or (missing and not (self.facts.searched or self.usage.learning)):
-                self._complaint = describe_unannounced(self.specs, missing, self.team.rank)
+                self._complaint = describe_unnoticed(self.specs, missing, self.team.rank)
                 return
             if everything:
                 pending.unused = None  # whatever a search of the outputs has not found
@@ -539,7 +534,7 @@ class Reducer:
 
     def _start_full_buckets(self) -> None:
         """Start every full bucket that has none before it which is not."""
-        with unrecorded():
+        with torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS:
             while self.reduction.bucket_due():
                 stage = Stage.BUCKET
                 if not self.queue.flights:
@@ -590,7 +585,7 @@ class Reducer:
             return
         _unfinished.discard(self)
         self._armed = True  # whatever raises from here on has ended this backward
-        with unrecorded():
+        with torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS:
             if not self.reduction.finish_due():
                 self._start_full_buckets()
             self.times.backward_end = time.time_ns()

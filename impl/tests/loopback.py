@@ -9,7 +9,7 @@ from impl.comm.tally import Tally
 from impl.ddp import params
 from impl.ddp.iteration import Iteration
 from impl.ddp.log import DDPLogger
-from impl.ddp.pending_backward import PendingBackward, announce_backward
+from impl.ddp.pending_backward import PendingBackward, call_when_backward_begins
 from impl.ddp.plan import BucketCaps
 from impl.ddp.reducer import Reducer
 from impl.ddp.shared import Agreement
@@ -60,6 +60,6 @@ def build(model, *, find_unused=False, static_graph=False, as_view=False, cap=1)
 def forward(model, reducer, *, sync=True, x=None):
     output = model(torch.ones(1, 2) if x is None else x)
     pending = PendingBackward(sync)
-    announce_backward([output], pending, reducer.begin)
+    call_when_backward_begins([output], pending, reducer.begin)
     reducer.admit(pending)
     return output.sum()

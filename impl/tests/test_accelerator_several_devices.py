@@ -21,7 +21,7 @@ class Turn:
         pass
 
 
-@pytest.mark.parametrize("call", ["begin", "arrived", "should_be_full", "_backward_ended", "_unannounced_ended"])
+@pytest.mark.parametrize("call", ["begin", "arrived", "should_be_full", "_backward_ended", "_unnoticed_ended"])
 def test_whatever_autograd_calls_waits_for_its_turn_before_anything_else(call, alone):
     reducer = DistributedDataParallel(nn.Linear(2, 2)).reducer
     reducer.turn = Turn()

@@ -88,7 +88,7 @@ def test_a_second_backward_may_complete_what_the_first_left_open(settled):
     pending = PendingBackward(True)
     for output in (left, right):
         output.register_hook(lambda _: reducer.begin(pending))
-    pending.announced = True
+    pending.noticeable = True
     reducer.admit(pending)
     left.backward()
     assert (transport.done, reducer.phase) == (1, Phase.FILLING)

@@ -79,10 +79,9 @@ def named_tuples_become_tuples() -> None:
 
 @defect("DDP-037")
 def outputs_out_of_sight_begin_no_backward() -> None:
-    """Outputs in which no tensor was found are taken to announce their backward themselves, and are waited for in
-    vain."""
-    edit("not (pending.announced and pending.context is None)", "pending.context is not None")
-    edit("if not self.awaits or", "if not self.awaits or not self.latest.announced or", within="waits_for_another")
+    """Outputs in which no tensor was found are taken to tell of their backward, and are waited for in vain."""
+    edit("not (pending.noticeable and pending.context is None)", "pending.context is not None")
+    edit("if not self.awaits or", "if not self.awaits or not self.latest.noticeable or", within="waits_for_another")
 
 
 @defect("DDP-045")

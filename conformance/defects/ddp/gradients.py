@@ -402,13 +402,13 @@ def cleared_gradients_count_as_used() -> None:
 @defect("DDP-062")
 def a_backward_past_the_outputs_is_not_remembered() -> None:
     """The end of a backward that goes through no output is not looked at."""
-    edit("    self.unannounced_backward = backward\n", "")
+    edit("    self.unnoticed_backward = backward\n", "")
 
 
 @defect("DDP-062")
 def no_complaint_of_a_part_past_the_outputs() -> None:
     """A backward through no output that reaches some parameters only leaves them as they are, without a word."""
-    edit("self._complaint = describe_unannounced(self.specs, missing, self.team.rank)", "pass")
+    edit("self._complaint = describe_unnoticed(self.specs, missing, self.team.rank)", "pass")
 
 
 @defect("DDP-062")

@@ -85,9 +85,9 @@ def what_the_reducer_is_told_stays_local() -> None:
 
 
 @defect("DDP-072")
-def parameters_that_are_outputs_announce_as_well() -> None:
-    """A forward that hands out a parameter is announced by every later backward that reaches that parameter."""
-    edit("tensor.grad_fn is not None", "tensor.requires_grad", within="announce_backward")
+def parameters_that_are_outputs_begin_a_backward() -> None:
+    """Every later backward that reaches a parameter which a forward has handed out is taken for that forward's."""
+    edit("tensor.grad_fn is not None", "tensor.requires_grad", within="call_when_backward_begins")
 
 
 @defect("DDP-077")

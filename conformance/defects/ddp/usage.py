@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from impl.ddp import usage
-from impl.ddp.pending_backward import OutputSink, announce_backward
+from impl.ddp.pending_backward import OutputSink, call_when_backward_begins
 from impl.ddp.readiness import Readiness
 from impl.ddp.reducer import Reducer
 from impl.ddp.reduction import Transport
@@ -132,7 +132,7 @@ def outputs_not_cloned() -> None:
 def outputs_outside_the_loss_awaited() -> None:
     """With detection on, parameters behind outputs that are not in the loss are waited for in vain."""
     def tie(begin: Any, pending: Any, clone: bool, outputs: Any) -> Any:
-        announce_backward(outputs, pending, begin)
+        call_when_backward_begins(outputs, pending, begin)
         return tuple(outputs)
 
     swap(OutputSink, "tie", tie)
@@ -365,8 +365,8 @@ def a_loss_that_is_kept_says_nothing() -> None:
 
 
 @defect("DDP-112")
-def a_view_that_was_changed_announces_nothing() -> None:
-    """A backward through an output that is a view, and was changed in place, does not announce itself."""
+def backward_through_a_view_that_was_changed_is_not_noticed() -> None:
+    """A backward through an output that is a view, and was changed in place, is not noticed."""
     edit("(output, kernels.viewed(output)) if changeable else (output,)", "(output,)")
 
 
