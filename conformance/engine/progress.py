@@ -32,7 +32,7 @@ class _Counts:
         return ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())
 
 
-def news(case: Case, results: Sequence[Result]) -> str | None:
+def unexpected(case: Case, results: Sequence[Result]) -> str | None:
     """A line for a break, or a fall of a check, that nobody expected; None for everything else."""
     unlisted = [result for result in results if result.unlisted or result.outcome is Outcome.SUITE_ERROR]
     if not unlisted:
@@ -57,7 +57,7 @@ class Bar:
 
     def finished(self, case: Case, results: Sequence[Result]) -> None:
         self.counts.count(results)
-        line = news(case, results)
+        line = unexpected(case, results)
         if line:
             self._bar.console.print(line, markup=False, soft_wrap=True)
         self._bar.update(self._task, advance=1, description=self.counts.words())
@@ -81,7 +81,7 @@ class Lines:
 
     def finished(self, case: Case, results: Sequence[Result]) -> None:
         self.counts.count(results)
-        line = news(case, results)
+        line = unexpected(case, results)
         if line:
             self._say(line)
         if time.monotonic() >= self._next or self.counts.cases == self.counts.total:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import axes
 from .axes import Feature
+from .drawing import with_numbers
 from .program import Program
 
 FILE = Path(__file__).parent / "pairs.jsonl"
@@ -56,7 +57,7 @@ def covering(pairs: Collection[Pair], seed: int) -> Iterator[Program]:
         tried = [_filled(drawn, drawn.choice(pool), missing) for _ in range(TRIES)]
         choices = max(tried, key=lambda each: len(missing.intersection(axes.pairs(axes.features(each)))))
         missing.difference_update(axes.pairs(axes.features(choices)))
-        yield _with_numbers(drawn, choices)
+        yield with_numbers(drawn, choices, 2, 3)
 
 
 def _filled(drawn: random.Random, pair: Pair, missing: set[Pair]) -> dict[str, str]:
@@ -82,18 +83,6 @@ def _legal(choices: dict[str, str], features: Sequence[Feature]) -> Iterator[dic
         made = axes.closed({**choices, axis: value})
         if made is not None and set(choices.items()) <= set(made.items()):
             yield made
-
-
-def _with_numbers(drawn: random.Random, choices: dict[str, str]) -> Program:
-    return Program(
-        choices,
-        layers=drawn.randint(1, 3),
-        takes=tuple(drawn.randint(0, 7) for _ in range(drawn.randint(0, 6))),
-        counts=tuple(drawn.randint(0, 3) for _ in range(4)),
-        iterations=drawn.randint(2, 3),
-        at=drawn.randint(0, 2),
-        order=drawn.randint(0, 3),
-    )
 
 
 def batches(kind: str) -> dict[str, list[Program]]:

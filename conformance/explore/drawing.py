@@ -30,12 +30,17 @@ def drawn(
     for axis, value in (*start, *chance.choices(allowed, k=chance.randint(0, MOST_FEATURES))):
         if axis not in choices:
             choices = _legal({**choices, axis: value}, allowed) or choices
+    return with_numbers(chance, axes.closed(choices) or {}, 1, 4)
+
+
+def with_numbers(chance: random.Random, choices: dict[str, str], fewest: int, most: int) -> Program:
+    """The program that makes these choices, with any numbers, and ``fewest`` to ``most`` iterations."""
     return Program(
-        axes.closed(choices) or {},
+        choices,
         layers=chance.randint(1, 3),
         takes=tuple(chance.randint(0, 7) for _ in range(chance.randint(0, 6))),
         counts=tuple(chance.randint(0, 3) for _ in range(4)),
-        iterations=chance.randint(1, 4),
+        iterations=chance.randint(fewest, most),
         at=chance.randint(0, 2),
         order=chance.randint(0, 3),
     )

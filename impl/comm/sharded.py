@@ -17,10 +17,11 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
 
     The sum is what ``added`` makes of the buffer and of that of the ``Pending``.
     """
-    way = way_from(GroupRank(1 - owner), team, buffer.device) if team.size == 2 else team
+    other = GroupRank(1 - owner)  # where there are two
+    way = way_from(other, team, buffer.device)
     if way is not team:  # Gloo takes as long to sum for one as for all
         arriving = torch.empty_like(buffer) if team.rank == owner else buffer
-        return broadcast(way, arriving, GroupRank(1 - owner), label)
+        return broadcast(way, arriving, other, label)
     if strict.enabled:
         gives = strict.addable(buffer, dist.ReduceOp.SUM)
         strict.agree(team, "reduce", label, buffer, f" to rank {owner}", gives)

@@ -102,28 +102,8 @@ def test_one_owner_or_all_send_what_is_theirs(run, views, dtype):
     assert run(on_hosts, one_owner, views, dtype, world=3) == [(True, True)] * 3
 
 
-def groups_in_use(ctx, options):
-    """By source, on which group each parameter and each gradient travels in an iteration."""
-    with apart(ctx):
-        ddp, zero = build(ctx, Net(), "momentum", options)
-        for number in range(5):
-            clear_gradients(ddp, options)
-            events = started(ctx, lambda number=number: loss_of(ddp(batch(ctx.rank, number), True)).backward())
-            zero.step()
-        return {(event.op, event.source, event.group) for event in events if event.dtype == "float32"}
-
-
-@pytest.mark.parametrize("interleaved", [False, True], ids=["contiguous", "interleaved"])
-def test_between_two_hosts_each_rank_sends_over_a_group_of_its_own(gloo_cluster, interleaved):
-    options = ({"interleaved": interleaved, "reduce_scatter": True, "cap": 0.00003},)
-    first, second = gloo_cluster.run(groups_in_use, options, world=2, subject="impl", trace=True).values()
-    assert first == second
-    assert {(op, source) for op, source, _ in first} == {("broadcast", 0), ("broadcast", 1)}
-    assert len(first) == 2 == len({group for _, _, group in first})
-
-
 def messages(ctx, options):
-    """The operations that carry parameters in an iteration, in order; and how many windows there are."""
+    """What carries gradients and parameters in an iteration, in order; and how many windows there are."""
     with apart(ctx):
         ddp, zero = build(ctx, Net(), "momentum", options)
         for number in range(5):
@@ -131,7 +111,16 @@ def messages(ctx, options):
             events = started(ctx, lambda number=number: loss_of(ddp(batch(ctx.rank, number), True)).backward())
             zero.step()
         found = windows(zero.overlap.info.assigned_ranks_per_bucket, ctx.world)
-        return [event.op for event in events if event.op != "all_reduce" and event.dtype == "float32"], len(found)
+        return [(event.op, event.source, event.group) for event in events if event.dtype == "float32"], len(found)
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["sequential", "interleaved"])
+def test_between_two_hosts_each_rank_sends_over_a_group_of_its_own(gloo_cluster, interleaved):
+    options = ({"interleaved": interleaved, "reduce_scatter": True, "cap": 0.00003},)
+    (first, _), (second, _) = gloo_cluster.run(messages, options, world=2, subject="impl", trace=True).values()
+    assert set(first) == set(second)
+    assert {(op, source) for op, source, _ in first} == {("broadcast", 0), ("broadcast", 1)}
+    assert len(set(first)) == 2 == len({group for _, _, group in first})
 
 
 @pytest.mark.parametrize("shard", [False, True], ids=["whole buckets", "sharded"])
@@ -141,6 +130,7 @@ def test_on_hosts_all_buckets_are_gathered_at_once_or_window_by_window(gloo_clus
         return gloo_cluster.run(messages, options, world=3, subject="impl", trace=True).values()
 
     for (sequential, _), (interleaved, count) in zip(found(False), found(True), strict=True):
-        assert sequential.count("all_gather_into_tensor") == 1
-        assert interleaved.count("all_gather_into_tensor") == count == 2
-        assert {*sequential, *interleaved} <= {"all_gather_into_tensor", "all_to_all_single"}
+        at_once, by_window = ([op for op, _, _ in sent if op != "all_reduce"] for sent in (sequential, interleaved))
+        assert at_once.count("all_gather_into_tensor") == 1
+        assert by_window.count("all_gather_into_tensor") == count == 2
+        assert {*at_once, *by_window} <= {"all_gather_into_tensor", "all_to_all_single"}
