@@ -41,7 +41,7 @@ from .containers import find_tensors
 from .graph import reachable_parameters
 from .iteration import Stage
 from .log import DDPLogger
-from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unnoticed, describe_unfinished
+from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unfinished, describe_unnoticed
 from .mixed_precision import MixedPrecisionRun
 from .params import Managed, replaced, respecified, specs_of
 from .pending_backward import Forwards, PendingBackward, call_when_backward_begins, tied

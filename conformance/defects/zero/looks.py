@@ -49,7 +49,7 @@ def only_the_same_parameter_counts_as_the_same_memory() -> None:
 
 @defect("ZERO-020")
 def joined_rank_takes_settings_only_when_they_have_changed() -> None:
-    """A joined rank whose optimizer has changed its settings goes on from those, where the live ranks' are as before."""
+    """A joined rank whose optimizer has changed its settings goes on from those, where the live ranks' stay."""
     edit(
         "    self._shard.take_settings(received.settings, received.sent)\n",
         "    if received != getattr(self, '_taken', None):\n"
