@@ -39,11 +39,11 @@ def test_gradients_are_averaged_globally_before_the_start_and_locally_after_it(r
 
 
 def train_by_default(ctx):
-    """With no subgroup given: that of the ranks on this machine, which are all of them."""
+    """Two models with no subgroup given: that of the ranks on this machine, which are all of them."""
     library = ctx.subject.post_localSGD_hook
-    state = library.PostLocalSGDState(ctx.group, None, START)
-    model = hooked(ctx, state, library.post_localSGD_hook)
-    return or_not_run(ctx, lambda: steps(ctx, model, count=ITERATIONS))
+    states = [library.PostLocalSGDState(ctx.group, None, START) for _ in range(2)]
+    both = [hooked(ctx, state, library.post_localSGD_hook) for state in states]
+    return or_not_run(ctx, lambda: [steps(ctx, model, count=ITERATIONS) for model in both])
 
 
 def or_not_run(ctx, act):
@@ -58,7 +58,7 @@ def or_not_run(ctx, act):
 
 @check("COMM-028", worlds=MANY, beyond=False)
 def test_without_a_subgroup_gradients_are_averaged_over_the_machine(ranks):
-    assert ranks(train_by_default) == [alone(range(ranks.world))] * ranks.world
+    assert ranks(train_by_default) == [[alone(range(ranks.world))] * 2] * ranks.world
 
 
 def train_upper_by_default(ctx):
