@@ -135,10 +135,10 @@ def _clauses(judged: JudgedHistory, homes: dict[str, Machine]) -> Iterator[Findi
         if change.machine not in homes:
             continue
         machine, history = homes[change.machine], states[place]
-        told = _told(change, machine, judged.parameters.shown)
-        if told is None or _last(machine, history.states) is ClauseState.ABSENT:
+        urgent = _urgency(change, machine, judged.parameters.shown)
+        if urgent is None or _last(machine, history.states) is ClauseState.ABSENT:
             continue
-        urgency, what, why = told
+        urgency, what, why = urgent
         name = f"{change.clause} by {change.subject} on {change.backend}, world {change.world}"
         name += f": {history.title}" if history.title else ""
         yield Finding(
@@ -146,7 +146,7 @@ def _clauses(judged: JudgedHistory, homes: dict[str, Machine]) -> Iterator[Findi
         )
 
 
-def _told(change: ClauseChange, machine: Machine, shown: int) -> tuple[Urgency, str, str] | None:
+def _urgency(change: ClauseChange, machine: Machine, shown: int) -> tuple[Urgency, str, str] | None:
     recent = {night.name for night in machine.nights[-shown:]}
     if change.new is ClauseState.BROKEN and change.alarms:
         return Urgency.ALARM, f"broken ({change.outcome})", change.witness

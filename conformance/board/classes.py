@@ -58,8 +58,8 @@ def applied(source: Source, known: Sequence[Deviation]) -> Source:
     torch = str(source.header["versions"].get("torch", ""))
     listed = [each for each in known if each.holds_for(torch)]
     results = tuple(classed(each, listed) if each.unlisted else each for each in source.results)
-    told = {**source.header.get("deviations", {}), **{name: [*map(entry, listed)] for name in source.subjects}}
-    return replace(source, results=results, header={**source.header, "deviations": told})
+    deviations = {**source.header.get("deviations", {}), **{name: [*map(entry, listed)] for name in source.subjects}}
+    return replace(source, results=results, header={**source.header, "deviations": deviations})
 
 
 def classed(result: Result, listed: Sequence[Deviation]) -> Result:

@@ -137,10 +137,10 @@ def _line(row: Row, entries: dict[str, Judged]) -> str:
     if row["end"] in (STILLBORN, TROUBLE):
         return f"{head}\n            {row['witness'][:200]}"
     judged = triage.judged(row["mutant"], entries)
-    told = f"{judged.kind}: {judged.reason}".rstrip(": ")
+    said = f"{judged.kind}: {judged.reason}".rstrip(": ")
     diff = "\n".join(f"            {line}" for line in row["diff"].splitlines())
     met = f"{row['tried']} of {row['cases']} cases"
-    return f"{head} (line {row['line']}, {met})\n{diff}\n            {told}"
+    return f"{head} (line {row['line']}, {met})\n{diff}\n            {said}"
 
 
 def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[str, Judged], out: Path) -> int:
@@ -192,10 +192,10 @@ def _sentence(whole: Rate, draw: str) -> str:
 
 
 def _in_sample() -> str:
-    told = last_run.kept()
-    if not told:
+    last = last_run.kept()
+    if not last:
         return f"in sample: {len(catalogue.load())} planted defects, not all tried here yet (make defects)"
-    return f"in sample: {told['killed']} of {told['of']} planted defects killed ({told['time']}, {told['commit'][:8]})"
+    return f"in sample: {last['killed']} of {last['of']} planted defects killed ({last['time']}, {last['commit'][:8]})"
 
 
 def _recorded(

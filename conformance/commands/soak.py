@@ -66,8 +66,8 @@ def _programs(subject: str, seed: int, seconds: float, jobs: int, path: Path) ->
             if sys.stderr.isatty():
                 print(f"\r\033[K{subject}: {count} programs", end="", file=sys.stderr, flush=True)
             if failure is not None:
-                told = {"kind": failure.kind, "text": failure.text, "evidence": failure.evidence[-6000:]}
-                record.write(json.dumps({"program": failure.program.json(), **told}) + "\n")
+                shown = {"kind": failure.kind, "text": failure.text, "evidence": failure.evidence[-6000:]}
+                record.write(json.dumps({"program": failure.program.json(), **shown}) + "\n")
                 record.flush()
                 print(f"\n{failure.kind}: {failure.text}\n    {failure.program.json()}", flush=True)
 

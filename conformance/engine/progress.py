@@ -28,7 +28,7 @@ class _Counts:
         if results:
             self.kinds["deviation" if all(result.listed for result in results) else str(results[0].outcome)] += 1
 
-    def told(self) -> str:
+    def words(self) -> str:
         return ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())
 
 
@@ -60,7 +60,7 @@ class Bar:
         line = news(case, results)
         if line:
             self._bar.console.print(line, markup=False, soft_wrap=True)
-        self._bar.update(self._task, advance=1, description=self.counts.told())
+        self._bar.update(self._task, advance=1, description=self.counts.words())
 
     def end(self) -> None:
         self._bar.stop()
@@ -85,7 +85,7 @@ class Lines:
         if line:
             self._say(line)
         if time.monotonic() >= self._next or self.counts.cases == self.counts.total:
-            self._say(f"{self.counts.cases} of {max(self.counts.total, self.counts.cases)}: {self.counts.told()}")
+            self._say(f"{self.counts.cases} of {max(self.counts.total, self.counts.cases)}: {self.counts.words()}")
             self._next = time.monotonic() + LINE_EVERY_S
 
     def end(self) -> None:

@@ -106,9 +106,9 @@ def _cell(results: Sequence[Result], *, in_part: bool = False) -> Text:
 # --- what broke -------------------------------------------------------------------------------------------------------
 
 
-def _witnesses(console: Console, judgement: Judgement, title: str, told: Sequence[Result]) -> None:
+def _witnesses(console: Console, judgement: Judgement, title: str, shown: Sequence[Result]) -> None:
     """Every break, or fall of a check, that nobody expected: what was seen, and the command that runs it again."""
-    groups = _grouped(told)
+    groups = _grouped(shown)
     if groups:
         console.print(f"\n{title}")
     for results in groups:

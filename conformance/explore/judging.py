@@ -103,17 +103,17 @@ def of_run(program: Program, run: Run) -> Failure | None:
 def of_ranks(program: Program, noted: Sequence[Noted]) -> str:
     """The first thing that some rank noted and one process says otherwise; empty if there is none."""
     expected = answers(program)
-    for rank, told in enumerate(noted):
-        mine = {key: unpacked(value) for key, value in told.items()}
+    for rank, notes in enumerate(noted):
+        mine = {key: unpacked(value) for key, value in notes.items()}
         difference = first_difference(program, mine, expected.get(rank, {}))
         if difference:
             return f"rank {rank}, {difference}"
     return ""
 
 
-def first_broken(programs: Sequence[Program], told: Sequence[Sequence[Noted]]) -> str:
+def first_broken(programs: Sequence[Program], by_rank: Sequence[Sequence[Noted]]) -> str:
     """The first of these programs that ``train_each`` has not trained as one process does, and how; empty if none."""
-    for program, *noted in zip(programs, *told, strict=True):
+    for program, *noted in zip(programs, *by_rank, strict=True):
         difference = of_ranks(program, noted)
         if difference:
             return f"{difference}, in the program {program.json()}"
@@ -130,8 +130,8 @@ def failure_of(program: Program, cluster: Cluster, subject: str, stall_s: float 
 
 def _ends(run: Run) -> str:
     lines = run.summary().splitlines()
-    told = [line for line in lines if "raised" in line or "died" in line] or [line for line in lines if "hung" in line]
-    return told[0] if told else run.summary()
+    worst = [line for line in lines if "raised" in line or "died" in line] or [line for line in lines if "hung" in line]
+    return worst[0] if worst else run.summary()
 
 
 def first_difference(program: Program, noted: Noted, expected: Noted) -> str:

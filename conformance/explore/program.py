@@ -68,8 +68,8 @@ class Program:
     def json(self) -> str:
         """One line that says it all; what is as usual is left out."""
         usual = Program()
-        told = {name: getattr(self, name) for name in NUMBERS if getattr(self, name) != getattr(usual, name)}
-        return json.dumps({**dict(sorted(self.choices.items())), **told}, separators=(", ", ": "))
+        unusual = {name: getattr(self, name) for name in NUMBERS if getattr(self, name) != getattr(usual, name)}
+        return json.dumps({**dict(sorted(self.choices.items())), **unusual}, separators=(", ", ": "))
 
     @staticmethod
     def read(text: str) -> Program:

@@ -35,17 +35,17 @@ def summary(explored: Explored, subject: str, allowed: Collection[Feature]) -> t
 def _features(explored: Explored, allowed: Collection[Feature]) -> list[str]:
     lines = ["| axis | how often each value was met |", "| --- | --- |"]
     for axis, values in axes.AXES.items():
-        told = [f"{value} {explored.features[axis, value]}" for value in values[1:] if (axis, value) in allowed]
-        if told:
-            lines.append(f"| {axis} | {', '.join(told)} |")
+        parts = [f"{value} {explored.features[axis, value]}" for value in values[1:] if (axis, value) in allowed]
+        if parts:
+            lines.append(f"| {axis} | {', '.join(parts)} |")
     return lines
 
 
 def _missing(explored: Explored, possible: Collection[tuple[Feature, Feature]]) -> list[str]:
     missing = sorted(pair for pair in possible if not explored.pairs[pair])
-    told = [f"{one[0]}={one[1]} with {other[0]}={other[1]}" for one, other in missing[:20]]
+    parts = [f"{one[0]}={one[1]} with {other[0]}={other[1]}" for one, other in missing[:20]]
     more = f", and {len(missing) - 20} more" if len(missing) > 20 else ""
-    return [f"Never met: {'; '.join(told)}{more}."] if missing else ["Every legal pair was met."]
+    return [f"Never met: {'; '.join(parts)}{more}."] if missing else ["Every legal pair was met."]
 
 
 def _cause(cause: Cause, clauses: list[str]) -> list[str]:

@@ -38,14 +38,14 @@ class Judged:
 def judged(cell: Cell, folder: Path, exits: Mapping[int, int], subject: str) -> Judged:
     """Judge what the ranks of a cell have left in its folder. ``exits``: how their processes ended."""
     struck = read(folder / FAULT)
-    told = {rank: read(folder / f"{rank}.json") for rank in range(cell.world)}
-    for mine in told.values():
+    reports = {rank: read(folder / f"{rank}.json") for rank in range(cell.world)}
+    for mine in reports.values():
         if mine is not None and "unsupported" in mine:
             return Judged("not run", why=mine["unsupported"])
     if struck is None:
-        return _without_fault(folder, told, exits)
+        return _without_fault(folder, reports, exits)
     verdicts = [
-        _of_rank(cell, rank, struck["at"], told[rank], folder, exits.get(rank, 0), subject)
+        _of_rank(cell, rank, struck["at"], reports[rank], folder, exits.get(rank, 0), subject)
         for rank in survivors(cell, range(cell.world))
     ]
     told_s = max((verdict.told_s for verdict in verdicts), default=0.0)
@@ -56,9 +56,9 @@ def judged(cell: Cell, folder: Path, exits: Mapping[int, int], subject: str) -> 
     return Judged(TOLD if any(verdict.verdict == TOLD for verdict in verdicts) else RIGHT, told_s)
 
 
-def _without_fault(folder: Path, told: Mapping[int, Any], exits: Mapping[int, int]) -> Judged:
+def _without_fault(folder: Path, reports: Mapping[int, Any], exits: Mapping[int, int]) -> Judged:
     """Nothing has struck: then all must be as without a fault."""
-    failed = {rank: mine for rank, mine in told.items() if mine is None or "error" in mine}
+    failed = {rank: mine for rank, mine in reports.items() if mine is None or "error" in mine}
     stacks = {rank: _stacks(folder, rank, "hung") or _stacks(folder, rank, "words") for rank in failed}
     if failed:
         why = "; ".join(
@@ -70,9 +70,9 @@ def _without_fault(folder: Path, told: Mapping[int, Any], exits: Mapping[int, in
 
 
 def _of_rank(
-    cell: Cell, rank: int, struck_at: float, told: Any, folder: Path, status: int, subject: str
+    cell: Cell, rank: int, struck_at: float, report: Any, folder: Path, status: int, subject: str
 ) -> Judged:
-    if told is None:
+    if report is None:
         stacks = _stacks(folder, rank, "hung")
         if stacks or status == 0:
             return Judged("hang", why=f"rank {rank} still waits\n{stacks}")
@@ -80,24 +80,24 @@ def _of_rank(
     stuck = _stacks(folder, rank, "stuck")
     if stuck:
         return Judged("left processes", why=f"rank {rank} has ended its training and cannot leave\n{stuck}")
-    if "parameters" in told:
+    if "parameters" in report:
         right = _right(cell, subject)
-        if told["parameters"] in right:
+        if report["parameters"] in right:
             return Judged(RIGHT)
-        return Judged("wrong", why=f"rank {rank} has {told['parameters'][0]}, one process {right[0][0]}")
-    return _of_error(cell, rank, told, told["at"] - struck_at)
+        return Judged("wrong", why=f"rank {rank} has {report['parameters'][0]}, one process {right[0][0]}")
+    return _of_error(cell, rank, report, report["at"] - struck_at)
 
 
-def _of_error(cell: Cell, rank: int, told: Any, seconds: float) -> Judged:
-    text = f"rank {rank} after {seconds:.1f} s: {told['error']}: {told['text']}"
-    if cell.kind in OF_A_COLLECTIVE and told["struck"] and seconds - told["starved"] < promises.LOCAL_S:
+def _of_error(cell: Cell, rank: int, report: Any, seconds: float) -> Judged:
+    text = f"rank {rank} after {seconds:.1f} s: {report['error']}: {report['text']}"
+    if cell.kind in OF_A_COLLECTIVE and report["struck"] and seconds - report["starved"] < promises.LOCAL_S:
         return Judged(TOLD, seconds)  # the backend itself has refused what was planted
-    instead = promises.names_culprit(cell, told["text"], rank)
+    instead = promises.names_culprit(cell, report["text"], rank)
     if instead:
         return Judged(instead, seconds, text)
-    if not promises.names_stage(told["text"]):
+    if not promises.names_stage(report["text"]):
         return Judged("unnamed stage", seconds, text)
-    if seconds - told["starved"] > promises.limit_s(cell):
+    if seconds - report["starved"] > promises.limit_s(cell):
         return Judged("late", seconds, text)
     return Judged(TOLD, seconds)
 

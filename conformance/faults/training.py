@@ -91,14 +91,14 @@ def run_cell(ctx: RankContext, cell_id: str, folder_name: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            told: dict[str, Any] = {"parameters": train(ctx, cell, fault, diary)}
+            report: dict[str, Any] = {"parameters": train(ctx, cell, fault, diary)}
     except Unsupported as error:
-        told = {"unsupported": str(error)}
+        report = {"unsupported": str(error)}
     except BaseException as error:
-        told = _described(error)
+        report = _described(error)
         sys.last_value = error  # as of a script that ends with it
         sys.excepthook(type(error), error, error.__traceback__)
-    diary.end(told)
+    diary.end(report)
     gc.collect()
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
@@ -127,13 +127,13 @@ class Diary:
         """Note how long this process has waited for a processor so far."""
         self._starved.append((time.monotonic(), starved_s()))
 
-    def end(self, told: dict[str, Any]) -> None:
+    def end(self, report: dict[str, Any]) -> None:
         """The rank's training is over."""
         self._ended_at = time.monotonic()
         at = (read(self.folder / FAULT) or {}).get("at", self._ended_at)
         before = max((starved for when, starved in self._starved if when <= at), default=0.0)
         facts = {"at": self._ended_at, "starved": starved_s() - before, "struck": self._fault.struck}
-        write(self.folder / f"{self._rank}.json", {**told, **facts})
+        write(self.folder / f"{self._rank}.json", {**report, **facts})
 
     def gone(self) -> None:
         """Leave at once: nothing that could still wait is left."""

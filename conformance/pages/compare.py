@@ -71,8 +71,8 @@ def compare(first: Source, second: Source) -> Comparison:
         if change is None:
             same += 1
         else:
-            told = (change, key[:-1], _told(before.get(key)), _told(after.get(key)))
-            groups.setdefault(told, []).append(key)
+            alike = (change, key[:-1], _outcome(before.get(key)), _outcome(after.get(key)))
+            groups.setdefault(alike, []).append(key)
     found = (_difference(keys, before, after, first, second) for keys in groups.values())
     order = list(Change)
     return Comparison(
@@ -106,7 +106,7 @@ def _silent(was: Standing) -> Change | None:
     return None if was in (Standing.UNSUPPORTED, Standing.NOT_RUN, Standing.SUITE_ERROR) else Change.SILENT
 
 
-def _told(result: Result | None) -> str:
+def _outcome(result: Result | None) -> str:
     if result is None:
         return ""
     return f"{result.outcome} (listed)" if result.listed else str(result.outcome)
@@ -118,10 +118,10 @@ def _difference(
     key = keys[0]
     there = [after[each] for each in keys if each in after]
     here = there or [before[each] for each in keys]
-    told = {**first.header.get("catalogue", {}), **second.header.get("catalogue", {})}
+    catalogue = {**first.header.get("catalogue", {}), **second.header.get("catalogue", {})}
     return Difference(
-        _must(_change(before.get(key), after.get(key))), key[0], str(told.get(key[0], {}).get("title", "")),
-        key[1], key[2], key[3], key[4], worlds(here), _told(before.get(key)), _told(after.get(key)),
+        _must(_change(before.get(key), after.get(key))), key[0], str(catalogue.get(key[0], {}).get("title", "")),
+        key[1], key[2], key[3], key[4], worlds(here), _outcome(before.get(key)), _outcome(after.get(key)),
         next((each.witness for each in here if each.witness), ""), second.again(there) if there else "",
     )  # fmt: skip
 

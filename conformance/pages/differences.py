@@ -75,8 +75,8 @@ def _check(each: Difference) -> str:
 def _named(source: Source) -> str:
     header = source.header
     commit = f"commit {str(header['commit'])[:8]}" if header["commit"] else ""
-    told = [
+    parts = [
         view.moment(str(header["time"])), str(header["machine"].get("host", "")),
         f"torch {header['versions'].get('torch', '')}", commit, str(source.path),
     ]  # fmt: skip
-    return " · ".join(part for part in told if part)
+    return " · ".join(part for part in parts if part)

@@ -127,6 +127,6 @@ def _origin(book: Book) -> list[str]:
     lines = []
     for source in book.sources:
         facts = [(name, value) for name, value in view.facts(source) if name in wanted]
-        told = (f"{name} {code(value) if name == 'command' else text(value)}" for name, value in facts)
-        lines.append(f"- {'; '.join(told)}")
+        parts = (f"{name} {code(value) if name == 'command' else text(value)}" for name, value in facts)
+        lines.append(f"- {'; '.join(parts)}")
     return ["## Where these results are from", "", *lines]

@@ -95,13 +95,13 @@ class Row:
 
 def rows(book: Book, catalogue: Catalogue) -> list[Row]:
     """A row for every clause that was asked."""
-    told = _told(book)
+    recorded = _recorded(book)
     cover = by_clause(_declared(book))
-    return [_row(clause, told.get(clause, {}), catalogue.get(clause), cover.get(clause, ()), book)
+    return [_row(clause, recorded.get(clause, {}), catalogue.get(clause), cover.get(clause, ()), book)
             for clause in book.clauses]  # fmt: skip
 
 
-def _told(book: Book) -> dict[str, Mapping[str, str]]:
+def _recorded(book: Book) -> dict[str, Mapping[str, str]]:
     """What the records themselves say of each clause; the newest wins."""
     return {clause: about for source in book.sources for clause, about in source.header.get("catalogue", {}).items()}
 
@@ -118,16 +118,16 @@ def _own() -> tuple[Declared, ...]:
     return tuple(declared())
 
 
-def _row(clause: str, told: Mapping[str, str], about: Clause | None, checks: Sequence[Declared], book: Book) -> Row:
+def _row(clause: str, recorded: Mapping[str, str], about: Clause | None, checks: Sequence[Declared], book: Book) -> Row:
     cells = tuple(
         _cell(book.of(clause, column), column, in_part=book.is_in_part(clause, column)) for column in book.columns
     )
     levels = [found.result.level for column in book.columns for found in book.of(clause, column)[:1]]
-    level = told.get("level") or (about.level if about else next(iter(levels), ""))
-    error = told.get("error") or (about.error if about else "")
+    level = recorded.get("level") or (about.level if about else next(iter(levels), ""))
+    error = recorded.get("error") or (about.error if about else "")
     return Row(
-        clause, told.get("title") or (about.title if about else ""), f"{level} {error}".strip(), level,
-        told.get("area") or (about.area if about else ""), about,
+        clause, recorded.get("title") or (about.title if about else ""), f"{level} {error}".strip(), level,
+        recorded.get("area") or (about.area if about else ""), about,
         tuple((found.sentence, f"{_place(found.file)}:{found.line}") for found in checks), cells,
     )  # fmt: skip
 
@@ -228,10 +228,11 @@ _WORST_FIRST = (BROKEN, FALLEN, LISTED, NOT_RUN, UNSUPPORTED, LIMIT, KEPT)
 
 def coverage(book: Book, table: Sequence[Row], column: Column) -> dict[str, dict[str, Cover]]:
     """For each area and level: how far the column was asked and answered; the level "" is the whole area."""
-    told = {
-        clause: about for clause, about in _told(book).items() if "untestable" not in about or clause in book.clauses
-    }
-    place = {clause: (about.get("area", ""), about.get("level", "")) for clause, about in told.items()}
+    recorded = {
+        clause: about for clause, about in _recorded(book).items()
+        if "untestable" not in about or clause in book.clauses
+    }  # fmt: skip
+    place = {clause: (about.get("area", ""), about.get("level", "")) for clause, about in recorded.items()}
     place |= {row.id: (row.area, row.level) for row in table}
     index = book.columns.index(column)
     states = {row.id: row.cells[index].state for row in table if book.was_asked(row.id, column)}

@@ -186,8 +186,10 @@ def facts(source: Source) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if value]
 
 
-def _launcher(told: Any) -> str:
-    return ", ".join(f"{key} {value}" for key, value in told.items()) if isinstance(told, Mapping) else str(told or "")
+def _launcher(given: Any) -> str:
+    if not isinstance(given, Mapping):
+        return str(given or "")
+    return ", ".join(f"{key} {value}" for key, value in given.items())
 
 
 def _took(source: Source) -> str:

@@ -88,8 +88,8 @@ def _about(mutant: Mutant) -> Row:
 def _end(row: Mapping[str, Any]) -> Row:
     if "stillborn" in row:
         return {"end": STILLBORN, "witness": row["stillborn"], "tried": 0, "seconds": 0.0}
-    told = {name: row[name] for name in ("by", "outcome", "witness", "tried", "seconds", "unsteady") if name in row}
-    return {"end": KILLED if row["killed"] else SURVIVED, **told}
+    found = {name: row[name] for name in ("by", "outcome", "witness", "tried", "seconds", "unsteady") if name in row}
+    return {"end": KILLED if row["killed"] else SURVIVED, **found}
 
 
 class Ended(dict[str, Row]):

@@ -80,8 +80,8 @@ class Worker:
                     ended = self._cases.run(case, cluster)
                 row["seconds"] = round(row["seconds"] + ended.seconds, 3)
                 if ended.kills and self._is_steady(case):
-                    told = {"by": case, "outcome": str(ended.verdict.outcome), "witness": ended.verdict.witness}
-                    return {**row, "killed": True, **told}
+                    found = {"by": case, "outcome": str(ended.verdict.outcome), "witness": ended.verdict.witness}
+                    return {**row, "killed": True, **found}
                 if ended.kills:
                     row["unsteady"].append(case)
                     self._load({"sources": {file: mutated}}, mutant)

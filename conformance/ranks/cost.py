@@ -81,7 +81,7 @@ def main() -> None:
         print(f"spawn of {arguments.spawns}; torch {torch.__version__}, {os.cpu_count()} cores")
         print(" ranks" + "".join(f"{name:>24}" for name in [*ways, "spawn per run"]))
         for world in worlds:
-            print(f"{world:>6}" + "".join(f"{told:>24}" for told in _row(ways, world, arguments)), flush=True)
+            print(f"{world:>6}" + "".join(f"{cell:>24}" for cell in _row(ways, world, arguments)), flush=True)
 
 
 def _row(ways: dict[str, partial[None]], world: int, arguments: argparse.Namespace) -> list[str]:
@@ -92,10 +92,10 @@ def _row(ways: dict[str, partial[None]], world: int, arguments: argparse.Namespa
             if turn:
                 taken[name].append(spent)
     spawned = [seconds(partial(spawn_per_run, world)) for _ in range(arguments.spawns)]
-    return [_told(samples) for samples in [*taken.values(), spawned]]
+    return [_summary(samples) for samples in [*taken.values(), spawned]]
 
 
-def _told(samples: list[float]) -> str:
+def _summary(samples: list[float]) -> str:
     if not samples:
         return "–"
     low, middle, high = (1000 * value for value in (min(samples), statistics.median(samples), max(samples)))

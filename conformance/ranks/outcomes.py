@@ -130,8 +130,8 @@ class Run:
 
     def details(self) -> list[str]:
         """For every rank that did not finish: its traceback, its stacks or its last words."""
-        told = [(rank, _evidence(outcome)) for rank, outcome in enumerate(self.outcomes)]
-        return [f"--- rank {rank}\n{evidence}" for rank, evidence in told if evidence]
+        evidence_of = [(rank, _evidence(outcome)) for rank, outcome in enumerate(self.outcomes)]
+        return [f"--- rank {rank}\n{evidence}" for rank, evidence in evidence_of if evidence]
 
 
 def _evidence(outcome: Outcome) -> str:

@@ -69,13 +69,13 @@ def _differing(name: str, index: int, here: dict[int, Event]) -> str:
     sides: dict[tuple[object, ...], list[int]] = {}
     for rank, event in here.items():
         sides.setdefault(_signature(event), []).append(rank)
-    told = []
+    parts = []
     for ranks in sides.values():
         event = here[ranks[0]]
         waits = not all(here[rank].done for rank in ranks)
-        told.append(f"{_ranks(ranks)} {_verb(ranks, waits)} {event}")
+        parts.append(f"{_ranks(ranks)} {_verb(ranks, waits)} {event}")
     first = next(iter(sides.values()))
-    return f"{told[0]}, {_whose(first)} {_ordinal(index + 1)} on group {name}; " + "; ".join(told[1:]) + " there."
+    return f"{parts[0]}, {_whose(first)} {_ordinal(index + 1)} on group {name}; " + "; ".join(parts[1:]) + " there."
 
 
 def _verb(ranks: list[int], waits: bool) -> str:
@@ -126,12 +126,12 @@ def _end(outcome: Outcome) -> str:
 
 def _where(stuck: list[int], traces: Traces) -> str:
     """What ranks that hang without any difference are doing."""
-    told = []
+    parts = []
     for rank in stuck:
         waiting = [event for event in traces[rank] if not event.done]
         last = f"in {waiting[-1]} on group {waiting[-1].group}" if waiting else "outside of any collective"
-        told.append(f"rank {rank} hangs {last}")
-    return "; ".join(told) + " (see the stacks)"
+        parts.append(f"rank {rank} hangs {last}")
+    return "; ".join(parts) + " (see the stacks)"
 
 
 def _ranks(ranks: list[int]) -> str:

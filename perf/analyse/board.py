@@ -88,8 +88,8 @@ class Board:
 
     def _warnings(self) -> list[str]:
         """The reasons not to trust the times, in a few words each."""
-        told = dict.fromkeys(sentence for header in self.headers for sentence in header.get("warnings", []))
-        found = dict.fromkeys(_SHORT[word] for word in (sentence.split(":")[0] for sentence in told) if word in _SHORT)
+        said = dict.fromkeys(sentence for header in self.headers for sentence in header.get("warnings", []))
+        found = dict.fromkeys(_SHORT[word] for word in (sentence.split(":")[0] for sentence in said) if word in _SHORT)
         return list(found)
 
 

@@ -21,7 +21,7 @@ from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from . import noise
 from .ratio import SAME, UNCLEAR, Ratio, by_round, median_ns, ratio
-from .signs import LEVEL, correlation, standing
+from .signs import LEVEL, correlation, significant
 from .table import by_group
 
 LEAST_RUNS = 4  # of a side: with fewer their scatter is hardly known, and nothing can be told
@@ -162,8 +162,8 @@ def over_runs(sides: Sequence[tuple[str, Sequence[float], Sequence[float]]], rel
     """
     tested = [_welch(first, second) for _, first, second in sides]
     enough = [place for place, one in enumerate(tested) if one.found.known]
-    differs = dict(zip(enough, standing([tested[place].differs for place in enough]), strict=True))
-    same = dict(zip(enough, standing([tested[place].same for place in enough]), strict=True))
+    differs = dict(zip(enough, significant([tested[place].differs for place in enough]), strict=True))
+    same = dict(zip(enough, significant([tested[place].same for place in enough]), strict=True))
     made = []
     for place, (series, first, second) in enumerate(sides):
         found = tested[place].found

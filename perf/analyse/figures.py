@@ -36,7 +36,7 @@ def figures_table(rows: Sequence[Row]) -> Table | None:
     import pandas as pd
 
     sound = [row for row in rows if row["status"] == OK and row["axes"]["copy"] == 1]
-    words = pd.DataFrame([{name: told(row["derived"]) or None for name, told in _COLUMNS.items()} for row in sound])
+    words = pd.DataFrame([{name: said(row["derived"]) or None for name, said in _COLUMNS.items()} for row in sound])
     words = words.dropna(axis="columns", how="all")
     if words.empty:
         return None

@@ -20,10 +20,10 @@ _ENDS = ("workload_hash", "status", "reason")
 
 def labels(rows: Sequence[Row]) -> pd.DataFrame:
     """What each cell is and what became of it: series, group, every axis, status, reason; of ``rows[i]`` at ``i``."""
-    told = [{"series": row["series"], "group": row["group"], **row["axes"], **{name: row[name] for name in _ENDS}}
+    flat = [{"series": row["series"], "group": row["group"], **row["axes"], **{name: row[name] for name in _ENDS}}
             for row in rows]  # fmt: skip
     names = ["series", "group", *(axis.name for axis in fields(Cell)), *_ENDS]
-    return pd.DataFrame(told, columns=None if rows else names).rename_axis("cell")
+    return pd.DataFrame(flat, columns=None if rows else names).rename_axis("cell")
 
 
 def cells(rows: Sequence[Row]) -> pd.DataFrame:

@@ -66,7 +66,7 @@ def fastest(rows: Iterable[Row]) -> Row | None:
     return min((row for row in rows if row["status"] == OK), key=median_ns, default=None)
 
 
-def told(found: Ratio) -> str:
+def verdict_on(found: Ratio) -> str:
     """A ratio and what it allows to say."""
     return f"{found} ({'cannot tell' if found.said == UNCLEAR else found.said})"
 
@@ -99,6 +99,7 @@ def of_floor(groups: Sequence[Measured], subject: str) -> list[str]:
         empty = alone["derived"].get("empty_ns")
         sentence += f" (of which the machine adds {empty / 1e6:.1f} ms: an empty step)" if empty else ""
         if best is not None:
-            sentence += f"; the best overlap ({step_of(best)}, {cap(best)}) takes {told(ratio(best, alone))} of that"
+            sentence += f"; the best overlap ({step_of(best)}, {cap(best)}) takes "
+            sentence += f"{verdict_on(ratio(best, alone))} of that"
         said.append(sentence + ".")
     return said

@@ -57,7 +57,7 @@ def noted(rows: Sequence[Row]) -> list[Row]:
     share = figure(noise)
     if noise is None or share is None:
         return list(rows)
-    told: dict[str, Any] = {name: getattr(noise, name) for name in ("point", "low", "high", "rounds")}
-    told["lag_1"] = noise.sample.correlation
-    told = {name: value for name, value in told.items() if value == value}
-    return [{**row, "derived": {**row["derived"], "noise": share, "noise_ratio": told}} for row in rows]
+    figures: dict[str, Any] = {name: getattr(noise, name) for name in ("point", "low", "high", "rounds")}
+    figures["lag_1"] = noise.sample.correlation
+    figures = {name: value for name, value in figures.items() if value == value}
+    return [{**row, "derived": {**row["derived"], "noise": share, "noise_ratio": figures}} for row in rows]

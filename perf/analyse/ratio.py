@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .signs import Interval, interval, less_p, more_p, sample, standing
+from .signs import Interval, interval, less_p, more_p, sample, significant
 
 SAME = 0.05  # an interval within this distance of 1 shows that there is no difference worth the name
 
@@ -44,8 +44,8 @@ def verdicts(found: Sequence[Ratio]) -> list[str]:
     """What ratios of rounds allow to say that are told together: corrected for how many they are."""
     known = [place for place, one in enumerate(found) if one.known]
     samples = [found[place].sample for place in known]
-    differs = standing([2 * min(less_p(one, 1.0), more_p(one, 1.0)) for one in samples])
-    same = standing([2 * max(less_p(one, 1 + SAME), more_p(one, 1 - SAME)) for one in samples])
+    differs = significant([2 * min(less_p(one, 1.0), more_p(one, 1.0)) for one in samples])
+    same = significant([2 * max(less_p(one, 1 + SAME), more_p(one, 1 - SAME)) for one in samples])
     said = [UNCLEAR] * len(found)
     for place, apart, alike in zip(known, differs, same, strict=True):
         if apart or alike:

@@ -161,7 +161,7 @@ def _ends(above: Any, below: Any, outside: int, least: float = -math.inf) -> tup
     return (float(fits[0]), float(fits[-1])) if len(fits) else (math.inf, math.inf)
 
 
-def standing(p_values: Sequence[float]) -> list[bool]:
+def significant(p_values: Sequence[float]) -> list[bool]:
     """Which of several verdicts stand, so that of those that do at most 5 % are expected to be false.
 
     This is Benjamini and Hochberg's correction; where nothing differs at all, any verdict stands in 5 % of cases.

@@ -101,8 +101,8 @@ def lines(rows: Sequence[Row]) -> Iterator[_Line]:
 def main_table(rows: Sequence[Row]) -> Table:
     """All groups, one under the other; verdicts are corrected for how many there are in all of them."""
     groups = by_group(rows)
-    told = {name: list(lines(mine)) for name, mine in groups.items()}
-    compared = [line for mine in told.values() for line in mine if line.found]
+    by_name = {name: list(lines(mine)) for name, mine in groups.items()}
+    compared = [line for mine in by_name.values() for line in mine if line.found]
     found = noise.verdicts([(line.found, line.noise) for line in compared if line.found])
     said = {id(line): word for line, word in zip(compared, found, strict=True)}
     caption = _CAPTION.format(counted(len(compared), "comparison")) if compared else None
@@ -112,7 +112,7 @@ def main_table(rows: Sequence[Row]) -> Table:
     table.add_column("median ratio of rounds, 95 %", overflow="fold")
     table.add_column("lag 1", justify="right", no_wrap=True)
     table.add_column("which is", overflow="fold")
-    for name, mine in told.items():
+    for name, mine in by_name.items():
         share = noise.figure(noise.of_group(groups[name]))
         restless = "" if share is None else f"[dim]noise ±{100 * share:.0f} %[/dim]"
         table.add_row(f"[bold]{name}[/bold]", "", "", restless, "", "")

@@ -47,7 +47,7 @@ def _said(made: Board, found: list[Series]) -> str:
 def _panel(axis: Any, mine: list[Series], subjects: list[str]) -> None:
     import numpy as np
 
-    told = []
+    labels = []
     for one in mine:
         look = _look(one.subject, subjects)
         points = [_interval(point.y, point.error) for point in one.points]
@@ -58,17 +58,17 @@ def _panel(axis: Any, mine: list[Series], subjects: list[str]) -> None:
         fit = one.fit
         if fit is None or one.verdict.startswith("cannot tell"):
             few = "sizes" if fit is None else "rounds"
-            told.append((f"no law: too few {few}", look["color"]))
+            labels.append((f"no law: too few {few}", look["color"]))
             continue
         line = np.linspace(xs[0], xs[-1], 100)
         axis.plot(line, fit(line), color=look["color"], linewidth=1.2, linestyle=":" if one.subject == "suite" else "-")
-        told.append((_short(fit), look["color"]))
+        labels.append((_short(fit), look["color"]))
         if one.verdict.startswith("grows faster"):
-            told.append(("grows too fast", style.WRONG))
-    style.from_zero(axis, room=1.12 + 0.13 * len(told))
+            labels.append(("grows too fast", style.WRONG))
+    style.from_zero(axis, room=1.12 + 0.13 * len(labels))
     low, _ = axis.get_ylim()
     axis.set_ylim(min(low, 0.0))
-    for place, (words, colour) in enumerate(told):
+    for place, (words, colour) in enumerate(labels):
         axis.text(0.03, 0.97 - 0.1 * place, words, transform=axis.transAxes, fontsize=7, va="top", color=colour)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..analyse.board import Board
 from ..analyse.intervals import NOTHING, Interval, Rounds, of_difference
 from ..analyse.ratio import by_round
-from ..analyse.signs import less_p, more_p, standing
+from ..analyse.signs import less_p, more_p, significant
 from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from ..wording import counted
@@ -87,7 +87,7 @@ def _clear(shown: list[Difference]) -> list[bool]:
     """Which are not 0, told together."""
     known = [place for place, one in enumerate(shown) if one.whole.known]
     samples = [shown[place].whole.sample for place in known]
-    stands = standing([2 * min(less_p(one, 0.0), more_p(one, 0.0)) for one in samples])
+    stands = significant([2 * min(less_p(one, 0.0), more_p(one, 0.0)) for one in samples])
     return [dict(zip(known, stands, strict=True)).get(place, False) for place in range(len(shown))]
 
 

@@ -10,7 +10,7 @@ from ..analyse.network import ms, steps
 from ..analyse.ratio import by_round
 from ..measure.rows import OK, Row, sibling
 from . import style
-from .exposed import by_setting
+from .by_hosts import by_setting
 from .undrawable import Undrawable
 
 TITLE = "What does Join add to a step over a network?"

@@ -64,8 +64,8 @@ def sheet(
 
     columns = min(columns, panels)
     lines = math.ceil(panels / columns)
-    told = "\n".join(textwrap.fill(part, 150) for part in caption.split("\n"))
-    foot_in = _CAPTION_IN * (told.count("\n") + 1) + 0.12
+    wrapped = "\n".join(textwrap.fill(part, 150) for part in caption.split("\n"))
+    foot_in = _CAPTION_IN * (wrapped.count("\n") + 1) + 0.12
     head_in = _TITLE_IN + _LEGEND_IN * legend_lines
     whole_in = head_in + lines * height_in + foot_in
     figure, axes = pyplot.subplots(
@@ -74,7 +74,7 @@ def sheet(
     free = 1 - (foot_in + head_in) / whole_in
     figure.get_layout_engine().set(rect=(0.004, foot_in / whole_in, 0.992, free), hspace=0.06, wspace=0.04)
     figure.text(0.012, 1 - 0.08 / whole_in, title, fontsize=12, fontweight="bold", va="top")
-    figure.text(0.012, 0.06 / whole_in, told, fontsize=6.8, color=GREY, va="bottom", linespacing=1.25)
+    figure.text(0.012, 0.06 / whole_in, wrapped, fontsize=6.8, color=GREY, va="bottom", linespacing=1.25)
     flat = list(axes.flat)
     for spare in flat[panels:]:
         spare.set_visible(False)

@@ -54,8 +54,8 @@ def _panel(axis: Any, iteration: Iteration, ranks: int) -> None:
     axis.set_ylim(ranks - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
     shares = [share for share in overlap(iteration) if share == share]
-    told = f"   overlap {100 * sum(shares) / len(shares):.0f} %" if shares else ""
-    axis.set_title(f"{iteration.cell.variant}{told}")
+    suffix = f"   overlap {100 * sum(shares) / len(shares):.0f} %" if shares else ""
+    axis.set_title(f"{iteration.cell.variant}{suffix}")
 
 
 def _rank(axis: Any, rank: int, spans: list[Span]) -> None:

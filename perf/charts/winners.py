@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..analyse.board import Board, Measured
-from ..analyse.network import cap, fastest, setting, step_of, steps, to_communication, told
+from ..analyse.network import cap, fastest, setting, step_of, steps, to_communication, verdict_on
 from ..analyse.ratio import Ratio, median_ns, ratio
 from ..measure.rows import OK, Row
 from ..plan.axes import OVERLAPPED
 from . import style
-from .exposed import look_of
+from .by_hosts import look_of
 from .undrawable import Undrawable
 
 Place = tuple[str, int, str]  # model, hosts, network
@@ -114,6 +114,6 @@ def _said(where: str, fields: list[Field]) -> list[str]:
     for share in shares:
         here = [one for one in fields if round(one.to_communication, 2) == share]
         best = min(here, key=lambda one: median_ns(one.best))
-        against = f", {told(best.found)} of the next" if best.found else ""
+        against = f", {verdict_on(best.found)} of the next" if best.found else ""
         said.append(f"Compute over communication {share:g}: {step_of(best.best)} at {cap(best.best)}{against}.")
     return said

@@ -76,8 +76,8 @@ def _start(words: Sequence[str]) -> None:
         timeout=_LIMIT_S, check=False,
     )  # fmt: skip
     if done.returncode:
-        told = done.stderr.strip().split("\n")[-1]
-        raise RuntimeError(f"python {' '.join(words)} ended with status {done.returncode}: {told}")
+        last_line = done.stderr.strip().split("\n")[-1]
+        raise RuntimeError(f"python {' '.join(words)} ended with status {done.returncode}: {last_line}")
 
 
 def _checks(worlds: Sequence[int], end: float | None) -> dict[str, list[int]]:

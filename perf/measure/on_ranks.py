@@ -290,13 +290,13 @@ class _Bench:
         return self.answers[key]
 
     def _from_rank_0(self, cell: Cell, schedule: tuple[int, ...]) -> Expected:
-        told: list[Expected | None] = [None]
+        answer: list[Expected | None] = [None]
         if self.ctx.rank == 0:
             everybody = range(self.ctx.world)
-            told = [expected(self.workload, cell, schedule, everybody, self.ctx.device).to(torch.device("cpu"))]
-        dist.broadcast_object_list(told, src=0, group=self.harness_group)
-        assert told[0] is not None
-        return told[0].to(self.ctx.device)
+            answer = [expected(self.workload, cell, schedule, everybody, self.ctx.device).to(torch.device("cpu"))]
+        dist.broadcast_object_list(answer, src=0, group=self.harness_group)
+        assert answer[0] is not None
+        return answer[0].to(self.ctx.device)
 
     def _agreed(self, mine: float) -> float:
         """The largest of all ranks' values."""

@@ -43,7 +43,7 @@ class Watch:
         self._groups += 1
         words = f"{self._groups} of {len(self._estimates)} · {self._left()} left · {group.name}"
         if self._bar:
-            self._bar.update(self._task, description=f"{words} {self._told()}")
+            self._bar.update(self._task, description=f"{words} {self._tally()}")
         else:
             self._say(f"{words} ({counted(len(group.cells), 'cell')})")
 
@@ -64,7 +64,7 @@ class Watch:
     def end(self) -> None:
         if self._bar:
             self._bar.stop()
-        self._say(f"{self._told()} in {spoken(time.monotonic() - self._began)}")
+        self._say(f"{self._tally()} in {spoken(time.monotonic() - self._began)}")
 
     def _left(self) -> str:
         passed = time.monotonic() - self._began
@@ -73,7 +73,7 @@ class Watch:
         pace = passed / self._done if self._done else 1.0
         return f"about {spoken((sum(self._estimates) - self._done) * pace)}"
 
-    def _told(self) -> str:
+    def _tally(self) -> str:
         return ", ".join(f"{count} {status}" for status, count in self._counts.items())
 
     def _say(self, line: str) -> None:

@@ -61,7 +61,7 @@ def begin(out: Path, first: Mapping[str, Any], planned: Plan, fresh: bool = Fals
     """
     troubles: list[str] = []
     found = [] if fresh else list(_unfinished(out, first, troubles))
-    taken = _settled([record for record, _ in found], planned)
+    taken = _kept([record for record, _ in found], planned)
     writer = Writer(_free_name(out, planned.sweep.name), first)
     record = Record(writer, taken, tuple(old.path for old, _ in found if taken), tuple(troubles))
     for row in taken:
@@ -129,20 +129,19 @@ def _locked(path: Path) -> TextIO | None:
     return handle
 
 
-def _settled(found: Sequence[RecordFile], planned: Plan) -> list[Row]:
+def _kept(found: Sequence[RecordFile], planned: Plan) -> list[Row]:
     """The rows that stand, of each group those of the record that has most of it."""
     tables = [{(row["group"], row["series"]): row for row in record.rows} for record in found]
     kept: list[Row] = []
     for group in planned.groups:
         most: list[Row] = []
         for table in tables:
-            standing = _standing(group, table)
-            most = standing if len(standing) > len(most) else most
+            most = max(most, _kept_of(group, table), key=len)
         kept += most
     return kept
 
 
-def _standing(group: Group, table: Mapping[tuple[str, str], Row]) -> list[Row]:
+def _kept_of(group: Group, table: Mapping[tuple[str, str], Row]) -> list[Row]:
     """A whole group's rows, because cells compare only within one measurement; else what will not come out better."""
     rows = [row for cell in group if (row := table.get((group.name, cell.series))) and row["status"] in FINAL]
     whole = len(rows) == len(group.cells)

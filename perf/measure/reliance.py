@@ -68,8 +68,8 @@ class Judged:
 
     def footer(self, cells: Iterable[Cell]) -> dict[str, object]:
         """What a record keeps of it."""
-        told = sorted({(each.subject, each.clause) for each in self.broken})
-        return {"source": self.source, "clauses": relied_on_by(cells), "broken": [list(each) for each in told]}
+        unkept = sorted({(each.subject, each.clause) for each in self.broken})
+        return {"source": self.source, "clauses": relied_on_by(cells), "broken": [list(each) for each in unkept]}
 
 
 def _elsewhere(scenario: str, hook: str) -> bool:

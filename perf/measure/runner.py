@@ -94,7 +94,7 @@ class Runner:
                         yield assembled(cell, order.group, [rank[cell.series] for rank in values])
                     return
                 culprit, doing = _blamed(left, Path(folder), run.outcomes)
-                status, reason = _told(run.outcomes, doing)
+                status, reason = _status(run.outcomes, doing)
                 if status == HUNG and run.seconds >= allowed.seconds:
                     status, reason = allowed.passed(doing)
                 for cell in culprit if status != NOT_RUN else left:
@@ -168,7 +168,7 @@ def _blamed(group: Group, folder: Path, outcomes: Sequence[Any]) -> tuple[list[C
     return culprit or list(group.cells), doing.removeprefix(f"{culprit[0].series}: ") if culprit else doing
 
 
-def _told(outcomes: Sequence[Any], doing: str) -> tuple[str, str]:
+def _status(outcomes: Sequence[Any], doing: str) -> tuple[str, str]:
     """What a disturbed run came to: status and reason. A death comes first: those that lose a peer by it raise."""
     for rank, outcome in sorted(enumerate(outcomes), key=lambda each: not isinstance(each[1], Died)):
         if isinstance(outcome, Raised):

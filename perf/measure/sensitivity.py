@@ -20,7 +20,7 @@ from ..plan import sweep
 from ..plan.axes import ALONE
 from ..plan.planning import Place, plan
 from ..workloads import KNOWN, SPARSE, Workload, load
-from .verify import Row, row_of
+from .verify import ExpectedValues, expected_values
 
 BUFFERED = frozenset({"convnet", "normed"})
 Gradients = oracle.State
@@ -169,8 +169,8 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, gradients: Gradient
 class Expectation:
     """What ``verify`` holds the ranks of a case to."""
 
-    parameters: Row
-    buffers: tuple[Row, ...]  # by place
+    parameters: ExpectedValues
+    buffers: tuple[ExpectedValues, ...]  # by place
 
     def of_parameters(self, model: nn.Module) -> float:
         return self.parameters.gap(parameter.float() for parameter in model.parameters())[0]
@@ -185,8 +185,8 @@ def expectation(case: Case, trained: Trained) -> Expectation:
     """As ``verify.expected`` makes it."""
     model = load(case.workload, case.size).model()
     start = dict([*model.named_parameters(), *model.named_buffers()])
-    buffers = tuple(row_of(list(held.items()), start) for held in trained.buffers)
-    return Expectation(row_of(list(trained.model.named_parameters()), start), buffers)
+    buffers = tuple(expected_values(list(held.items()), start) for held in trained.buffers)
+    return Expectation(expected_values(list(trained.model.named_parameters()), start), buffers)
 
 
 def rounding(case: Case, wanted: Expectation) -> dict[str, float]:

@@ -26,7 +26,7 @@ Named = Sequence[tuple[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class Row:
+class ExpectedValues:
     """The elements of some tensors in a row, and by how much each may be off."""
 
     values: torch.Tensor  # (elements of all tensors,)
@@ -34,7 +34,7 @@ class Row:
     names: tuple[str, ...]
     ends: tuple[int, ...]  # where each tensor ends in the row
 
-    def to(self, device: torch.device) -> Row:
+    def to(self, device: torch.device) -> ExpectedValues:
         return replace(self, values=self.values.to(device), allowed=self.allowed.to(device))
 
     @torch.no_grad()
@@ -55,14 +55,14 @@ class Row:
 class Expected:
     """The parameters, which all ranks have in common, and each rank's own buffers."""
 
-    parameters: Row
-    buffers: tuple[Row, ...]  # by place in the schedule
+    parameters: ExpectedValues
+    buffers: tuple[ExpectedValues, ...]  # by place in the schedule
 
     def to(self, device: torch.device) -> Expected:
-        return Expected(self.parameters.to(device), tuple(row.to(device) for row in self.buffers))
+        return Expected(self.parameters.to(device), tuple(each.to(device) for each in self.buffers))
 
     def gap(self, model: nn.Module, place: int) -> tuple[float, str]:
-        """How far off the model of the rank at this place is, as ``Row.gap`` has it."""
+        """How far off the model of the rank at this place is, as ``ExpectedValues.gap`` has it."""
         return max(self.parameters.gap(model.parameters()), self.buffers[place].gap(model.buffers()))
 
 
@@ -88,15 +88,15 @@ def expected(
         pass
     if cell.joins:  # whoever is last leaves the model to all
         replicas.take_over(oracle.active_ranks(schedule, max(schedule) - 1))
-    buffers = tuple(row_of(list(held.items()), start) for held in replicas.held)
-    return Expected(row_of(list(model.named_parameters()), start), buffers)
+    buffers = tuple(expected_values(list(held.items()), start) for held in replicas.held)
+    return Expected(expected_values(list(model.named_parameters()), start), buffers)
 
 
 @torch.no_grad()
-def row_of(named: Named, start: dict[str, torch.Tensor]) -> Row:
+def expected_values(named: Named, start: dict[str, torch.Tensor]) -> ExpectedValues:
     """What trained tensors are expected to hold, where training began at ``start``."""
     if not named:
-        return Row(torch.empty(0), torch.empty(0), (), ())
+        return ExpectedValues(torch.empty(0), torch.empty(0), (), ())
     moved = {name: (tensor - start[name]).abs().max() for name, tensor in named if tensor.is_floating_point()}
     least = _SMALLEST * max(moved.values(), default=0.0)
     allowed = [
@@ -106,4 +106,4 @@ def row_of(named: Named, start: dict[str, torch.Tensor]) -> Row:
     values = flat(tensor for _, tensor in named)
     sizes = [tensor.numel() for _, tensor in named]
     spread = [one.to(values.device).expand(size) for one, size in zip(allowed, sizes, strict=True)]
-    return Row(values, torch.cat(spread), tuple(name for name, _ in named), tuple(accumulate(sizes)))
+    return ExpectedValues(values, torch.cat(spread), tuple(name for name, _ in named), tuple(accumulate(sizes)))

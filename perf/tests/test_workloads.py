@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from perf.measure.verify import expected, flat, row_of
+from perf.measure.verify import expected, expected_values, flat
 from perf.plan.cells import Cell
 from perf.workloads import KNOWN, SIZES, SPARSE, fingerprint, load
 
@@ -59,7 +59,7 @@ def test_the_oracle_repeats_itself_and_sees_a_lost_batch(name):
 def test_weights_that_are_no_numbers_are_wrong():
     model = torch.nn.Linear(2, 2)
     named = list(model.named_parameters())
-    answer = row_of(named, {name: tensor + 1 for name, tensor in named})
+    answer = expected_values(named, {name: tensor + 1 for name, tensor in named})
     assert answer.gap(model.parameters())[0] <= 1
     with torch.no_grad():
         model.bias[1] = float("nan")

@@ -54,8 +54,8 @@ def standing_in(facts: Facts) -> Facts:
 
 def question(facts: Facts, *more: str) -> str:
     """A short name for all that a result depends on: what was finished under another one does not count."""
-    told = json.dumps([asdict(facts), list(more), sys.version], sort_keys=True)
-    return hashlib.sha256(f"{told}{_sources()}".encode()).hexdigest()[:12]
+    text = json.dumps([asdict(facts), list(more), sys.version], sort_keys=True)
+    return hashlib.sha256(f"{text}{_sources()}".encode()).hexdigest()[:12]
 
 
 def _sources() -> str:

@@ -133,8 +133,8 @@ def _targets(path: Path) -> list[Row]:
 def _target(cells: Sequence[str]) -> Row:
     """What a line of the table says: its name, target, figure, lag, torch's, noise and verdict."""
     verdict, _, reason = cells[-1].strip("*").partition(": ")
-    told = reason or ", ".join(word for word in (cells[2], cells[4] and f"torch's {cells[4]}") if word)
-    return _finding(f"{cells[0].strip('*')}: {cells[1]} of torch's", _VERDICTS.get(verdict, "not run"), told)
+    detail = reason or ", ".join(word for word in (cells[2], cells[4] and f"torch's {cells[4]}") if word)
+    return _finding(f"{cells[0].strip('*')}: {cells[1]} of torch's", _VERDICTS.get(verdict, "not run"), detail)
 
 
 def _record(folder: Path) -> RecordFile | None:

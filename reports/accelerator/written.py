@@ -65,12 +65,12 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    made.filters |= {"typed": _typed, "number": _number, "told": _told}
+    made.filters |= {"typed": _typed, "number": _number, "shown_as": _shown_as}
     made.filters["slug"] = lambda text: str(text).replace(" ", "-")
     return made
 
 
-def _told(outcome: str, rehearsed: bool) -> str:
+def _shown_as(outcome: str, rehearsed: bool) -> str:
     """A rehearsal proves nothing."""
     return {"proved": "worked", "disproved": "found something broken"}.get(outcome, outcome) if rehearsed else outcome
 

@@ -56,8 +56,8 @@ def _changed(before: Night | None, night: Night) -> list[list[str]]:
     if before is None or night.status == "missed":
         return []
     names = sorted(before.versions.keys() | night.versions.keys())
-    told = [[name, before.versions.get(name, ""), night.versions.get(name, "")] for name in names]
-    return [each for each in told if each[1] != each[2]]
+    changed = [[name, before.versions.get(name, ""), night.versions.get(name, "")] for name in names]
+    return [each for each in changed if each[1] != each[2]]
 
 
 def _first(one: Series, places: dict[str, int]) -> int:

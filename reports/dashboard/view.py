@@ -89,11 +89,11 @@ def power(record: RecordFile) -> Power:
     footer = record.footer or {}
     rows = tuple(_rate(rate) for rate in footer["rates"])
     planted = footer.get("in_sample") or {}
-    told = f"In sample: {planted['killed']} of {planted['of']} planted defects. " if planted else ""
+    said = f"In sample: {planted['killed']} of {planted['of']} planted defects. " if planted else ""
     when = str(record.header["time"])[:16].replace("T", " ")
     return Power(
         f"Mistakes made at random (seed {record.header.get('seed', '?')}), for which no check was written; those that "
-        f"no check can show are left out. {told}Measured {when} UTC.",
+        f"no check can show are left out. {said}Measured {when} UTC.",
         rows,
     )
 
@@ -121,9 +121,9 @@ def _card(judged: JudgedHistory, machine: Machine, working: bool) -> Card:
 
 
 def _facts(machine: Machine, latest: Night | None) -> list[tuple[str, str]]:
-    told = {name: value for name, value in machine.facts.items() if value not in (None, "", [], {})}
-    found = [(name, _plain(value)) for name, value in told.items() if name != "environment"]
-    return found + [(name, value) for name, value in (latest.versions if latest else {}).items() if name not in told]
+    known = {name: value for name, value in machine.facts.items() if value not in (None, "", [], {})}
+    found = [(name, _plain(value)) for name, value in known.items() if name != "environment"]
+    return found + [(name, value) for name, value in (latest.versions if latest else {}).items() if name not in known]
 
 
 def _plain(value: Any) -> str:
@@ -142,10 +142,10 @@ def headline(judged: JudgedHistory, found: list[Finding]) -> str:
     clauses = len({one.clause.clause for one in alarms if one.clause})
     slower = len({one.key for one in alarms if one.change})
     other = len({one.key for one in alarms if not one.change and not one.clause})
-    told = [f"{slower} series slower"] if slower else []
-    told += [f"{plural(clauses, 'clause')} broken"] if clauses else []
-    told += [f"{other} series without right numbers"] if other else []
-    return ", ".join(told) or "Regressed"
+    said = [f"{slower} series slower"] if slower else []
+    said += [f"{plural(clauses, 'clause')} broken"] if clauses else []
+    said += [f"{other} series without right numbers"] if other else []
+    return ", ".join(said) or "Regressed"
 
 
 def lead(judged: JudgedHistory) -> str:
@@ -158,8 +158,8 @@ def lead(judged: JudgedHistory) -> str:
     clauses = len({one.clause for one in judged.clauses if one.machine in names})
     latest = max((night.name for m in working for night in m.nights if night.status != "missed"), default="")
     nights = plural(sum(night.status != "missed" for m in judged.machines for night in m.nights), "night")
-    told = f"{series} series and {plural(clauses, 'clause')} on {plural(len(working), 'machine')}"
-    return f"{told}, judged over {nights}. The latest began {moment(latest)} UTC."
+    said = f"{series} series and {plural(clauses, 'clause')} on {plural(len(working), 'machine')}"
+    return f"{said}, judged over {nights}. The latest began {moment(latest)} UTC."
 
 
 def by_urgency(found: list[Finding]) -> dict[Urgency, list[Finding]]:
@@ -254,13 +254,14 @@ def clause_changes(judged: JudgedHistory) -> list[ClauseChange]:
 
 def accounting(judged: JudgedHistory) -> list[str]:
     """What the history says about the judgement itself."""
-    told = judged.accounting
-    lines = [f"{told.verdicts:,} verdicts (series times nights) so far, {plural(told.alarms, 'regression')} confirmed."]
-    if told.same_verdicts:
-        share = f"{told.same_low:.1g} to {told.same_high:.1g}"
+    so_far = judged.accounting
+    lines = [f"{so_far.verdicts:,} verdicts (series times nights) so far, "
+             f"{plural(so_far.alarms, 'regression')} confirmed."]  # fmt: skip
+    if so_far.same_verdicts:
+        share = f"{so_far.same_low:.1g} to {so_far.same_high:.1g}"
         lines.append(
-            f"Series that are measured against themselves: {plural(told.same_alarms, 'false alarm')} in "
-            f"{told.same_verdicts:,} verdicts; the false-alarm rate lies between {share} for each verdict (95 %)."
+            f"Series that are measured against themselves: {plural(so_far.same_alarms, 'false alarm')} in "
+            f"{so_far.same_verdicts:,} verdicts; the false-alarm rate lies between {share} for each verdict (95 %)."
         )
     sizes = sorted(
         one.detectable for one in judged.series if one.current and one.detectable is not None and not one.few_nights

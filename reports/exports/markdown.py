@@ -41,8 +41,8 @@ def as_markdown(judged: JudgedHistory) -> str:
 def _row(one: Finding) -> str:
     origin = one.change or one.clause
     span = commits(origin) if origin else ""
-    told = interval if one.urgency is Urgency.ALARM else _effect
-    effect = told(one.change) if one.change else ""
+    shown = interval if one.urgency is Urgency.ALARM else _effect
+    effect = shown(one.change) if one.change else ""
     cells = [f"{_text(one.name)}: {_text(one.what)}", effect, moment(one.since), span, _text(one.why[:300])]
     return "| " + " | ".join(cells) + " |"
 

@@ -98,8 +98,8 @@ def _clauses(judged: JudgedHistory) -> Iterator[Sample]:
 
 
 def _labels(labels: Labels) -> str:
-    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    return f"{{{told}}}" if told else ""
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(text: str) -> str:

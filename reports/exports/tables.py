@@ -39,8 +39,8 @@ def _cell(value: Any) -> str:
 def as_json(judged: JudgedHistory, view: str) -> str:
     """One object: what was judged, when, and the rows."""
     rows: list[Row] = [_finite(row) for row in VIEWS[view](judged)]
-    told = {"view": view, "judged": judged.judged, "health": judged.health.value, "rows": rows}
-    return json.dumps(told, ensure_ascii=False, indent=1, default=str, allow_nan=False) + "\n"
+    document = {"view": view, "judged": judged.judged, "health": judged.health.value, "rows": rows}
+    return json.dumps(document, ensure_ascii=False, indent=1, default=str, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:

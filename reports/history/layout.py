@@ -60,8 +60,8 @@ def night_time(name: str) -> str:
 
 def hardware(facts: Mapping[str, Any]) -> str:
     """A short hash of the hardware in a record's header."""
-    told = repr([facts.get(name) or None for name in _HARDWARE])
-    return hashlib.sha256(told.encode()).hexdigest()[:8]
+    described = repr([facts.get(name) or None for name in _HARDWARE])
+    return hashlib.sha256(described.encode()).hexdigest()[:8]
 
 
 def machine_name(facts: Mapping[str, Any]) -> str:

@@ -80,11 +80,11 @@ class FewNights:
         p = self.parameters
         nights, squares = self.nights[known], self.errors[known] ** 2
         usual = np.nansum(squares, axis=1) / np.maximum(np.isfinite(squares).sum(axis=1), 1)
-        told = np.isfinite(squares).any(axis=1)
-        own = np.where(told, np.nanvar(self.values[known], axis=1, ddof=1) - usual, 0.0)
+        known_own = np.isfinite(squares).any(axis=1)
+        own = np.where(known_own, np.nanvar(self.values[known], axis=1, ddof=1) - usual, 0.0)
         free = nights - 1
         # series whose blocks scatter much can say little of what comes on top
-        weights = np.where(told, free / (usual + p.early_least**2) ** 2, 0.0)
+        weights = np.where(known_own, free / (usual + p.early_least**2) ** 2, 0.0)
         pooled = max(float((weights * own).sum() / max(weights.sum(), 1e-300)), p.early_least**2)
         weight = np.minimum(p.early_pool, free.sum())
         between = (weight * pooled + free * np.maximum(own, 0)) / (weight + free)

@@ -40,9 +40,9 @@ class Identity:
 
     def key(self, machine: str) -> str:
         """Short and stable; its first words only help the eye."""
-        told = repr((machine, self.record_series, self.subject, self.reference, self.basis.value, self.unit))
-        told += repr((self.workload_hash, self.hardware))
-        return f"{slug(self.subject)[:20]}-{self.basis.value}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+        about = repr((machine, self.record_series, self.subject, self.reference, self.basis.value, self.unit))
+        about += repr((self.workload_hash, self.hardware))
+        return f"{slug(self.subject)[:20]}-{self.basis.value}-{hashlib.sha256(about.encode()).hexdigest()[:8]}"
 
     @property
     def name(self) -> str:

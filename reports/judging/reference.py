@@ -94,9 +94,9 @@ def fleet_scatter(deviations: Floats, judged: Flags, parameters: Parameters) -> 
 
     Both sides must: a regression that moves many series in one direction is no noisy night.
     """
-    told: Any = deviations[judged & np.isfinite(deviations)]
-    if len(told) < parameters.fleet:
+    measured: Any = deviations[judged & np.isfinite(deviations)]
+    if len(measured) < parameters.fleet:
         return 1.0
-    low, high = np.quantile(told, (0.16, 0.84))
+    low, high = np.quantile(measured, (0.16, 0.84))
     spread = float(min(high, -low))
     return min(spread, parameters.noisiest) if spread > parameters.noisy else 1.0

@@ -29,8 +29,8 @@ def commit_of(judged: JudgedHistory, machine: str, doubtful: Sequence[Series]) -
     Not the last one's, because a change that could not be told on the night on which it came must not pass for the
     level. Its code must be known, and not be tonight's.
     """
-    told = [change for one in doubtful for change in one.changes if change.state is not State.NEW]
-    level = max((change.until or change.since for change in told), default="")
+    confirmed = [change for one in doubtful for change in one.changes if change.state is not State.NEW]
+    level = max((change.until or change.since for change in confirmed), default="")
     nights = [night for one in judged.machines if one.name == machine for night in one.nights if night.commit]
     clean = [night.commit for night in nights if night.name >= level and not night.commit.endswith("+")]
     return next((commit for commit in clean if commit != nights[-1].commit), "")

@@ -62,7 +62,7 @@ def _measured(tonight: Tonight) -> bool:
 
 def _manifest(tonight: Tonight) -> dict[str, Any]:
     header = identity("night")
-    told = {name: header[name] for name in ("machine", "versions", "commit", "environment", "command")}
+    facts = {name: header[name] for name in ("machine", "versions", "commit", "environment", "command")}
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     began = tonight.began.isoformat(timespec="seconds")
     missing = {
@@ -70,7 +70,7 @@ def _manifest(tonight: Tonight) -> dict[str, Any]:
         for part in ("conformance", "perf")
         if part not in tonight.asked.parts
     }
-    return {"schema": 1, "of": "night", "began": began, "finished": finished, "parts": tonight.parts | missing, **told}
+    return {"schema": 1, "of": "night", "began": began, "finished": finished, "parts": tonight.parts | missing, **facts}
 
 
 def _concluded(asked: Asked, judged: JudgedHistory, night: Path) -> int:

@@ -72,8 +72,8 @@ def write_history(folder: Path, *, nights: int = 365, cells: int = 65, seed: int
         _night(history, folder, drawn, night, start + timedelta(days=night), about, truth, machine_noise)
     note = {"machine": machine_name(MACHINES[0]), "who": "sim", "text": "new allocator, <accepted>"}
     _acknowledge(history, truth, note, start)
-    told = [vars(one) for one in truth]
-    folder.with_name(f"{folder.name}.truth.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    shifts = [vars(one) for one in truth]
+    folder.with_name(f"{folder.name}.truth.json").write_text(json.dumps(shifts, indent=1) + "\n", encoding="utf-8")
     return truth
 
 

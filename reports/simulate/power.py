@@ -27,7 +27,7 @@ _FEW = 20  # series for the rivals that take seconds for each of them …
 _FOR_FEW = ("nothing changes", "step of 10 %", "step of 5 %")  # … and the years that they are given
 
 _HISTORY = 40  # series that are judged together, as those of one machine are; a kind of year has several such histories
-_TOLD = 200  # series of the nightly job whose false alarms are told in words
+_SERIES = 200  # series of the nightly job whose false alarms are told in words
 
 TARGET_FALSE, TARGET_FOUND, TARGET_WITHIN = 1e-4, 0.90, 3
 QUIET, UNLIKE, MEASURED = "nothing changes", "another generator: nothing changes", "recorded noise: nothing changes"
@@ -205,15 +205,15 @@ def power(series: int, seed: int, out: Path | None, parameters: Parameters = DEF
     return 0 if met else 1
 
 
-def words(told: Figures) -> str:
+def words(row: Figures) -> str:
     """One line of the table."""
-    line = f"false {told.false:5d} of {told.verdicts} verdicts: {told.rate:.1e} [{told.low:.1e}, {told.high:.1e}], "
-    line += f"{told.per_year:.3f} a series and year"
-    if told.found:
-        line += "; found " + ", ".join(f"{share:.0%} in {within}" for within, share in told.found.items())
-    line += f" (in {TARGET_WITHIN} at least {told.least_found:.0%})" if told.found else ""
-    line += f"; dated within 2 nights {told.dated:.0%}" if told.dated is not None else ""
-    return line + (f"; measured again {told.reruns:.0%}" if told.reruns else "")
+    line = f"false {row.false:5d} of {row.verdicts} verdicts: {row.rate:.1e} [{row.low:.1e}, {row.high:.1e}], "
+    line += f"{row.per_year:.3f} a series and year"
+    if row.found:
+        line += "; found " + ", ".join(f"{share:.0%} in {within}" for within, share in row.found.items())
+    line += f" (in {TARGET_WITHIN} at least {row.least_found:.0%})" if row.found else ""
+    line += f"; dated within 2 nights {row.dated:.0%}" if row.dated is not None else ""
+    return line + (f"; measured again {row.reruns:.0%}" if row.reruns else "")
 
 
 def _plain_words(done: Sequence[Figures]) -> None:
@@ -222,21 +222,21 @@ def _plain_words(done: Sequence[Figures]) -> None:
         QUIET: "the noise that it was tuned on", MEASURED: "noise as recorded", TAILS: "heavy tails, unequal series",
         CORRELATED: "correlated nights", DRIFT: "levels that drift by 1.4 % over weeks", UNLIKE: "all three together",
     }  # fmt: skip
-    mine = {told.scenario: told for told in done if told.rule == "joinery"}
-    print(f"\nIn plain words: false alarms to be expected in a year of {_TOLD} series for which nothing changes:")
+    mine = {row.scenario: row for row in done if row.rule == "joinery"}
+    print(f"\nIn plain words: false alarms to be expected in a year of {_SERIES} series for which nothing changes:")
     for scenario, words_ in names.items():
         if scenario in mine:
-            told = mine[scenario]
-            mean, low, high = (rate * _NIGHTS_OF_YEAR * _TOLD for rate in (told.rate, told.low, told.high))
-            print(f"  {words_}: {mean:.1f} (95 %: {low:.1f} to {high:.1f}; from {told.false} in these years)")
+            row = mine[scenario]
+            mean, low, high = (rate * _NIGHTS_OF_YEAR * _SERIES for rate in (row.rate, row.low, row.high))
+            print(f"  {words_}: {mean:.1f} (95 %: {low:.1f} to {high:.1f}; from {row.false} in these years)")
 
 
 def _detectable(parameters: Parameters) -> None:
     place = min(range(len(parameters.spans)), key=lambda at: abs(parameters.spans[at] - TARGET_WITHIN))
     limit = float(thresholds(parameters)[parameters.memory, place])
     sizes = (0.01, 0.02, 0.03, 0.05)
-    told = [f"{detectable(n, parameters.window, limit, parameters.spans[place]):.1%} at {n:.0%} noise" for n in sizes]
-    print(f"\nsmallest slow-down found within {TARGET_WITHIN} nights nine times of ten: " + ", ".join(told))
+    limits = [f"{detectable(n, parameters.window, limit, parameters.spans[place]):.1%} at {n:.0%} noise" for n in sizes]
+    print(f"\nsmallest slow-down found within {TARGET_WITHIN} nights nine times of ten: " + ", ".join(limits))
 
 
 def _few_nights(machines: int, seed: int, parameters: Parameters) -> dict[str, few_nights.FewNightsFigures]:
@@ -256,7 +256,7 @@ def _few_nights(machines: int, seed: int, parameters: Parameters) -> dict[str, f
 
 def _target(done: list[Figures], few: dict[str, few_nights.FewNightsFigures]) -> bool:
     """Say whether the target was met, by the figures of the real judgement."""
-    mine = {told.scenario: told for told in done if told.rule == "joinery"}
+    mine = {row.scenario: row for row in done if row.rule == "joinery"}
     quiet, step = mine["nothing changes"], mine["step of 10 %"]
     found = step.found[TARGET_WITHIN]
     met = quiet.rate <= TARGET_FALSE and found >= TARGET_FOUND

@@ -13,7 +13,7 @@ from ...measure.rows import OK, Row
 from ...plan.axes import variant_defaults
 from ..board import Board, Measured, board
 from ..intervals import Interval
-from ..signs import standing
+from ..signs import significant
 from .verdicts import CANNOT_TELL, NOT_MEASURED, Target
 
 
@@ -42,7 +42,7 @@ def corrected(parts: Sequence[Part]) -> list[Part]:
         if part.found is not None and part.found.known and part.found.sample.rounds:
             places.append(place)
             p_values.append(part.target.p_value(part.found))
-    stands = dict(zip(places, standing(p_values), strict=True))
+    stands = dict(zip(places, significant(p_values), strict=True))
     return [replace(part, stands=stands.get(place, True)) for place, part in enumerate(parts)]
 
 

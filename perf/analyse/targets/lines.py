@@ -87,16 +87,16 @@ def _host_us(cells: Cells, view: bool) -> Found:
 
 def _join(evidence: Evidence) -> Iterator[Part]:
     for world in (2, 3, 4):
-        for workload, told in (("light", "without"), ("normed", "with")):
+        for workload, has in (("light", "without"), ("normed", "with")):
             cells = evidence.cells(workload=workload, world=world)
-            name, target = f"world {world}, {told} BatchNorm", Target(0.60 if world == 2 else 0.90)
+            name, target = f"world {world}, {has} BatchNorm", Target(0.60 if world == 2 else 0.90)
             yield evidence.part(name, target, partial(_added, cells, "join"))
 
 
 def _throwing(evidence: Evidence) -> Iterator[Part]:
-    for workload, told in (("light", "without"), ("normed", "with")):
+    for workload, has in (("light", "without"), ("normed", "with")):
         cells = evidence.cells(workload=workload, world=2)
-        yield evidence.part(f"{told} BatchNorm", Target(0.60), partial(_added, cells, "throwing"))
+        yield evidence.part(f"{has} BatchNorm", Target(0.60), partial(_added, cells, "throwing"))
 
 
 def _added(cells: Cells, strategy: str) -> Found:
@@ -110,10 +110,10 @@ def _added(cells: Cells, strategy: str) -> Found:
 
 
 def _after(evidence: Evidence) -> Iterator[Part]:
-    for workload, told in (("light", "without"), ("normed", "with")):
+    for workload, has in (("light", "without"), ("normed", "with")):
         cells = evidence.cells(workload=workload, world=2)
-        yield evidence.part(f"time, {told} BatchNorm", Target(1.00, within=0.05), partial(_after_time, cells))
-        yield evidence.part(f"collectives, {told} BatchNorm", Target(1.00, within=0.0), partial(_after_count, cells))
+        yield evidence.part(f"time, {has} BatchNorm", Target(1.00, within=0.05), partial(_after_time, cells))
+        yield evidence.part(f"collectives, {has} BatchNorm", Target(1.00, within=0.0), partial(_after_count, cells))
 
 
 def _after_time(cells: Cells) -> Found:
@@ -134,13 +134,13 @@ def _around(cells: Cells) -> Iterator[dict[str, str]]:
 
 
 def _shadow(evidence: Evidence) -> Iterator[Part]:
-    for workload, told in (("light", "without"), ("normed", "with")):
+    for workload, has in (("light", "without"), ("normed", "with")):
         for fraction in (1.0, 0.5):
             cells = evidence.cells(workload=workload, world=2, unit="epoch", skew="halves", skew_fraction=fraction)
             counts = "0 and 100" if fraction == 1 else "50 and 100"
             if fraction == 1:
-                yield evidence.part(f"CPU per shadowed iteration, {told} BatchNorm", Target(1.00), partial(_cpu, cells))
-            yield evidence.part(f"whole run of {counts}, {told} BatchNorm", Target(1.00), partial(_run, cells))
+                yield evidence.part(f"CPU per shadowed iteration, {has} BatchNorm", Target(1.00), partial(_cpu, cells))
+            yield evidence.part(f"whole run of {counts}, {has} BatchNorm", Target(1.00), partial(_run, cells))
 
 
 def _cpu(cells: Cells) -> Found:
