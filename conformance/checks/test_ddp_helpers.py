@@ -366,8 +366,8 @@ def synchronise_late(ctx, waits):
 def test_a_buffer_hook_before_forward_may_wait_by_itself_and_is_awaited_by_backward_at_the_latest(ranks):
     whole = float(sum(range(1, ranks.world + 1)))
     assert ranks(synchronise_late, True) == [([whole], whole, mean_of_all(ranks.world))] * ranks.world
-    for rank, (seen, count, gradient) in enumerate(ranks(synchronise_late, False)):
-        assert (count, gradient) == (whole, mean_of_all(ranks.world)), f"rank {rank}"
+    for rank, (seen, count, averaged) in enumerate(ranks(synchronise_late, False)):
+        assert (count, averaged) == (whole, mean_of_all(ranks.world)), f"rank {rank}"
         assert seen in ([1.0 + rank], [whole]), f"rank {rank}: half a synchronisation: {seen}"
         if seen != [whole]:
             ranks.at_limit("forward does not wait for an asynchronous buffer hook")
