@@ -67,17 +67,22 @@ def test_without_a_subgroup_gradients_are_averaged_over_the_machine(ranks):
 def train_upper_by_default(ctx):
     """The same on all ranks but the first, whose places in their group are not their places in the world.
 
-    One of them is in more groups than the others. Then all ranks form a group: those outside have had no part in what
-    the hook did, and need not know of it.
+    One of them is in more groups than the others, and where there are four two of them have trained so before. Then all
+    ranks form a group: those outside have had no part in what the hook did, and need not know of it.
     """
     dist.new_group([0, 1])
-    group, told = dist.new_group(upper_ranks(ctx.world)), None
+    pair, group, told = dist.new_group([1, 2]), dist.new_group(upper_ranks(ctx.world)), None
     if ctx.rank > 0:
         library = ctx.subject.post_localSGD_hook
-        state = library.PostLocalSGDState(group, None, START)
-        model = hooked(ctx, state, library.post_localSGD_hook, group=group)
+
+        def train(group):
+            state = library.PostLocalSGDState(group, None, START)
+            return steps(ctx, hooked(ctx, state, library.post_localSGD_hook, group=group), count=ITERATIONS)
+
         try:
-            told = or_not_run(ctx, lambda: steps(ctx, model, count=ITERATIONS)), on_this_machine(group)
+            if ctx.world > 3 and ctx.rank < 3:
+                or_not_run(ctx, lambda: train(pair))
+            told = or_not_run(ctx, lambda: train(group)), on_this_machine(group)
         except NotRun:
             ctx.store.set("trained", "no")
             raise
