@@ -39,11 +39,12 @@ def test_gradients_are_averaged_globally_before_the_start_and_locally_after_it(r
 
 
 def train_by_default(ctx):
-    """With no subgroup given: that of the ranks on this machine."""
+    """Two models with no subgroup given: that of the ranks on this machine."""
     library = ctx.subject.post_localSGD_hook
-    state = library.PostLocalSGDState(ctx.group, None, START)
-    model = hooked(ctx, state, library.post_localSGD_hook)
-    return or_not_run(ctx, lambda: steps(ctx, model, count=ITERATIONS)), on_this_machine()
+    states = [library.PostLocalSGDState(ctx.group, None, START) for _ in range(2)]
+    both = [hooked(ctx, state, library.post_localSGD_hook) for state in states]
+    told = or_not_run(ctx, lambda: [steps(ctx, model, count=ITERATIONS) for model in both])
+    return told, on_this_machine()
 
 
 def or_not_run(ctx, act):
@@ -59,24 +60,29 @@ def or_not_run(ctx, act):
 @check("COMM-028", worlds=MANY, beyond=False)
 def test_without_a_subgroup_gradients_are_averaged_over_the_machine(ranks):
     everywhere = alone(range(ranks.world))
-    for seen, machine in ranks(train_by_default):
-        assert seen == everywhere[:START] + alone(machine)[START:]
+    for told, machine in ranks(train_by_default):
+        assert told == [everywhere[:START] + alone(machine)[START:]] * 2
 
 
 def train_upper_by_default(ctx):
     """The same on all ranks but the first, whose places in their group are not their places in the world.
 
-    One of them is in more groups than the others. Then all ranks form a group: those outside have had no part in what
-    the hook did, and need not know of it.
+    One of them is in more groups than the others, and where there are four two of them have trained so before. Then all
+    ranks form a group: those outside have had no part in what the hook did, and need not know of it.
     """
     dist.new_group([0, 1])
-    group, told = dist.new_group(upper_ranks(ctx.world)), None
+    pair, group, told = dist.new_group([1, 2]), dist.new_group(upper_ranks(ctx.world)), None
     if ctx.rank > 0:
         library = ctx.subject.post_localSGD_hook
-        state = library.PostLocalSGDState(group, None, START)
-        model = hooked(ctx, state, library.post_localSGD_hook, group=group)
+
+        def train(group):
+            state = library.PostLocalSGDState(group, None, START)
+            return steps(ctx, hooked(ctx, state, library.post_localSGD_hook, group=group), count=ITERATIONS)
+
         try:
-            told = or_not_run(ctx, lambda: steps(ctx, model, count=ITERATIONS)), on_this_machine(group)
+            if ctx.world > 3 and ctx.rank < 3:
+                or_not_run(ctx, lambda: train(pair))
+            told = or_not_run(ctx, lambda: train(group)), on_this_machine(group)
         except NotRun:
             ctx.store.set("trained", "no")
             raise

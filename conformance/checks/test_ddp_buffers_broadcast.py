@@ -106,6 +106,43 @@ def test_in_a_subgroup_buffers_follow_its_own_rank_0(ranks):
     assert ranks(count_in_subgroup)[1:] == [[0.0, 11.0, 22.0]] * (ranks.world - 1)
 
 
+class Part(nn.Module):
+    """Nothing but a buffer."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.register_buffer("value", value)
+
+
+#: by the name of what is new: how a layer without buffers is given its first one
+GIVEN = {
+    "promised": lambda layer, value: setattr(layer, "promised", value),  # None is registered there
+    "late": lambda layer, value: layer.register_buffer("late", value),
+    "part": lambda layer, value: layer.add_module("part", Part(value)),
+}
+
+
+def give_first_buffers(ctx):
+    """Between forwards each rank gives the model a buffer with a value of its own, takes it away and gives another."""
+    told = []
+    for name, give in GIVEN.items():
+        layer = models.scalar()
+        layer.register_buffer("promised", None)
+        model = wrapped(ctx, layer)
+        for start in (10.0, 20.0):
+            trained(model, mine(ctx))
+            give(layer, torch.full((1,), start + ctx.rank, device=ctx.device))
+            trained(model, mine(ctx))
+            told.append([buffer.item() for buffer in layer.buffers()])
+            setattr(layer, name, None)
+    return told
+
+
+@check("DDP-080", worlds=MANY)
+def test_the_first_buffer_of_a_model_follows_rank_0_whenever_it_is_given(ranks):
+    assert ranks(give_first_buffers) == [[[10.0], [20.0]] * len(GIVEN)] * ranks.world
+
+
 # -- DDP-081: the three conditions
 
 

@@ -13,7 +13,7 @@ from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, mean_of_all, mine, trained, wrapped
 from conformance.fixtures.rpc import remote_calls
-from conformance.fixtures.training import gradients, parameters, private, whole
+from conformance.fixtures.training import gradient, gradients, parameters, private, whole
 
 # -- DDP-166: parameters are not repaired
 
@@ -92,6 +92,29 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
         }
         assert together == doubled, f"rank {rank}: what accumulated inside and one more gradient were not averaged"
         assert at_once == doubled, f"rank {rank}: a backward through a forward inside and one outside was not averaged"
+
+
+def cross_the_border_by_parameter(ctx):
+    """Gradients of a backward inside whose forward ran outside, the other way round, and of one more outside."""
+    model, seen = by_parameter(ctx, models.scalar()), []
+    outside = model(mine(ctx)).sum()
+    with model.no_sync():
+        seen.append(gradients_of(model, outside))
+        inside = model(mine(ctx)).sum()
+    outside = model(mine(ctx)).sum()
+    return [*seen, *(gradients_of(model, loss) for loss in (inside, outside))]
+
+
+def gradients_of(model, loss):
+    model.zero_grad(set_to_none=True)
+    loss.backward()
+    return gradient(model.module.weight)
+
+
+@check("DDP-074", worlds=MANY)
+def test_where_the_forward_ran_counts_parameter_by_parameter_too(ranks):
+    mean = mean_of_all(ranks.world)
+    assert ranks(cross_the_border_by_parameter) == [[mean, 12.0 * (rank + 1), mean] for rank in range(ranks.world)]
 
 
 def add_to_turned_gradients(ctx):
@@ -343,8 +366,8 @@ def synchronise_late(ctx, waits):
 def test_a_buffer_hook_before_forward_may_wait_by_itself_and_is_awaited_by_backward_at_the_latest(ranks):
     whole = float(sum(range(1, ranks.world + 1)))
     assert ranks(synchronise_late, True) == [([whole], whole, mean_of_all(ranks.world))] * ranks.world
-    for rank, (seen, count, gradient) in enumerate(ranks(synchronise_late, False)):
-        assert (count, gradient) == (whole, mean_of_all(ranks.world)), f"rank {rank}"
+    for rank, (seen, count, averaged) in enumerate(ranks(synchronise_late, False)):
+        assert (count, averaged) == (whole, mean_of_all(ranks.world)), f"rank {rank}"
         assert seen in ([1.0 + rank], [whole]), f"rank {rank}: half a synchronisation: {seen}"
         if seen != [whole]:
             ranks.at_limit("forward does not wait for an asynchronous buffer hook")

@@ -76,7 +76,7 @@ def test_a_rank_outside_the_new_group_keeps_the_old_one(ranks):
     assert [each.get("kept") for each in told] == [None if rank in members else True for rank in range(ranks.world)]
 
 
-@check("DDP-164", worlds=MANY)
+@check("DDP-164", worlds=(3, 4))  # of two ranks none is outside the new group
 def test_buckets_are_rebuilt_after_the_move(ranks):
     members = members_of(ranks.world)
     for rank, told in enumerate(ranks(train_then_move, members)):

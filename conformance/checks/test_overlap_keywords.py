@@ -272,17 +272,22 @@ def test_several_pieces_of_one_bucket_are_reduced_to_their_owner_and_nothing_bet
 
 
 def train_far_apart(ctx, ways):
+    """All ranks; and the two last by themselves, whose places in their group are not their places in the world."""
     far_apart(ctx)
-    group = overlapping.group_of(ctx)
-    return [overlapping.iterations(pair_of(ctx, how, group), COUNT) for how in ways]
+    group, two = overlapping.group_of(ctx), overlapping.group_of(ctx, [ctx.world - 2, ctx.world - 1])
+    told = [[overlapping.iterations(pair_of(ctx, how, group), COUNT) for how in ways]]
+    if ctx.rank >= ctx.world - 2:
+        told.append([overlapping.iterations(pair_of(ctx, how, two), COUNT) for how in ways])
+    return told
 
 
 @check("HOOK-018", "HOOK-019", worlds=(3, 4), deadline_s=DEADLINE_S, beyond=False)
 def test_between_hosts_the_overlapped_step_is_that_of_one_process(ranks):
     ways = [Overlap(interleaved, not interleaved, model=models.SumBackwards) for interleaved in (False, True)]
     told = ranks(train_far_apart, ways)
-    for place, how in enumerate(ways):
-        overlapping.assert_as_alone([runs[place] for runs in told], how)
+    for runs in ([all_of[0] for all_of in told], [two_of[1] for two_of in told[-2:]]):
+        for place, how in enumerate(ways):
+            overlapping.assert_as_alone([each[place] for each in runs], how)
 
 
 def step_far_apart(ctx, kinds):

@@ -24,7 +24,7 @@ class Registrations:
 
     def _given_buffer(self, module: nn.Module, name: str, value: Tensor | None) -> None:
         """One in the place of another is nothing new: some modules do that in every forward."""
-        if name not in module._buffers or module._buffers[name] is None:
+        if module._buffers.get(name) is None:
             self._given(module, name, value)
 
 

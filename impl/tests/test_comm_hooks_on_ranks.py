@@ -525,3 +525,58 @@ def look_up_complex(rank, world, hook):
 @pytest.mark.parametrize("hook", [None, *COMPRESSING])
 def test_sparse_complex_gradients_keep_what_is_imaginary(hook):
     assert run_on_ranks(look_up_complex, 2, hook) == [(True, [1 + 0.5j, 1 + 0.5j, 2 + 1j])] * 2
+
+
+class Looked(torch.nn.Sequential):
+    """A sparse table before a layer that PowerSGD compresses."""
+
+    def __init__(self):
+        super().__init__(torch.nn.Embedding(6, 12, sparse=True), torch.nn.Linear(12, 8))
+        for seed, parameter in enumerate(self.parameters()):
+            parameter.data.copy_(random(0, *parameter.shape, seed=seed))
+
+
+def low_rank():
+    return powersgd.PowerSGDState(None, start_powerSGD_iter=2)
+
+
+PLAIN = default_hooks.allreduce_hook, lambda: None
+STARTING_LATER = {
+    "PowerSGD": (powersgd.powerSGD_hook, low_rank),
+    "of the whole bucket": (powersgd.batched_powerSGD_hook, low_rank),
+    "in half precision": (default_hooks.fp16_compress_wrapper(powersgd.powerSGD_hook), low_rank),
+    "by machine": (post_localSGD_hook.post_localSGD_hook, lambda: post_localSGD_hook.PostLocalSGDState(None, None, 2)),
+}
+
+
+def look_up_past_the_start(rank, hook, state_of, options):
+    """The gradients of five iterations, in which more and more rows are looked up."""
+    model, told = DistributedDataParallel(Looked(), **options), []
+    model.register_comm_hook(state_of(), hook)
+    for iteration in range(5):
+        model.zero_grad()
+        model(torch.tensor([(rank + 2 * place) % 6 for place in range(1 + iteration)])).sum().backward()
+        told.append([parameter.grad for parameter in model.parameters()])
+    return told
+
+
+def look_up_by_each(rank, world, options):
+    """Whether the table's gradients are sparse and averages, and the iterations in which others are approximated."""
+    right = look_up_past_the_start(rank, *PLAIN, options)
+    seen = {}
+    for name, how in STARTING_LATER.items():
+        pairs = list(zip(right, look_up_past_the_start(rank, *how, options), strict=True))
+        averaged = [
+            found.is_sparse and torch.allclose(found.to_dense(), mean.to_dense(), rtol=1e-3)
+            for (mean, *_), (found, *_) in pairs
+        ]
+        lossy = [place for place, ((_, mean, _), (_, found, _)) in enumerate(pairs) if not torch.equal(mean, found)]
+        seen[name] = all(averaged), lossy
+    return seen
+
+
+@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 1e-6}])
+def test_sparse_gradients_are_averages_also_past_the_start_of_a_hook(options):
+    low = True, [2, 3, 4]
+    expected = {"PowerSGD": low, "of the whole bucket": low, "in half precision": (True, [0, 1, 2, 3, 4])}
+    assert run_on_ranks(look_up_by_each, 2, options) == [{**expected, "by machine": (True, [])}] * 2

@@ -1,4 +1,4 @@
-"""The mode without buckets beside other features: which backwards are averaged, and what is refused."""
+"""The mode without buckets beside other features: what is averaged, and what is refused."""
 
 import pytest
 import torch
@@ -24,29 +24,6 @@ def by_parameter(module, **options):
     ddp = DistributedDataParallel(module, **options)
     ddp._register_accum_grad_hook()
     return ddp
-
-
-def cross_the_border(ctx):
-    ddp, found = by_parameter(scalar()), []
-
-    def go_backward(output):
-        ddp.zero_grad()
-        output.sum().backward()
-        found.append(ddp.module.weight.grad.item())
-
-    outside = ddp(mine(ctx))
-    with ddp.no_sync():
-        go_backward(outside)
-        inside = ddp(mine(ctx))
-    outside = ddp(mine(ctx))
-    go_backward(inside)
-    go_backward(outside)
-    go_backward(ddp(mine(ctx)))
-    return found
-
-
-def test_where_the_forward_ran_decides_whether_a_gradient_is_averaged(run):
-    assert run(cross_the_border, world=2) == [[1.5, rank + 1.0, 1.5, 1.5] for rank in range(2)]
 
 
 def thaw(ctx):

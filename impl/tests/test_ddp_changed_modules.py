@@ -225,30 +225,6 @@ def test_the_first_buffer_of_a_model_is_that_of_rank_0_whenever_it_comes():
     assert told[0][0] == told[0][1]  # gradients where the mask is
 
 
-class Remembering(nn.Module):
-    """Makes its only buffer, which has been promised, in its first forward."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = layer()
-        self.register_buffer("first", None)
-
-    def forward(self, x):
-        self.first = x.detach().mean() if self.first is None else self.first
-        return self.layer(x)
-
-
-def fill_a_promised_buffer(rank, world):
-    model = DistributedDataParallel(Remembering())
-    for _ in range(2):
-        trained(model, rank)
-    return model.module.first.item()
-
-
-def test_a_buffer_that_was_none_is_that_of_rank_0_once_it_is_made():
-    assert run_on_ranks(fill_a_promised_buffer, WORLD) == [2.0, 2.0]
-
-
 # -- gradients that change places
 
 

@@ -36,22 +36,26 @@ def linear():
     return layer
 
 
-def train_compiled_and_not(rank, world):
-    plain, compiled = (DistributedDataParallel(linear()) for _ in range(2))
+LOWERED = _MixedPrecision(torch.bfloat16, torch.float32)
+
+
+def train_compiled_and_not(rank, world, options):
+    plain, compiled = (DistributedDataParallel(linear(), **options) for _ in range(2))
     graphs = []
 
-    def backend(graph, _inputs):
-        graphs.append([node.target for node in graph.graph.nodes])
+    def backend(graph, inputs):
+        graphs.append({each.dtype for each in inputs if isinstance(each, torch.Tensor)})
         return graph.forward
 
     trained = train(compiled, rank, torch.compile(compiled, backend=backend))
-    return train(plain, rank, plain), trained, len(graphs)
+    return train(plain, rank, plain), trained, graphs
 
 
-def test_a_compiled_model_trains_as_it_does_uncompiled():
-    for plain, compiled, graphs in run_on_ranks(train_compiled_and_not, 2):
+@pytest.mark.parametrize(("options", "dtype"), [({}, torch.float32), ({"mixed_precision": LOWERED}, torch.bfloat16)])
+def test_a_compiled_model_trains_as_it_does_uncompiled(options, dtype):
+    for plain, compiled, graphs in run_on_ranks(train_compiled_and_not, 2, options):
         assert compiled == plain
-        assert graphs == 1, "only the wrapped module is compiled, once"
+        assert graphs == [{dtype}], "only the wrapped module is compiled, once, and on what it is given"
 
 
 def fail_compiled(rank, world):

@@ -7,7 +7,7 @@ from typing import Any
 from ..analyse.board import Board, Measured
 from ..analyse.derived import allowed_ns
 from ..analyse.intervals import of_row
-from ..analyse.network import STEPS, of_floor, setting, step_of, steps
+from ..analyse.network import STEPS, cap, of_floor, setting, step_of, steps
 from ..analyse.ratio import median_ns
 from ..measure.rows import OK, Row
 from . import style
@@ -35,7 +35,8 @@ def draw(made: Board) -> Any:
     )
     for axis, group in zip(axes, groups, strict=True):
         _panel(axis, group, made.subjects)
-        axis.set_title(setting(group.axes), loc="right", fontsize=8.5)  # it may begin above the names
+        title = f"{setting(group.axes)}, {cap(_rows(group)[0])}"
+        axis.set_title(title, loc="right", fontsize=8.5)  # it may begin above the names
     style.legend(figure, axes)
     return figure
 

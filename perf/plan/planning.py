@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -127,16 +127,16 @@ def _worked_out(axes: dict[str, Any], where: Place) -> dict[str, Any]:
 def _cut(shared: str, cells: list[Cell]) -> list[Group]:
     """Groups of bearable size, each with one cell twice, and with the cells that may hang tried first.
 
-    Subjects stay side by side, because what is compared must have been measured together.
+    What is compared must have been measured together: subjects stay side by side, and so do the steps of one bucket cap
+    where they are not too many.
     """
     pieces: list[list[Cell]] = [[]]
-    alike: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in cells:
-        alike.setdefault(_without_subject(cell), []).append(cell)
-    for together in alike.values():
-        if pieces[-1] and len(pieces[-1]) + len(together) > MOST_VARIANTS:
-            pieces.append([])
-        pieces[-1] += together
+    for of_one_cap in _alike(cells, lambda cell: cell.cap_mib):
+        fits = len(of_one_cap) <= MOST_VARIANTS
+        for together in [of_one_cap] if fits else _alike(of_one_cap, _without_subject):
+            if pieces[-1] and len(pieces[-1]) + len(together) > MOST_VARIANTS:
+                pieces.append([])
+            pieces[-1] += together
     groups = []
     for number, piece in enumerate(pieces, 1):
         name = shared if len(pieces) == 1 else f"{shared} · part {number}"
@@ -144,6 +144,14 @@ def _cut(shared: str, cells: list[Cell]) -> list[Group]:
         twice = [(sound or piece)[0].again()]
         groups.append(Group(name, (*piece, *twice)))
     return groups
+
+
+def _alike(cells: Iterable[Cell], key: Callable[[Cell], Hashable]) -> list[list[Cell]]:
+    """The cells by their key, in the order in which the keys come first."""
+    found: dict[Hashable, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(key(cell), []).append(cell)
+    return list(found.values())
 
 
 def _without_subject(cell: Cell) -> tuple[Any, ...]:

@@ -67,6 +67,14 @@ def test_a_large_group_is_cut_without_parting_subjects():
         assert all(pair == {"impl", "torch"} for pair in pairs.values())
 
 
+def test_the_steps_of_one_bucket_cap_stay_together():
+    hooks = {"zero": "on", "hook": ["none", "sequential", "interleaved", "reduce_scatter"]}
+    made = planned([{"workload": "mlp", "cap_mib": [1.0, 2.0, 4.0], **hooks}], subjects=["impl"])
+    assert [sorted({cell.cap_mib for cell in group}) for group in made.groups] == [[1.0, 2.0, 4.0]]
+    made = planned([{"workload": "mlp", "cap_mib": [1.0, 2.0, 4.0], **hooks}])
+    assert [sorted({cell.cap_mib for cell in group}) for group in made.groups] == [[1.0], [2.0], [4.0]]
+
+
 def test_a_combination_without_sense_is_left_out_with_its_reason():
     made = planned([{"hook": ["none", "sequential"], "zero": ["off", "on"]}])
     assert made.left_out == {"the overlap hooks step a ZeRO": 2}

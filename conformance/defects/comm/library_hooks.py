@@ -32,6 +32,12 @@ def compressed_at_the_least_rate() -> None:
     edit("* min_rate < rows * columns", "* min_rate <= rows * columns")
 
 
+@defect("COMM-028")
+def machine_groups_of_the_same_ranks_share_a_name() -> None:
+    """A second group of a machine's ranks is named like the first."""
+    edit("    made[members] += 1\n", "")
+
+
 @defect("COMM-020")
 def compressed_result_in_another_tensor() -> None:
     """The compression hooks do not write their result back into the bucket."""

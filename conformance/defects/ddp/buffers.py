@@ -121,6 +121,12 @@ def buffers_synchronised_in_no_sync_too() -> None:
     edit("allowed and self", "self")
 
 
+@defect("DDP-080")
+def first_buffers_are_overlooked() -> None:
+    """A model that has no buffers when it is wrapped is taken to have none for ever."""
+    edit("if wanted and not self.tensors and", "if False and")
+
+
 @defect("DDP-088")
 def evaluation_keeps_its_own_buffers() -> None:
     """An evaluation never synchronises buffers, so that every rank evaluates a model of its own."""

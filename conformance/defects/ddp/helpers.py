@@ -54,6 +54,12 @@ def per_parameter_in_the_memory_of_the_backward() -> None:
     edit("torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient.detach())", "gradient.detach()")
 
 
+@defect("DDP-074")
+def per_parameter_the_place_of_the_backward_counts() -> None:
+    """Parameter by parameter, no_sync counts where the backward runs."""
+    edit("self._iteration.wants_reductions if forward is None else forward", "self._iteration.wants_reductions")
+
+
 @defect("DDP-167")
 def per_parameter_sums() -> None:
     """Reducing parameter by parameter sums the gradients and does not divide."""

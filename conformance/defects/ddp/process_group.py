@@ -23,6 +23,12 @@ def new_group_keeps_the_buckets() -> None:
     edit("self.start_over()", "self.abandon()", within="move_to")
 
 
+@defect("DDP-164", worlds=(3,))
+def non_members_keep_the_buckets() -> None:
+    """A rank outside of the new group leaves its buckets as they were rebuilt."""
+    edit("        self.reducer.start_over()\n        return", "        return")
+
+
 @defect("DDP-163")
 def non_members_lose_their_group() -> None:
     """A rank outside of the new group loses its group."""

@@ -216,6 +216,12 @@ def live_ranks_wait_for_parameters_without_looking() -> None:
     edit("publisher.publish(session.watch)", "publisher.publish(session.team.guard)", within="Joining.step")
 
 
+@defect("DDP-049", worlds=(3,))
+def late_failures_count_as_ends() -> None:
+    """A collective that fails late in a slice of its wait is taken to have ended well."""
+    edit("            self._end(watch)\n            return", "            return", within="_wait_on_host")
+
+
 @defect("JOIN-057")
 def lost_connections_are_told_as_causes() -> None:
     """Where a rank has died, the one after it is named, which has but lost its connection."""
