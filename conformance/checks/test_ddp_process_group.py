@@ -244,7 +244,7 @@ def test_a_state_that_is_or_holds_a_group_is_left_as_it_is(ranks):
 
 
 def move_beside_the_machines_group(ctx, members):
-    """Post-local SGD that is told of no groups: it finds the ranks of its machine, before a move and after it."""
+    """Post-local SGD that is told of no groups finds the ranks of its machine: before a move, after it, and back."""
     library, told = ctx.subject.post_localSGD_hook, []
     model = hooked(ctx, library.PostLocalSGDState(None, None, 1), library.post_localSGD_hook)
     try:
@@ -253,19 +253,18 @@ def move_beside_the_machines_group(ctx, members):
         if ctx.device.type == "cpu" and "is available" in str(error):
             raise NotRun(f"{ctx.subject.name} finds a machine's ranks only where there are accelerators") from error
         raise
-    group = dist.new_group(members)
-    if ctx.rank in members:
+    for group, inside in ((dist.new_group(members), ctx.rank in members), (ctx.group, True)):
         private(model, "_update_process_group")(group)
-        told.append(steps(ctx, model, count=COUNT))
+        told.append(steps(ctx, model, count=COUNT) if inside else None)
     return told
 
 
 @check("COMM-028", "DDP-162", worlds=(3, 4), beyond=False)
 def test_the_machines_group_that_a_hook_has_found_is_found_anew_after_a_move(ranks):
     members = members_of(ranks.world)
-    before, after = alone(range(ranks.world), count=COUNT), alone(members, count=COUNT)
+    there, back = alone(members, count=COUNT), alone(range(ranks.world), count=COUNT)
     for rank, told in enumerate(ranks(move_beside_the_machines_group, members)):
-        assert told == [before, after][: 1 + (rank in members)], f"rank {rank}"
+        assert told == [back, there if rank in members else None, back], f"rank {rank}"
 
 
 def move_with_builtin_hook(ctx, members):

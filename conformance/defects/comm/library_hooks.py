@@ -32,6 +32,12 @@ def compressed_at_the_least_rate() -> None:
     edit("* min_rate < rows * columns", "* min_rate <= rows * columns")
 
 
+@defect("COMM-028", worlds=(3,))
+def machine_groups_are_made_anew_in_each_move() -> None:
+    """Ranks that come back to a group make another subgroup of their machine, in which those that stayed are not."""
+    edit("team.group not in state._made", "state.subgroup is not state._made.get(team.group)")
+
+
 @defect("COMM-028")
 def machine_groups_of_the_same_ranks_share_a_name() -> None:
     """A second group of a machine's ranks is named like the first."""
