@@ -244,7 +244,7 @@ def test_a_state_that_is_or_holds_a_group_is_left_as_it_is(ranks):
 
 
 def move_beside_the_machines_group(ctx, members):
-    """Post-local SGD that is told of no groups: it finds the ranks of its machine, before a move and after it."""
+    """Post-local SGD that is told of no groups finds the ranks of its machine: before a move, after it, and back."""
     library, told = ctx.subject.post_localSGD_hook, []
     model = hooked(ctx, library.PostLocalSGDState(None, None, 1), library.post_localSGD_hook)
     try:
@@ -253,10 +253,9 @@ def move_beside_the_machines_group(ctx, members):
         if ctx.device.type == "cpu" and "is available" in str(error):
             raise NotRun(f"{ctx.subject.name} finds a machine's ranks only where there are accelerators") from error
         raise
-    group = dist.new_group(members)
-    if ctx.rank in members:
+    for group, inside in ((dist.new_group(members), ctx.rank in members), (ctx.group, True)):
         private(model, "_update_process_group")(group)
-        told.append((steps(ctx, model, count=COUNT), on_this_machine(group)))
+        told.append((steps(ctx, model, count=COUNT), on_this_machine(group)) if inside else None)
     return told
 
 
@@ -264,11 +263,11 @@ def move_beside_the_machines_group(ctx, members):
 def test_the_machines_group_that_a_hook_has_found_is_found_anew_after_a_move(ranks):
     members = members_of(ranks.world)
     everywhere = alone(range(ranks.world), count=COUNT)
-    for rank, told in enumerate(ranks(move_beside_the_machines_group, members)):
-        assert len(told) == 1 + (rank in members)
-        seen, machine = told[0]
+    for rank, (first, *later) in enumerate(ranks(move_beside_the_machines_group, members)):
+        seen, machine = first
         assert seen == everywhere[:1] + alone(machine, count=COUNT)[1:], f"rank {rank}"
-        for seen, machine in told[1:]:
+        assert [moved is not None for moved in later] == [rank in members, True]
+        for seen, machine in filter(None, later):
             assert seen == alone(machine, count=COUNT), f"rank {rank}"
 
 

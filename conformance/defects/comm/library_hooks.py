@@ -32,6 +32,12 @@ def compressed_at_the_least_rate() -> None:
     edit("* min_rate < rows * columns", "* min_rate <= rows * columns")
 
 
+@defect("COMM-028", worlds=(3,))
+def machine_groups_are_made_anew_in_each_move() -> None:
+    """Ranks that come back to a group make another subgroup of their machine, in which those that stayed are not."""
+    edit("not in state._made:", "not in state._made or state.subgroup is not state._made[team.group]:")
+
+
 @defect("COMM-028")
 def machine_groups_of_the_same_ranks_share_a_name() -> None:
     """A second group of a machine's ranks is named like the first."""
@@ -402,7 +408,7 @@ def channels_have_one_scale() -> None:
 @defect("COMM-028", "DDP-162", worlds=(3,))
 def the_machines_group_is_found_once() -> None:
     """Without a subgroup, post-local SGD goes on with that of the model's former group."""
-    edit("if team.group is not of:", "if of is None:")
+    edit("in state._made.values()", "in ()")
 
 
 @defect("COMM-020")

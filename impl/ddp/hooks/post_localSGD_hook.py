@@ -29,8 +29,8 @@ class PostLocalSGDState:
     __slots__ = ("_made", "iter", "post_local_gradient_allreduce", "process_group", "start_localSGD_iter", "subgroup")
 
     iter: int  # finished iterations; equal on all ranks
-    #: the subgroup that was made where none was given, and the group that it was made of
-    _made: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]
+    #: the subgroups that were made where none was given, by the group of which they were
+    _made: dict[dist.ProcessGroup, dist.ProcessGroup]
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class PostLocalSGDState:
         self.start_localSGD_iter = start_localSGD_iter
         self.post_local_gradient_allreduce = post_local_gradient_allreduce
         self.iter = 0
-        self._made = None, None
+        self._made = {}
 
     def maybe_increase_iter(self, bucket: Bucket) -> None:
         """Count an iteration when its last bucket comes by."""
@@ -62,12 +62,11 @@ def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> torch.fu
         return allreduce_hook(state.process_group, bucket)  # type: ignore[arg-type]
     if not state.post_local_gradient_allreduce:
         return settled(bucket.buffer())
-    made, of = state._made
-    if state.subgroup is made:  # which is None in the beginning
+    if state.subgroup is None or state.subgroup in state._made.values():
         team = team_of(state.process_group, bucket)
-        if team.group is not of:
-            state.subgroup = _machine_group(team, bucket.buffer().device)
-            state._made = state.subgroup, team.group
+        if team.group not in state._made:
+            state._made[team.group] = _machine_group(team, bucket.buffer().device)
+        state.subgroup = state._made[team.group]
     return allreduce_hook(state.subgroup, bucket)  # type: ignore[arg-type]
 
 
