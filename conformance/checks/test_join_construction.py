@@ -155,6 +155,22 @@ def test_joinables_of_two_process_groups_are_refused_enabled_or_not(ranks):
             assert "process group" in error.text.lower()
 
 
+def join_on_the_group_of_all_ranks(ctx):
+    """One names no group, which is that of all ranks; the other names that."""
+    a, b = recorder(ctx, "a"), recorder(ctx, "b", group=dist.group.WORLD)
+    a.group = None
+    with ctx.subject.Join([a, b]):
+        for _ in range(1 + ctx.rank):
+            a.step(), b.step()
+    return a.log.count("a main"), b.log.count("b main")
+
+
+@check("JOIN-015", worlds=(2, 3), beyond=False)
+def test_no_group_and_that_of_all_ranks_are_one(ranks):
+    expected = [(shadowed, shadowed) for shadowed in reversed(range(ranks.world))]
+    assert ranks(join_on_the_group_of_all_ranks) == expected
+
+
 @check("JOIN-018", worlds=(1, 2))
 def test_a_failed_construction_leaves_no_joinable_enabled(ranks):
     for _, configs, notified, collectives in ranks(build_over_two_groups, trace=True):
