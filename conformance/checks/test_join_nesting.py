@@ -54,6 +54,31 @@ def test_after_a_context_inside_another_the_outer_ones_flags_are_back(ranks):
         assert b == ["b step"] * 4 + ["b post True", "b step"] + [f"b {each}" for each in end], f"after leaving: {b}"
 
 
+def train_nested(ctx):
+    """A model in two contexts, in each of which rank 0 runs out before the others; by iteration, what reaches them."""
+    model, seen = ddp(ctx, models.Counting(1.0)), []
+
+    def train():
+        model.zero_grad()
+        model(models.divisible_scalar(ctx.rank, len(seen))).sum().backward()
+        seen.append(gradient(model.module.a.weight))
+
+    with ctx.subject.Join([model]):
+        train()
+        with ctx.subject.Join([model]):
+            for _ in range(2 if ctx.rank else 1):
+                train()
+        if ctx.rank:
+            train()
+    return seen
+
+
+@check("JOIN-038", worlds=(2, 3), beyond=False)
+def test_after_a_context_inside_another_a_model_is_shadowed_in_the_outer_one(ranks):
+    means = scalar_means((2, *(4,) * (ranks.world - 1)))
+    assert ranks(train_nested) == [means[:2]] + [means] * (ranks.world - 1)
+
+
 # -- JOIN-048, JOIN-031: the handle
 
 

@@ -92,6 +92,15 @@ def epsilon_replaces_the_norm() -> None:
 
 
 @defect("COMM-017")
+def torchs_own_names_of_built_in_hooks_are_refused() -> None:
+    """A member of torch's enumeration is not taken for the one of the same name here."""
+    edit(
+        'if type(kind).__name__ != "BuiltinCommHookType" or name not in BuiltinCommHookType.__members__:',
+        "if not isinstance(kind, BuiltinCommHookType):",
+    )
+
+
+@defect("COMM-017")
 def hooks_ignore_results_in_futures() -> None:
     """Hooks of the library take the tensor that they sent for the result, wherever the process group has left it."""
     edit("pending.take(done.value())", "done.value()")
@@ -101,6 +110,12 @@ def hooks_ignore_results_in_futures() -> None:
 def library_hooks_sum() -> None:
     """The library's hooks sum and do not divide."""
     swap(reduction, "divisor_of", lambda team, bucket: 1)
+
+
+@defect("COMM-028", worlds=(4,))
+def machines_groups_are_counted_whoever_is_in_them() -> None:
+    """A machine's group is named by how many this rank has made, which its other members need not have made."""
+    edit('name = f"joinery {made[members]} of {members}"', 'name = f"joinery {sum(made.values())} of {members}"')
 
 
 @defect("COMM-028", worlds=(4,))

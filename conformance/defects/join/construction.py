@@ -68,6 +68,12 @@ def groups_compared_by_their_members() -> None:
     )
 
 
+@defect("JOIN-015", worlds=(2,))
+def no_group_is_another_than_that_of_all_ranks() -> None:
+    """Groups are compared as joinables name them: None beside the default group is refused."""
+    edit("if _resolved(group) is not _resolved(groups[0]):", "if group is not groups[0]:")
+
+
 @defect("JOIN-015")
 def groups_compared_with_the_neighbour_only() -> None:
     """Only the first two joinables' process groups are compared, so a third one on another group is let in."""

@@ -194,3 +194,12 @@ def the_last_one_looks_at_one_model_only() -> None:
         "        if self._membership.active == 1 and not broken.shadowed:\n            continue\n",
         "        if self._membership.active == 1 and not broken.shadowed:\n            return\n",
     )
+
+
+@defect("JOIN-038", worlds=(2,))
+def the_outer_contexts_session_does_not_come_back() -> None:
+    """Behind a context inside another a joinable has the outer one's flags, and still the session of the inner one."""
+    edit(
+        "        below._write()\n",
+        "        self._joinable._join_binding = below\n        self._joinable._join_config = below._config\n",
+    )
