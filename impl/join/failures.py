@@ -16,7 +16,7 @@ from ..comm.guard import REMEDY, Guard, explain, guard_of, store_with_deadline
 from ..comm.losses import of_a_collective, text_of
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
-from ..errors import CollectivesDiffer, InputsExhausted, PeerFailed, SharedError
+from ..errors import CollectivesDiffer, InputsExhausted, PeerFailed, RanksDisagree, SharedError
 from . import in_step
 from .group_record import record_of
 
@@ -101,7 +101,7 @@ class FailureNotes:
             return None
 
     def watch(self) -> None:
-        """Raise ``PeerFailed`` if another rank has left by an exception."""
+        """Raise ``PeerFailed`` if another rank has left by an exception, or what it has learned of all ranks."""
         try:
             if self._store is None or not self._store.check([f"{self._key}/bell"]):
                 return
@@ -110,6 +110,8 @@ class FailureNotes:
             self._store = None
             return
         if note is not None and not note.is_of(self._team.rank):
+            if note.kind == RanksDisagree.__name__:
+                raise RanksDisagree(note.text)
             raise PeerFailed(f"Join: {note}. {note.advice(self._team.rank)} {REMEDY}")
 
     # in the store; each may raise RuntimeError where its host is gone
@@ -201,7 +203,12 @@ class SessionFailures:
             self._notes.leave(error)  # of a collective on another group, perhaps: nobody here would learn of it
 
     def mark_shared(self, error: SharedError) -> None:
-        """All ranks of this session raise this error by themselves, so nobody is left to go on with."""
+        """All ranks of this session raise this error, so nobody is left to go on with.
+
+        Of ranks that disagree one may wait, before it reads the message, in what the others take no part in.
+        """
+        if isinstance(error, RanksDisagree) and self._notes is not None:
+            self._notes.leave(error)
         error.shared_in = self
         self.over = type(error), error.args
 

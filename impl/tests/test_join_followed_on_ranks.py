@@ -1,6 +1,7 @@
 """Contexts with followers of impl: joined ranks do what live ranks announce, whatever the program of the live ranks."""
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
@@ -285,6 +286,30 @@ def test_live_ranks_that_disagree_all_get_a_clear_error_and_so_do_joined_ranks(c
         assert "disagree about what comes next" in error.text
         assert acts == 1
         assert enabled == [False, False]
+
+
+def skip_the_buffers(ctx, skipping):
+    """In its second iteration one rank accumulates; so in the third the other sends buffers, and nobody takes them."""
+    layer = torch.nn.Linear(1, 1)
+    layer.register_buffer("count", torch.zeros(1))
+    model = DistributedDataParallel(layer)
+
+    def run():
+        with model.join():
+            for iteration in range(3):
+                with model.no_sync() if (ctx.rank, iteration) == (skipping, 1) else nullcontext():
+                    loss = model(torch.ones(1, 1)).sum()
+                if (ctx.rank, iteration) != (skipping, 1):
+                    loss.backward()
+
+    return caught(run)
+
+
+@pytest.mark.parametrize("skipping", [0, 1])
+def test_a_rank_that_waits_where_others_never_come_is_told_that_they_disagree(cluster, skipping):
+    first, second = cluster.run(skip_the_buffers, (skipping,), world=2, subject="impl").values()
+    assert [error.kinds[0] for error in (first, second)] == ["RanksDisagree"] * 2
+    assert all("'BUFFERS' of joinable 0" in error.text for error in (first, second))
 
 
 def count_messages(ctx, schedule):
