@@ -1,11 +1,15 @@
-"""A store whose host has frozen is waited for only so long, and then counts as gone."""
+"""A store whose host has frozen is waited for only so long, and then counts as gone; who waits keeps nobody else."""
 
 import threading
+import time
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 
+from impl.comm import store as stores
 from impl.comm.store import StoreWithDeadline
+from impl.tests.comm_hook_ranks import run_on_ranks
 
 
 class Frozen(dist.HashStore):
@@ -42,3 +46,28 @@ def test_what_a_store_answers_or_raises_is_handed_on(limit_s):
     assert not store.check(["key"])
     with pytest.raises(TypeError):
         store.add("sum", "many")
+
+
+def answer_who_waits(rank, _world):
+    """A thread waits in the program's store for what this one says through a connection of its own."""
+    group, heard, waiting = dist.group.WORLD, [], threading.Event()
+
+    def wait():
+        store = stores.shared_by(group)
+        store.set_timeout(timedelta(seconds=5))
+        waiting.set()
+        heard.append(store.get(f"said by {rank}"))
+
+    thread = threading.Thread(target=wait, daemon=True)
+    own = stores.of_own(group)
+    thread.start()
+    waiting.wait()
+    time.sleep(0.3)
+    own.set(f"said by {rank}", "yes")
+    thread.join(20)
+    return heard
+
+
+@pytest.mark.slow
+def test_a_connection_of_its_own_is_answered_while_the_program_waits_in_the_store():
+    assert run_on_ranks(answer_who_waits, 2) == [[b"yes"]] * 2
