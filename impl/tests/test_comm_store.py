@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 from impl.comm import store as stores
 from impl.comm.store import StoreWithDeadline
-from impl.tests.comm_hook_ranks import run_on_ranks
 
 
 class Frozen(dist.HashStore):
@@ -48,26 +47,13 @@ def test_what_a_store_answers_or_raises_is_handed_on(limit_s):
         store.add("sum", "many")
 
 
-def answer_who_waits(rank, _world):
-    """A thread waits in the program's store for what this one says through a connection of its own."""
-    group, heard, waiting = dist.group.WORLD, [], threading.Event()
-
-    def wait():
-        store = stores.shared_by(group)
-        store.set_timeout(timedelta(seconds=5))
-        waiting.set()
-        heard.append(store.get(f"said by {rank}"))
-
-    thread = threading.Thread(target=wait, daemon=True)
-    own = stores.of_own(group)
-    thread.start()
-    waiting.wait()
+def test_a_connection_of_its_own_is_answered_while_the_program_waits_in_the_store(monkeypatch):
+    shared = dist.PrefixStore("joinery", dist.TCPStore("localhost", 0, 1, True, timeout=timedelta(seconds=5)))
+    monkeypatch.setattr(stores, "shared_by", lambda _group: shared)
+    own, heard = stores.of_own(None), []
+    waiting = threading.Thread(target=lambda: heard.append(shared.get("said")), daemon=True)
+    waiting.start()
     time.sleep(0.3)
-    own.set(f"said by {rank}", "yes")
-    thread.join(20)
-    return heard
-
-
-@pytest.mark.slow
-def test_a_connection_of_its_own_is_answered_while_the_program_waits_in_the_store():
-    assert run_on_ranks(answer_who_waits, 2) == [[b"yes"]] * 2
+    own.set("said", "yes")
+    waiting.join(20)
+    assert heard == [b"yes"]
