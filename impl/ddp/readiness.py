@@ -171,7 +171,7 @@ def _reporting(listener: weakref.ref[Listener], place: int) -> Callable[..., Non
 
 
 def call_when_backward_is_over(ended: Callable[[], None], failed: Callable[[], None]) -> None:
-    """Have ``ended`` called at the end of the backward pass now running, ``failed`` where the pass or ``ended`` raises.
+    """Have ``ended`` called once the backward now running is over, and ``failed`` if that backward or ``ended`` raises.
 
     Where the pass raises, the engine does not call us but lets go of us.
     """
