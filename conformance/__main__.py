@@ -159,7 +159,7 @@ def _power(power: argparse.ArgumentParser) -> None:
     power.add_argument("--written", default="", metavar="FILE", help="mutants of your own instead, in a file of TOML")
     power.add_argument("--cases", default="", metavar="N", help="cases that a mutant meets at most (default: all)")
     power.add_argument(
-        "--explore", default="0", metavar="MINUTES", help="random programs against each survivor (default: none)"
+        "--explore", default="0", metavar="MINUTES", help="faults and random programs for each survivor (default: none)"
     )
     power.add_argument("--out", default="out/power", metavar="FOLDER", help="output folder (default: %(default)s)")
     power.add_argument("--history", default="", metavar="FOLDER", help="a history that gets a copy of the record")

@@ -27,7 +27,6 @@ from ..power.triage import UNTRIAGED, Judged
 from ..workers import Driver
 
 RECORD = "power.jsonl"
-PROGRAMS = "random programs"
 Row = dict[str, Any]
 
 
@@ -117,15 +116,15 @@ def _unreached(reached: Reach, pool: Pool) -> int:
 def _explore(
     rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.Asked, ended: measure.Ended, file: str = ""
 ) -> None:
-    """Meet survivors that count with random programs; what they kill is killed."""
+    """Survivors that count meet faults and random programs; what these kill is killed."""
     for row in rows:
         if row["end"] not in (SURVIVED, NOT_REACHED) or not triage.judged(row["mutant"], entries).counts:
             continue
         found = exploring.explored(f"{file}{written.NAMED}{row['operator']}" if file else row["mutant"], asked)
         if found.get("killed"):
-            row.update(end=KILLED, by=PROGRAMS, outcome=found["outcome"], witness=found["witness"])
+            row.update(end=KILLED, by=found["by"], outcome=found["outcome"], witness=found["witness"])
             ended.add(row)
-        why = found.get("trouble") or found.get("witness") or "random programs saw nothing either"
+        why = found.get("trouble") or found.get("witness") or "neither faults nor random programs saw anything"
         print(f"explored    {row['mutant']}: {why}", flush=True)
 
 
@@ -153,7 +152,8 @@ def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[st
             print(f"could not be tried: {row['mutant']}: {row['witness']}")
     print(_sentence(found[0], given.written or f"seed {seed}"))
     if float(given.explore):
-        print(f"of these by random programs: {sum(row.get('by') == PROGRAMS for row in rows)}")
+        for by in (exploring.MATRIX, exploring.PROGRAMS):
+            print(f"of these by {by}: {sum(row.get('by') == by for row in rows)}")
     print(_in_sample())
     if given.cases:
         print(f"a mutant met {given.cases} cases at most: more of them would perhaps be killed by all")

@@ -20,6 +20,7 @@ from .operators import Edit
 ROOT = Path(__file__).parents[2]
 PACKAGE = "impl"
 VARIABLE = "CONFORMANCE_MUTANT"  # of the environment: the mutant that ``mutated`` makes a subject of
+SUBJECT = "conformance.power.mutated:subject"
 #: what a rate is reported for; a file belongs to the first that its path begins with
 PARTS = {
     "hooks": "impl/ddp/hooks/", "ddp": "impl/ddp/", "join": "impl/join/", "zero": "impl/zero/",

@@ -1,4 +1,4 @@
-"""What the quick tier let pass, met with random programs: ``python -m conformance explore`` on a mutant as subject."""
+"""What the quick tier let pass meets a tenth of the fault matrix, then random programs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.judgement import BROKEN, OK
-from .drawing import VARIABLE
+from reports.records.lines import whole_lines
 
-_SUBJECT = "conformance.power.mutated:subject"
+from ..engine.judgement import BROKEN, OK
+from ..faults import known
+from ..faults.judging import BAD
+from ..faults.running import RECORD as FAULTS
+from ..faults.running import Row
+from .drawing import SUBJECT, VARIABLE
+
+PROGRAMS, MATRIX = "random programs", "the fault matrix"
 _START_S = 600.0  # for loading and for the last batch, besides the minutes
 
 
@@ -30,26 +36,55 @@ class Asked:
 
 
 def explored(identity: str, asked: Asked) -> Mapping[str, Any]:
-    """Whether random programs kill a mutant, with a witness; else why they could not be run."""
+    """Whether faults or random programs kill a mutant, by which and with a witness; else why they could not be run."""
     folder = asked.out / "explored" / re.sub(r"[^\w.]+", "-", identity)
-    words = ["--minutes", str(asked.minutes), "--seed", str(asked.seed), "--jobs", str(asked.jobs)]
+    found = _met_by_faults(identity, asked, folder / "faults")
+    return found if found.get("killed") else _met_by_programs(identity, asked, folder)
+
+
+def _met_by_faults(identity: str, asked: Asked, folder: Path) -> Mapping[str, Any]:
+    words = ["--tenth", "--seed", str(asked.seed), "--jobs", str(asked.jobs), "--out", str(folder)]
     try:
-        done = _explore(["--subject", _SUBJECT, *words, "--out", str(folder)], 60 * asked.minutes, identity)
+        done = _run("faults", ["--subject", SUBJECT, *words], _START_S, identity)
     except subprocess.TimeoutExpired:
-        return {"killed": True, "outcome": "hung", "witness": "the exploration did not come to its end"}
+        return {"killed": True, "by": MATRIX, "outcome": "hung", "witness": "the matrix did not come to its end"}
     if done.returncode not in (OK, BROKEN):
         return {"trouble": " ".join(done.stderr.split())[-300:]}
-    for failure in _failures(folder) if done.returncode == BROKEN else ():
-        sound = _explore(["--subject", "impl", "--program", str(failure["program"])], 0.0)
-        if sound.returncode == OK:
-            witness = f"{failure.get('text', '')} (program {failure['program']})"
-            return {"killed": True, "outcome": "failed", "witness": witness}
+    for row in _bad(folder):
+        sound = folder / "sound"
+        _run("faults", ["--subject", "impl", "--select", row.cell.id, "--jobs", "1", "--out", str(sound)], _START_S)
+        if not _bad(sound):
+            witness = f"{row.cell.id}: {row.verdict.why}"
+            return {"killed": True, "by": MATRIX, "outcome": row.verdict.verdict, "witness": witness}
     return {"killed": False}
 
 
-def _explore(words: list[str], seconds: float, mutant: str = "") -> subprocess.CompletedProcess[str]:
+def _bad(folder: Path) -> list[Row]:
+    """The cells of a record that are bad and not known to be so."""
+    lines = whole_lines(next(folder.glob(f"*/{FAULTS}")))
+    rows = [Row.read(line) for line in lines if line.get("verdict") in BAD]
+    return [row for row in rows if not any(one.covers("impl, strict", row) for one in known.load())]
+
+
+def _met_by_programs(identity: str, asked: Asked, folder: Path) -> Mapping[str, Any]:
+    words = ["--minutes", str(asked.minutes), "--seed", str(asked.seed), "--jobs", str(asked.jobs)]
+    try:
+        done = _run("explore", ["--subject", SUBJECT, *words, "--out", str(folder)], 60 * asked.minutes, identity)
+    except subprocess.TimeoutExpired:
+        return {"killed": True, "by": PROGRAMS, "outcome": "hung", "witness": "the exploration did not end"}
+    if done.returncode not in (OK, BROKEN):
+        return {"trouble": " ".join(done.stderr.split())[-300:]}
+    for failure in _failures(folder) if done.returncode == BROKEN else ():
+        sound = _run("explore", ["--subject", "impl", "--program", str(failure["program"])], 0.0)
+        if sound.returncode == OK:
+            witness = f"{failure.get('text', '')} (program {failure['program']})"
+            return {"killed": True, "by": PROGRAMS, "outcome": "failed", "witness": witness}
+    return {"killed": False}
+
+
+def _run(command: str, words: list[str], seconds: float, mutant: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "conformance", "explore", *words], env={**os.environ, VARIABLE: mutant},
+        [sys.executable, "-m", "conformance", command, *words], env={**os.environ, VARIABLE: mutant},
         capture_output=True, text=True, timeout=seconds + _START_S, check=False,
     )  # fmt: skip
 

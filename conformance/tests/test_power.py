@@ -246,12 +246,12 @@ def test_a_worker_that_died_is_no_kill_and_its_mutant_is_tried_again(tmp_path):
     assert "trouble" not in {row["end"] for row in ended.values()}
 
 
-def test_survivors_that_count_meet_random_programs_and_die_of_them(tmp_path, monkeypatch):
+def test_survivors_that_count_meet_faults_and_random_programs_and_die_of_them(tmp_path, monkeypatch):
     met = []
 
     def explored(identity, asked):
         met.append(identity)
-        return {"killed": identity == "a", "outcome": "failed", "witness": "3.0 and not 2.0"}
+        return {"killed": identity == "a", "by": exploring.PROGRAMS, "outcome": "failed", "witness": "3.0 and not 2.0"}
 
     monkeypatch.setattr(exploring, "explored", explored)
     ends = {"a": "survived", "b": "not reached", "c": "survived", "d": "killed"}
@@ -261,21 +261,31 @@ def test_survivors_that_count_meet_random_programs_and_die_of_them(tmp_path, mon
     power._explore(rows, {"c": Judged(triage.PERFORMANCE, "why")}, asked, ended)
     assert met == ["a", "b"]
     assert [row["end"] for row in rows] == ["killed", "not reached", "survived", "killed"]
-    assert ended["a"]["by"] == power.PROGRAMS
+    assert ended["a"]["by"] == exploring.PROGRAMS
 
 
+@pytest.mark.parametrize("by", [exploring.MATRIX, exploring.PROGRAMS])
 @pytest.mark.parametrize(("fails_too", "expected"), [(True, False), (False, True)])
-def test_a_program_that_fails_on_the_sound_implementation_too_kills_nothing(tmp_path, monkeypatch, fails_too, expected):
+def test_what_fails_on_the_sound_implementation_too_kills_nothing(tmp_path, monkeypatch, by, fails_too, expected):
+    cell = {"cell": "SIGKILL/first bucket/live/DDP", "told_s": 0.0, "seconds": 1.0, "why": "rank 1 has 3.0"}
+    program = {"batch": 0, "new": [{"program": "{}", "text": "3.0 and not 2.0"}]}
+
     def run(command, env, **_):
         words = dict(itertools.pairwise(command))
-        if "--out" in words:
-            Path(words["--out"]).mkdir(parents=True)
-            row = {"batch": 0, "new": [{"program": "{}", "text": "3.0 and not 2.0"}]}
-            (Path(words["--out"]) / "explored.jsonl").write_text(f"{json.dumps({'explore': 1})}\n{json.dumps(row)}\n")
-        return subprocess.CompletedProcess(command, 1 if env[drawing.VARIABLE] or fails_too else 0, "", "")
+        bad = bool(env[drawing.VARIABLE]) or fails_too
+        if words["conformance"] == "faults":
+            rows = [{**cell, "verdict": "wrong" if bad and by == exploring.MATRIX else "told"}]
+            path = Path(words["--out"]) / "subject" / "faults.jsonl"
+        else:
+            rows, bad = [program], bad and by == exploring.PROGRAMS
+            path = Path(words.get("--out", tmp_path)) / "explored.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in [{"first": 1}, *rows]))
+        return subprocess.CompletedProcess(command, int(bad), "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
     found = exploring.explored("impl/x.py:f:early return:1", exploring.Asked(1.0, 1, 1, tmp_path))
+    assert found.get("by") == (by if expected else None)
     assert found["killed"] is expected
 
 
