@@ -142,7 +142,8 @@ OF_RANK_ONE = {
 def feed_rank_one(ctx, rank):
     """By matrix: how far gradients are from their mean while they are compressed, relative to the largest number."""
     library, told = ctx.subject.powerSGD_hook, {}
-    for name, matrix in OF_RANK_ONE.items():
+    for name, on_cpu in OF_RANK_ONE.items():
+        matrix = on_cpu.to(ctx.device)
         options = {"start_powerSGD_iter": 2, "min_compression_rate": 1, "use_error_feedback": False}
         state = library.PowerSGDState(ctx.group, matrix_approximation_rank=rank, **options)
         model, missed = hooked(ctx, state, library.powerSGD_hook, model=Fed(24, 16)), []

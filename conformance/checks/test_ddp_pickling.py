@@ -25,6 +25,7 @@ from conformance.fixtures.observing import (
 )
 from conformance.fixtures.training import numbers, parameters, private
 from conformance.ranks import caught
+from conformance.ranks.backends import load
 
 
 def through_a_file(model):
@@ -311,7 +312,7 @@ def restore_on_a_later_group(ctx):
     ctx.meet("pickled")
     dist.destroy_process_group()
     store = dist.PrefixStore("a later group", ctx.store)
-    dist.init_process_group(ctx.backend, store=store, rank=ctx.rank, world_size=ctx.world)
+    dist.init_process_group(load(ctx.backend), store=store, rank=ctx.rank, world_size=ctx.world)
     for name, text in kept.items():
         model = pickle.loads(text)
         told[name] = [trained(model, mine(ctx, times)) for times in (1, 2)], model.process_group is dist.group.WORLD

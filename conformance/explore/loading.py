@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ..subjects import Subject
 
-NAME = "explored_program"  # under which it is imported, so that what it defines can be pickled
+#: Under which it is imported, so that what it defines can be pickled, and placed as the suite's own code is.
+NAME = "conformance.explored_program"
 UNNAMED = "gloo_unnamed"  # Gloo under another name: torch's overlap hooks refuse Gloo by its name
 
 SUBJECTS_NAMES = (

@@ -6,21 +6,18 @@ from typing import Any
 
 import torch
 
-from . import streams
 from .losses import of_a_collective
 from .pending import Watch, fail, poll_on_host
 from .ranks import Team
 
 
-def wait_for_future(
-    future: torch._C.Future[Any], device: torch.device, watch: Watch | None, team: Team, label: str
-) -> Any:
+def wait_for_future(future: torch._C.Future[Any], watch: Watch | None, team: Team, label: str) -> Any:
     """The future's value. ``label`` says what it stands for, in errors.
 
-    On an accelerator this orders the current stream behind the reduction and does not block the host. On the host the
-    backend's own time limit ends the wait, and so does the watch, which is called now and then.
+    The backend's own time limit ends the wait, and so does the watch, which is called now and then. A future of NCCL's
+    is done as soon as its collective is queued: then this orders the current stream behind it, and the host goes on.
     """
-    if watch is None or streams.is_accelerated(device):
+    if watch is None:
         return future.wait()
     place = team.tally.place_of(label)
     poll_on_host(future.done, watch, place, team)

@@ -127,11 +127,11 @@ class Iteration:
         watches = self.team.tally.watches  # of blocks that do not list this model
         return watches[-1] if watches else self.team.guard
 
-    def await_futures(self, device: torch.device) -> None:
+    def await_futures(self) -> None:
         """Wait for what buffer hooks have started."""
         futures, self.futures = self.futures, []
         for future in futures:
-            wait_for_future(future, device, self.watch(), self.team, "the buffer hook's futures")
+            wait_for_future(future, self.watch(), self.team, "the buffer hook's futures")
 
     # -- its stages
 
@@ -141,6 +141,8 @@ class Iteration:
         ``needed``: the roll is to be called even if none is due. ``likely``: a backward's reduction will follow that
         every rank may shadow, should it not come.
         """
+        if self.futures:  # those of a forward whose backward is still to come: this one writes to the same buffers
+            self.await_futures()
         self._begin()
         due = self.due(Moment.BEFORE_FORWARD)
         if self.session is not None and (due or needed):

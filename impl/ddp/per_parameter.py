@@ -90,7 +90,7 @@ class PerParameterReduction:
 
     def reduce(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Average this parameter's gradient over the group, in place."""
-        self._iteration.await_futures(gradient.device)
+        self._iteration.await_futures()
         with torch.no_grad():
             if self._transport.hook is not None:
                 state, hook = self._transport.hook

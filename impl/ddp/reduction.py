@@ -116,7 +116,7 @@ class Transport:
         """Wait for a started reduction; its gradients, flat (numel,) or sparse, and the divisor still to be applied."""
         if isinstance(flight, kernels.AnyFuture):
             label = f"the communication hook's future of bucket {bucket.spec.index}"
-            result = wait_for_future(flight, bucket.spec.device, watch, self.iteration.team, label)
+            result = wait_for_future(flight, watch, self.iteration.team, label)
             self.iteration.team.tally.count()
             return self._hook_result(bucket, result), 1
         if isinstance(flight, SparsePart):
@@ -367,7 +367,7 @@ class Reduction:
         else:
             self._queue.shadow_results()
         if self._iteration.futures:
-            self._iteration.await_futures(self._usage.device)
+            self._iteration.await_futures()
         return agreement
 
     def _agree_on_use(self, *, live: bool) -> Agreement:

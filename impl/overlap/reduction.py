@@ -43,7 +43,6 @@ class WrappedReduction(BucketReduction):
 
     def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team, *, changed: bool) -> None:
         """``changed``: what the future holds will be changed in place."""
-        self._device = bucket.buffer().device
         self._team = team
         self.future = call_hook(hook, state, bucket)
         if not all(callable(getattr(self.future, name, None)) for name in ("wait", "then", "done", "value")):
@@ -57,7 +56,7 @@ class WrappedReduction(BucketReduction):
     def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
         spec = part.bucket.spec
         label = f"the wrapped hook's future of bucket {spec.index}"
-        value = wait_for_future(self.future, self._device, watch, self._team, label)
+        value = wait_for_future(self.future, watch, self._team, label)
         expected = part.bucket.shown_numel
         if not isinstance(value, torch.Tensor) or (not spec.sparse and value.numel() != expected):
             raise RuntimeError(

@@ -113,7 +113,7 @@ class _Bench:
         try:
             subject = resolve(self.order.specs.get(cell.subject, "torch"))
             self.trainers[cell.series] = Trainer(self.ctx, cell, subject, self.workload, self.measured)
-        except Exception as error:
+        except (Exception, Unsupported) as error:  # the latter is no Exception
             status = "not run" if isinstance(error, Unsupported) else "failed"
             mine = (status, f"{type(error).__name__}: {error}")
         reasons: list[tuple[str, str] | None] = [None] * self.ctx.world

@@ -75,7 +75,7 @@ def each_part_steps_the_whole_shard() -> None:
 def future_is_not_waited_for() -> None:
     """A bucket is stepped without waiting for its future: the wrapped hook has returned, so it must be averaged."""
     edit(
-        "value = wait_for_future(self.future, self._device, watch, self._team, label)",
+        "value = wait_for_future(self.future, watch, self._team, label)",
         "value = self.future.value() if self.future.done() else part.bucket.flat",
     )
 
