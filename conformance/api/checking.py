@@ -57,6 +57,10 @@ class Check:
         general = self.beyond and {3, 4} <= set(self.worlds) and world > 4
         return world in self.worlds or general
 
+    def runs_on(self, backend: str) -> bool:
+        """Whether the check has something to say on this backend (its own name, without the kind of device)."""
+        return not self.backends or backend in self.backends
+
     def fits(self, scenario: Any, world: int) -> bool:
         """Whether this scenario of the check is meant for this world."""
         return self.at is None or world in self.at(scenario)

@@ -144,9 +144,10 @@ def feed_from_the_cpu(ctx):
     told = []
     for device in ([index], [torch.device(ctx.device.type, index)]):
         model = ddp(ctx, module, device_ids=device)
-        model(torch.ones(1, 1), {"deep": [torch.ones(1)]}, factor=torch.ones(1)).sum().backward()
+        one = torch.ones(1, device="cpu")
+        model(one.view(1, 1), {"deep": [one]}, factor=one).sum().backward()
         told.append({each.device.type for each in module.called} == {ctx.device.type})
-    return told, caught(ddp(ctx, module), torch.ones(1, 1))
+    return told, caught(ddp(ctx, module), torch.ones(1, 1, device="cpu"))
 
 
 @check("DDP-046", worlds=(1,))

@@ -8,6 +8,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures.sharding import OPTIMIZERS, first_gap, give, some_parameters
 from conformance.ranks import caught
+from conformance.ranks.placing import moved
 
 
 class Side:
@@ -148,7 +149,7 @@ def ask(sides, entry, place):
     mine, right = (settings(side.optimizer) for side in sides)
     if mine != right:
         return f"{entry.__name__}: groups {mine}, expected {right}"
-    mine, right = (str(sorted(side.whole()["state"].items())) for side in sides)
+    mine, right = (str(sorted(moved(side.whole()["state"], torch.device("cpu")).items())) for side in sides)
     return None if mine == right else f"{entry.__name__}: state {mine}, expected {right}"
 
 

@@ -28,7 +28,9 @@ OPTIONS = {
     "one by one": (torch.optim.Adam, lambda: {"lr": 0.1, "foreach": False}),
     "at once": (torch.optim.SGD, lambda: {"lr": 0.1, "foreach": True, "momentum": 0.5, "nesterov": True}),
     "with Nesterov's momentum": (torch.optim.SGD, lambda: {"lr": 0.1, "momentum": 0.5, "nesterov": True}),
-    "betas in tensors": (torch.optim.Adam, lambda: {"lr": 0.1, "betas": (torch.tensor(0.5), torch.tensor(0.75))}),
+    "betas in tensors": (
+        torch.optim.Adam, lambda: {"lr": 0.1, "betas": (torch.tensor(0.5), torch.tensor(0.75)), "foreach": False},
+    ),
     "fused": (torch.optim.Adam, lambda: {"lr": 0.1, "fused": True}),
     "not fused": (torch.optim.SGD, lambda: {"lr": 0.1, "fused": False, "momentum": 0.5, "dampening": 0.25}),
     "maximizing": (torch.optim.AdamW, lambda: {"lr": 0.1, "maximize": True, "amsgrad": True}),

@@ -19,6 +19,7 @@ from conformance.fixtures.sharding import (
     first_gap,
     give,
     in_two_groups,
+    one_by_one,
     owners,
     sharded,
     some_parameters,
@@ -112,8 +113,9 @@ def step_in_low_precision(ctx, jobs, cast=False):
     gaps = []
     for name, dtype in jobs:
         parameters = [nn.Parameter((parameter.detach() / 3).to(dtype)) for parameter in some_parameters(ctx)]
-        reference = Reference(parameters, name)
-        zero = sharded(ctx, parameters, name)
+        options = one_by_one(ctx) if cast else {}
+        reference = Reference(parameters, name, **options)
+        zero = sharded(ctx, parameters, name, **options)
         for iteration in range(4):
             for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
                 for place, target in enumerate(targets):

@@ -8,7 +8,16 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import logged
-from conformance.fixtures.sharding import Reference, first_gap, give, in_two_groups, owners, sharded, some_parameters
+from conformance.fixtures.sharding import (
+    Reference,
+    first_gap,
+    give,
+    in_two_groups,
+    one_by_one,
+    owners,
+    sharded,
+    some_parameters,
+)
 from conformance.fixtures.training import private
 from conformance.ranks import caught
 
@@ -314,8 +323,8 @@ def test_wherever_parameters_lie_freezing_loading_and_adding_leave_them_there(ra
 def give_other_storage(ctx, views, name):
     """A user gives parameters other tensors (``.data =``) between steps, at last of a finer dtype: the gaps."""
     parameters = [nn.Parameter(parameter.detach().bfloat16()) for parameter in some_parameters(ctx)]
-    reference = Reference(parameters, name)
-    zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
+    reference = Reference(parameters, name, **one_by_one(ctx))
+    zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views, **one_by_one(ctx))
     gaps = []
     for iteration in range(6):
         for place, (parameter, other) in enumerate(zip(parameters, reference.parameters, strict=True)):

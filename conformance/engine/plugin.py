@@ -19,6 +19,7 @@ import pytest
 from ..api.checking import Check, Ranks
 from ..bad_input import BadInput
 from ..clauses import load
+from ..ranks import backends
 from ..ranks.origin import Sides
 from ..results import BROKEN, Case, Outcome, Result
 from . import inventory
@@ -128,7 +129,7 @@ def _places(suite_run: SuiteRun, check: Check) -> list[Place]:
         Place(subject, asked.backend, world)
         for subject in asked.subjects
         for world in asked.worlds
-        if check.runs_at(world)
+        if check.runs_at(world) and check.runs_on(backends.load(asked.backend))
     ]
 
 

@@ -76,10 +76,19 @@ class Team:
     def blocks_host(self) -> bool:
         """Whether a wait for the group's collectives holds up the host for an accelerator's tensors, too.
 
-        Gloo's does, also as one of several backends, and that of NCCL if its blocking wait is asked for.
+        Gloo's does, also as one of several backends or under another name, and that of NCCL if its blocking wait is
+        asked for.
         """
-        ours = {name for kind, name in self._backends.items() if kind != "cpu"}
-        return "gloo" in ours or ("nccl" in ours and _blocking_wait())
+        ours = {kind: name for kind, name in self._backends.items() if kind != "cpu"}
+        if "gloo" in ours.values() or ("nccl" in ours.values() and _blocking_wait()):
+            return True
+        return any(self._is_gloo(kind) for kind, name in ours.items() if name != "nccl")
+
+    def _is_gloo(self, kind: str) -> bool:
+        try:
+            return isinstance(dist.ProcessGroup._get_backend(self.group, torch.device(kind)), dist.ProcessGroupGloo)
+        except (AttributeError, RuntimeError):  # this build has no Gloo, or the group none of torch's backends
+            return False
 
     def abandon(self) -> None:
         """A collective of the team will never end. Gloo's destructor would wait for it until the group's timeout."""

@@ -51,7 +51,7 @@ class Handle(dist.Work):
         return bool(self._pending.work.is_completed())
 
     def is_success(self) -> bool:
-        return bool(self._pending.work.is_success())
+        return self.is_completed() and self.exception() is None  # the works of NCCL refuse to be asked
 
     def exception(self) -> Any:
         return self._pending.work.exception()

@@ -55,6 +55,14 @@ def test_what_a_groups_backends_mean_for_the_host(gloo, monkeypatch, config, var
     assert str(team.control_device(CUDA)) == control
 
 
+def test_gloo_under_another_name_holds_up_the_host_as_well(gloo):
+    def made(store, rank, size, timeout):
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+    dist.Backend.register_backend("gloo_renamed", made, devices=["cpu", "cuda"])
+    assert Team.of(dist.new_group([0], backend="gloo_renamed")).blocks_host
+
+
 def test_a_group_that_torch_was_never_told_of_has_control_messages_where_the_data_are(gloo):
     class Own(dist.ProcessGroup):
         pass

@@ -11,7 +11,8 @@ import impl
 
 ROOT = Path(impl.__file__).parent
 KNOWN_PLACES = {
-    "comm/flat.py", "comm/futures.py", "comm/local_groups.py", "comm/store.py", "ddp/kernels.py", "zero/optimizer.py",
+    "comm/flat.py", "comm/futures.py", "comm/local_groups.py", "comm/ranks.py", "comm/store.py", "ddp/kernels.py",
+    "zero/optimizer.py",
 }  # fmt: skip
 
 
