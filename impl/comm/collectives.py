@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from . import strict, trace
 from .flat import copy_all
-from .pending import Pending, Watch
+from .pending import Pending, Watch, fail_to_start
 from .ranks import GroupRank, Team
 
 #: torch 2.13 has renamed it and warns of the older name
@@ -32,10 +32,13 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
         strict.agree(team, "all-reduce", label, buffer, op, gives := strict.addable(buffer, op))
     if trace.sink is not None:
         trace.note(label)
-    if buffer.is_complex():
-        work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
-    else:
-        work = team.group.allreduce([buffer], _reducing(op))
+    try:
+        if buffer.is_complex():
+            work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
+        else:
+            work = team.group.allreduce([buffer], _reducing(op))
+    except dist.DistError as error:
+        fail_to_start(error, team, label)
     pending = Pending(label, buffer, work, team, result_in_future=team.is_in_python)
     if not strict.enabled:
         return pending
@@ -49,10 +52,13 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
         sent = strict.sent(buffer) if team.rank == source else 0
     if trace.sink is not None:
         trace.note(label)
-    if buffer.is_complex():
-        work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
-    else:
-        work = team.group.broadcast([buffer], _sending(source))
+    try:
+        if buffer.is_complex():
+            work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
+        else:
+            work = team.group.broadcast([buffer], _sending(source))
+    except dist.DistError as error:
+        fail_to_start(error, team, label)
     pending = Pending(label, buffer, work, team)
     if not strict.enabled:
         return pending
@@ -168,7 +174,10 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
         strict.agree(team, "all-gather", label, part)
         sent = strict.sent(part)
     trace.note(label)
-    work = _all_gather(whole, part, group=team.group, async_op=True)
+    try:
+        work = _all_gather(whole, part, group=team.group, async_op=True)
+    except dist.DistError as error:
+        fail_to_start(error, team, label)
     pending = Pending(label, whole, work, team)
     if not strict.enabled:
         return pending
@@ -191,7 +200,10 @@ def all_to_all(
     if strict.enabled:  # the parts may differ from rank to rank
         strict.agree(team, "all-to-all", label, sent.new_empty(0), gives=sent)
     trace.note(label)
-    work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
+    try:
+        work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
+    except dist.DistError as error:
+        fail_to_start(error, team, label)
     pending = Pending(label, received, work, team)
     return strict.confirmed(team, pending, alike=False, got=received) if strict.enabled else pending
 

@@ -237,6 +237,14 @@ def fail(error: Exception, watch: Watch, place: str, team: Team | None) -> NoRet
     raise error
 
 
+def fail_to_start(error: Exception, team: Team, label: str) -> NoReturn:
+    """Raise for a collective that a backend refuses to start: NCCL does where a peer of an earlier one has gone."""
+    watch = watch_of(team)
+    if watch is None:
+        raise error
+    fail(error, watch, team.tally.place_of(label), team)
+
+
 @contextmanager
 def _placed(place: str, team: Team | None) -> Iterator[None]:
     """What a watch raises says what was waited for, and the team is given up."""

@@ -32,12 +32,14 @@ class Handle(dist.Work):
         self._watch = watch
         self._seen = seen
         self._number = number
+        self._arrived = False  # whether a wait has ended well
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the number; a timeout that is given is the backend's to keep."""
         if timeout is not None:
             return bool(self._pending.work.wait(timeout))
         self._pending.wait(self._watch)
+        self._arrived = True
         if self._seen is not None:
             self._seen()
         return True
@@ -51,7 +53,10 @@ class Handle(dist.Work):
         return bool(self._pending.work.is_completed())
 
     def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None  # the works of NCCL refuse to be asked
+        try:
+            return bool(self._pending.work.is_success())
+        except NotImplementedError:  # the works of NCCL are not to be asked; a wait for one that failed raises
+            return self._arrived and self.is_completed()
 
     def exception(self) -> Any:
         return self._pending.work.exception()

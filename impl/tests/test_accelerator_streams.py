@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from impl.comm import streams
+from impl.comm import collectives, streams
+from impl.comm.futures import wait_for_future
 from impl.comm.pending import Pending
 from impl.comm.ranks import Team
 from impl.errors import PeerFailed
@@ -150,3 +151,31 @@ def test_where_it_only_orders_the_stream_the_host_goes_on_at_once(gloo, monkeypa
     work = Queued()
     Pending("count", torch.zeros(1), work, Team.of()).wait(failed_peer)
     assert work.waits == 1
+
+
+def test_a_wait_for_a_hooks_future_is_watched_wherever_its_tensors_are(gloo, monkeypatch):
+    monkeypatch.setattr(streams, "is_accelerated", lambda _: True)
+    with pytest.raises(PeerFailed):
+        wait_for_future(torch.futures.Future(), failed_peer, gloo, "the hook's future")
+
+
+@pytest.mark.parametrize("start", [
+    lambda team: collectives.all_reduce(team, torch.zeros(1), "count"),
+    lambda team: collectives.broadcast(team, torch.zeros(1), 0, "buffers"),
+    lambda team: collectives.all_gather(team, torch.zeros(1), torch.zeros(1), "shards"),
+    lambda team: collectives.all_to_all(team, torch.zeros(1), torch.zeros(1), "lengths"),
+])  # fmt: skip
+def test_a_backend_that_refuses_to_start_a_collective_says_which_rank_has_failed(gloo, monkeypatch, start):
+    def refuse(*_, **__):
+        raise dist.DistBackendError("remote process exited or there was a network error")
+
+    monkeypatch.setattr(collectives, "_all_gather", refuse)
+    monkeypatch.setattr(dist, "all_to_all_single", refuse)
+    group = SimpleNamespace(allreduce=refuse, broadcast=refuse)
+    team = SimpleNamespace(group=group, rank=0, size=1, tally=gloo.tally, guard=None, abandon=lambda: None)
+    with pytest.raises(dist.DistBackendError, match="remote process exited"):
+        start(team)
+    gloo.tally.watches.append(lambda _: failed_peer())
+    with pytest.raises(PeerFailed, match="rank 1 left") as caught:
+        start(team)
+    assert isinstance(caught.value.__cause__, dist.DistBackendError)

@@ -15,7 +15,7 @@ USUAL_MINUTES = 25.0  # what the limits below are made for
 SHARED = ("nccl+multirank", "nccl+hostid")  # ways for ranks of NCCL to share a GPU, the better one first
 _STAND_IN = "gloo"
 _MOST_RANKS = 4  # where there are several GPUs
-_MOST_JOBS = 6
+_MOST_JOBS = 8
 _REHEARSED_S = 40.0  # for measuring; on a busy machine 15 s are over before the first cell is
 
 
