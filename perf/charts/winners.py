@@ -47,7 +47,7 @@ def draw(made: Board) -> Any:
         maps.setdefault(place, []).extend(_fields(group, made.subjects[0]))
     panels = sorted((item for item in maps.items() if len(item[1]) > 1), key=lambda item: -len(item[1]))[:_MOST_PANELS]
     if not panels:
-        raise Undrawable("no overlap hooks were measured at several bucket caps or paces (sweep network has)")
+        raise Undrawable("no overlap hooks were measured at several bucket caps or paces (sweep network-map has)")
     rows = [row for _, fields in panels for one in fields for row in (one.best, one.next) if row is not None]
     caption = made.caption(
         "The fastest of the overlapped steps, and its time over the next one's, paired round by round. Pale: the "

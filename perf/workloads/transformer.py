@@ -10,7 +10,7 @@ from . import Size
 
 SIZES: dict[str, Size] = {
     "cpu": {"blocks": 4, "width": 128, "heads": 4, "tokens": 512, "length": 32, "rows": 4},
-    "gpu": {"blocks": 12, "width": 1024, "heads": 16, "tokens": 32768, "length": 512, "rows": 8},
+    "gpu": {"blocks": 12, "width": 1024, "heads": 16, "tokens": 32768, "length": 512, "rows": 2},
 }
 RATES = {"sgd": 0.5, "adam": 0.01}
 
