@@ -1,6 +1,7 @@
 """DDP where others' machinery is around it: the compiler, and process groups of a class of the user's own."""
 
 import pickle
+import threading
 from contextlib import nullcontext
 
 import pytest
@@ -223,6 +224,25 @@ def checkpoint_with_a_buffer_hook(rank, world):
 
 def test_a_buffer_hook_is_not_called_where_a_forward_is_recomputed():
     assert run_on_ranks(checkpoint_with_a_buffer_hook, 2) == [[1, 2, 1, 2]] * 2
+
+
+def begin_again_while_a_buffer_hook_is_under_way(rank, world):
+    """What the next forward finds of the futures of a buffer hook that ends late, on another thread."""
+    model, found, futures = DistributedDataParallel(Counts(1.0)), [], []
+
+    def late(_state, _buffers):
+        futures.append(torch.futures.Future())
+        threading.Timer(0.2, futures[-1].set_result, [None]).start()
+        return futures[-1:]
+
+    model._register_buffer_comm_hook(None, late, _BufferCommHookLocation.POST_FORWARD)
+    model.module.register_forward_pre_hook(lambda *_: found.append([future.done() for future in futures]))
+    (model(torch.ones(1, 1)) + model(torch.ones(1, 1))).sum().backward()
+    return found
+
+
+def test_a_forward_waits_for_the_buffers_that_the_last_ones_hook_still_receives():
+    assert run_on_ranks(begin_again_while_a_buffer_hook_is_under_way, 2) == [[[], [True]]] * 2
 
 
 class SharesItsBuffer(nn.Module):
