@@ -8,7 +8,7 @@ import torch.distributed as dist
 from . import strict, trace
 from .collectives import broadcast
 from .duplex import way_from
-from .pending import Pending
+from .pending import Pending, fail_to_start
 from .ranks import GroupRank, Team
 
 
@@ -27,7 +27,10 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
         strict.agree(team, "reduce", label, buffer, f" to rank {owner}", gives)
     trace.note(label)
     shown = torch.view_as_real(buffer) if buffer.is_complex() else buffer  # dist.reduce leaves that to its caller
-    work = dist.reduce(shown, group_dst=owner, group=team.group, async_op=True)
+    try:
+        work = dist.reduce(shown, group_dst=owner, group=team.group, async_op=True)
+    except dist.DistError as error:
+        fail_to_start(error, team, label)
     pending = Pending(label, buffer, work, team)
     if not strict.enabled:
         return pending

@@ -11,6 +11,7 @@ from impl.comm import collectives, streams
 from impl.comm.futures import wait_for_future
 from impl.comm.pending import Pending
 from impl.comm.ranks import Team
+from impl.comm.sharded import reduce_to
 from impl.errors import PeerFailed
 from impl.overlap.reduction import InFlight
 from impl.overlap.session import OverlapSession
@@ -164,6 +165,7 @@ def test_a_wait_for_a_hooks_future_is_watched_wherever_its_tensors_are(gloo, mon
     lambda team: collectives.broadcast(team, torch.zeros(1), 0, "buffers"),
     lambda team: collectives.all_gather(team, torch.zeros(1), torch.zeros(1), "shards"),
     lambda team: collectives.all_to_all(team, torch.zeros(1), torch.zeros(1), "lengths"),
+    lambda team: reduce_to(team, torch.zeros(1), 0, "bucket 0"),
 ])  # fmt: skip
 def test_a_backend_that_refuses_to_start_a_collective_says_which_rank_has_failed(gloo, monkeypatch, start):
     def refuse(*_, **__):
@@ -171,6 +173,7 @@ def test_a_backend_that_refuses_to_start_a_collective_says_which_rank_has_failed
 
     monkeypatch.setattr(collectives, "_all_gather", refuse)
     monkeypatch.setattr(dist, "all_to_all_single", refuse)
+    monkeypatch.setattr(dist, "reduce", refuse)
     group = SimpleNamespace(allreduce=refuse, broadcast=refuse)
     team = SimpleNamespace(group=group, rank=0, size=1, tally=gloo.tally, guard=None, abandon=lambda: None)
     with pytest.raises(dist.DistBackendError, match="remote process exited"):
