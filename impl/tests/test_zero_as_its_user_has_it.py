@@ -343,6 +343,7 @@ def the_optimizer_is_copied_with_its_parameters(make):
     train(optimizer, params, 1)
     twin_params, twin = copy.deepcopy((params, optimizer))
     train(twin, twin_params, 2, 3)
+    train(optimizer, params, 2)  # from a state of its own
     return numbers(params), numbers(twin_params), [group["lr"] for group in twin.param_groups]
 
 

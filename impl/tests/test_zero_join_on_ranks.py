@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from conformance.ranks import caught
 
@@ -272,3 +273,22 @@ def throwing(ctx, schedule):
 def test_in_throwing_mode_the_step_that_raises_changes_nothing(run, schedule):
     done = min(schedule)
     assert run(throwing, schedule, world=2) == [(done, []), (done, [])]
+
+
+def count_for_all_optimizers(ctx):
+    """How often a hook of all optimizers has heard of a step of this one, on ranks with one input and with three."""
+    params, heard = parameters(), []
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, torch.optim.SGD, lr=0.5)
+    handle = register_optimizer_step_post_hook(lambda optimizer, *_: heard.append(optimizer is zero))
+    try:
+        with ctx.subject.Join([zero]):
+            for iteration in range(1 + 2 * ctx.rank):
+                give_gradients(params, iteration)
+                zero.step()
+    finally:
+        handle.remove()
+    return heard.count(True)
+
+
+def test_a_hook_of_all_optimizers_hears_of_the_steps_of_joined_ranks_too(run):
+    assert run(count_for_all_optimizers, world=2) == [3, 3]

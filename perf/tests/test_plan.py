@@ -32,7 +32,7 @@ def test_every_sweep_that_ships_can_be_planned(name, world):
         made = plan(sweeps.load(name), ["impl", "torch"], world, CPU)
     except BadInput:
         assert world == 1
-        assert name in ("impl-vs-torch", "skew", "network", "network-map", "network-join")  # which are about two ranks and more
+        assert name in ("impl-vs-torch", "skew", "network", "network-map", "network-join")  # about two ranks and more
         return
     names = [group.name for group in made.groups]
     assert len(names) == len(set(names))
