@@ -4,7 +4,6 @@ from collections import namedtuple
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
@@ -464,33 +463,3 @@ def test_gradients_from_before_the_first_forward_are_added_to_or_left_alone(rank
         for options, seen in zip(BEFORE, told, strict=True):
             for iteration, (found, right) in enumerate(zip(seen, expected, strict=True)):
                 assert found == right, f"{options}, rank {rank}, iteration {iteration}"
-
-
-# -- DDP-099: a parameter that is an output itself
-
-
-class Scaled(nn.Module):
-    """Returns what it computes and, as some models do, the parameter by which the loss is to scale that."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.scale = models.scalar(), nn.Parameter(torch.ones(1, 1))
-
-    def forward(self, x):
-        return self.a(x), self.scale
-
-
-def scale_in_the_loss(ctx):
-    model, told = wrapped(ctx, Scaled(), find_unused_parameters=True), []
-    for iteration in range(3):
-        model.zero_grad(set_to_none=True)
-        found, scale = model(mine(ctx, iteration + 1))
-        (found * scale).sum().backward()
-        told.append(gradients(model))
-    return told
-
-
-@check("DDP-099", "DDP-102", worlds=MANY, beyond=False)
-def test_a_parameter_that_is_returned_as_it_is_counts_as_used(ranks):
-    means = [[mean_of_all(ranks.world, iteration + 1)] for iteration in range(3)]
-    assert ranks(scale_in_the_loss) == [[{"scale": mean, "a.weight": mean} for mean in means]] * ranks.world

@@ -374,9 +374,3 @@ def backward_through_a_view_that_was_changed_is_not_noticed() -> None:
 def slopes_alone_are_not_learned_from() -> None:
     """A static graph does not learn from a backward of slopes alone, where that leaves parameters out."""
     edit("(self.facts.searched or self.usage.learning)", "self.facts.searched")
-
-
-@defect("DDP-099", "DDP-102")
-def parameters_that_are_outputs_are_not_found() -> None:
-    """A parameter that the forward returns as it is counts as unused."""
-    edit("return found | parameters_behind", "return parameters_behind")
