@@ -126,7 +126,8 @@ def train_in_each_mixture(ctx, schedule):
 def train_in_a_mixture(ctx, schedule, name):
     ours, state = ctx.subject.default_hooks, None
     if name == "post-local":
-        state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, start_localSGD_iter=9)
+        # the longest rank's last iteration is the last one that is averaged over all
+        state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, start_localSGD_iter=max(schedule))
     if name == "low rank":
         state = powerSGD_hook.PowerSGDState(
             ctx.group, start_powerSGD_iter=0, min_compression_rate=0.1, use_error_feedback=False, warm_start=False

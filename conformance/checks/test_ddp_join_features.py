@@ -366,6 +366,38 @@ def test_a_model_that_is_cast_inside_a_context_is_averaged_or_refused_on_all_ran
             assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
 
 
+def thaw_in_mid_block(ctx, schedule):
+    """In one context a part that was frozen at wrapping is thawed once rank 0 has run out; error and gradients of a."""
+    module, seen = models.Branches(), []
+    module.b.requires_grad_(False)
+    model = ddp(ctx, module)
+    block = model.join()
+
+    def loop():
+        with block:
+            for iteration in range(schedule[ctx.rank]):
+                module.b.requires_grad_(iteration > 0)
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration), with_b=True).sum().backward()
+                seen.append(module.a.weight.grad.item())
+
+    error = caught(loop)
+    ctx.meet("told")
+    return error, seen
+
+
+@check("DDPJ-009", worlds=(2, 3), beyond=False)
+def test_a_part_that_is_thawed_after_a_rank_has_run_out_disturbs_no_average_or_is_refused_in_words(ranks):
+    schedule = (1, *[3] * (ranks.world - 1))
+    told = ranks(thaw_in_mid_block, schedule)
+    if any(error is not None for error, _ in told):
+        assert all(error is not None and error.is_a(RuntimeError) for error, _ in told), told
+        assert all("thawed" in error.text or "param" in error.text for error, _ in told[1:]), told
+        return
+    for rank, (_, seen) in enumerate(told):
+        assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
+
+
 def shadow_delayed_after_a_cast(ctx, past):
     """A context of all ranks, a cast, and one in which rank 0 has no inputs; error and gradients."""
     module, seen = models.Branches(), []

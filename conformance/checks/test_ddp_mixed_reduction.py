@@ -64,6 +64,28 @@ REDUCED = {
 }
 
 
+def reduce_thawed(ctx):
+    """A part that is frozen at wrapping is trained later: the dtypes in which gradients travel then, and those of a."""
+
+    def run():
+        module = models.Branches()
+        module.b.requires_grad_(False)
+        model, told = mixed(ctx, module, {"reduce_dtype": LOW}), []
+        for iteration in range(4):
+            module.b.requires_grad_(iteration > 0)
+            events = started(ctx, lambda: told.append(trained(model, mine(ctx), with_b=True)["a.weight"]))
+            sent = {event.dtype for event in events if event.op in ("all_reduce", "reduce_scatter")}
+            told.append(sent & {"float32", "float16", "bfloat16"})
+        return told
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-136", worlds=MANY, beyond=False)
+def test_gradients_of_a_part_that_is_thawed_travel_as_low_as_the_others(ranks):
+    assert ranks(reduce_thawed, trace=True) == [[[mean_of_all(ranks.world)], {"bfloat16"}] * 4] * ranks.world
+
+
 def reduce_each(ctx):
     """By configuration and what is done to the model after an iteration: what is sent then, and what arrives."""
     ways = itertools.product(REDUCED, (None, to_where_it_is, cast_and_back))

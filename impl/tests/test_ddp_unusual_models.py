@@ -191,3 +191,29 @@ def look_up_by_hand(rank, world):
 
 def test_a_sparse_gradient_that_nobody_knew_of_is_refused_with_its_place():
     run_on_ranks(look_up_by_hand, 2)
+
+
+class Scaled(nn.Module):
+    """Returns what it computes and, as some models do, the parameter by which the loss is to scale that."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.weight * x, self.scale
+
+
+def scale_in_the_loss(rank, world):
+    model, told = DistributedDataParallel(Scaled(), find_unused_parameters=True), []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        found, scale = model(torch.full((1,), float(rank + iteration)))
+        (found * scale).sum().backward()
+        told.append((model.module.weight.grad.item(), model.module.scale.grad.item()))
+    return told
+
+
+def test_a_parameter_that_is_returned_as_it_is_counts_as_used():
+    for told in run_on_ranks(scale_in_the_loss, 2):  # torch's ends this in an error: it would be ready twice
+        assert told == [(0.5 + iteration, 0.5 + iteration) for iteration in range(3)]

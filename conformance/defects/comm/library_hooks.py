@@ -448,3 +448,13 @@ def rounding_is_taken_for_a_direction() -> None:
 def dependent_columns_become_any_axis() -> None:
     """PowerSGD replaces a column that depends on the others by an axis, which need not be upright on them."""
     edit("other = _upright(axis, done)", "other = axis")
+
+
+@defect("DDPJ-014")
+def how_a_hook_divides_is_asked_after_it_has_counted() -> None:
+    """In its last iteration before the start, torch's post-local hook is taken for one that does not average."""
+    edit(
+        "factor = _correction(hook, state, bucket)  # asked before the hook counts the iteration\n"
+        "    future = hook(state, bucket)\n",
+        "future = hook(state, bucket)\n    factor = _correction(hook, state, bucket)\n",
+    )

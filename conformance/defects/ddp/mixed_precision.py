@@ -284,3 +284,9 @@ def parts_are_saved_low() -> None:
 def casts_between_forward_and_backward_are_undone() -> None:
     """What is cast past the wrapper between a forward and its backward is cast back with the full values."""
     edit("kept.dtype if parameter.dtype is low else parameter.dtype", "kept.dtype")
+
+
+@defect("DDP-136")
+def thawed_gradients_travel_in_full() -> None:
+    """The gradients of what is thawed after wrapping travel in the parameters' own dtype."""
+    edit("specs = self._lowered.reduced_specs(specs)", "pass", within="_take_in_thawed")

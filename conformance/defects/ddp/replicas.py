@@ -233,3 +233,9 @@ def sparse_messages_are_kept_for_their_shapes() -> None:
 def copies_of_marked_numbers_are_overwritten() -> None:
     """What is marked as conjugate or negative stays as it is: a copy without the mark takes what has come."""
     edit("            target.copy_(source)", "            target.resolve_conj().resolve_neg().copy_(source)")
+
+
+@defect("DDP-030")
+def neighbours_of_any_layout_are_joined() -> None:
+    """Small gradients of one shape are joined row by row, whatever the strides of their parameters."""
+    edit("and one.is_contiguous()\n        and following.is_contiguous()\n", "")

@@ -254,3 +254,9 @@ def a_backward_that_failed_in_a_block_is_tried_again() -> None:
 def a_local_forward_that_fails_breaks_off() -> None:
     """A forward under no_sync that fails, and is caught, counts as an iteration that was broken off."""
     edit("is_grad_enabled() and self.iteration.wants_reductions", "is_grad_enabled()", within="note_failed_forward")
+
+
+@defect("DDPJ-009")
+def thawing_after_a_rank_has_run_out_goes_unnoticed() -> None:
+    """A parameter that is thawed once a rank has run out changes the buckets, and nobody says so."""
+    edit("self.iteration.recast = True", "pass", within="_take_in_thawed")
