@@ -448,3 +448,9 @@ def rounding_is_taken_for_a_direction() -> None:
 def dependent_columns_become_any_axis() -> None:
     """PowerSGD replaces a column that depends on the others by an axis, which need not be upright on them."""
     edit("other = _upright(axis, done)", "other = axis")
+
+
+@defect("COMM-001")
+def optimizer_in_the_hook_asks_for_gradients_at_the_end() -> None:
+    """An optimizer in the hook steps with the views that the bucket has when the hook has ended."""
+    edit("[averaged] if buffer.is_sparse else gradients", "[averaged] if buffer.is_sparse else bucket.gradients()")

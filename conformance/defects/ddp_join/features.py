@@ -254,3 +254,9 @@ def a_backward_that_failed_in_a_block_is_tried_again() -> None:
 def a_local_forward_that_fails_breaks_off() -> None:
     """A forward under no_sync that fails, and is caught, counts as an iteration that was broken off."""
     edit("is_grad_enabled() and self.iteration.wants_reductions", "is_grad_enabled()", within="note_failed_forward")
+
+
+@defect("DDPJ-035")
+def last_forwards_count_after_the_block() -> None:
+    """After the block each rank goes on from its own last forward, which may have been under no_sync."""
+    edit("        buffers.begin_anew()\n", "", within="sync_final_model")
