@@ -259,4 +259,4 @@ def a_local_forward_that_fails_breaks_off() -> None:
 @defect("DDPJ-035")
 def last_forwards_count_after_the_block() -> None:
     """After the block each rank goes on from its own last forward, which may have been under no_sync."""
-    edit("        buffers.begin_anew()\n", "", within="sync_final_model")
+    edit("    buffers.begin_anew()\n", "", within="sync_final_model")
