@@ -604,3 +604,9 @@ def narrower_gradients_are_averaged_in_the_parameters_dtype() -> None:
         "parameter.dtype if chosen is None else chosen",
         "torch.promote_types(parameter.dtype, chosen or parameter.dtype)",
     )
+
+
+@defect("DDP-057", "DDP-049")
+def rows_of_the_iteration_before_are_added_again() -> None:
+    """A rank that looks up fewer rows than another sends its former ones along in the message that is kept."""
+    edit("if min(numbers) < self.capacities[place]:", "if max(numbers) < self.capacities[place]:")

@@ -213,9 +213,3 @@ def shadows_only_where_something_is_sent() -> None:
         "if self._state is SessionState.LIVE and reading.act is not None:",
         within="join.session.Session.shadow",
     )
-
-
-@defect("JOIN-054", worlds=(3,))
-def who_has_joined_is_asked_what_was_left_out() -> None:
-    """Where live ranks leave out a backward, they wait until the joined ones have said the same."""
-    edit("self._membership.ranks, self.watch)", "self.team.members, self.watch)")
