@@ -394,10 +394,12 @@ def averaging_elsewhere(group, bucket):
     return done((averages / dist.get_world_size(group)).to(bucket.buffer().dtype))
 
 
-def train_with_optimizer_in_hook(ctx, elsewhere):
+def train_with_optimizer_in_hook(ctx, how):
     library = ctx.subject.optimizer_overlap_hooks
     state = private(library, "_OptimizerHookState")(_Stepping())
-    inner = averaging_elsewhere if elsewhere else ctx.subject.default_hooks.allreduce_hook
+    inner = averaging_elsewhere if how else ctx.subject.default_hooks.allreduce_hook
+    if how == "compressed elsewhere":
+        inner = ctx.subject.default_hooks.fp16_compress_wrapper(inner)
     model = hooked(ctx, ctx.group, private(library, "_hook_then_optimizer")(inner, state))
     found = steps(ctx, model)
     return [parameter.detach().flatten().tolist() for parameter in model.parameters()], found
@@ -413,15 +415,16 @@ def stepped_alone(world):
 
 @check("COMM-030", worlds=(1, 2, 4))
 def test_an_optimizer_in_the_hook_steps_with_the_averaged_gradients(ranks):
-    for mine, _ in ranks(train_with_optimizer_in_hook, False):
+    for mine, _ in ranks(train_with_optimizer_in_hook, ""):
         assert mine == stepped_alone(ranks.world)
 
 
 @check("COMM-001", worlds=MANY)
 def test_an_optimizer_in_the_hook_steps_with_what_the_hooks_future_holds(ranks):
-    for rank, (mine, found) in enumerate(ranks(train_with_optimizer_in_hook, True)):
-        assert found == alone(range(ranks.world)), f"gradients of rank {rank}"
-        assert mine == stepped_alone(ranks.world), f"weights of rank {rank}"
+    for how in ("elsewhere", "compressed elsewhere"):
+        for rank, (mine, found) in enumerate(ranks(train_with_optimizer_in_hook, how)):
+            assert found == alone(range(ranks.world)), f"gradients of rank {rank}, averaged {how}"
+            assert mine == stepped_alone(ranks.world), f"weights of rank {rank}, averaged {how}"
 
 
 def step_some(ctx):

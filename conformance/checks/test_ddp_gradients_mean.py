@@ -9,7 +9,18 @@ from torch import nn
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import takes
-from conformance.fixtures.training import EVERY_WAY, Job, assert_as_alone, ddp, gradients, numbers, train_each, whole
+from conformance.fixtures.training import (
+    EVERY_WAY,
+    Job,
+    assert_as_alone,
+    ddp,
+    gradient,
+    gradients,
+    numbers,
+    scalar_means,
+    train_each,
+    whole,
+)
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -405,3 +416,48 @@ def test_gradients_that_are_kept_in_doubles_lose_no_digit_on_any_way_or_are_refu
                 assert refused, f"rank {rank}: {error}"
                 continue
             assert told == [[WIDE, WIDE, WIDE], [WIDE, WIDE, WIDE - 1]] * 2, f"rank {rank}"
+
+
+class KeptAs(nn.Module):
+    """A scalar layer in float32 that keeps its gradient in another dtype."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.layer = models.scalar()
+        if not hasattr(self.layer.weight, "grad_dtype"):
+            raise Unsupported("the parameters of this torch have no grad_dtype")
+        self.layer.weight.grad_dtype = kept
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def average_as_kept(ctx, kept, as_view):
+    """Averages, and their dtypes, in three iterations; or the error that says why not."""
+    told = []
+
+    def run():
+        model = ddp(ctx, KeptAs(kept).to(ctx.device), gradient_as_bucket_view=as_view)
+        for iteration in range(3):
+            model.zero_grad()
+            model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            told.append((gradient(model.module.layer.weight), model.module.layer.weight.grad.dtype))
+
+    return caught(run), told
+
+
+@check("DDP-049", worlds=(1, 2), beyond=False)
+def test_gradients_that_are_kept_in_a_narrower_dtype_are_averaged_in_it_or_refused(ranks):
+    """Who averages them in a wider one averages them in a narrower one, too."""
+    means = scalar_means((3,) * ranks.world)
+    for as_view in (False, True):
+        refused = False
+        for kept in (torch.float64, torch.bfloat16):
+            for rank, (error, told) in enumerate(ranks(average_as_kept, kept, as_view)):
+                about = f"rank {rank}, {kept}, {as_view=}"
+                if error is not None:
+                    refused = refused or kept is torch.float64
+                    assert error.is_a(RuntimeError), f"{about}: {error}"
+                    assert refused, f"{about}: {error}"
+                    continue
+                assert told == [(mean, kept) for mean in means], about

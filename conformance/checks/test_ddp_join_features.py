@@ -12,7 +12,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import or_lacks_accelerator
-from conformance.fixtures.training import Job, ddp, expected, gradients, private, scalar_means
+from conformance.fixtures.training import Job, ddp, expected, gradient, gradients, private, scalar_means
 from conformance.ranks import caught
 
 TINY_MIB = 1e-4
@@ -102,19 +102,24 @@ def test_no_bucket_is_reduced_for_iterations_under_no_sync(ranks):
 
 
 def count_without_sync(ctx, schedule):
-    """The counter that each forward under no_sync found; every rank counts in steps of its own."""
+    """The counter that each forward under no_sync found, and one after the block; each rank's steps are its own."""
     model = ddp(ctx, models.Counting(1.0 + 10.0 * ctx.rank))
     with model.join(), model.no_sync():
         for _ in range(schedule[ctx.rank]):
             model(torch.ones(1, 1)).sum().backward()
-    return model.module.seen
+    model.zero_grad()
+    model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    return model.module.seen, gradient(model.module.a.weight)
 
 
-@check("DDPJ-028", worlds=(2, 3))
+@check("DDPJ-028", "DDPJ-035", worlds=(2, 3), deadline_s=8)
 def test_no_buffer_is_broadcast_after_an_iteration_under_no_sync(ranks):
+    (mean,) = scalar_means((1,) * ranks.world)
+    last = (1.0 + 10.0 * (ranks.world - 1)) * 3  # of the rank that all have taken over
     for schedule in ((3,) * ranks.world, (0, *[3] * (ranks.world - 1))):
         own = [[(1.0 + 10.0 * rank) * done for done in range(count)] for rank, count in enumerate(schedule)]
-        assert ranks(count_without_sync, schedule) == own, f"schedule {schedule}"
+        told = ranks(count_without_sync, schedule)
+        assert told == [([*seen, last], mean) for seen in own], f"schedule {schedule}"
 
 
 def announce(ctx, syncing):

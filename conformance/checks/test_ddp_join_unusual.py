@@ -574,12 +574,13 @@ def test_ranks_that_all_leave_out_the_same_backwards_go_on(ranks):
 
 @check("JOIN-054", worlds=(3,), beyond=False)
 def test_forwards_without_a_backward_that_all_live_ranks_leave_so_do_no_harm(ranks):
-    for buffers in (False, True):
-        go_on_without(ranks, (3,), buffers)
+    for buffers, early in ((False, 3), (True, 3), (True, 2)):
+        go_on_without(ranks, (3,), buffers, early)
 
 
-def go_on_without(ranks, left_out, buffers):
-    schedule = (3, *[5] * (ranks.world - 1))
+def go_on_without(ranks, left_out, buffers, early=3):
+    """``early``: the inputs of rank 0; with 2 it has run out before any backward is left out."""
+    schedule = (early, *[5] * (ranks.world - 1))
     for rank, (first, second) in enumerate(ranks(leave_losses_out, schedule, left_out, buffers)):
         kept = [means for iteration, means in enumerate(second) if iteration not in left_out]
         assert first == kept, f"rank {rank}, without {left_out}"

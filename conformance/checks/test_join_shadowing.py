@@ -1,6 +1,8 @@
 """Uneven inputs: which hooks run how often and in which order, what the handshake says, and what it adds up to."""
 
+import itertools
 import time
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -107,15 +109,19 @@ def test_every_rank_tied_for_last_is_told_that_it_is_a_last_joiner(ranks, schedu
 
 
 def train_a_model_beside(ctx, several):
-    """A model and, after it in the list, a joinable of the user's; what the latter was told at the end."""
+    """A model and, after it in the list, a joinable of the user's; what the latter was told at the end.
+
+    Where they idle, gradients are only accumulated, and the joinable does not step: there is nothing to shadow.
+    """
     told = []
-    for schedule in several:
+    for schedule, idles in several:
         model, log = ddp(ctx, scalar()), []
         beside = recorder(ctx, "a", log)
-        with ctx.subject.Join([model, beside]):
+        with ctx.subject.Join([model, beside]), model.no_sync() if idles else nullcontext():
             for _ in range(schedule[ctx.rank]):
                 model(torch.ones(1, 1)).sum().backward()
-                beside.step()
+                if not idles:
+                    beside.step()
         told.append([entry for entry in log if entry.startswith("a post")])
     return told
 
@@ -123,8 +129,9 @@ def train_a_model_beside(ctx, several):
 @check("JOIN-030")
 def test_beside_a_model_too_only_ranks_that_came_last_are_told_so(ranks):
     several = [(2,) * ranks.world, linear(ranks.world), linear(ranks.world)[::-1]]
-    for schedule, told in by_schedule(ranks, train_a_model_beside, several):
-        assert list(told) == [[f"a post {last}"] for last in last_joiners(schedule)], schedule
+    pairs = list(itertools.product(several, (False, True)))
+    for (schedule, idles), told in by_schedule(ranks, train_a_model_beside, pairs):
+        assert list(told) == [[f"a post {last}"] for last in last_joiners(schedule)], f"{schedule}, {idles=}"
 
 
 def train_many_beside_a_model(ctx, schedule, count):

@@ -118,12 +118,14 @@ def test_each_context_divides_by_its_own_rule_whatever_was_built_since_or_is_ins
     assert run_on_ranks(divide, 2)[1] == [[1.0, 1.0], [1.0, 0.5], [1.0, 1.0], [1.0, 1.0]]
 
 
-def nest(rank, _world, sharded):
-    """The inner context does not list all that is used in it."""
+def nest(rank, _world, sharded, around):
+    """The inner context does not list all that is used in it; so many others are ``around`` both."""
     a, b = model_of(2, 2), model_of(2, 2)
     zero = ZeroRedundancyOptimizer(a.parameters(), torch.optim.SGD, lr=0.5)
     outer, inner = (Join([a, zero]), a.join()) if sharded else (a.join(), b.join())
-    with outer, inner:
+    with contextlib.ExitStack() as stack:
+        for context in (*(model_of().join() for _ in range(around)), outer, inner):
+            stack.enter_context(context)
         for _ in range(1 + rank):
             gradient(a)
             if sharded:
@@ -133,15 +135,15 @@ def nest(rank, _world, sharded):
     return "left"
 
 
-def told_of_nesting(rank, world, sharded):
+def told_of_nesting(rank, world, sharded, around):
     with pytest.raises(RuntimeError, match=r"List all that the block uses in one Join|outer"):
-        nest(rank, world, sharded)
+        nest(rank, world, sharded, around)
     return True
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_what_only_an_outer_context_lists_is_refused_where_ranks_have_run_out_in_the_inner_one(sharded):
-    assert run_on_ranks(told_of_nesting, 2, sharded) == [True, True]
+@pytest.mark.parametrize(("sharded", "around"), [(False, 0), (True, 0), (False, 1), (False, 2)])
+def test_what_only_an_outer_context_lists_is_refused_where_ranks_have_run_out_in_the_inner_one(sharded, around):
+    assert run_on_ranks(told_of_nesting, 2, sharded, around) == [True, True]
 
 
 def nest_evenly(_rank, _world):

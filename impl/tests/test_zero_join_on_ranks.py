@@ -117,6 +117,23 @@ def test_two_optimizers_in_one_context(run, schedule):
     assert run(two_optimizers, schedule, world=2) == [[], []]
 
 
+def stepping_behind_one_iteration(ctx, schedule):
+    """One iteration of a model, which leads, and then unequally many steps of its optimizer alone."""
+    model = ctx.subject.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    torch.nn.init.ones_(model.module.weight)
+    zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.25)
+    with ctx.subject.Join([model, zero]):
+        model(torch.ones(1, 1)).sum().backward()
+        for _ in range(schedule[ctx.rank]):
+            zero.step()
+    return model.module.weight.item()
+
+
+@pytest.mark.parametrize("schedule", [(1, 3), (4, 2)])
+def test_an_optimizer_may_step_on_when_its_model_iterates_no_more(run, schedule):
+    assert run(stepping_behind_one_iteration, schedule, world=2) == [1.0 - 0.25 * max(schedule)] * 2
+
+
 def freezing_while_others_have_joined(ctx, views):
     """Live ranks freeze and unfreeze parameters of which the joined rank knows nothing."""
     params = parameters()

@@ -458,3 +458,9 @@ def how_a_hook_divides_is_asked_after_it_has_counted() -> None:
         "    future = hook(state, bucket)\n",
         "future = hook(state, bucket)\n    factor = _correction(hook, state, bucket)\n",
     )
+
+
+@defect("COMM-001")
+def optimizer_in_the_hook_asks_for_gradients_at_the_end() -> None:
+    """An optimizer in the hook steps with the views that the bucket has when the hook has ended."""
+    edit("[averaged] if buffer.is_sparse else gradients", "[averaged] if buffer.is_sparse else bucket.gradients()")

@@ -595,3 +595,18 @@ def a_penalty_is_reduced_where_it_reaches_all_that_a_rank_uses() -> None:
 def forwards_inside_a_backward_are_no_iterations() -> None:
     """A forward that runs inside a backward is taken for a recomputation, whatever that backward has gone through."""
     edit("return backward is not None and backward == kernels.backward_id()", "return kernels.backward_id() >= 0")
+
+
+@defect("DDP-049")
+def narrower_gradients_are_averaged_in_the_parameters_dtype() -> None:
+    """A gradient that is kept in a narrower dtype than its parameter has is averaged in the wider one."""
+    edit(
+        "parameter.dtype if chosen is None else chosen",
+        "torch.promote_types(parameter.dtype, chosen or parameter.dtype)",
+    )
+
+
+@defect("DDP-057", "DDP-049")
+def rows_of_the_iteration_before_are_added_again() -> None:
+    """A rank that looks up fewer rows than another sends its former ones along in the message that is kept."""
+    edit("if min(numbers) < self.capacities[place]:", "if max(numbers) < self.capacities[place]:")

@@ -260,3 +260,9 @@ def a_local_forward_that_fails_breaks_off() -> None:
 def thawing_after_a_rank_has_run_out_goes_unnoticed() -> None:
     """A parameter that is thawed once a rank has run out changes the buckets, and nobody says so."""
     edit("self.iteration.recast = True", "pass", within="_take_in_thawed")
+
+
+@defect("DDPJ-035")
+def last_forwards_count_after_the_block() -> None:
+    """After the block each rank goes on from its own last forward, which may have been under no_sync."""
+    edit("    buffers.begin_anew()\n", "", within="sync_final_model")

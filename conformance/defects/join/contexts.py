@@ -203,3 +203,13 @@ def the_outer_contexts_session_does_not_come_back() -> None:
         "        below._write()\n",
         "        self._joinable._join_binding = below\n        self._joinable._join_config = below._config\n",
     )
+
+
+@defect("JOIN-030")
+def shadows_only_where_something_is_sent() -> None:
+    """A rank that has shadowed iterations in which nothing was sent takes itself for a last joiner."""
+    edit(
+        "if self._state is SessionState.LIVE:",
+        "if self._state is SessionState.LIVE and reading.act is not None:",
+        within="join.session.Session.shadow",
+    )
