@@ -102,7 +102,7 @@ def set_trainable(params, trainable):
         parameter.requires_grad_(trainable)
 
 
-@check("ZERO-008", "ZERO-013", worlds=MANY, scenarios={"in a closure": True, "before the step": False})
+@check("ZERO-008", "ZERO-013", worlds=MANY, scenarios={"in a closure": True, "before the step": False}, each=True)
 def test_what_is_thawed_only_while_gradients_are_computed_is_stepped_and_sent(ranks, scenario):
     assert ranks(beside_the_ordinary, thaw_for_backward, scenario) == [None] * ranks.world
 
@@ -132,7 +132,8 @@ def test_parameters_may_be_given_other_shapes_between_steps(ranks):
 
 def step_with_one_memory(ctx, make, twice, views):
     whole = integers(4, 6, seed=1).to(ctx.device)
-    parts = [whole[2:], whole[:, :2], integers(4, 3, seed=2).to(ctx.device), whole[:2, 1:]]
+    apart = [integers(4, 3, seed=2 + place).to(ctx.device) for place in range(3 * ctx.world)]
+    parts = [whole[2:], whole[:, :2], *apart, whole[:2, 1:]]
     params = some_parameters(ctx) if twice else [nn.Parameter(part) for part in parts]
     with warnings.catch_warnings():  # of one that is listed twice, which is what we try
         warnings.simplefilter("ignore")
@@ -372,7 +373,8 @@ def step_in_a_context(ctx, schedule, hooked):
                 listed.append(listed.pop(0))
 
     params, copies = some_parameters(ctx), some_parameters(ctx)
-    zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, Fading, lr=0.5), Fading(copies, lr=0.5)
+    kind = torch.optim.SGD if hooked == "all" else Fading  # where one step calls another, both call such hooks
+    zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, kind, lr=0.5), kind(copies, lr=0.5)
     with hook_behind(zero, params), ctx.subject.Join([zero]):
         train(zero, params, range(schedule[ctx.rank]))
     with hook_behind(ordinary, copies):

@@ -226,3 +226,30 @@ def who_asks_for_a_state_has_it() -> None:
         "    owned = range(len(parameters))\n    return {index",
         within="Shard.states",
     )
+
+
+@defect("ZERO-008")
+def turned_parameters_are_sent_in_their_former_shapes() -> None:
+    """A parameter that is turned between two steps keeps its size, and so the message that was made for its shape."""
+    edit("return kind_of(parameter), parameter.shape", "return kind_of(parameter), torch.Size([parameter.numel()])")
+
+
+@defect("ZERO-008")
+def gradients_of_what_is_frozen_again_are_not_sent() -> None:
+    """What was trained during backward only is stepped by its owner, and stays with it."""
+    edit("self._also_send([parameter.grad is not None for parameter in parameters])", "self._also_send(now)")
+
+
+@defect("ZERO-012")
+def views_leave_out_what_shares_memory() -> None:
+    """Of an owner whose parameters became views those that could not, since they share memory, are not sent."""
+    edit("members = [member for member in members if id(member) not in moved]", "members = []")
+
+
+@defect("ZERO-020")
+def joined_ranks_call_the_hooks_of_this_optimizer_only() -> None:
+    """A hook behind the steps of all optimizers does not hear of those that a joined rank shadows."""
+    edit(
+        "hooks = {**self.zero._optimizer_step_post_hooks, **_global_optimizer_post_hooks}",
+        "hooks = dict(self.zero._optimizer_step_post_hooks)",
+    )
