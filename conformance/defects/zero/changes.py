@@ -240,7 +240,7 @@ def gradients_of_what_is_frozen_again_are_not_sent() -> None:
     edit("self._also_send([parameter.grad is not None for parameter in parameters])", "self._also_send(now)")
 
 
-@defect("ZERO-012")
+@defect("ZERO-008")
 def views_leave_out_what_shares_memory() -> None:
     """Of an owner whose parameters became views those that could not, since they share memory, are not sent."""
     edit("members = [member for member in members if id(member) not in moved]", "members = []")
