@@ -25,9 +25,7 @@ DEFECTS = catalogue.load()
 CATALOGUE = clauses.load()
 #: one or two of each area, trial result in every run of the tests; `make defects` trials all
 SUBSET = (
-    "join/error_of_the_body_is_wrapped", "ddp_join/always_divides_by_the_initial_size",
-    "ddp_join/final_model_is_that_of_rank_0", "ddp/divides_by_one_too_many", "ddp/group_rank_taken_for_global_rank",
-    "ddp/only_differing_ranks_refuse", "ddp/unused_everywhere_gets_zeros", "comm/hook_gets_divided_gradients",
+    "join/error_of_the_body_is_wrapped", "ddp_join/final_model_is_that_of_rank_0", "ddp/unused_everywhere_gets_zeros",
     "comm/any_future_accepted", "overlap/all_groups_have_the_settings_of_the_first",
     "zero/joined_rank_steps_with_its_old_gradients",
 )  # fmt: skip
@@ -98,7 +96,7 @@ def trial(*words):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_suite_catches_a_few_of_each_area():
+def test_the_suite_catches_one_of_each_area():
     status, out, err = trial("--select", ",".join(SUBSET))
     assert status == 0, out + err
     assert out.splitlines()[-1] == f"{len(SUBSET)} killed, 0 survived"

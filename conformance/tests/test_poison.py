@@ -11,6 +11,7 @@ from conformance.engine.request import Asked
 from conformance.fixtures import models
 from conformance.fixtures.training import gradients
 from conformance.ranks import Cluster, Raised
+from conformance.ranks.poison import Flight, PoisonedWork
 
 from . import fakes
 
@@ -156,6 +157,28 @@ def test_training_under_poison_gives_the_same_bits(poisoned, plain, subject):
     seen = run(poisoned, train, "", subject=subject).values()
     assert repr(seen) == repr(run(plain, train, "", subject=subject).values())
     assert "nan" not in repr(seen)
+
+
+class Ended:
+    """A handle of torch 2.11, which cannot hand its exception to Python."""
+
+    def is_completed(self):
+        return True
+
+    def wait(self):
+        return True
+
+    def exception(self):
+        raise TypeError("Unable to convert function return value to a Python type!")
+
+
+def test_who_sees_that_a_collective_has_ended_gets_its_result():
+    buffer, flight = torch.ones(2), Flight("all_reduce")
+    flight.boarded([buffer], "both")
+    flight.take_off()
+    assert buffer.isnan().all()
+    assert PoisonedWork(Ended(), flight).is_completed()
+    assert buffer.tolist() == [1.0, 1.0]
 
 
 def test_an_implementation_that_does_not_wait_for_its_buckets_is_caught(poisoned):

@@ -31,7 +31,7 @@ from .links import sent_bytes
 from .rows import OK, VOID
 from .samples import Samples
 from .trainer import Trainer, quietly
-from .verify import Expected, expected
+from .verify import Expected, expected, in_full_precision
 
 MARKS = 4  # of an iteration: start, forward done, backward done, step done
 PHASES = ("forward", "backward", "step")
@@ -64,7 +64,7 @@ def measure(ctx: RankContext, order: Order, tell: Tell, harness_group: Any = Non
     ``tell`` notes what this rank is about to do. ``harness_group`` is a Gloo group for the harness's own messages; a
     new one unless given.
     """
-    with quietly():
+    with quietly(), in_full_precision():
         return _Bench(ctx, order, tell, harness_group or dist.new_group(backend="gloo")).run()
 
 

@@ -82,11 +82,11 @@ def traced(ctx: RankContext, cells: Sequence[Cell], specs: dict[str, str]) -> di
     from ..plan.axes import OVERLAPPED
     from ..workloads import load
     from .trainer import Trainer, quietly
-    from .verify import expected
+    from .verify import expected, in_full_precision
 
     harness_group: Any = dist.new_group(backend="gloo")
     found = {}
-    with quietly():
+    with quietly(), in_full_precision():
         for cell in cells:
             group = _unnamed(ctx) if cell.hook in OVERLAPPED else ctx.group
             workload = load(cell.workload, cell.size)

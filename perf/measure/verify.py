@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -64,6 +65,17 @@ class Expected:
     def gap(self, model: nn.Module, place: int) -> tuple[float, str]:
         """How far off the model of the rank at this place is, as ``ExpectedValues.gap`` has it."""
         return max(self.parameters.gap(model.parameters()), self.buffers[place].gap(model.buffers()))
+
+
+@contextlib.contextmanager
+def in_full_precision() -> Iterator[None]:
+    """No TF32: a GPU's convolutions round their inputs to 10 bits unless told otherwise, far beyond the tolerance."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

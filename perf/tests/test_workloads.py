@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from perf.measure.verify import expected, expected_values, flat
+from perf.measure.verify import expected, expected_values, flat, in_full_precision
 from perf.plan.cells import Cell
 from perf.workloads import KNOWN, SIZES, SPARSE, fingerprint, load
 
@@ -92,3 +92,10 @@ def test_weights_and_batches_come_from_seeds(name):
 
 def test_a_workloads_fingerprint_is_its_own():
     assert len({fingerprint(name, size) for name in KNOWN for size in SIZES}) == len(KNOWN) * len(SIZES)
+
+
+def test_convolutions_are_exact_while_a_cell_is_measured_and_as_before_afterwards():
+    before = torch.backends.cudnn.allow_tf32
+    with in_full_precision():
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32 == before
