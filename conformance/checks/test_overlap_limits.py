@@ -9,7 +9,7 @@ import torch.distributed as dist
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
-from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.observing import assert_refused, takes
 from conformance.fixtures.overlapping import Overlap, Seen, assert_as_alone, iteration, iterations, pair_of
 from conformance.fixtures.training import gradients, numbers, parameters, private
 from conformance.ranks import caught
@@ -167,6 +167,54 @@ def searched_alone(schedule, cleared, first):
         if not waits:
             before_the_block = number < READY + 2
             step_parts(alone, optimizer, number, len(schedule), active, "set to None" if before_the_block else cleared)
+        expected.append(parameters(alone))
+    return expected
+
+
+# -- DDPJ-030: what is left out of reductions once a rank has joined
+
+
+def leave_out_once_joined(ctx, how, early):
+    """All use both parts until rank ``early`` runs out, the others one of them from then on; parameters each time."""
+    takes(ctx, "skip_all_reduce_unused_params")
+    pair, seen = pair_of(ctx, how), []
+
+    def train(*numbers):
+        for number in numbers:
+            pair.model.use = "ab" if number <= READY else "a"
+            seen.append(iteration(pair, number).parameters)
+
+    train(*range(READY))
+    with ctx.subject.Join([pair.ddp, pair.zero]):
+        train(READY, *([] if ctx.rank == early else [READY + 1, READY + 2]))
+    return seen, parameters(pair.model)
+
+
+@check("DDPJ-030", worlds=MANY, deadline_s=DEADLINE_S, beyond=False, scenarios=HOOKS)
+def test_a_joined_rank_keeps_its_gradient_of_what_is_left_out_of_reductions(ranks, scenario):
+    how = replace(scenario, model=Two, ddp={"find_unused_parameters": True, "skip_all_reduce_unused_params": True})
+    for early in (0, ranks.world - 1):
+        runs, ends = zip(*ranks(leave_out_once_joined, how, early), strict=True)
+        expected = left_out_alone(ranks.world, early, [run[: how.warm_up] for run in runs])
+        for rank, run in enumerate(runs):
+            for number, seen in enumerate(run):
+                assert seen == expected[number], f"rank {rank} of those without {early}, iteration {number}"
+            assert ends[rank] == expected[-1], f"rank {rank} at the end, without {early}"
+
+
+def left_out_alone(world, early, first):
+    """One process's parameters after each iteration; ``first`` shows how often it may wait in the beginning."""
+    alone, expected = Two(), []
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.25, momentum=0.5)
+    for number in range(READY + 3):
+        before = parameters(alone)
+        active = range(world) if number <= READY else [rank for rank in range(world) if rank != early]
+        alone.use = "ab" if number <= READY else "a"
+        if not (len(expected) < len(first[0]) and all(run[number] == before for run in first)):
+            optimizer.zero_grad()
+            for rank in active:
+                (overlapping.loss(alone(overlapping.batch(rank, number))) / world).backward()
+            optimizer.step()
         expected.append(parameters(alone))
     return expected
 

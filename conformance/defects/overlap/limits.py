@@ -57,3 +57,9 @@ def result_is_read_without_its_stride() -> None:
 def result_is_ignored_where_gradients_are_views() -> None:
     """Where gradients lie in their bucket, steps read the bucket and not what the wrapped hook's future holds."""
     edit("flat is self.bucket.flat else", "flat is self.bucket.flat or self.bucket.as_view else", within="views_of")
+
+
+@defect("DDPJ-030")
+def a_joined_rank_is_refused_what_it_cannot_clear() -> None:
+    """A joined rank, too, is refused a gradient of what has been left out of the reductions since."""
+    edit("if self._left_out and not shadowing(ddp):", "if self._left_out:")
