@@ -57,7 +57,7 @@ READY := $(VENV)/ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test lint clean explore power board faults soak kill-test
+.PHONY: help setup docs test-quick conformance conformance-full clauses defects protocol repros perf perf-list rounding nightly dashboard judge-power gpu rehearsal test test-long lint clean explore power board faults soak kill-test
 
 help:
 	@echo "make conformance   judge implementations   SUBJECT=$(SUBJECT) BACKEND=$(BACKEND) OUT=$(OUT) JOBS=$(CONFORMANCE_JOBS)"
@@ -85,6 +85,7 @@ help:
 	@echo "make kill-test     kill small runs of every kind at random moments, and look at what they leave   KILLS=$(KILLS) SEED=1"
 	@echo "make repros        every script that shows a deviation of torch, run with torch and with ours"
 	@echo "make test          our own tests: the implementation, the suite itself, the records"
+	@echo "make test-long     the same, and those that run whole commands for minutes"
 	@echo "make rehearsal     every command of make gpu once on the CPU: some minutes"
 	@echo "make test-quick    those of them that take seconds: under two minutes in all"
 	@echo "make lint          ruff, mypy, import-linter, places of the planted defects, documents"
@@ -176,18 +177,21 @@ gpu: $(READY)
 kill-test: $(READY)
 	$(RUN) -m conformance.tests.killing --kills '$(KILLS)' --seed '$(or $(SEED),1)' $(ARGS)
 
-# Three files of tests at a time, where pytest-xdist is installed: a third of a test is waiting. In their order, since by
-# itself xdist begins with the files of most tests, and the longest file has one.
-SIDE_BY_SIDE = $$($(RUN) -c 'import xdist; print("-n 3 --dist loadfile --no-loadscope-reorder")' 2>/dev/null)
+# Two files of tests at a time, where pytest-xdist is installed. In their order, since by itself xdist begins with the
+# files of most tests, and the longest file has one.
+SIDE_BY_SIDE = $$($(RUN) -c 'import xdist; print("-n 2 --dist loadfile --no-loadscope-reorder")' 2>/dev/null)
 
 test: $(READY)
+	@$(RUN) -m pytest $(SIDE_BY_SIDE) -m 'not long' $(ARGS)
+
+test-long: $(READY)
 	@$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 rehearsal: $(READY)
 	REHEARSAL=all $(RUN) -m pytest reports/tests/test_accelerator.py $(ARGS)
 
 test-quick: $(READY)
-	@$(RUN) -m pytest $(SIDE_BY_SIDE) -m 'not slow' $(ARGS)
+	@$(RUN) -m pytest $(SIDE_BY_SIDE) -m 'not slow and not long' $(ARGS)
 
 docs: $(READY)
 	$(RUN) -m sphinx -W --keep-going -q docs out/docs

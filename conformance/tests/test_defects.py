@@ -105,6 +105,7 @@ def test_the_suite_catches_one_of_each_area():
             assert all(clause in out for clause in defect.clauses)
 
 
+@pytest.mark.long
 def test_what_is_harmless_survives_and_what_cannot_be_planted_is_no_kill(tmp_path):
     folder = lay(tmp_path, a_harmful=HARMFUL, a_harmless=HARMLESS, a_misnamed=MISNAMED, b_clumsy=CLUMSY)
     status, out, err = trial("--defects", folder, "--jobs", "1")
@@ -127,6 +128,7 @@ def test_a_defect_that_is_there_twice_is_told(tmp_path):
     assert out.splitlines()[-1] == "2 of 3 defects have their place"
 
 
+@pytest.mark.long
 def test_a_check_that_falls_over_without_the_defect_too_is_no_kill(tmp_path):
     folder, checks = lay(tmp_path, a_harmless=HARMLESS), tmp_path / "checks"
     checks.mkdir()
@@ -137,6 +139,7 @@ def test_a_check_that_falls_over_without_the_defect_too_is_no_kill(tmp_path):
     assert out.splitlines()[-1] == "0 killed, 0 survived, 1 could not be tried"
 
 
+@pytest.mark.long
 @needs_proc
 def test_an_interrupted_trial_leaves_no_process():
     mark = uuid.uuid4().hex

@@ -19,6 +19,7 @@ def test_state_is_shared_equally():
     assert "rank 1 holds" in said("conformance.examples.zero_memory")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "told"), [([], "in pieces"), (["--whole"], "whole")], ids=["pieces", "whole"])
 def test_a_compiled_step_is_timed_beside_an_eager_one(how, told):
     assert f"ms, and compiled {told}" in said("conformance.examples.compiled_overlap", "--steps", "1", *how)

@@ -12,6 +12,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "kills"), [("conformance", 2), ("nightly", 2)])
 def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_leaves_nobody(tmp_path, kind, kills):
     (made,) = killing.kill_all([kind], kills, seed=3, place=tmp_path / "place", minutes=5)

@@ -18,6 +18,7 @@ NOT_DONE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_subject_that_is_right_by_other_means_gets_no_false_alarm(tmp_path):
     without = {clause for clauses in NOT_DONE.values() for clause in clauses}
     asked = [clause.id for clause in load() if clause.id.startswith("DDP-") and clause.id not in without]

@@ -45,6 +45,7 @@ def altered(old, more):
     return {"mutant": more, "file": FILE, "mutated": source.replace(old, old + more, 1), "cases": [CASE]}
 
 
+@pytest.mark.long
 def test_the_cases_are_those_of_the_quick_tier(ask):
     cases = ask(list=True)["cases"]
     assert CASE in cases
@@ -65,6 +66,7 @@ def test_a_mutant_that_divides_wrongly_is_killed_with_a_witness(ask):
     assert row["outcome"] == "failed"
 
 
+@pytest.mark.long
 def test_a_mutant_that_never_ends_is_killed_as_hung(ask):
     row = ask(**altered(DIVISOR, "\n        import time\n        while True:\n            time.sleep(1)"))
     assert (row["killed"], row["outcome"]) == (True, "hung")

@@ -111,6 +111,7 @@ def parts(place):
     return sorted(file.name for file in (place / "out").glob("*.part"))
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_and_then_interrupted_becomes_whole_and_repeats_nothing(place):
     assert stop(place, signal.SIGKILL, 4, "--jobs", "2") == -signal.SIGKILL
     (place / "go on").touch()
@@ -144,6 +145,7 @@ def header_bytes(*words):
     return len(json.dumps(command._header(asked, catalogue), ensure_ascii=False).encode())
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_a_run_with_its_own_status_and_the_next_goes_on(place, monkeypatch):
     (place / "go on").touch()
     (place / "go on again").touch()

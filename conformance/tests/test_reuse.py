@@ -34,6 +34,7 @@ def test_notes(ranks, scenario):
 """
 
 
+@pytest.mark.long
 def test_what_a_run_left_behind_decides_no_case_of_the_quick_tier(tmp_path):
     (tmp_path / "fake_subject.py").write_text(SUBJECT)
     (tmp_path / "test_fake.py").write_text(CHECKS)

@@ -158,6 +158,7 @@ def test_worlds_at_which_no_check_runs_are_said_to_be_so(tmp_path):
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
 
+@pytest.mark.long
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_what_was_finished_and_leaves_no_process(tmp_path, number):

@@ -77,6 +77,7 @@ def ends(processes):
 # --- whole runs -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_two_nodes_of_torchrun_judge_ours_and_torch(tmp_path):
     words = ("--subject", "impl,torch", "--select", "JOIN-025,DDP-024,ZERO-001", "--jobs", "2")
     first, second = ends(list(torchrun(tmp_path, *words)))
@@ -147,6 +148,7 @@ def at_work(folder, launch):
     return processes, mark
 
 
+@pytest.mark.long
 @needs_proc
 def test_a_lost_agent_ends_the_run_with_a_sentence_and_what_was_finished(tmp_path):
     (driver, agent), mark = at_work(tmp_path, by_hand)
@@ -162,6 +164,7 @@ def test_a_lost_agent_ends_the_run_with_a_sentence_and_what_was_finished(tmp_pat
     wait_for(lambda: marked(mark) == [], 60)
 
 
+@pytest.mark.long
 @needs_proc
 def test_the_drivers_death_ends_the_agents(tmp_path):
     (driver, agent), mark = at_work(tmp_path, by_hand)

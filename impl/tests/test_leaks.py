@@ -123,6 +123,7 @@ def test_nothing_outlives_what_was_dropped(options):
     assert not alive
 
 
+@pytest.mark.long
 def test_five_hundred_models_leave_as_many_tensors_as_fifty():
     def after(rounds):
         for place in range(rounds):

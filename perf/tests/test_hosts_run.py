@@ -33,6 +33,7 @@ strategy = "join"
 """
 
 
+@pytest.mark.long
 def test_a_sweep_over_hosts_is_measured_verified_and_says_what_the_network_carried(tmp_path, monkeypatch):
     monkeypatch.setattr(links, "MOST_OFF", 0.9)  # whatever else runs on this machine
     sweep = tmp_path / "mine.toml"

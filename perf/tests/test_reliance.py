@@ -92,6 +92,7 @@ def test_on_one_gpu_the_suite_judges_on_it_at_one_rank_and_on_the_cpu_at_two(cel
     assert judged == Judged((), f"{first}; {second}")
 
 
+@pytest.mark.long
 def test_a_subject_that_breaks_what_its_cells_rely_on_gets_no_time(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(MINE)
     arguments = ["run", "--sweep", str(tmp_path / "mine.toml"), "--world", "2", "--backend", "gloo"]

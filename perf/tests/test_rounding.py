@@ -39,6 +39,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", chosen(), ids=str)
 def test_rounding_is_allowed_and_mistakes_are_not(case):
     trained = train(case)

@@ -76,6 +76,7 @@ def test_wrong_hanging_and_failing_subjects_are_recorded_and_the_others_are_meas
     assert "1 cell is void: the result" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_subject_that_ends_its_process_loses_its_own_cells_only(tmp_path, capsys):
     status, rows = measured(tmp_path, "perf.tests.planted:crashing,torch", "tiny", "mlp")
     assert status == 1
@@ -160,6 +161,7 @@ KILLED = """
 """
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_with_what_is_missing(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(KILLED))

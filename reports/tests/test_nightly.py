@@ -53,6 +53,7 @@ def nights(tmp_path):
     return scan(tmp_path / "h", datetime.now(UTC)).nights
 
 
+@pytest.mark.long
 def test_three_nights_with_a_slow_down_planted_in_the_code_of_the_third(tmp_path):
     code = committed(tmp_path / "code", 1.0)
     for _ in range(2):
@@ -140,6 +141,7 @@ def test_a_part_that_fails_leaves_a_half_night_that_could_not_be_judged(tmp_path
     assert not night.files["perf"]
 
 
+@pytest.mark.long
 def test_a_part_that_takes_too_long_is_stopped_and_what_it_wrote_is_kept(tmp_path):
     done = nightly(tmp_path, "--clauses-within", "30s", perf="", FAKE_SLEEP="600")
     assert done.returncode == 2
