@@ -73,8 +73,9 @@ def test_internal_misuse_is_an_assertion_failure_that_changes_nothing(ranks, sce
 def check_partitions(ctx):
     """What is said of partitions that are wrong, and of some that are right."""
     parameters = some_parameters(ctx, 4)
-    zero = sharded(ctx, parameters, "Adam")
-    verify, divide = private(zero, "_verify_params_per_rank"), private(zero, "_partition_parameters")
+    groups = [{"params": parameters[:1]}, {"params": parameters[1:]}]
+    verify = private(sharded(ctx, groups, "Adam"), "_verify_params_per_rank")
+    divide = private(sharded(ctx, parameters, "Adam"), "_partition_parameters")
     nobody = [[] for _ in range(ctx.world)]
     foreign = nn.Parameter(parameters[0].detach().clone())
     wrong_lengths = [[*nobody, parameters], [*nobody[1:]], [*nobody, [], []]]

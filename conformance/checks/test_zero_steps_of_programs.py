@@ -130,14 +130,25 @@ def test_parameters_may_be_given_other_shapes_between_steps(ranks):
 # -- ZERO-008: memory in common
 
 
-def step_with_one_memory(ctx, make, twice, views):
+ROWS, COLUMN, CORNER = slice(2, None), (slice(None), slice(2)), (slice(2), slice(1, None))
+ONE_MEMORY = {
+    "views of one tensor": (ROWS, COLUMN, CORNER),
+    "columns of one tensor and a row across them": ((slice(None), 0), (slice(None), 1), 1),
+    "one listed three times": (),
+}
+
+
+def step_with_one_memory(ctx, make, places, views):
     whole = integers(4, 6, seed=1).to(ctx.device)
     apart = [integers(4, 3, seed=2 + place).to(ctx.device) for place in range(3 * ctx.world)]
-    parts = [whole[2:], whole[:, :2], *apart, whole[:2, 1:]]
-    params = some_parameters(ctx) if twice else [nn.Parameter(part) for part in parts]
+    if places:
+        first, second, last = (whole[place] for place in places)
+        params = listed = [nn.Parameter(part) for part in (first, second, *apart, last)]
+    else:
+        params = some_parameters(ctx)
+        listed = [params[1], *params, params[1]]
     with warnings.catch_warnings():  # of one that is listed twice, which is what we try
         warnings.simplefilter("ignore")
-        listed = [params[1], *params, params[1]] if twice else params
         settings = {"momentum": 0.5, "weight_decay": 0.5, "parameters_as_bucket_view": views}
         optimizer = make(listed, torch.optim.SGD, lr=0.5, **settings)
     for iteration in range(3):
@@ -146,7 +157,7 @@ def step_with_one_memory(ctx, make, twice, views):
     return params
 
 
-@check("ZERO-008", worlds=MANY, scenarios={"views of one tensor": False, "one listed three times": True})
+@check("ZERO-008", worlds=MANY, scenarios=ONE_MEMORY, each=True)
 def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
     told = [ranks(beside_the_ordinary, step_with_one_memory, scenario, views) for views in (False, True)]
     assert told == [[None] * ranks.world] * 2

@@ -42,6 +42,24 @@ def who_shares_memory_has_several_owners() -> None:
 
 
 @defect("ZERO-008")
+def who_overlaps_two_parameters_goes_with_the_last() -> None:
+    """A parameter that overlaps two which do not overlap each other is dealt out with one of them only."""
+    edit(
+        "                first = [one if head == another else head for head in first]\n",
+        "                first[place] = first[other]\n",
+    )
+
+
+@defect("ZERO-029")
+def parameters_of_later_groups_are_strangers() -> None:
+    """A partition may name parameters of the first group only."""
+    edit(
+        "{id(parameter) for parameter in shard.parameters()}",
+        "{id(parameter) for parameter in shard.exposed.param_groups[0]['params']}",
+    )
+
+
+@defect("ZERO-008")
 def only_the_same_parameter_counts_as_the_same_memory() -> None:
     """Of parameters that are views of one tensor nobody notices that they overlap."""
     edit("first[other] != first[place] and _overlap(", "False and _overlap(")
