@@ -86,6 +86,7 @@ def test_the_same_seed_draws_the_same_programs():
     assert seen(1) != seen(2)
 
 
+@pytest.mark.long
 def test_batches_begin_with_pairs_until_every_legal_pair_was_there():
     batches = -(-len(axes.legal_pairs()) // drawing.BATCH)
     begun = {pair for number in range(batches) for pair in drawing.focus(7, number, axes.FEATURES)}

@@ -196,6 +196,7 @@ def test_the_command_that_runs_a_break_again_is_poisoned_as_well():
     assert asked.again("impl", [2], "DDP-049", "test_a").endswith("--poison")
 
 
+@pytest.mark.long
 def test_a_poisoned_run_says_so(tmp_path):
     fakes.lay(tmp_path)
     words = ("--subject", "fake_subject:subject", "--select", "FAKE-001", "--worlds", "2", "--poison")

@@ -52,6 +52,7 @@ def test_the_cases_are_those_of_the_quick_tier(ask):
     assert len(cases) == len(set(cases)) > 500
 
 
+@pytest.mark.long
 def test_a_map_holds_what_the_case_executes_on_its_ranks(ask):
     row = ask(map=CASE)
     assert row["outcome"] == "passed"
@@ -83,6 +84,7 @@ def test_what_cannot_be_loaded_is_stillborn(ask):
     assert not ask(**altered(FUTURE, "\n"))["killed"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("identity", "status", "said"), [
     ("impl/ddp/iteration.py:Iteration.known_divisor:condition forced:1", 1, "1 broken (not listed)"),
     ("impl/ddp/iteration.py:Iteration.nowhere:early return:1", 2, "there is no mutant"),

@@ -22,7 +22,7 @@ from conformance.repros.script import MOST_LINES, schedule, write
 
 pytestmark = pytest.mark.slow
 
-QUICK = ("comm_014", "ddp_040", "ddpj_014", "ddpj_030", "hook_043", "join_020", "zero_018", "zero_022")
+QUICK = ("comm_014", "ddp_040", "ddpj_030", "hook_043", "join_020", "zero_018")
 EVERY = {case.name: case for case in cases()}
 CHOSEN = sorted(EVERY) if os.environ.get("REPROS") == "all" else list(QUICK)
 ROOT = Path(impl.__file__).parents[1]

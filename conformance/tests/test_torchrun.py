@@ -107,6 +107,7 @@ def test_tensors_travel_both_ways(ranks):
 """
 
 
+@pytest.mark.long
 def test_every_way_of_ending_is_what_it_is_without_a_launcher(tmp_path):
     fakes.lay(tmp_path)
     (tmp_path / "test_fake.py").write_text(fakes.CHECKS + TENSORS)
@@ -175,6 +176,7 @@ def test_the_drivers_death_ends_the_agents(tmp_path):
     wait_for(lambda: marked(mark) == [], 60)
 
 
+@pytest.mark.long
 @needs_proc
 def test_nothing_is_left_when_the_launchers_are_killed(tmp_path):
     launchers, mark = at_work(tmp_path, torchrun)
