@@ -103,6 +103,9 @@ def _compare(compare: argparse.ArgumentParser) -> None:
 
 def _trace(trace: argparse.ArgumentParser) -> None:
     trace.add_argument("record", metavar="RECORD", nargs="?", help="trace the most informative cells of this record")
+    trace.add_argument(
+        "--only", default=[], action="append", metavar="SERIES", help="these series of the record instead; repeatable"
+    )
     trace.add_argument("--workload", default="transformer", metavar="NAME", help="(default: %(default)s)")
     trace.add_argument("--world", default="2", metavar="N", help="(default: %(default)s)")
     trace.add_argument("--subject", default="impl,torch", metavar="NAMES", help="(default: %(default)s)")

@@ -27,10 +27,16 @@ def is_paced(group: Measured) -> bool:
 
 def steps(made: Board) -> list[Measured]:
     """The groups of paced steps on even inputs that have a sound one, the fewest hosts first."""
+    sound = [group for group in even_steps(made) if any(row["status"] == OK and step_of(row) for row in group.rows)]
+    return [group for group in sound if is_paced(group)]
+
+
+def even_steps(made: Board) -> list[Measured]:
+    """The groups of steps on even inputs that are paced or go over a network, the fewest hosts first."""
     found = [
         group for group in made.groups
-        if is_paced(group) and (group.axes["unit"], group.axes["skew"]) == ("step", "even") and group.axes["world"] > 1
-        and any(row["status"] == OK and step_of(row) for row in group.rows)
+        if (is_paced(group) or group.axes["network"]) and group.axes["world"] > 1
+        and (group.axes["unit"], group.axes["skew"]) == ("step", "even")
     ]  # fmt: skip
     return sorted(found, key=lambda group: (group.axes["world"], group.axes["pace"]))
 
@@ -44,7 +50,8 @@ def step_of(row: Row) -> str:
 
 def setting(axes: dict[str, Any], hosts: bool = True) -> str:
     """Model, pace, network and perhaps hosts of a group, for a title."""
-    words = [_MODELS.get(axes["size"], "8 even layers"), f"pace {axes['pace']:g}" if axes["pace"] != 1 else ""]
+    model = _MODELS.get(axes["size"], "8 even layers") if axes["workload"] == "paced" else axes["workload"]
+    words = [model, f"pace {axes['pace']:g}" if axes["pace"] != 1 else ""]
     words += [f"{axes['world']} {'hosts' if axes['network'] else 'ranks'}" if hosts else "", axes["network"]]
     return ", ".join(word for word in words if word)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..analyse.board import Board, Measured
 from ..analyse.intervals import Interval, of_difference
-from ..analyse.network import ms, steps
+from ..analyse.network import even_steps, ms
 from ..analyse.ratio import by_round
 from ..measure.rows import OK, Row, sibling
 from . import style
@@ -19,9 +19,9 @@ _MOST_PANELS = 4
 
 
 def draw(made: Board) -> Any:
-    panels = by_setting([group for group in steps(made) if _added(group)])[:_MOST_PANELS]
+    panels = by_setting([group for group in even_steps(made) if _added(group)])[:_MOST_PANELS]
     if not panels:
-        raise Undrawable("no paced step within Join stands beside a plain one in the record (sweep network-join has)")
+        raise Undrawable("no step within Join stands beside a plain one over a network (sweep network-delay has them)")
     rows = [row for _, groups in panels for group in groups for row in group.rows]
     said = [sentence for name, groups in panels for group in groups for sentence in _said(name, group)]
     caption = made.caption(

@@ -104,7 +104,7 @@ def _square(x: int, y: int, colour: str, alpha: float) -> Any:
 
 
 def _named(place: Place) -> str:
-    return setting({"size": place[0], "world": place[1], "network": place[2], "pace": 1.0})
+    return setting({"workload": "paced", "size": place[0], "world": place[1], "network": place[2], "pace": 1.0})
 
 
 def _said(where: str, fields: list[Field]) -> list[str]:

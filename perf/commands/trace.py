@@ -12,19 +12,20 @@ from typing import Any
 
 from conformance.bad_input import BadInput
 from conformance.engine import request as ask
-from conformance.ranks import Cluster, ForkServerFailed, NotRunnable, RunFailed
+from conformance.ranks import ForkServerFailed, NotRunnable, RunFailed
+from conformance.ranks.agent_group import AgentLost
 from reports.records import RecordFile
 
 from ..charts import draw_timeline
 from ..charts.reporting import report
 from ..measure import records, void
-from ..measure.clusters import PRELOAD
+from ..measure.clusters import Clusters
 from ..measure.reading import asked_for
 from ..measure.rows import OK
 from ..measure.trace import Iteration, as_trace, iterations_of, overlap, traced, typical
-from ..plan.axes import checked, known_trouble
+from ..plan.axes import checked, known_trouble, nearest
 from ..plan.backends import place_of
-from ..plan.cells import Cell
+from ..plan.cells import Cell, Group
 from ..plan.planning import plan
 from ..plan.sweep import Sweep
 
@@ -45,7 +46,7 @@ def trace(given: Namespace) -> int:
         records.writable(out)
     except OSError as error:
         raise BadInput(f"cannot write into {out}: {error.strerror}; give another --out") from error
-    cells, specs = _recorded(given) if given.record else _asked(given)
+    cells, specs = asked(given)
     command = [sys.executable, "-m", "perf", *sys.argv[1:]]
     header = records.header({"traced": [cell.series for cell in cells]}, [], command)
     try:
@@ -88,16 +89,16 @@ def made(
 
 
 def _traced(cells: Sequence[Cell], specs: dict[str, str], limit_s: float) -> list[Iteration]:
-    first = cells[0]
-    preload = (*PRELOAD, "perf.measure.trace")
-    with Cluster(
-        first.backend, deadline_s=limit_s, stall_s=_SILENCE_S, preload=preload, placing=False
-    ) as cluster:  # fmt: skip
+    group = Group(cells[0].shared, tuple(cells))
+    hosts = {group.network: group.world} if group.network else {}
+    subject = next(iter(specs.values()), "torch")
+    with Clusters(hosts=hosts) as clusters:
         try:
-            found = cluster.run(
-                traced, (cells, specs), world=first.world, subject=next(iter(specs.values()), "torch")
-            ).values()
-        except (NotRunnable, ForkServerFailed, RunFailed) as error:
+            run = clusters.of(group).run(
+                traced, (cells, specs), world=group.world, subject=subject, deadline_s=limit_s, stall_s=_SILENCE_S
+            )
+            found = run.values()
+        except (NotRunnable, ForkServerFailed, RunFailed, AgentLost) as error:
             raise Untraced(str(error).split("\n")[0]) from error
     for cell in cells:
         why = void.by_result(max(rank[cell.series].gap for rank in found), "the worst parameter", 0, 0)
@@ -132,15 +133,34 @@ def telling(rows: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> tup
     return chosen[:MOST], {name: spec for name, spec in specs.items() if name in {cell.subject for cell in chosen}}
 
 
+def asked(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
+    """The cells of a command, and where their subjects are."""
+    return _recorded(given) if given.record else _optioned(given)
+
+
 def _recorded(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
     record = asked_for(given.record)
+    if given.only:
+        return _named(record, given.only)
     cells, specs = telling(record.rows, record.header)
     if not cells:
         raise BadInput(f"{given.record} has no sound step on several ranks to trace; name a --workload instead")
     return cells, specs
 
 
-def _asked(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
+def _named(record: RecordFile, names: Sequence[str]) -> tuple[list[Cell], dict[str, str]]:
+    """The cells of these series, which have to be of one group."""
+    sound = {row["series"]: Cell(**row["axes"]) for row in record.rows if row["status"] == OK and row["unit"] == "step"}
+    for name in names:
+        if name not in sound:
+            raise BadInput(f"{record.path.name} has no sound step of the series {name!r}; {nearest(name, sound)}")
+    cells = [sound[name] for name in names]
+    if len(cells) > MOST or len({cell.shared for cell in cells}) > 1:
+        raise BadInput(f"a timeline shows up to {MOST} series of one group; give as many --only of one group")
+    return cells, dict(record.header.get("asked", {}).get("subjects", {}))
+
+
+def _optioned(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
     """The cells of the command line: every hook for every subject."""
     world = ask.number(given.world, "WORLD")
     place = place_of(given.backend, world)

@@ -27,6 +27,7 @@ PHASES = ("forward", "backward", "step")
 MARK = "joinery: mark"
 _GAP_US = 30.0  # between operators: the host's own work, not a wait
 _FRAMES = ("autograd", "torch", "c10d")
+_PACED = ("_Waiting", "_WaitingBackward")  # layers of ``workloads/paced.py``, which wait where others compute
 _STEP = "Optimizer.step#"  # what torch's optimizers call their steps in a profile
 _ITEM_BYTES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::Half": 2, "c10::BFloat16": 2, "unsigned char": 1,
                "bool": 1}  # fmt: skip
@@ -177,8 +178,10 @@ def spans_of(events: Iterable[dict[str, Any]], moment_us: float) -> Iterator[Spa
 
 def _is_work(event: dict[str, Any], thread: Any) -> bool:
     """An operator on the main thread; not the engine's frames around operators and hooks, in which hooks may wait."""
-    space, found, _ = str(event["name"]).partition("::")
-    return event.get("cat") == "cpu_op" and event["tid"] == thread and bool(found) and space not in _FRAMES
+    name = str(event["name"])
+    space, found, _ = name.partition("::")
+    operator = (bool(found) and space not in _FRAMES) or name in _PACED
+    return event.get("cat") == "cpu_op" and event["tid"] == thread and operator
 
 
 def _is_collective(event: dict[str, Any], on_device: bool) -> bool:

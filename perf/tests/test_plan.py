@@ -31,7 +31,7 @@ def test_every_sweep_that_ships_can_be_planned(name, world):
     try:
         made = plan(sweeps.load(name), ["impl", "torch"], world, CPU)
     except BadInput:
-        fewest = {"impl-vs-torch": 2, "skew": 2, "network": 2, "network-map": 4, "network-join": 2}
+        fewest = {"impl-vs-torch": 2, "skew": 2, "network": 2, "network-map": 4, "network-join": 2, "network-delay": 2}
         assert world < fewest.get(name, 1)
         return
     names = [group.name for group in made.groups]

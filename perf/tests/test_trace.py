@@ -2,18 +2,24 @@
 
 import json
 import math
+import tempfile
+from pathlib import Path
 
 import pytest
+import torch
 
-from perf.__main__ import main
+from conformance.bad_input import BadInput
+from conformance.hosts import unavailable
+from perf.__main__ import main, parser
 from perf.commands.chart import closing
-from perf.commands.trace import telling
+from perf.commands.trace import asked, telling
 from perf.measure import trace
 from perf.measure.memory import highest
 from perf.measure.trace import Span, Traced
 from perf.plan.cells import Cell
 from perf.tests.made_up import record, rows
 from perf.workloads import load
+from perf.workloads.profiles import profile
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +52,21 @@ def test_operators_of_the_main_thread_are_work_and_frames_around_hooks_are_not()
     (reduced,) = [span for span in spans if span.lane == "collectives 1"]
     assert reduced == Span("collectives 1", "all-reduce", 5450, 5950, 12 * 4)
     assert [span.name for span in spans if span.lane == "optimizer"] == ["step"]
+
+
+def test_layers_that_wait_instead_of_computing_are_work():
+    workload = load("paced", "dlrm")
+    model, batch = workload.model(1.0), workload.batch(0, 0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        with torch.profiler.record_function(trace.MARK):
+            pass
+        model(batch).backward()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiled.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    work_us = sum(span.end_us - span.start_us for span in trace.spans_of(events, 0.0) if span.lane == "compute")
+    assert work_us >= 1e6 * profile("dlrm").seconds
 
 
 def test_on_a_device_kernels_are_work_and_nccls_kernels_are_collectives():
@@ -153,6 +174,33 @@ def test_of_a_record_the_hooks_of_one_subject_are_traced(tmp_path):
     cells, specs = telling(made, asked)
     assert [cell.variant for cell in cells] == ["torch", "torch · join"]
     assert specs == {"torch": "torch"}
+
+
+def test_series_of_a_record_that_are_named_are_traced_as_they_are(tmp_path):
+    made = rows([{"workload": "mlp", "zero": ["off", "on"], "optimizer": "adam"}], lambda cell, rank: 10.0, world=2)
+    path = tmp_path / "one.jsonl"
+    record(path, made)
+    names = [row["series"] for row in made if row["axes"]["copy"] == 1 and row["subject"] == "torch"]
+    cells, specs = asked(parser().parse_args(["trace", str(path), *(w for name in names for w in ("--only", name))]))
+    assert [cell.series for cell in cells] == names
+    assert "torch" in specs
+    with pytest.raises(BadInput, match=r"no sound step of the series 'mlp'; there are"):
+        asked(parser().parse_args(["trace", str(path), "--only", "mlp"]))
+    with pytest.raises(BadInput, match=r"up to 4 series of one group"):
+        asked(parser().parse_args(["trace", str(path), *["--only", names[0]] * 5]))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(unavailable()), reason=f"no hosts here: {unavailable()}")
+def test_what_was_measured_over_a_network_is_traced_over_it(tmp_path):
+    axes = {"workload": "paced", "size": "dlrm", "world": 2, "network": "50mbit", "cap_mib": 1.0}
+    path = tmp_path / "one.jsonl"
+    record(path, rows([axes], lambda cell, rank: 10.0, ["impl"]))
+    assert main(["trace", str(path), "--out", str(tmp_path / "out")]) == 0
+    (one,) = trace.iterations_of(json.loads((tmp_path / "out" / "timeline.trace.json").read_text()))
+    reduced = [span for span in one.spans[0] if span.name == "all-reduce"]
+    # 4 MB at 50 Mbit/s take 0.67 s; over the loopback some milliseconds
+    assert sum(span.end_us - span.start_us for span in reduced) > 0.3e6
 
 
 def test_a_sweep_ends_with_its_charts(tmp_path, capsys):
