@@ -163,12 +163,16 @@ def searched_alone(schedule, cleared, first):
     for number in range(READY + 2 + max(schedule)):
         before = parameters(alone)
         active = [rank for rank, count in enumerate(schedule) if count > number - READY - 2]
-        waits = len(expected) < len(first[0]) and all(run[number] == before for run in first)
-        if not waits:
+        if not waited(number, before, first):
             before_the_block = number < READY + 2
             step_parts(alone, optimizer, number, len(schedule), active, "set to None" if before_the_block else cleared)
         expected.append(parameters(alone))
     return expected
+
+
+def waited(number, before, first):
+    """Whether every rank still had these parameters after that iteration, one of the first."""
+    return number < len(first[0]) and all(run[number] == before for run in first)
 
 
 # -- DDPJ-030: what is left out of reductions once a rank has joined
@@ -210,7 +214,7 @@ def left_out_alone(world, early, first):
         before = parameters(alone)
         active = range(world) if number <= READY else [rank for rank in range(world) if rank != early]
         alone.use = "ab" if number <= READY else "a"
-        if not (len(expected) < len(first[0]) and all(run[number] == before for run in first)):
+        if not waited(number, before, first):
             optimizer.zero_grad()
             for rank in active:
                 (overlapping.loss(alone(overlapping.batch(rank, number))) / world).backward()
