@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..analyse.board import Board, backend
+from ..analyse.network import setting
 from ..measure.trace import PHASES, Iteration, Span, iterations_of, overlap
 from ..wording import counted
 from . import style
@@ -14,7 +15,7 @@ TITLE = "Where does the time of one iteration go?"
 _PHASE_COLOURS = dict(zip(PHASES, (style.SKY, style.BLUE, style.GREEN), strict=True))
 _COLLECTIVES = {
     "all-reduce": (style.ORANGE, ""), "broadcast": (style.PURPLE, "//"), "reduce-scatter": (style.VERMILION, ".."),
-    "all-gather": ("#F0E442", "xx"),
+    "all-gather": ("#F0E442", "xx"), "reduce": (style.SKY, "\\\\"), "all-to-all": (style.GREY, "++"),
 }  # fmt: skip
 _MOST_RANKS, _MOST_VARIANTS = 4, 4
 _LANE = 0.36  # height of the main lane and of all collectives together, where a rank has 1
@@ -35,15 +36,16 @@ def draw(trace: dict[str, Any]) -> Any:
         "collective of the rank is under way; white: the host's own work, or another process on the core. Overlap: the "
         f"share of the collectives' time during which the rank computes.{more} {backend(first.backend)}.", [],
     )  # fmt: skip
-    title = f"{TITLE} ({first.workload}, {counted(first.world, 'rank')})"
+    where = setting(first.axes()) if first.network else f"{first.workload}, {counted(first.world, 'rank')}"
+    title = f"{TITLE} ({where})"
     figure, axes = style.sheet(
-        title, caption, len(iterations), height_in=0.62 + 0.42 * ranks, columns=1, legend_lines=1, sharex=True
+        title, caption, len(iterations), height_in=0.62 + 0.42 * ranks, columns=1, legend_lines=2, sharex=True
     )  # fmt: skip
     for axis, iteration in zip(axes, iterations, strict=True):
         _panel(axis, iteration, ranks)
     axes[-1].set_xlabel("time since the first rank began, ms")
     axes[0].set_xlim(0, max(iteration.length_us for iteration in iterations) / 1e3 * 1.01)
-    style.legend(figure, axes, columns=8)
+    style.legend(figure, axes, columns=5)
     return figure
 
 

@@ -195,7 +195,7 @@ def _is_collective(event: dict[str, Any], on_device: bool) -> bool:
 def _name(name: str) -> str:
     """all-reduce, broadcast … from gloo:all_reduce or ncclDevKernel_AllReduce_Sum_f32_RING_LL."""
     word = name.lower().replace("_", "").replace(":", "").replace("-", "")
-    kinds = ("reduce-scatter", "all-reduce", "all-gather", "broadcast", "reduce", "barrier")
+    kinds = ("reduce-scatter", "all-reduce", "all-gather", "broadcast", "reduce", "all-to-all", "barrier")
     return next((kind for kind in kinds if kind.replace("-", "") in word), name.removeprefix("gloo:"))
 
 
