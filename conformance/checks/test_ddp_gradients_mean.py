@@ -1,6 +1,8 @@
 """After backward every rank holds the mean of the ranks' gradients: groups, dtypes, sharing, sparsity, accumulation."""
 
 import itertools
+import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -112,6 +114,36 @@ def test_the_divisor_is_the_size_of_the_subgroup(ranks):
             (alone(models.divisible(rank, 0)).sum() / len(members)).backward()
         for rank in members:
             assert seen[rank] == [gradients(alone)] * 3 * len(EVERY_WAY), f"rank {rank} of group {members}"
+
+
+def wait_in_one_of_two_groups(ctx):
+    """Two models on groups that share rank 1, which trains the one of rank 2 first; that rank is slow, and not lost."""
+    os.environ["JOINERY_FAILURE_DETECTION_S"] = "0.5"
+    first, second = dist.new_group([0, 1]), dist.new_group([1, 2])
+    told = []
+    for group, members, slow in ((second, (1, 2), 2), (first, (0, 1), None)):
+        if ctx.rank not in members:
+            continue
+        model = ddp(ctx, models.Sum(1), process_group=group)
+        for iteration in range(2):
+            model.zero_grad()
+            loss = model(models.divisible(ctx.rank, iteration)).sum()
+            if ctx.rank == slow and iteration:
+                time.sleep(1.2)
+            loss.backward()
+        told.append(gradients(model))
+    return told
+
+
+@check("DDP-051", worlds=(3,), beyond=False, deadline_s=15)
+def test_a_rank_that_waits_for_a_slow_one_of_another_group_is_waited_for(ranks):
+    seen = ranks(wait_in_one_of_two_groups)
+    for rank, members in ((0, [(0, 1)]), (1, [(1, 2), (0, 1)]), (2, [(1, 2)])):
+        for told, pair in zip(seen[rank], members, strict=True):
+            alone = models.Sum(1)
+            for each in pair:
+                (alone(models.divisible(each, 1)).sum() / 2).backward()
+            assert told == gradients(alone), f"rank {rank} of {pair}"
 
 
 def average_types(ctx):

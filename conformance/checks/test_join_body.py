@@ -80,10 +80,10 @@ class Stop(BaseException):
 
 
 class Unspeakable(Exception):
-    """An error that has no words: whoever asks it for its text gets another error."""
+    """An error that has no words: whoever asks it for its text gets an error of the user's, too."""
 
     def __str__(self):
-        raise ValueError("no words")
+        raise Unspeakable
 
 
 def raise_in_the_body(ctx, kind):
