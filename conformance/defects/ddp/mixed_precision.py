@@ -290,3 +290,9 @@ def casts_between_forward_and_backward_are_undone() -> None:
 def thawed_gradients_travel_in_full() -> None:
     """The gradients of what is thawed after wrapping travel in the parameters' own dtype."""
     edit("specs = self._lowered.reduced_specs(specs)", "pass", within="_take_in_thawed")
+
+
+@defect("DDP-135")
+def a_backward_inside_another_ends_lowering_for_none() -> None:
+    """After a reentrant checkpoint's backward without synchronisation nothing gives full values back."""
+    edit("        kernels.call_once_after(outer, self._arm)", "        pass")

@@ -101,3 +101,9 @@ def use_is_remembered_in_another_group() -> None:
 def arrivals_are_noted_on_in_another_group() -> None:
     """In another group the arrivals of a static graph are not counted, so that its use is never learned anew."""
     edit("    self.readiness.forget()\n", "")
+
+
+@defect("DDP-051")
+def waiting_in_another_group_is_a_stall() -> None:
+    """Ranks that wait in different groups, one of them for somebody slow, are taken to wait for each other."""
+    edit("each.wait.members == whose and each.last >= together", "each.last >= together", within="Waits.stalled")
