@@ -38,6 +38,7 @@ class Worker:
         self._folder, self._base = folder, base
         self._loaded: Any = None  # what this process holds: None (sound), "marks" or a mutant
         self._marked: tuple[Cluster, marks.Map] | None = None
+        self._by_loading: set[int] = set()  # the statements that loading executes, and so every case
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         if "list" in question:
@@ -53,7 +54,7 @@ class Worker:
         taken.taken()
         ended = self._cases.run(case, cluster)
         row = {"case": case, "outcome": str(ended.verdict.outcome), "witness": ended.verdict.witness}
-        return {**row, "seconds": round(ended.seconds, 3), "statements": taken.taken()}
+        return {**row, "seconds": round(ended.seconds, 3), "statements": sorted({*taken.taken(), *self._by_loading})}
 
     def _begin_to_mark(self, case: str) -> tuple[Cluster, marks.Map]:
         sources = read()
@@ -61,7 +62,8 @@ class Worker:
         taken = marks.Map(place, size, new=True)
         plan = {"sources": marks.marked(sources), "marks": [str(place), size]}
         cluster = self._altered(plan, "marks")
-        self._cases.run(case, cluster)  # what loading executes is marked before the first run has ended
+        self._by_loading = set(taken.taken())
+        self._cases.run(case, cluster)  # what its ranks' own loading executes is marked before the first run has ended
         self._marked = cluster, taken
         return self._marked
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from conformance.engine import inventory
-from conformance.power import drawing
+from conformance.power import drawing, marks
 from conformance.workers import Driver
 
 pytestmark = pytest.mark.slow
@@ -59,6 +59,17 @@ def test_a_map_holds_what_the_case_executes_on_its_ranks(ask):
     assert len(row["statements"]) > 300
     again = ask(map=CASE)
     assert len(set(row["statements"]) ^ set(again["statements"])) < 20  # who waits for whom may differ
+    places = marks.statements(drawing.read())
+    by_loading = {places[number] for number in again["statements"]} & within("impl/ddp/compat.py", "class KeptBy")
+    assert len(by_loading) >= 3  # its constructor runs where classes are made, and never again
+
+
+def within(file, beginning):
+    """The places of the first method that follows this line."""
+    lines = drawing.read()[file].splitlines()
+    at = next(number for number, line in enumerate(lines, 1) if line.startswith(beginning))
+    start = next(number for number in range(at, len(lines)) if "def __init__" in lines[number - 1])
+    return {(file, line) for line in range(start, start + 5)}
 
 
 def test_a_mutant_that_divides_wrongly_is_killed_with_a_witness(ask):
