@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 
 import torch
 from torch import nn
@@ -171,8 +172,8 @@ def test_a_closure_and_a_keyword_go_together_on_uneven_inputs(ranks):
         assert ranks(train_with_closure_and_keyword, schedule) == [(True, None)] * ranks.world, f"schedule {schedule}"
 
 
-def step_first(ctx, schedule, listed):
-    """A loop that begins with the step that uses the gradients of the iteration before; the gap at the end."""
+def step_first(ctx, schedule, listed, since=0):
+    """A loop that begins, since this iteration, with the step of the gradients of the one before; the gap at the end."""
     model = models.Sum(3).to(ctx.device)
     alone = Alone(ctx, model, "SGD with momentum and decay", schedule)
     by_name = {
@@ -181,11 +182,13 @@ def step_first(ctx, schedule, listed):
     }
     with ctx.subject.Join([by_name[name] for name in listed]):
         for iteration in range(schedule[ctx.rank]):
-            by_name["zero"].step()
+            if iteration >= since:
+                by_name["zero"].step()
             by_name["zero"].zero_grad()
             by_name["ddp"](whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
     for iteration in range(max(schedule)):
-        alone.optimizer.step()
+        if iteration >= since:
+            alone.optimizer.step()
         alone.take(iteration)
     return alone.gap(model)
 
@@ -193,8 +196,9 @@ def step_first(ctx, schedule, listed):
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_a_loop_that_begins_with_the_step_trains_as_one_process_does(ranks):
     upwards = scenario.linear(ranks.world, 2)
-    for schedule in (upwards, upwards[::-1]):
-        assert ranks(step_first, schedule, ("zero", "ddp")) == [None] * ranks.world, f"schedule {schedule}"
+    for schedule, since in itertools.product((upwards, upwards[::-1]), (0, 1)):
+        gaps = ranks(step_first, schedule, ("zero", "ddp"), since)
+        assert gaps == [None] * ranks.world, f"schedule {schedule}, since iteration {since}"
 
 
 @check("JOIN-040", worlds=MANY, deadline_s=10)

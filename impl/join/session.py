@@ -68,7 +68,8 @@ class Session(BaseSession):
         self._leaders = _leaders(self._followers)
         #: whether more than one joinable leads: their acts may interleave, so they must be announced finely
         self.several_followers = len(self._leaders) > 1
-        self._callers = set(self._leaders)  # the followers that call the roll; begin adds one that comes before them
+        #: the followers that call the roll; begin adds one that comes before them
+        self._callers = {place for place in self._followers if place <= min(self._leaders)} | self._leaders
         self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included
         self._absence = False  # whether somebody was known to be absent when the current iteration began
         self._iterations: Counter[int] = Counter()  # how many each joinable has begun here, on live ranks
@@ -88,7 +89,8 @@ class Session(BaseSession):
         A joinable that leads calls the roll: without blocking, except in throwing mode, where ``InputsExhausted`` may
         be raised. It does so each time it begins, since between any two of its iterations another rank may have run
         out. The others only announce the act, unless they begin again with no roll call in between. One that begins
-        before any other does is a leader whatever it says of itself: its iterations start with it.
+        before any other does, or is listed before any that leads, is a leader whatever it says of itself: iterations
+        start with it.
         """
         if self._state is not SessionState.LIVE:
             return

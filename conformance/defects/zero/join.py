@@ -185,3 +185,9 @@ def who_catches_a_failed_step_goes_on() -> None:
 def who_has_joined_does_not_look_at_the_groups() -> None:
     """What the program has changed in the groups since a joined rank's last step is not noticed there."""
     edit("self._shard.look_at_parameters()  # the program", "pass  # the program")
+
+
+@defect("ZERO-022")
+def what_is_listed_first_only_announces() -> None:
+    """An optimizer that is listed before its model calls the roll only if its first step comes before all else."""
+    edit("if place <= min(self._leaders)}", "if place < 0}")
