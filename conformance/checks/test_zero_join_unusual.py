@@ -173,7 +173,7 @@ def test_a_closure_and_a_keyword_go_together_on_uneven_inputs(ranks):
 
 
 def step_first(ctx, schedule, listed, since=0):
-    """A loop that begins, since this iteration, with the step of the gradients of the one before; the gap at the end."""
+    """A loop that begins, since this iteration, with the step of the gradients before; the gap at the end."""
     model = models.Sum(3).to(ctx.device)
     alone = Alone(ctx, model, "SGD with momentum and decay", schedule)
     by_name = {
