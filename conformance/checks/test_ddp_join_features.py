@@ -1,6 +1,7 @@
 """Uneven inputs together with no_sync, communication hooks, collectives of one's own and delayed parameters."""
 
-from contextlib import nullcontext
+import time
+from contextlib import nullcontext, suppress
 
 import pytest
 import torch
@@ -120,6 +121,27 @@ def test_no_buffer_is_broadcast_after_an_iteration_under_no_sync(ranks):
         own = [[(1.0 + 10.0 * rank) * done for done in range(count)] for rank, count in enumerate(schedule)]
         told = ranks(count_without_sync, schedule)
         assert told == [([*seen, last], mean) for seen in own], f"schedule {schedule}"
+
+
+def train_after_an_error(ctx):
+    """All ranks leave a context by an error and catch it; then they train without one, each of them slowly once."""
+    model, seen = ddp(ctx, models.scalar()), []
+    with suppress(KeyError), model.join():
+        model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+        raise KeyError("all ranks alike")
+    for slow in range(ctx.world):
+        model.zero_grad()
+        loss = model(models.divisible_scalar(ctx.rank, slow)).sum()
+        if ctx.rank == slow:
+            time.sleep(0.3)
+        loss.backward()
+        seen.append(gradient(model.module.weight))
+    return seen
+
+
+@check("DDPJ-035", worlds=MANY)
+def test_after_a_context_that_all_have_left_by_an_error_a_slow_rank_is_waited_for(ranks):
+    assert ranks(train_after_an_error) == [scalar_means((ranks.world,) * ranks.world)] * ranks.world
 
 
 def announce(ctx, syncing):

@@ -89,6 +89,30 @@ def test_with_ddp_uneven_inputs_end_with_equal_parameters_on_all_ranks(ranks):
     equal_replicas(ranks, [(ten_and_more, "Adam", {})])
 
 
+def train_two_models(ctx, schedule):
+    """Two models and their optimizers in one context, as adversaries are trained; the gaps at the end."""
+    both = [models.Sum(3).to(ctx.device) for _ in range(2)]
+    alone = [Alone(ctx, model, "SGD", schedule) for model in both]
+    wrapped = [ctx.subject.DistributedDataParallel(model) for model in both]
+    optimizers = [sharded(ctx, model.parameters(), "SGD") for model in both]
+    with ctx.subject.Join([*wrapped, *optimizers]):
+        for iteration in range(schedule[ctx.rank]):
+            for model, optimizer in zip(wrapped, optimizers, strict=True):
+                optimizer.zero_grad()
+                model(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
+                optimizer.step()
+    for iteration in range(max(schedule)):
+        for one in alone:
+            one.take(iteration)
+            one.optimizer.step()
+    return [one.gap(model) for one, model in zip(alone, both, strict=True)]
+
+
+@check("ZERO-021", worlds=MANY, deadline_s=20)
+def test_two_models_and_their_optimizers_train_in_one_context(ranks):
+    assert ranks(train_two_models, (2,) * ranks.world) == [[None, None]] * ranks.world
+
+
 @check("ZERO-022", worlds=MANY, deadline_s=20)
 def test_the_documented_example_trains_as_one_process_does(ranks):
     as_one_process(ranks, [(tuple(10 + rank for rank in range(ranks.world)), "Adam", {})])

@@ -67,6 +67,20 @@ def test_every_parameter_has_one_owner_chosen_greedily_by_size_and_known_to_all(
         assert sorted(loads) == greedy_loads(sizes, ranks.world), f"sizes {sizes}: owners {owned}"
 
 
+def own_what_is_interleaved(ctx):
+    """Of two parameters in one piece of memory that share no element those that this rank steps."""
+    memory = torch.arange(12.0, device=ctx.device)
+    parameters = [nn.Parameter(memory[place::2]) for place in range(2)]
+    own = private(sharded(ctx, parameters), "optim").param_groups
+    return [place_of(parameters, one) for group in own for one in group["params"]]
+
+
+@check("ZERO-007", worlds=MANY)
+def test_parameters_that_lie_between_each_other_and_share_nothing_have_owners_of_their_own(ranks):
+    found = ranks(own_what_is_interleaved)
+    assert sorted(map(len, found)) == [0] * (ranks.world - 2) + [1, 1], f"each rank's own: {found}"
+
+
 def train(ctx, name, grouped=list, group=None, iterations=5, count=5, sparsely=False, dtype=torch.float32, **options):
     """Where a sharded optimizer differs from its reference, by iteration."""
     parameters = [nn.Parameter(parameter.detach().to(dtype)) for parameter in some_parameters(ctx, count)]

@@ -103,3 +103,9 @@ def leaves_that_are_no_parameters_are_refused() -> None:
         "if all(isinstance(item, torch.Tensor) for item in items):",
         "if all(isinstance(item, torch.Tensor) and type(item) is not torch.Tensor for item in items):",
     )
+
+
+@defect("ZERO-007")
+def what_lies_between_counts_as_shared() -> None:
+    """Whether two parameters share memory is looked at as if both began at the same place."""
+    edit("marks.as_strided(*_each_once(other), apart).any()", "marks.as_strided(*_each_once(other)).any()")

@@ -191,3 +191,9 @@ def who_has_joined_does_not_look_at_the_groups() -> None:
 def what_is_listed_first_only_announces() -> None:
     """An optimizer that is listed before its model calls the roll only if its first step comes before all else."""
     edit("if place <= min(self._leaders)}", "if place < 0}")
+
+
+@defect("ZERO-021")
+def counts_reach_the_sign() -> None:
+    """The counts of a message take up the sign of its numbers, too, where a context lists several joinables."""
+    edit("if used + width > _BITS:", "if used + width > _BITS + 2:")
