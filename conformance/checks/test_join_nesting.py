@@ -54,6 +54,29 @@ def test_after_a_context_inside_another_the_outer_ones_flags_are_back(ranks):
         assert b == ["b step"] * 4 + ["b post True", "b step"] + [f"b {each}" for each in end], f"after leaving: {b}"
 
 
+def build_two_inside(ctx):
+    """Two contexts are built inside another before either is entered; the flags after each, and what the ranks did."""
+    a, told = recorder(ctx), []
+    with ctx.subject.Join([a]):
+        first, second = ctx.subject.Join([a]), ctx.subject.Join([a], enable=False)
+        for inner in (second, first):
+            with inner:
+                a.step()
+            told.append(flags(a))
+        if ctx.rank:
+            a.step()
+    return [*told, flags(a)], a.log
+
+
+@check("JOIN-038", worlds=(2, 3), deadline_s=8)
+def test_after_a_context_that_was_built_beside_another_inside_a_third_that_ones_flags_are_back(ranks):
+    outer, none = [(True, False, True)], [(False, False, False)]
+    for rank, (told, log) in enumerate(ranks(build_two_inside)):
+        assert told == [outer, outer, none], f"after leaving: {told}"
+        end = ["a step", "a post True"] if rank else ["a main", "a post False"]
+        assert log == ["a step", "a step", "a post True", *end], f"after leaving: {log}"
+
+
 def train_nested(ctx):
     """A model in two contexts, in each of which rank 0 runs out before the others; by iteration, what reaches them."""
     model, seen = ddp(ctx, models.Counting(1.0)), []

@@ -177,3 +177,27 @@ def test_a_rank_without_inputs_makes_everybody_throw_at_the_first_notification(r
             assert error.is_a(RuntimeError)
             assert log == []
             assert notified == (0 if schedule[rank] == 0 else 1)
+
+
+def catch_inside(ctx, notifies_again):
+    """Whoever still has inputs catches the throw inside the block, and leaves it as if nothing were wrong."""
+    a, inside = recorder(ctx), []
+
+    def train():
+        with ctx.subject.Join([a], throw_on_early_termination=True):
+            a.step()
+            inside.extend(caught(a.step) for _ in range(0 if ctx.rank == 0 else 2 if notifies_again else 1))
+
+    outside, started = caught(train), len(ctx.trace())
+    return [*inside, outside], a.log, started
+
+
+@check("JOIN-024", worlds=MANY, deadline_s=8, beyond=False)
+def test_a_throw_that_is_caught_inside_the_block_comes_again_and_nothing_is_sent(ranks):
+    for notifies_again in (False, True):
+        for rank, (errors, log, started) in enumerate(ranks(catch_inside, notifies_again, trace=True)):
+            for error in errors:
+                assert error is not None, f"rank {rank} went on as if nobody had run out"
+                assert error.is_a(RuntimeError), error
+                assert "exhausted" in error.text.lower(), error
+            assert (log, started) == (["a step"], 4), f"rank {rank} did {log} in {started} collectives"

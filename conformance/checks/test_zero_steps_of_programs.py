@@ -130,19 +130,22 @@ def test_parameters_may_be_given_other_shapes_between_steps(ranks):
 # -- ZERO-008: memory in common
 
 
+ADDED = "added after the first step"
 ROWS, COLUMN, CORNER = slice(2, None), (slice(None), slice(2)), (slice(2), slice(1, None))
 ONE_MEMORY = {
     "views of one tensor": (ROWS, COLUMN, CORNER),
+    "views of one tensor, one added later": (ROWS, COLUMN, CORNER, ADDED),
     "columns of one tensor and a row across them": ((slice(None), 0), (slice(None), 1), 1),
     "one listed three times": (),
 }
 
 
 def step_with_one_memory(ctx, make, places, views):
+    added = len(places) > 3  # by then another rank than the owner of the others has the least
     whole = integers(4, 6, seed=1).to(ctx.device)
-    apart = [integers(4, 3, seed=2 + place).to(ctx.device) for place in range(3 * ctx.world)]
+    apart = [integers(4, 3, seed=2 + place).to(ctx.device) for place in range(3 * ctx.world - added)]
     if places:
-        first, second, last = (whole[place] for place in places)
+        first, second, last = (whole[place] for place in places[:3])
         params = listed = [nn.Parameter(part) for part in (first, second, *apart, last)]
     else:
         params = some_parameters(ctx)
@@ -150,10 +153,12 @@ def step_with_one_memory(ctx, make, places, views):
     with warnings.catch_warnings():  # of one that is listed twice, which is what we try
         warnings.simplefilter("ignore")
         settings = {"momentum": 0.5, "weight_decay": 0.5, "parameters_as_bucket_view": views}
-        optimizer = make(listed, torch.optim.SGD, lr=0.5, **settings)
+        optimizer = make(listed[:-1] if added else listed, torch.optim.SGD, lr=0.5, **settings)
     for iteration in range(3):
         give(params, iteration)
         optimizer.step()
+        if added and iteration == 0:
+            optimizer.add_param_group({"params": params[-1:]})
     return params
 
 

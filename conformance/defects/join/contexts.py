@@ -91,6 +91,12 @@ def built_inside_and_never_entered_it_stays() -> None:
     edit("if top is not self and top is not None and top.is_open:", "if top not in (self, None):")
 
 
+@defect("JOIN-038")
+def built_beside_another_it_forgets_the_outer_one() -> None:
+    """Of two contexts that are built one after the other inside a third, the second brings nothing back."""
+    edit("self.below = _topmost_open(top)", "self.below = top if top is not None and top.is_open else None")
+
+
 @defect("ZERO-022", "JOIN-040")
 def only_leaders_begin_iterations() -> None:
     """A loop that begins with an optimizer's step calls the roll at the forward only."""

@@ -103,3 +103,9 @@ def throws_one_iteration_late() -> None:
 def throws_only_if_several_ran_out() -> None:
     """Active ranks go on as long as no more than one rank has run out."""
     edit("if exhausted:", "if exhausted > 1:")
+
+
+@defect("JOIN-024")
+def throw_that_was_caught_is_forgotten_at_the_end() -> None:
+    """A rank that has caught the throw inside the block goes on shadowing at its end, alone."""
+    edit("    self._failures.refuse_what_is_over()\n", "    pass\n", within="PlainSession.shadow")

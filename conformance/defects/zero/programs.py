@@ -144,3 +144,9 @@ def states_of_another_dtype_are_stepped_at_once() -> None:
 def hooks_of_all_optimizers_pass_joined_ranks_by() -> None:
     """Of the hooks behind a step a joined rank calls only those of the optimizer, not those of all optimizers."""
     edit(", **_global_optimizer_post_hooks}", "}")
+
+
+@defect("ZERO-008")
+def added_views_have_owners_of_their_own() -> None:
+    """A parameter that is added later, and lies in the memory of another one, goes where the load is least."""
+    edit("chosen = known[0] if known else loads.index(min(loads))", "chosen = loads.index(min(loads))")
