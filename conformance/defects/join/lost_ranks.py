@@ -7,32 +7,32 @@ from impl.comm.heartbeats import Heartbeats
 from ..planting import defect, edit, swap
 
 
-@defect("JOIN-024")
+@defect("JOIN-057")
 def nobody_gives_signs_of_life() -> None:
     """Heartbeats are made and never begun."""
     swap(Heartbeats, "start", lambda self: None)
 
 
-@defect("JOIN-024")
+@defect("JOIN-057")
 def silence_is_not_judged() -> None:
     """A peer that says nothing any more counts as alive as long as its connection stands."""
     edit("            self._report(peer, End.SILENT)\n", "            pass\n")
 
 
-@defect("JOIN-024")
+@defect("JOIN-057")
 def silence_of_this_machine_is_forgiven() -> None:
     """A process on the same machine counts as alive whether or not it has moved."""
     edit("if same_machine and has_moved(", "if same_machine or has_moved(")
 
 
-@defect("JOIN-024")
+@defect("JOIN-057")
 def short_stops_end_the_job() -> None:
     """A rank that stands still for a second is given up at once."""
     edit("if peer.silent_s >= self.detection_s:", "if peer.silent_s >= self.detection_s / 9:")
     edit("if peer.silent_s < self.detection_s / 2 or ", "if peer.silent_s < self.detection_s / 9 or ")
 
 
-@defect("JOIN-024")
+@defect("JOIN-057")
 def waits_are_not_broken_off() -> None:
     """A lost peer interrupts no wait: it is only named where a collective has failed by itself."""
     edit("return [loss for loss, _ in first] if due else []", "return []")
