@@ -478,13 +478,13 @@ def eight_bits_take_doubles_for_floats() -> None:
     edit("torch.float64 if buffer.dtype == torch.float64 else torch.float32", "torch.float32")
 
 
-@defect("COMM-030")
+@defect("COMM-016")
 def optimizer_in_the_hook_is_shown_pairs() -> None:
     """An optimizer in the hook is given two real numbers for each complex one."""
     edit("complex_again(gradient) if shown_real else gradient", "gradient")
 
 
-@defect("COMM-030")
+@defect("COMM-016")
 def optimizer_in_the_hook_steps_tables_with_local_rows() -> None:
     """An optimizer in the hook steps a sparse table with this rank's own gradient."""
     edit("[averaged] if buffer.is_sparse else gradients", "gradients")

@@ -63,3 +63,9 @@ def result_is_ignored_where_gradients_are_views() -> None:
 def a_joined_rank_is_refused_what_it_cannot_clear() -> None:
     """A joined rank, too, is refused a gradient of what has been left out of the reductions since."""
     edit("if self._left_out and not shadowing(ddp):", "if self._left_out:")
+
+
+@defect("JOIN-015")
+def an_optimizer_on_another_group_names_its_models() -> None:
+    """An overlapping optimizer whose model is on another group of the same ranks names the model's as its own."""
+    edit("if ddp.process_group is overlap.shard.team.group:", "if True:")
