@@ -1,5 +1,6 @@
 """The overlapped step where a loop is less plain: counters of an optimizer's own, failed backwards, sparse tables."""
 
+import collections
 from dataclasses import replace
 
 import torch
@@ -91,7 +92,20 @@ def test_what_an_optimizer_counts_by_itself_counts_iterations(ranks, scenario):
         assert runs == [fading_alone(ranks.world, layers, waited)] * ranks.world, f"shard_buckets={shard}"
 
 
-KINDS = {"begins anew": (Restarting, {"lr": 0.25, "momentum": 0.5}), "saves a number": (Slowing, {})}
+class Shrinking(torch.optim.SGD):
+    """Puts another state in the place of its own in each step, in which all momentum is half of what it was."""
+
+    def step(self, closure=None):
+        halves = {parameter: {"momentum_buffer": each["momentum_buffer"] / 2} for parameter, each in self.state.items()}
+        self.state = collections.defaultdict(dict, halves)
+        return super().step(closure)
+
+
+KINDS = {
+    "begins anew": (Restarting, {"lr": 0.25, "momentum": 0.5}),
+    "halves its momentum": (Shrinking, {"lr": 0.25, "momentum": 0.5}),
+    "saves a number": (Slowing, {}),
+}
 
 
 def train_a_kind(ctx, name):

@@ -244,3 +244,9 @@ def groups_can_be_added_in_a_context() -> None:
 def gradients_with_graphs_cannot_be_passed_on() -> None:
     """Gradients that have a graph of their own are copied as a part of it, which fails."""
     edit("@torch.no_grad()  # gradients of ``backward(create_graph=True)`` have a graph of their own\n", "")
+
+
+@defect("ZERO-020")
+def failures_of_one_block_end_the_next() -> None:
+    """A step that failed in one block is taken for one of the next, where nothing has been broken off."""
+    edit("    self.zero._joining.broken = None\n", "    pass\n", within="entered")
