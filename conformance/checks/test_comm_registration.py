@@ -323,8 +323,8 @@ def register_by_name(ctx):
             state = recorder.state
             wrapped = isinstance(state, ctx.subject.powerSGD_hook.PowerSGDState)
             group = state.process_group if wrapped else state
-            rank = state.matrix_approximation_rank if wrapped else None
-            told[kind.name, how] = (recorder.hook.__name__, wrapped, rank, group is ctx.group)
+            settings = (state.matrix_approximation_rank, state.start_powerSGD_iter) if wrapped else None
+            told[kind.name, how] = (recorder.hook.__name__, wrapped, settings, group is ctx.group)
     return told
 
 
@@ -336,10 +336,10 @@ def test_ten_hooks_can_be_registered_by_name_and_get_the_group(ranks):
         "BF16_COMPRESS": ("bf16_compress_hook", False, None),
         "QUANTIZE_PER_TENSOR": ("quantization_pertensor_hook", False, None),
         "QUANTIZE_PER_CHANNEL": ("quantization_perchannel_hook", False, None),
-        "POWER_SGD": ("powerSGD_hook", True, 1),
-        "POWER_SGD_RANK2": ("powerSGD_hook", True, 2),
-        "BATCHED_POWER_SGD": ("batched_powerSGD_hook", True, 1),
-        "BATCHED_POWER_SGD_RANK2": ("batched_powerSGD_hook", True, 2),
+        "POWER_SGD": ("powerSGD_hook", True, (1, 1000)),
+        "POWER_SGD_RANK2": ("powerSGD_hook", True, (2, 1000)),
+        "BATCHED_POWER_SGD": ("batched_powerSGD_hook", True, (1, 1000)),
+        "BATCHED_POWER_SGD_RANK2": ("batched_powerSGD_hook", True, (2, 1000)),
         "NOOP": ("noop_hook", False, None),
     }
     for told in ranks(register_by_name):

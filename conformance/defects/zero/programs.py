@@ -250,3 +250,9 @@ def gradients_with_graphs_cannot_be_passed_on() -> None:
 def failures_of_one_block_end_the_next() -> None:
     """A step that failed in one block is taken for one of the next, where nothing has been broken off."""
     edit("    self.zero._joining.broken = None\n", "    pass\n", within="entered")
+
+
+@defect("ZERO-033")
+def conjugates_are_sent_as_they_lie() -> None:
+    """A complex parameter that is the conjugate of what lies in its memory is sent, alone, as it lies there."""
+    edit(" and not first.is_conj():", ":")
