@@ -9,7 +9,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.comm_hooks import done, hooked, step
+from conformance.fixtures.comm_hooks import Stepping, done, hooked, step
 from conformance.fixtures.observing import assert_refused, mean_of_all, mine
 from conformance.fixtures.training import ddp, private
 from conformance.ranks import caught
@@ -94,6 +94,48 @@ def test_hooks_of_eight_bits_take_sparse_and_empty_buckets(ranks):
 def test_sparse_gradients_of_half_the_width_are_averaged_with_and_without_a_hook(ranks):
     right = averages(ranks.world)
     assert_near(ranks(train_kinds, torch.bfloat16, in_half), right, 0.0)
+
+
+def in_two_bytes_each(ctx):
+    hooks = ctx.subject.default_hooks
+    return {
+        "float16": (ctx.group, hooks.fp16_compress_hook),
+        "wrapped": (ctx.group, hooks.fp16_compress_wrapper(hooks.allreduce_hook)),
+    }
+
+
+@check("COMM-020", "COMM-021", worlds=(1, 2, 4), deadline_s=PATIENCE_S, beyond=False)
+def test_sparse_gradients_that_are_compressed_come_back_as_they_were(ranks):
+    runs = ranks(train_kinds, torch.float32, in_two_bytes_each)
+    assert_near(runs, averages(ranks.world), 2.0**-10)
+
+
+# -- COMM-030: an optimizer in the hook, and parameters of other kinds
+
+
+def step_kinds(ctx):
+    """What parameters are once an optimizer in the hook has stepped them: complex ones, and a sparse table."""
+    library, told = ctx.subject.optimizer_overlap_hooks, []
+    for model, fed in ((Turning(), mine(ctx)), (Kinds(), looked_up(ctx.rank))):
+        state = private(library, "_OptimizerHookState")(Stepping())
+        hook = private(library, "_hook_then_optimizer")(ctx.subject.default_hooks.allreduce_hook, state)
+        hooked(ctx, ctx.group, hook, model)(fed).sum().backward()
+        told.append({name: parameter.detach().flatten().tolist() for name, parameter in model.named_parameters()})
+    return told
+
+
+def kinds_stepped_alone(world):
+    gradients = [dict(zip(("each.0", "each.1"), complex_means(world, 1), strict=True)), averages(world)]
+    return [
+        {name: [1 - 0.5 * value for value in values] for name, values in each.items()} for each in gradients
+    ]  # fmt: skip
+
+
+@check("COMM-016", worlds=(1, 2, 4), deadline_s=PATIENCE_S, beyond=False)
+def test_an_optimizer_in_the_hook_steps_complex_parameters_and_sparse_tables(ranks):
+    for rank, told in enumerate(ranks(step_kinds)):
+        for found, right in zip(told, kinds_stepped_alone(ranks.world), strict=True):
+            assert found == right, f"rank {rank}"
 
 
 # -- COMM-026: what is compressed when there is little to compress

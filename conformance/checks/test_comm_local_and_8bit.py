@@ -1,5 +1,7 @@
 """Post-local SGD and the 8-bit hooks."""
 
+import math
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -163,6 +165,42 @@ def test_what_is_small_in_one_channel_is_not_lost_beside_what_is_large_in_anothe
     for rank, found in enumerate(ranks(train_by_channels)):
         errors = (torch.tensor(found) - mean).abs()
         assert errors[-512:].max() < 2 * ranks.world / 255, f"rank {rank}: {errors[-512:].max()} beside a quiet one"
+
+
+def overflow_once(ctx, hook):
+    """Whether gradients are finite, by iteration; in the second one rank 0 has met a number that is not."""
+    told = []
+    for number in (math.inf, -math.inf, math.nan):
+        model = ddp(ctx, models.Fed(6))
+        model.register_comm_hook(ctx.group, getattr(ctx.subject.quantization_hooks, hook))
+        for iteration in range(3):
+            fed = torch.linspace(-1, 1, 6)
+            fed[2] = number if (iteration, ctx.rank) == (1, 0) else 0.5
+            told.append(all(map(math.isfinite, step(model, fed)["weight"])))
+    return told
+
+
+@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS, each=True)
+def test_a_gradient_that_overflows_shows_on_every_rank_in_its_own_iteration(ranks, scenario):
+    for rank, told in enumerate(ranks(overflow_once, scenario)):
+        assert told == [True, False, True] * 3, f"rank {rank}: finite are {told}"
+
+
+def train_tiny_doubles(ctx, hook):
+    model = ddp(ctx, models.Fed(6).double())
+    model.register_comm_hook(ctx.group, getattr(ctx.subject.quantization_hooks, hook))
+    return step(model, TINY * (ctx.rank + 1) * torch.linspace(-1, 1, 6, dtype=torch.float64))["weight"]
+
+
+TINY = 1e-60  # a float is zero
+
+
+@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS, each=True)
+def test_doubles_beyond_the_range_of_floats_are_not_lost(ranks, scenario):
+    mean = torch.linspace(-1, 1, 6, dtype=torch.float64) * (ranks.world + 1) / 2
+    for rank, found in enumerate(ranks(train_tiny_doubles, scenario)):
+        errors = (torch.tensor(found, dtype=torch.float64) / TINY - mean).abs()
+        assert errors.max() < 2 * ranks.world / 255, f"rank {rank}: {found}"
 
 
 def train_on_one_side(ctx, hook):

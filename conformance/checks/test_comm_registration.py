@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, gap, hooked, step, steps, summing
+from conformance.fixtures.comm_hooks import TINY_MIB, Stepping, alone, done, gap, hooked, step, steps, summing
 from conformance.fixtures.training import ddp, private
 from conformance.ranks import Caught, caught
 
@@ -323,8 +323,8 @@ def register_by_name(ctx):
             state = recorder.state
             wrapped = isinstance(state, ctx.subject.powerSGD_hook.PowerSGDState)
             group = state.process_group if wrapped else state
-            rank = state.matrix_approximation_rank if wrapped else None
-            told[kind.name, how] = (recorder.hook.__name__, wrapped, rank, group is ctx.group)
+            settings = (state.matrix_approximation_rank, state.start_powerSGD_iter) if wrapped else None
+            told[kind.name, how] = (recorder.hook.__name__, wrapped, settings, group is ctx.group)
     return told
 
 
@@ -336,10 +336,10 @@ def test_ten_hooks_can_be_registered_by_name_and_get_the_group(ranks):
         "BF16_COMPRESS": ("bf16_compress_hook", False, None),
         "QUANTIZE_PER_TENSOR": ("quantization_pertensor_hook", False, None),
         "QUANTIZE_PER_CHANNEL": ("quantization_perchannel_hook", False, None),
-        "POWER_SGD": ("powerSGD_hook", True, 1),
-        "POWER_SGD_RANK2": ("powerSGD_hook", True, 2),
-        "BATCHED_POWER_SGD": ("batched_powerSGD_hook", True, 1),
-        "BATCHED_POWER_SGD_RANK2": ("batched_powerSGD_hook", True, 2),
+        "POWER_SGD": ("powerSGD_hook", True, (1, 1000)),
+        "POWER_SGD_RANK2": ("powerSGD_hook", True, (2, 1000)),
+        "BATCHED_POWER_SGD": ("batched_powerSGD_hook", True, (1, 1000)),
+        "BATCHED_POWER_SGD_RANK2": ("batched_powerSGD_hook", True, (2, 1000)),
         "NOOP": ("noop_hook", False, None),
     }
     for told in ranks(register_by_name):
@@ -367,17 +367,10 @@ def test_hooks_registered_by_name_train_with_and_without_a_group(ranks, scenario
 # -- COMM-030: an optimizer in the hook
 
 
-class _Stepping:
-    """Steps single parameters, as functional optimizers do."""
-
-    def step_param(self, parameter, gradient):
-        parameter.data.sub_(0.5 * gradient)
-
-
 def hold_optimizers(ctx):
     holder = private(ctx.subject.optimizer_overlap_hooks, "_OptimizerHookState")
     wrong = (torch.optim.SGD([torch.zeros(1)], lr=0.1), object(), torch.optim.SGD)
-    return [caught(holder, each) for each in wrong], caught(holder, _Stepping())
+    return [caught(holder, each) for each in wrong], caught(holder, Stepping())
 
 
 @check("COMM-030", worlds=(1,))
@@ -396,7 +389,7 @@ def averaging_elsewhere(group, bucket):
 
 def train_with_optimizer_in_hook(ctx, how):
     library = ctx.subject.optimizer_overlap_hooks
-    state = private(library, "_OptimizerHookState")(_Stepping())
+    state = private(library, "_OptimizerHookState")(Stepping())
     inner = averaging_elsewhere if how else ctx.subject.default_hooks.allreduce_hook
     if how == "compressed elsewhere":
         inner = ctx.subject.default_hooks.fp16_compress_wrapper(inner)
@@ -430,7 +423,7 @@ def test_an_optimizer_in_the_hook_steps_with_what_the_hooks_future_holds(ranks):
 def step_some(ctx):
     library, model = ctx.subject.optimizer_overlap_hooks, models.Sum(3)
     chosen = list(model.parameters())[1:4]
-    state = private(library, "_OptimizerHookState")(_Stepping(), chosen)
+    state = private(library, "_OptimizerHookState")(Stepping(), chosen)
     hook = private(library, "_hook_then_optimizer")(ctx.subject.default_hooks.allreduce_hook, state)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     steps(ctx, hooked(ctx, ctx.group, hook, model))

@@ -96,6 +96,39 @@ def test_the_optimizer_is_looked_at_before_the_backend_and_a_refusal_leaves_no_t
             assert info == ((True, 0) if error is None else (False, None))
 
 
+# -- HOOK-018: an optimizer that has more than the model
+
+
+def overlap_more_than_the_model(ctx):
+    """By factory: the error, else what is left of a parameter of nobody's that has a gradient of one each time."""
+    told, group = [], overlapping.group_of(ctx)
+    for interleaved in (False, True):
+        model = ddp(ctx, models.Sum().to(ctx.device), process_group=group)
+        beside = torch.nn.Parameter(torch.ones(3, device=ctx.device))
+        zero = optimizer_of(ctx, [*model.parameters(), beside], "sgd", group)
+        pair = overlapping.Pair(model, zero, group, ctx.rank)
+
+        def train(pair=pair, beside=beside, interleaved=interleaved):
+            pair.ddp.register_comm_hook(pair.group, overlapping.hook_of(ctx, pair.ddp, pair.zero, interleaved))
+            for number in range(ITERATIONS):
+                beside.grad = torch.ones_like(beside)
+                overlapping.iteration(pair, number)
+
+        told.append((caught(train), beside.tolist()))
+    return told
+
+
+ITERATIONS = 6
+
+
+@check("HOOK-018", worlds=(1, 2), deadline_s=5.0)
+def test_a_parameter_that_the_model_does_not_have_is_refused_or_stepped(ranks):
+    right = [[1 - 0.25 * updates] * 3 for updates in range(ITERATIONS - 3, ITERATIONS + 1)]
+    for told in ranks(overlap_more_than_the_model):
+        for error, held in told:
+            assert error is not None or held in right, f"neither refused nor stepped: {held}"
+
+
 # -- HOOK-004
 
 

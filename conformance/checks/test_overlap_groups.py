@@ -1,10 +1,11 @@
 """An overlapped step where DDP and the optimizer are on different groups, and where DDP moves to another one."""
 
 from conformance.api import oracle
-from conformance.api.checking import check
+from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
 from conformance.fixtures.comm_hooks import TINY_MIB
-from conformance.fixtures.overlapping import factory_of, group_of, optimizer_of
+from conformance.fixtures.observing import assert_refused
+from conformance.fixtures.overlapping import factory_of, group_of, hook_of, optimizer_of
 from conformance.fixtures.training import ddp, parameters, private
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
@@ -74,3 +75,21 @@ def test_an_overlapped_step_follows_ddp_to_another_group_only_if_both_are_on_the
             assert (refused is not None) == crossed, f"rank {rank}: reducing to owners on other ranks: {refused}"
             assert seen == expected, f"rank {rank}, {crossed=}, {interleaved=}"
             assert len(groups) == 1 + crossed, f"rank {rank}, {crossed=}: both groups are used: {groups}"
+
+
+def list_a_pair_on_two_groups(ctx):
+    """A model and the optimizer that its hook steps, each on a group of its own of the same ranks, in one context."""
+    errors = []
+    for interleaved in (False, True):
+        group, other = group_of(ctx), group_of(ctx)
+        model = ddp(ctx, models.Sum().to(ctx.device), process_group=group)
+        zero = optimizer_of(ctx, model.parameters(), "sgd", other)
+        model.register_comm_hook(group, hook_of(ctx, model, zero, interleaved))
+        errors += [caught(ctx.subject.Join, [model, zero]), caught(ctx.subject.Join, [zero, model])]
+    return errors
+
+
+@check("JOIN-015", worlds=MANY)
+def test_a_model_and_its_optimizer_on_different_groups_cannot_be_listed_together(ranks):
+    for errors in ranks(list_a_pair_on_two_groups):
+        assert_refused(errors, ValueError)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
+from conformance.fixtures.comm_hooks import done
 from conformance.fixtures.observing import assert_refused, takes
 from conformance.fixtures.overlapping import Overlap, Seen, assert_as_alone, iteration, iterations, pair_of
 from conformance.fixtures.training import gradients, numbers, parameters, private
@@ -221,6 +222,85 @@ def left_out_alone(world, early, first):
             optimizer.step()
         expected.append(parameters(alone))
     return expected
+
+
+def zero_what_is_left_out(ctx, how):
+    """All use both parts, then one of them; the other keeps gradients of zeros. The error, and parameters each time."""
+    takes(ctx, "skip_all_reduce_unused_params")
+    pair, seen = pair_of(ctx, how), []
+
+    def train():
+        for number in range(READY + 3):
+            pair.model.use = "ab" if number <= READY else "a"
+            pair.ddp.zero_grad(set_to_none=False)
+            overlapping.loss(pair.ddp(pair.batch(number))).backward()
+            seen.append(parameters(pair.model))
+
+    return caught(train), seen
+
+
+@check("HOOK-042", worlds=MANY, deadline_s=DEADLINE_S, beyond=False)
+def test_gradients_of_zeros_of_what_is_left_out_of_reductions_are_stepped_with_or_refused(ranks):
+    for name, way in HOOKS.items():
+        options = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
+        errors, runs = zip(*ranks(zero_what_is_left_out, replace(way, model=Two, ddp=options)), strict=True)
+        expected = zeroed_alone(ranks.world, [run[: way.warm_up] for run in runs])
+        for rank, run in enumerate(runs):
+            assert errors[rank] is None or errors[rank].is_a(RuntimeError), f"rank {rank}, {name}: {errors[rank]}"
+            assert errors[rank] is not None or len(run) == len(expected), f"rank {rank}, {name}"
+            for number, seen in enumerate(run):
+                assert seen == expected[number], f"rank {rank}, iteration {number}"
+
+
+def zeroed_alone(world, first):
+    """One process's parameters after each iteration; ``first`` shows how often it may wait in the beginning."""
+    alone, expected = Two(), []
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.25, momentum=0.5)
+    for number in range(READY + 3):
+        before = parameters(alone)
+        alone.use = "ab" if number <= READY else "a"
+        if not waited(number, before, first):
+            optimizer.zero_grad(set_to_none=False)
+            for rank in range(world):
+                (overlapping.loss(alone(overlapping.batch(rank, number))) / world).backward()
+            optimizer.step()
+        expected.append(parameters(alone))
+    return expected
+
+
+# -- COMM-014: a hook whose answer is no tensor like the bucket
+
+
+def larger(_state, bucket):
+    return overlapping.completed(torch.cat([bucket.buffer(), torch.ones(1, device=bucket.buffer().device)]))
+
+
+def several(_state, bucket):
+    return done([bucket.buffer()])
+
+
+def no_future(_state, bucket):
+    return bucket.buffer()
+
+
+def answer_wrongly(ctx, hook):
+    """By schedule the error of the first iteration, and whether a parameter has moved."""
+    told, group = [], overlapping.group_of(ctx)
+    for way in HOOKS.values():
+        pair = pair_of(ctx, replace(way, hook=hook), group)
+        before = parameters(pair.model)
+        told.append((caught(iteration, pair, 0), parameters(pair.model) != before))
+    return told
+
+
+ANSWERS = {"too long": larger, "a list": several, "no future": no_future}
+
+
+@check("COMM-014", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False, scenarios=ANSWERS, each=True)
+def test_in_an_overlapped_step_an_answer_unlike_the_bucket_is_an_error_before_anything_is_stepped(ranks, scenario):
+    for told in ranks(answer_wrongly, scenario):
+        assert_refused([error for error, _ in told], RuntimeError)
+        assert [moved for _, moved in told] == [False] * len(told)
 
 
 # -- HOOK-043: a hook that returns something new

@@ -1,5 +1,6 @@
 """The overlapped step where a loop is less plain: counters of an optimizer's own, failed backwards, sparse tables."""
 
+import collections
 from dataclasses import replace
 
 import torch
@@ -19,7 +20,7 @@ from conformance.fixtures.overlapping import (
     iterations,
     pair_of,
 )
-from conformance.fixtures.sharding import Spilling
+from conformance.fixtures.sharding import Restarting, Slowing, Spilling
 from conformance.fixtures.training import ddp, gradients, parameters
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
@@ -89,6 +90,56 @@ def test_what_an_optimizer_counts_by_itself_counts_iterations(ranks, scenario):
         runs = ranks(train_fading, replace(scenario, shard=shard), layers)
         waited = sum(seen == before for seen, _ in runs[0][:2])
         assert runs == [fading_alone(ranks.world, layers, waited)] * ranks.world, f"shard_buckets={shard}"
+
+
+class Shrinking(torch.optim.SGD):
+    """Puts another state in the place of its own in each step, in which all momentum is half of what it was."""
+
+    def step(self, closure=None):
+        halves = {parameter: {"momentum_buffer": each["momentum_buffer"] / 2} for parameter, each in self.state.items()}
+        self.state = collections.defaultdict(dict, halves)
+        return super().step(closure)
+
+
+KINDS = {
+    "begins anew": (Restarting, {"lr": 0.25, "momentum": 0.5}),
+    "halves its momentum": (Shrinking, {"lr": 0.25, "momentum": 0.5}),
+    "saves a number": (Slowing, {}),
+}
+
+
+def train_a_kind(ctx, name):
+    """For either hook the parameters after each iteration."""
+    kind, settings = KINDS[name]
+    told = []
+    for how in (SEQUENTIAL, INTERLEAVED):
+        pair = pair_with(ctx, how, kind, models.SumBackwards(), **settings)
+        told.append([iteration(pair, number).parameters for number in range(READY + 2)])
+    return told
+
+
+def a_kind_alone(name, world, waited):
+    kind, settings = KINDS[name]
+    model = models.SumBackwards()
+    optimizer, found = kind(model.parameters(), **settings), []
+    for number in range(READY + 2):
+        if number >= waited:
+            overlapping.give(model, overlapping.averaged(model, number, range(world), world))
+            optimizer.step()
+        found.append(parameters(model))
+    return found
+
+
+@check(
+    "HOOK-018", worlds=(1, 2, 3), scenarios={name: name for name in KINDS}, each=True, deadline_s=DEADLINE_S,
+    beyond=False,
+)  # fmt: skip
+def test_optimizers_that_replace_their_states_or_save_more_are_stepped_as_by_one_process(ranks, scenario):
+    before = parameters(models.SumBackwards())
+    for rank, told in enumerate(ranks(train_a_kind, scenario)):
+        for how, seen in zip(HOOKS, told, strict=True):
+            waited = sum(held == before for held in seen[:2])
+            assert seen == a_kind_alone(scenario, ranks.world, waited), f"rank {rank}, {how}"
 
 
 # -- DDPJ-010: a joined rank's own gradients

@@ -15,6 +15,7 @@ from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Drift,
     Reference,
+    Slowing,
     first_gap,
     give,
     in_two_groups,
@@ -161,6 +162,40 @@ def test_the_consolidated_state_is_that_of_the_ordinary_optimizer_in_global_orde
         assert ranks(consolidate, to) == [{}] * ranks.world, f"consolidated to rank {to}"
 
 
+def reverse(members):
+    members.reverse()
+
+
+def put_one_at_the_end(members):
+    members.append(members.pop(1))
+
+
+MOVES = (reverse, put_one_at_the_end)
+
+
+def change_places_behind_it(ctx):
+    """By move: where a state that was consolidated before the parameters changed places differs from the ordinary."""
+    told = []
+    for move in MOVES:
+        _, zero, reference = trained(ctx, "Adam", list)
+        zero.consolidate_state_dict(to=ctx.world - 1)
+        for optimizer in (zero, reference.optimizer):
+            move(optimizer.param_groups[0]["params"])
+        if ctx.rank == ctx.world - 1:
+            told.append(difference(zero.state_dict(), reference.optimizer.state_dict()))
+        give(zero.param_groups[0]["params"], 8)
+        zero.step()
+        if ctx.rank == ctx.world - 1 and caught(zero.state_dict) is None:
+            held, members = zero.state_dict()["state"], zero.param_groups[0]["params"]
+            told += [f"of {place}" for place in held if held[place]["exp_avg"].shape != members[place].shape]
+    return told
+
+
+@check("ZERO-016")
+def test_a_consolidated_state_follows_parameters_that_change_their_places_afterwards(ranks):
+    assert ranks(change_places_behind_it)[-1] == [None] * len(MOVES)
+
+
 def consolidate_in_subgroup(ctx, members, to):
     group = dist.new_group(members)
     if ctx.rank not in members:
@@ -301,27 +336,6 @@ def save_shared_entries(ctx):
 @check("ZERO-017")
 def test_group_attributes_of_a_users_own_optimizer_are_taken_over(ranks):
     assert ranks(save_shared_entries) == [[[3, 3], [3, 3]]] * ranks.world
-
-
-class Slowing(torch.optim.SGD):
-    """Makes each step half as long as the one before, and saves their number beside what every optimizer saves."""
-
-    def __init__(self, params):
-        super().__init__(params, momentum=0.5)
-        self.taken = 0
-
-    def step(self, closure=None):
-        self.taken += 1
-        for group in self.param_groups:
-            group["lr"] = 2.0**-self.taken
-        return super().step(closure)
-
-    def state_dict(self):
-        return {**super().state_dict(), "taken": self.taken}
-
-    def load_state_dict(self, state_dict):
-        self.taken = state_dict["taken"]
-        super().load_state_dict(state_dict)
 
 
 def save_a_number(ctx):

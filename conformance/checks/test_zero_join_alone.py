@@ -2,6 +2,7 @@
 
 import copy
 
+import torch
 from torch import nn
 
 from conformance.api import schedules as scenario
@@ -98,6 +99,55 @@ def test_parameters_that_live_ranks_thaw_are_trained_on_joined_ranks_too(ranks):
         for thawed in ((0, 3), (1, 2, 4)):
             told = ranks(thaw_later, schedule, thawed)
             assert told == [None] * ranks.world, f"schedule {schedule}, parameters {thawed}"
+
+
+def step_with_graphs(ctx, schedule):
+    """Gradients have a graph of their own, as those of ``backward(create_graph=True)``; the gap at the end."""
+    params = some_parameters(ctx)
+    reference = Reference(params, "SGD with momentum and decay")
+    zero = sharded(ctx, params, "SGD with momentum and decay")
+    one = torch.ones((), device=ctx.device, requires_grad=True)
+    with ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+            give(params, iteration)
+            for parameter in params:
+                parameter.grad = parameter.grad * one
+            zero.step()
+    for iteration in range(max(schedule)):
+        give(reference.parameters, iteration)
+        reference.optimizer.step()
+    return reference.gap(params)
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_gradients_with_a_graph_of_their_own_reach_the_shards_of_ranks_that_have_joined(ranks):
+    for schedule in (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0)):
+        assert ranks(step_with_graphs, schedule) == [None] * ranks.world, f"schedule {schedule}"
+
+
+def add_later(ctx, schedule):
+    """Who is left adds a group before the last iteration but one: its error, and the gap of the others at the end."""
+    *params, more = some_parameters(ctx, 6)
+    reference, zero, error = Reference(params, "Adam"), sharded(ctx, params, "Adam"), None
+    with ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+            if iteration == max(schedule) - 2:
+                error = caught(zero.add_param_group, {"params": [more]})
+            give([*params, more], iteration)
+            zero.step()
+    for iteration in range(max(schedule)):
+        give(reference.parameters, iteration)
+        reference.optimizer.step()
+    return error, reference.gap(params)
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_a_group_that_a_live_rank_adds_is_refused_or_changes_nothing_for_the_others(ranks):
+    for last in (0, ranks.world - 1):
+        told = ranks(add_later, scenario.one_long(ranks.world, last, 1))
+        error = told[last][0]
+        assert error is None or error.is_a(RuntimeError), f"rank {last} has the longest run: {error}"
+        assert [gap for _, gap in told] == [None] * ranks.world, f"rank {last} has the longest run, {error}"
 
 
 def load_later(ctx, schedule):

@@ -12,7 +12,7 @@ from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.joinables import walker
-from conformance.fixtures.observing import TINY_MIB
+from conformance.fixtures.observing import TINY_MIB, assert_refused
 from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Alone,
@@ -281,6 +281,33 @@ def test_a_rank_that_fails_in_the_body_at_its_own_step_is_reported_to_live_and_j
             assert error is not None
             assert error.is_a(LookupError if rank == 1 and not catches else RuntimeError), error
             assert "spilled the tea" in error.text, error
+
+
+def fail_in_one_block(ctx):
+    """A step that fails on all ranks ends a block, and another block follows: the error, and the gap at the end."""
+    params = some_parameters(ctx)
+    zero = ctx.subject.ZeroRedundancyOptimizer(params, Spilling, fails_at=2)
+    reference = Reference(params, "SGD", lr=0.25)
+
+    def train(first, count):
+        with ctx.subject.Join([zero]):
+            for iteration in range(first, first + count):
+                give(params, iteration)
+                zero.step()
+
+    error = caught(train, 0, 3)
+    train(10, 1 + ctx.rank)
+    for iteration in (0, *range(10, 10 + ctx.world)):
+        give(reference.parameters, iteration)
+        reference.optimizer.step()
+    return error, reference.gap(params)
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_a_step_that_failed_everywhere_in_one_block_is_forgotten_in_the_next(ranks):
+    errors, gaps = zip(*ranks(fail_in_one_block), strict=True)
+    assert_refused(errors, LookupError)
+    assert list(gaps) == [None] * ranks.world
 
 
 def leave_one_out_later(ctx, early):

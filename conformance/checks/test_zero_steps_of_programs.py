@@ -1,18 +1,19 @@
 """Programs in which a sharded optimizer must look twice: hooks, thawing in between, other shapes, shared memory."""
 
-import collections
 import contextlib
 import copy
+import functools
 import warnings
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, one_long
 from conformance.fixtures.models import integers
-from conformance.fixtures.sharding import first_gap, give, some_parameters
+from conformance.fixtures.sharding import Restarting, first_gap, give, some_parameters
+from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
 
@@ -53,6 +54,20 @@ class Bounded(torch.optim.SGD):
         bound(self.param_groups[0]["params"])
 
 
+class Hinted(torch.optim.SGD):
+    """A hook of its own gives each of its steps a keyword."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.register_step_pre_hook(lambda _, positional, keywords: (positional, {**keywords, "scale": 0.5}))
+
+    @torch.no_grad()
+    def step(self, closure=None, *, scale=1.0):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad, alpha=scale * group["lr"])
+
+
 def take_steps(ctx, make, kind, settings):
     params = some_parameters(ctx)
     optimizer = make(params, kind, lr=0.5, **settings)
@@ -64,7 +79,36 @@ def take_steps(ctx, make, kind, settings):
 
 @check("ZERO-008", worlds=MANY)
 def test_hooks_of_the_local_optimizer_are_called_around_its_steps(ranks):
-    assert ranks(beside_the_ordinary, take_steps, Bounded, {}) == [None] * ranks.world
+    for kind in (Bounded, Hinted):
+        assert ranks(beside_the_ordinary, take_steps, kind, {}) == [None] * ranks.world, kind.__name__
+
+
+def take_steps_amid_hooks_of_all(ctx, make):
+    """Hooks of all optimizers double gradients before a step, and add one to the parameters behind it."""
+    params = some_parameters(ctx)
+
+    @torch.no_grad()
+    def double(*_):
+        for parameter in params:
+            parameter.grad.mul_(2)
+
+    @torch.no_grad()
+    def add_one(*_):
+        for parameter in params:
+            parameter.add_(1)
+
+    with register_optimizer_step_pre_hook(double), register_optimizer_step_post_hook(add_one):
+        optimizer = make(params, torch.optim.SGD, lr=0.5)
+        for iteration in range(2):
+            give(params, iteration)
+            optimizer.step()
+    return params
+
+
+@check("ZERO-008", worlds=MANY)
+def test_hooks_of_all_optimizers_are_called_once_for_a_step(ranks):
+    for rank, gap in enumerate(ranks(beside_the_ordinary, take_steps_amid_hooks_of_all)):
+        assert gap is None, f"rank {rank}: {gap}"
 
 
 # -- ZERO-008, ZERO-013: parameters that are frozen whenever the optimizer looks
@@ -254,21 +298,111 @@ def test_parameters_that_come_and_go_are_stepped_with_the_states_that_they_have(
 # -- ZERO-008: an optimizer that begins anew by itself
 
 
-class Restarting(torch.optim.SGD):
-    """Drops its momentum in every second step."""
+@check("ZERO-008", worlds=MANY)
+def test_a_state_that_the_optimizer_replaces_itself_is_replaced(ranks):
+    assert ranks(beside_the_ordinary, take_steps, Restarting, {"momentum": 0.5}) == [None] * ranks.world
+
+
+# -- ZERO-008: steps that fail
+
+
+class Slipping(torch.optim.SGD):
+    """Halves its rate in each step, and fails in every second one before it has stepped anything."""
 
     calls = 0
 
     def step(self, closure=None):
         self.calls += 1
+        for group in self.param_groups:
+            group["lr"] *= 0.5
         if self.calls % 2:
-            self.state = collections.defaultdict(dict)
+            raise LookupError("spilled the tea")
         return super().step(closure)
 
 
+def go_on_after_failures(ctx, make, in_closures):
+    """Steps fail in the optimizer or in closures, which have set a rate by then; the groups' settings each time."""
+    params, seen = some_parameters(ctx), []
+    optimizer = make(params, torch.optim.SGD if in_closures else Slipping, lr=1.0, momentum=0.5)
+    for iteration in range(4):
+        def closure(iteration=iteration):
+            optimizer.param_groups[0]["lr"] *= 0.5
+            if iteration % 2 == 0:
+                raise LookupError("spilled the tea")
+
+        give(params, iteration)
+        failed = caught(optimizer.step, *[closure] * in_closures)
+        shown = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+        seen.append(torch.tensor([failed is not None, shown["lr"], shown["foreach"] is None]))
+    return [*params, *seen]
+
+
+@check("ZERO-011", worlds=MANY, scenarios={"in closures": True, "in the optimizer": False}, each=True)
+def test_after_a_step_that_failed_everywhere_settings_are_those_of_the_ordinary_optimizer(ranks, scenario):
+    for rank, gap in enumerate(ranks(beside_the_ordinary, go_on_after_failures, scenario)):
+        assert gap is None, f"rank {rank}: {gap}"
+
+
+# -- ZERO-008: what a graph has saved
+
+
+def step_between_forward_and_backward(ctx, views):
+    """A step changes what a graph has saved: by parameter, whether to go back through the graph is an error."""
+    params = some_parameters(ctx, ctx.world + 1)
+    params[0] = nn.Parameter(integers(LARGE, seed=1).to(ctx.device))
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(params, torch.optim.SGD, lr=0.5, parameters_as_bucket_view=views)
+    losses = [(parameter * parameter).sum() for parameter in params]
+    give(params, 0)
+    optimizer.step()
+    return [caught(loss.backward) is not None for loss in losses]
+
+
+LARGE = 1 << 18  # in elements of four bytes: what is that large may travel in another way
+
+
 @check("ZERO-008", worlds=MANY)
-def test_a_state_that_the_optimizer_replaces_itself_is_replaced(ranks):
-    assert ranks(beside_the_ordinary, take_steps, Restarting, {"momentum": 0.5}) == [None] * ranks.world
+def test_a_graph_that_has_saved_parameters_of_before_a_step_is_an_error_on_every_rank(ranks):
+    for views in (False, True):
+        for rank, told in enumerate(ranks(step_between_forward_and_backward, views)):
+            assert all(told), f"rank {rank}, {views=}: went back through what a step has changed: {told}"
+
+
+# -- ZERO-008: an optimizer for all parameters together
+
+
+def step_together(ctx):
+    """Whether LBFGS is refused; else where its steps are not those of the ordinary one."""
+    def train(make):
+        params = some_parameters(ctx)
+        optimizer = make(params, lr=0.5, max_iter=2)
+
+        def closure():
+            for parameter in params:
+                parameter.grad = None
+            loss = torch.stack([(parameter**2).sum() for parameter in params]).sum() ** 2 / 64
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+        return params
+
+    for kind in (torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, history_size=4)):
+        told = []
+        error = caught(lambda kind=kind, told=told: told.append(
+            train(lambda params, **options: ctx.subject.ZeroRedundancyOptimizer(params, kind, **options))
+        ))  # fmt: skip
+        if error is None and (gap := first_gap(told[0], train(kind))):
+            return gap
+        if error is not None and not error.is_a(ValueError):
+            return str(error)
+    return None
+
+
+@check("ZERO-008", worlds=MANY)
+def test_an_optimizer_that_steps_all_parameters_together_is_refused_or_right(ranks):
+    for rank, gap in enumerate(ranks(step_together)):
+        assert gap is None, f"rank {rank}: {gap}"
 
 
 # -- ZERO-011: settings that change in a closure, or in the dictionaries that the program gave
@@ -283,9 +417,12 @@ def set_rates_in_closures(ctx, make):
             give(params, iteration)
             for group in optimizer.param_groups:
                 group["lr"] = 0.5 / (1 + iteration)
+                group.pop("initial_lr", None)
 
         optimizer.step(closure)
         rates.append(torch.tensor(optimizer.param_groups[0]["lr"]))
+        rates.append(torch.tensor("initial_lr" in optimizer.param_groups[0]))
+        optimizer.param_groups[0]["initial_lr"] = 0.5
     return [*params, *rates]
 
 
@@ -349,6 +486,25 @@ def load_finely(ctx, make):
         give(params, iteration)
         optimizer.step()
     return params
+
+
+def load_from_another_form(ctx, make):
+    """A hook before the load takes what an optimizer loads out of a dictionary that holds more."""
+    params = some_parameters(ctx)
+    ordinary = torch.optim.SGD(params, lr=0.5, momentum=0.5)
+    give(params, 0)
+    ordinary.step()
+    optimizer = make(params, torch.optim.SGD, lr=0.5, momentum=0.5)
+    optimizer.register_load_state_dict_pre_hook(lambda _, saved: saved["optimizer"])
+    optimizer.load_state_dict({"version": 1, "optimizer": copy.deepcopy(ordinary.state_dict())})
+    give(params, 1)
+    optimizer.step()
+    return params
+
+
+@check("ZERO-017", worlds=MANY)
+def test_what_a_hook_before_a_load_makes_of_a_dictionary_is_loaded(ranks):
+    assert ranks(beside_the_ordinary, load_from_another_form) == [None] * ranks.world
 
 
 @check("ZERO-017", worlds=MANY)

@@ -134,6 +134,26 @@ def test_parameters_that_do_not_lie_in_row_order_are_stepped_and_sent(ranks):
         assert ranks(step_what_lies_otherwise, lay) == [[None] * len(NAMES)] * ranks.world, lay.__name__
 
 
+def step_conjugates(ctx):
+    """The gap after two steps of as many complex parameters as ranks, each the conjugate of what lies in its memory."""
+    parameters = [nn.Parameter(each.detach() * (1 + 2j)) for each in some_parameters(ctx, ctx.world)]
+    reference = Reference(parameters)
+    for parameter, other in zip(parameters, reference.parameters, strict=True):
+        parameter.data = parameter.data.conj()
+        other.data = other.data.conj().resolve_conj()
+    zero = sharded(ctx, parameters)
+    for iteration in range(2):
+        for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
+            give(targets, iteration)
+            optimizer.step()
+    return reference.gap([parameter.resolve_conj() for parameter in parameters])
+
+
+@check("ZERO-033", worlds=MANY)
+def test_parameters_that_are_conjugates_of_their_memory_are_stepped_and_sent(ranks):
+    assert ranks(step_conjugates) == [None] * ranks.world
+
+
 def freeze(ctx, views):
     """Train while trainability changes; after every step what differs, what was logged and who has moved."""
     told = []

@@ -101,6 +101,7 @@ def sparse_gradients(parameters: Sequence[torch.Tensor], marks: Sequence[int]) -
     }
 
 
+@torch.no_grad()  # gradients of ``backward(create_graph=True)`` have a graph of their own
 def exchange_gradients(
     team: Team,
     parameters: Sequence[torch.Tensor],

@@ -51,6 +51,7 @@ class PartialSteps:
     parameter or in its own attributes would be counted once per part. So from the second part of an iteration on that
     is put back before the part is stepped: each part sees what the iteration began with. This covers numbers, flags,
     strings, tensors, and lists, dicts and the like that hold nothing else; also those that begin in the first step.
+    Where an optimizer puts another state in the place of its own, that is put together from what its parts have made.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -61,8 +62,9 @@ class PartialSteps:
         self._group_of = {id(p): g for g, group in enumerate(self._optim.param_groups) for p in group["params"]}
         # settings and counters at the beginning of the iteration; None between iterations
         self._before: tuple[list[Group], Counters] | None = None
-        # whether some part of this iteration has been stepped
+        # whether some part of this iteration has been stepped; the state behind each part, and whose part that was
         self._stepped = False
+        self._behind: list[tuple[Any, Sequence[torch.Tensor]]] = []
 
     def begin(self) -> None:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
@@ -70,7 +72,7 @@ class PartialSteps:
         copy_settings(self._shard.exposed.param_groups, optim.param_groups)
         optim.state = self._shard.exposed.state  # which a user may have replaced
         self._before = (settings_of(optim.param_groups), counters(optim))
-        self._stepped = False
+        self._stepped, self._behind = False, []
 
     def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Step the parameters of the shard that have a gradient here; the others and their states stay untouched."""
@@ -102,6 +104,7 @@ class PartialSteps:
                 group["params"] = members
             for parameter, before in zip(parameters, kept, strict=True):
                 parameter.grad = before
+        self._behind.append((self._optim.state, parameters))
 
     def end(self) -> None:
         """End the iteration: settings that the local optimizer changed become visible."""
@@ -110,8 +113,8 @@ class PartialSteps:
         if not self._stepped:
             self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same
         copy_settings(self._optim.param_groups, self._shard.exposed.param_groups)
-        self._shard.exposed.state = self._optim.state
-        self._before = None
+        self._shard.exposed.state = self._optim.state = self._put_together()
+        self._before, self._behind = None, []
         self._shard.steps_since_consolidation += 1
         # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it
         self._shard.exposed._opt_called = True  # type: ignore[attr-defined]
@@ -119,8 +122,22 @@ class PartialSteps:
     def _put_back(self) -> None:
         assert self._before is not None
         settings, counted = self._before
+        self._optim.state = self._shard.exposed.state
         take_settings(settings, self._optim.param_groups)
         put_back(counted, self._optim)
+
+    def _put_together(self) -> Any:
+        """The state behind all parts: of each what it has made of its own parameters' states."""
+        begun = self._shard.exposed.state
+        renewed = [state for state, _ in self._behind if state is not begun]
+        whole = renewed[-1] if renewed else begun
+        for state, parameters in self._behind if renewed else ():
+            for parameter in parameters:
+                if parameter in state:
+                    whole[parameter] = state[parameter]
+                else:
+                    whole.pop(parameter, None)
+        return whole
 
 
 class Overlap:

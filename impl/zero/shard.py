@@ -154,6 +154,8 @@ class Shard:
                 for was, shown, local in zip(before, self.exposed.param_groups, self.optim.param_groups, strict=False):
                     changed = {key: value for key, value in shown.items() if value is not was.get(key, was)}
                     local.update({**changed, "params": local["params"]})
+                    for key in was.keys() - shown.keys():
+                        local.pop(key, None)
 
         return evaluate
 
@@ -256,9 +258,11 @@ class Shard:
                 "consolidate_state_dict() again to get the present one.",
                 self.steps_since_consolidation,
             )
-        parameters = self.parameters()
+        # of the parameters of then: the program may have changed the groups since
+        then = [parameter for _, members in self._looked_at for parameter in members]
+        states = {then[index]: state for index, state in self.consolidated.items()}
         shared = {key: state for key, state in self.optim.state.items() if not isinstance(key, torch.Tensor)}
-        return {**{parameters[index]: state for index, state in self.consolidated.items()}, **shared}
+        return {**{parameter: states[parameter] for parameter in self.parameters() if parameter in states}, **shared}
 
     def further_entries(self) -> dict[str, Any]:
         """What the local optimizer's own ``state_dict`` adds to the entries that every optimizer has."""

@@ -63,7 +63,7 @@ class Transfer:
         if self.team.rank == self.owner:
             return
         if pending.buffer is self._buffer:
-            copy_all(self.members, self._views)
+            _take(self.members, self._views)
         else:
             note_change(self.members)
 
@@ -181,7 +181,7 @@ class Gathering(Publication):
             if not members or rank == self._team.rank:
                 continue
             if self._staged:
-                copy_all(members, self._views[rank])
+                _take(members, self._views[rank])
             else:
                 note_change(members)
 
@@ -202,6 +202,15 @@ def gathers(team: Team, plan: FlatPlan, like: torch.Tensor) -> bool:
 def part_of(flat: torch.Tensor, places: range) -> torch.Tensor:
     """The elements of a flat tensor at these places."""
     return flat[places.start : places.stop]
+
+
+def _take(members: Sequence[torch.Tensor], views: Sequence[torch.Tensor]) -> None:
+    """Copy what has come into the parameters; lists of such as are conjugates of their memory cannot be written to."""
+    if not members[0].is_complex() or not any(map(torch.Tensor.is_conj, members)):
+        copy_all(members, views)
+        return
+    for member, view in zip(members, views, strict=True):
+        member.copy_(view)
 
 
 def _real(flat: torch.Tensor) -> torch.Tensor:

@@ -464,3 +464,27 @@ def how_a_hook_divides_is_asked_after_it_has_counted() -> None:
 def optimizer_in_the_hook_asks_for_gradients_at_the_end() -> None:
     """An optimizer in the hook steps with the views that the bucket has when the hook has ended."""
     edit("[averaged] if buffer.is_sparse else gradients", "[averaged] if buffer.is_sparse else bucket.gradients()")
+
+
+@defect("COMM-029")
+def eight_bits_hide_an_overflow() -> None:
+    """A channel that holds an infinite number or none is sent with a scale of one, and the damage does not show."""
+    edit("torch.where(scale == 0,", "torch.where((scale == 0) | ~scale.isfinite(),")
+
+
+@defect("COMM-029")
+def eight_bits_take_doubles_for_floats() -> None:
+    """Hooks of eight bits compute their scales in single precision, where small doubles are zero."""
+    edit("torch.float64 if buffer.dtype == torch.float64 else torch.float32", "torch.float32")
+
+
+@defect("COMM-016")
+def optimizer_in_the_hook_is_shown_pairs() -> None:
+    """An optimizer in the hook is given two real numbers for each complex one."""
+    edit("complex_again(gradient) if shown_real else gradient", "gradient")
+
+
+@defect("COMM-016")
+def optimizer_in_the_hook_steps_tables_with_local_rows() -> None:
+    """An optimizer in the hook steps a sparse table with this rank's own gradient."""
+    edit("[averaged] if buffer.is_sparse else gradients", "gradients")

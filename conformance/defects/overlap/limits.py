@@ -63,3 +63,33 @@ def result_is_ignored_where_gradients_are_views() -> None:
 def a_joined_rank_is_refused_what_it_cannot_clear() -> None:
     """A joined rank, too, is refused a gradient of what has been left out of the reductions since."""
     edit("if self._left_out and not shadowing(ddp):", "if self._left_out:")
+
+
+@defect("JOIN-015")
+def an_optimizer_on_another_group_names_its_models() -> None:
+    """An overlapping optimizer whose model is on another group of the same ranks names the model's as its own."""
+    edit("if ddp.process_group is overlap.shard.team.group:", "if True:")
+
+
+@defect("HOOK-042")
+def zeros_of_what_is_left_out_are_forgotten() -> None:
+    """What is left out of the reductions and has gradients of zeros is neither stepped nor refused."""
+    edit("if self._left_out and not shadowing(ddp):", "if False:")
+
+
+@defect("HOOK-018")
+def strangers_to_the_model_are_never_stepped() -> None:
+    """A parameter of the optimizer that the model does not reduce is accepted, and no bucket brings its gradient."""
+    edit("    if missing:\n", "    if len(missing) > 6:\n", within="_check")
+
+
+@defect("COMM-014")
+def answers_may_be_longer_in_an_overlapped_step() -> None:
+    """In an overlapped step a result that is longer than the bucket is stepped with before it is refused."""
+    edit("value.numel() != expected", "value.numel() < expected")
+
+
+@defect("COMM-014")
+def answers_that_are_no_futures_fail_by_themselves() -> None:
+    """In an overlapped step what a hook returns is taken for a future, whatever it is."""
+    edit('for name in ("wait", "then", "done", "value")', "for name in ()", within="WrappedReduction.__init__")

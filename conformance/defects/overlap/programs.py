@@ -164,3 +164,21 @@ def complex_numbers_count_the_parts_of_a_step() -> None:
 def states_that_were_put_away_come_back_where_owners_move() -> None:
     """Where owners move, they hand over the states of before the program put another in their place."""
     edit("mine = self.states()", "self.exposed.state = self.optim.state; mine = self.states()", within="move_to")
+
+
+@defect("HOOK-018")
+def a_state_that_is_replaced_is_that_of_the_last_part() -> None:
+    """Where an optimizer puts another state in the place of its own, only the last part's is left of it."""
+    edit("for state, parameters in self._behind if renewed else ():", "for state, parameters in ():")
+
+
+@defect("HOOK-018")
+def parts_begin_with_the_state_that_one_before_has_made() -> None:
+    """Where an optimizer puts another state in the place of its own, the next part does not see that of before."""
+    edit("    self._optim.state = self._shard.exposed.state\n", "", within="_put_back")
+
+
+@defect("HOOK-018")
+def what_an_optimizer_saves_of_itself_stays_where_owners_move() -> None:
+    """When owners move, the new local optimizer is not told what the former one's state_dict has added."""
+    edit("self.further_entries() if further is None else further", "{} if further is None else further")

@@ -150,3 +150,109 @@ def hooks_of_all_optimizers_pass_joined_ranks_by() -> None:
 def added_views_have_owners_of_their_own() -> None:
     """A parameter that is added later, and lies in the memory of another one, goes where the load is least."""
     edit("chosen = known[0] if known else loads.index(min(loads))", "chosen = loads.index(min(loads))")
+
+
+@defect("ZERO-008")
+def hooks_of_all_optimizers_hear_of_local_steps() -> None:
+    """Hooks for the steps of all optimizers are called for the step of a shard, too, and so twice."""
+    edit('if not getattr(step, "hooked", False):', "if True:")
+
+
+@defect("ZERO-008")
+def what_hooks_make_of_arguments_is_dropped() -> None:
+    """A hook before the steps of the local optimizer is called, and the arguments that it returns are not used."""
+    edit("hook(optim, positional, arguments) or (", "hook(optim, positional, arguments) and False or (")
+
+
+@defect("ZERO-008")
+def what_has_come_is_no_change_to_a_graph() -> None:
+    """Where a parameter is received in place, a graph that has saved it goes on from its new values."""
+    edit("    else:\n        note_change(self.members)\n", "", within="Transfer.finish")
+
+
+@defect("ZERO-008")
+def optimizers_of_all_parameters_step_a_part() -> None:
+    """An optimizer that needs all parameters together is given those of a rank."""
+    edit("if ranks > 1 and inspect.isclass(kind)", "if False and inspect.isclass(kind)")
+
+
+@defect("ZERO-008")
+def optimizers_of_all_parameters_step_a_part_with_settings() -> None:
+    """An optimizer that needs all parameters together is not known inside a partial."""
+    edit('getattr(constructor, "func", constructor)', "constructor")
+
+
+@defect("ZERO-011")
+def rates_of_closures_that_fail_are_lost() -> None:
+    """A rate that a closure has set before it fails does not reach the local optimizer, and is taken back."""
+    edit("        try:\n            return closure(", "        try:\n            loss = closure(", within="_heard")
+    edit("        finally:\n", "        except ZeroDivisionError:\n            raise\n        else:\n", within="_heard")
+    edit("local.pop(key, None)\n", "local.pop(key, None)\n            return loss\n", within="_heard")
+
+
+@defect("ZERO-011")
+def settings_of_steps_that_fail_are_lost() -> None:
+    """What a step has changed in its groups before it fails is not shown, and taken back in the next one."""
+    edit(
+        "    finally:\n        copy_settings(self.optim.param_groups, self.exposed.param_groups)\n"
+        "        self.exposed.state = self.optim.state\n",
+        "    finally:\n        pass\n    copy_settings(self.optim.param_groups, self.exposed.param_groups)\n"
+        "    self.exposed.state = self.optim.state\n",
+    )
+
+
+@defect("ZERO-011")
+def small_ones_stay_at_once_after_a_failure() -> None:
+    """After a step that failed the groups say that the user wants parameters to be stepped at once."""
+    edit(
+        '    try:\n        yield\n    finally:\n        for group in groups:\n            group["foreach"] = None\n',
+        '    yield\n    for group in groups:\n        group["foreach"] = None\n',
+    )
+
+
+@defect("ZERO-011")
+def what_closures_take_out_of_groups_comes_back() -> None:
+    """An entry that a closure takes out of a group comes back from the local optimizer's."""
+    edit("for key in was.keys() - shown.keys():", "for key in ():")
+
+
+@defect("ZERO-016")
+def saved_states_belong_to_places() -> None:
+    """Parameters that change places behind a consolidation leave their states to those that come there."""
+    edit("then = [parameter for _, members in self._looked_at for parameter in members]", "then = self.parameters()")
+
+
+@defect("ZERO-016")
+def consolidated_states_outlive_changes_of_groups() -> None:
+    """A state that was consolidated before parameters changed places is shown for those that there are now."""
+    edit("    self.consolidated = None\n", "", within="look_at_parameters")
+
+
+@defect("ZERO-017")
+def dictionaries_are_cut_before_hooks_see_them() -> None:
+    """A hook before a load, which may make another dictionary, is shown what is left of it for this rank."""
+    edit("self.register_load_state_dict_pre_hook(take)", "self.register_load_state_dict_pre_hook(take, prepend=True)")
+
+
+@defect("ZERO-020")
+def groups_can_be_added_in_a_context() -> None:
+    """Inside a context a group can be added, of which ranks that have joined do not hear."""
+    edit("if self._join_session is not None:", "if False:", within="add_param_group")
+
+
+@defect("ZERO-020")
+def gradients_with_graphs_cannot_be_passed_on() -> None:
+    """Gradients that have a graph of their own are copied as a part of it, which fails."""
+    edit("@torch.no_grad()  # gradients of ``backward(create_graph=True)`` have a graph of their own\n", "")
+
+
+@defect("ZERO-020")
+def failures_of_one_block_end_the_next() -> None:
+    """A step that failed in one block is taken for one of the next, where nothing has been broken off."""
+    edit("    self.zero._joining.broken = None\n", "    pass\n", within="entered")
+
+
+@defect("ZERO-033")
+def conjugates_are_sent_as_they_lie() -> None:
+    """A complex parameter that is the conjugate of what lies in its memory is sent, alone, as it lies there."""
+    edit(" and not first.is_conj():", ":")
