@@ -110,7 +110,7 @@ def test_sparse_gradients_that_are_compressed_come_back_as_they_were(ranks):
     assert_near(runs, averages(ranks.world), 2.0**-10)
 
 
-# -- COMM-030: an optimizer in the hook, and parameters of other kinds
+# -- COMM-016: an optimizer in the hook, and parameters of other kinds
 
 
 def step_kinds(ctx):
