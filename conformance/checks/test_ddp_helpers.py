@@ -134,6 +134,23 @@ def test_the_python_reducer_averages_gradients_whatever_their_layout(ranks):
     assert ranks(add_to_turned_gradients) == [[right] * 2] * ranks.world
 
 
+def look_up_by_parameter(ctx):
+    """Each rank looks up a row of its own and the last one, twice over."""
+    model, told = by_parameter(ctx, nn.Embedding(5, 1, sparse=True)), []
+    for _ in range(2):
+        model.zero_grad(set_to_none=True)
+        (12.0 * model(torch.tensor([ctx.rank, 4, 4], device=ctx.device))).sum().backward()
+        held = model.module.weight.grad
+        told.append((held.is_sparse, held.to_dense().flatten().tolist()))
+    return told
+
+
+@check("DDP-167", worlds=(1, 2, 3, 4), beyond=False)
+def test_the_python_reducer_averages_sparse_gradients_too(ranks):
+    mean = [12.0 / ranks.world * (row < ranks.world) for row in range(4)] + [24.0]
+    assert ranks(look_up_by_parameter) == [[(True, mean)] * 2] * ranks.world
+
+
 def train_halves_by_parameter(ctx):
     model = by_parameter(ctx, models.scalar().half())
     return trained(model, torch.full((1, 1), 40000.0, dtype=torch.float16, device=ctx.device))

@@ -61,6 +61,12 @@ def per_parameter_the_place_of_the_backward_counts() -> None:
 
 
 @defect("DDP-167")
+def per_parameter_sparse_becomes_dense() -> None:
+    """Reducing parameter by parameter makes a dense gradient of a sparse one."""
+    edit("if gradient.is_sparse:", "if False:", within="_arrived")
+
+
+@defect("DDP-167")
 def per_parameter_sums() -> None:
     """Reducing parameter by parameter sums the gradients and does not divide."""
     edit("kernels.divide(gradient, after)", "pass")
