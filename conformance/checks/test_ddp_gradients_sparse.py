@@ -1,11 +1,11 @@
-"""Sparse gradients where a model is less plain: a table that a layer shares, groups that become one."""
+"""Sparse gradients where a model is less plain: a shared table, groups that become one, single elements."""
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from conformance.api import oracle
-from conformance.api.checking import MANY, check
+from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.training import ddp, private, whole
 
@@ -160,3 +160,45 @@ def test_tables_of_which_more_and_less_is_looked_up_are_averaged_row_by_row(rank
 @check("DDP-034", worlds=MANY, beyond=False)
 def test_a_model_that_was_cast_has_its_tables_averaged_row_by_row(ranks):
     averaged_row_by_row(ranks, {}, cast=True)
+
+
+# -- gradients that are sparse in both dimensions
+
+
+class Gathered(nn.Module):
+    """Single elements of a table, whose gradient then is sparse in its columns, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 3, sparse=True)
+
+    def forward(self, places):
+        return 12 * torch.gather(self.table.weight, 1, places, sparse_grad=True)
+
+
+def places_of(rank, iteration):
+    """In as many rows as it is the rank's turn to look at, none among them, two columns that may be the same one."""
+    count = (rank + iteration) % 4
+    return torch.tensor([[(rank + row) % 3, (iteration * row) % 3] for row in range(count)]).long().view(count, 2)
+
+
+def gather_elements(ctx):
+    """The last iteration adds to the gradient of the one before."""
+    model, told = ddp(ctx, Gathered().to(ctx.device)), []
+    for iteration in range(4):
+        if iteration < 3:
+            model.zero_grad(set_to_none=True)
+        model(places_of(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        held = model.module.table.weight.grad
+        told.append((held.is_sparse, whole(held).to_dense().tolist()))
+    return told
+
+
+@check("DDP-057", worlds=WORLDS, beyond=False)
+def test_a_table_of_which_single_elements_are_gathered_is_averaged_element_by_element(ranks):
+    expected = []
+    for iteration in range(4):
+        found = [oracle.local_gradients(Gathered(), places_of(rank, iteration)) for rank in range(ranks.world)]
+        mean = sum(each["table.weight"].to_dense() for each in found) / ranks.world
+        expected.append(mean + expected[-1] if iteration == 3 else mean)
+    assert ranks(gather_elements) == [[(True, mean.tolist()) for mean in expected]] * ranks.world

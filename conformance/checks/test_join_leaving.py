@@ -1,5 +1,7 @@
 """What a context leaves behind: the skew warning, the warning filters, the joinables' configs."""
 
+import copy
+import pickle
 import re
 import warnings
 
@@ -8,7 +10,7 @@ import torch.distributed as dist
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, promised_log
 from conformance.fixtures import models
-from conformance.fixtures.joinables import recorder, upper_ranks
+from conformance.fixtures.joinables import module, recorder, upper_ranks
 from conformance.fixtures.training import ddp, gradient, scalar_means
 from conformance.ranks import caught
 
@@ -190,6 +192,25 @@ def test_after_a_context_that_is_left_before_the_one_inside_it_nothing_stays_ena
         for (between, after, found, control), right in zip(told, (True, mean), strict=True):
             assert between, "the context that is still open was taken off"
             assert (after, found, control) == (DISABLED, right, []), "after leaving: in the order of entering"
+
+
+def copy_inside(ctx):
+    """Copies of a model and of a joinable beside it are made inside a block and serve after it: rank 0's alone."""
+    model, beside = ddp(ctx, models.scalar()), module(ctx)
+    with ctx.subject.Join([model, beside]):
+        iterate_once(ctx, model), beside.step()
+        twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), copy.deepcopy(beside)]
+    configs, before = [tuple(each._join_config) for each in twins], len(ctx.trace())
+    alone = [twins[2].step() is None for _ in range(1 if ctx.rank == 0 else 0)]
+    found = [iterate_once(ctx, twin) for twin in twins[:2]]
+    return configs, all(alone), found, control_messages(ctx.trace()[before:])
+
+
+@check("JOIN-038", worlds=(1, 2, 3), deadline_s=8, beyond=False)
+def test_after_a_block_copies_that_were_made_inside_are_bound_by_no_context(ranks):
+    (mean,) = scalar_means((1,) * ranks.world)
+    for seen in ranks(copy_inside, trace=True):
+        assert seen == ([DISABLED] * 3, True, [mean] * 2, []), f"after leaving: {seen}"
 
 
 def build_all_first(ctx, epochs):

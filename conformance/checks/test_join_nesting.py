@@ -2,10 +2,11 @@
 
 import torch
 
+from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear
 from conformance.fixtures import models
-from conformance.fixtures.joinables import recorder
+from conformance.fixtures.joinables import recorder, total
 from conformance.fixtures.training import ddp, gradient, private, scalar_means
 from conformance.ranks import caught
 
@@ -100,6 +101,37 @@ def train_nested(ctx):
 def test_after_a_context_inside_another_a_model_is_shadowed_in_the_outer_one(ranks):
     means = scalar_means((2, *(4,) * (ranks.world - 1)))
     assert ranks(train_nested) == [means[:2]] + [means] * (ranks.world - 1)
+
+
+def train_before_an_inner_block(ctx):
+    """A model and a joinable go through an iteration after an inner context was built, before it is entered.
+
+    By iteration, the gradients and what the handles say when all is over.
+    """
+    a, model, seen, handles = recorder(ctx), ddp(ctx, models.scalar()), [], []
+
+    def train():
+        model.zero_grad()
+        handles.append(a.step())
+        model(models.divisible_scalar(ctx.rank, len(seen))).sum().backward()
+        seen.append(gradient(model.module.weight))
+
+    with ctx.subject.Join([a, model]):
+        train()
+        inner = ctx.subject.Join([a, model])
+        train()
+        with inner:
+            for _ in range(1 + ctx.rank):
+                train()
+    return seen, [total(handle) for handle in handles]
+
+
+@check("JOIN-013", "JOIN-031", worlds=(1, *MANY), deadline_s=8, beyond=False)
+def test_an_iteration_between_building_and_entering_an_inner_context_counts_as_one_in_there(ranks):
+    schedule = linear(ranks.world, 3)
+    means = scalar_means(schedule)
+    active = [len(oracle.active_ranks(schedule, iteration)) for iteration in range(max(schedule))]
+    assert ranks(train_before_an_inner_block) == [(means[:count], active[:count]) for count in schedule]
 
 
 # -- JOIN-048, JOIN-031: the handle

@@ -26,7 +26,7 @@ _COALESCED_FROM = 4096  # rows; of fewer, adding up the double ones before they 
 
 
 def sum_sparse(team: Team, part: torch.Tensor, label: str, watch: Watch | None = None) -> torch.Tensor:
-    """The coalesced sum of every rank's sparse ``part``: (rows, …) with one sparse dimension, same shape everywhere.
+    """The coalesced sum of every rank's sparse ``part``: (rows, …), of the same shape everywhere.
 
     Two collectives. Blocks, because the lengths are needed on the host.
     """
@@ -71,10 +71,13 @@ class SparseRound:
     def __init__(self, capacity: SparseCapacity) -> None:
         self._capacity = capacity
         self._parts: list[torch.Tensor] = []
+        self._depths: list[int] = []  # how many sparse dimensions each has here; what travels has one
         self._sums: list[torch.Tensor] = []  # once they are known
 
     def add(self, part: torch.Tensor) -> int:
-        """Take one more tensor: (rows, …) with one sparse dimension; its place in the round."""
+        """Take one more tensor, (rows, …); its place in the round."""
+        self._depths.append(part.sparse_dim())
+        part = _by_rows(part)
         self._parts.append(part if part._nnz() < _COALESCED_FROM else part.coalesce())
         return len(self._parts) - 1
 
@@ -124,7 +127,28 @@ class SparseRound:
             torch.cat(indices).unsqueeze(0), torch.cat(values), like.shape,
             dtype=like.dtype, device=like.device, check_invariants=False,
         )
-        return total.coalesce()
+        return _by_elements(total.coalesce(), self._depths[place])
+
+
+def _by_rows(part: torch.Tensor) -> torch.Tensor:
+    """The same with one sparse dimension: it may have more (all, with the ``sparse_grad`` of ``gather``)."""
+    if part.sparse_dim() == 1:
+        return part
+    indices, values = part._indices(), part._values()
+    rows, places = indices[0].unique(return_inverse=True)
+    whole = values.new_zeros(len(rows), *part.shape[1:])
+    whole.index_put_((places, *indices[1:]), values, accumulate=True)
+    return torch.sparse_coo_tensor(rows.unsqueeze(0), whole, part.shape, check_invariants=False)
+
+
+def _by_elements(total: torch.Tensor, depth: int) -> torch.Tensor:
+    """The same with so many sparse dimensions, as later gradients have that are added to it."""
+    if depth == 1:
+        return total
+    rows, values = total.indices()[0], total.values()
+    at = values.unsqueeze(-1).flatten(depth).ne(0).any(-1).nonzero().unbind(1)
+    indices = torch.stack((rows[at[0]], *at[1:]))
+    return torch.sparse_coo_tensor(indices, values[at], total.shape, check_invariants=False).coalesce()
 
 
 def _alternating(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:

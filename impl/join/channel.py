@@ -99,9 +99,9 @@ class ControlChannel:
             reading = self._understood[sums] = self._layout.read(sums)
         return reading
 
-    def active(self, sums: torch.Tensor) -> torch.Tensor:
-        """The number of active ranks that a message told of: one element."""
-        number = self._layout.read(sums.tolist()).active
+    def active(self, layout: MessageLayout, sums: torch.Tensor) -> torch.Tensor:
+        """The number of active ranks that a message of this layout told of: one element."""
+        number = layout.read(sums.tolist()).active
         return torch.tensor([number], dtype=torch.float32, device=self._device)
 
     def _post(self, message: torch.Tensor, label: str) -> Pending:

@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -202,7 +203,8 @@ class Session(BaseSession):
             roll = self._call_roll(place, Act(place, 0))
         if not first:
             return None
-        return Handle(roll, self.watch, seen=lambda: self._read_if(roll), number=self._channel.active)
+        number = partial(self._channel.active, self._layout)  # as it is now: that of the block may be another one
+        return Handle(roll, self.watch, seen=lambda: self._read_if(roll), number=number)
 
     def shadow(self) -> bool:
         """Post empty messages and do what the sums say, until no rank is active. True on the ranks that came last."""

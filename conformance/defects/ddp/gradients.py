@@ -271,7 +271,7 @@ def small_neighbours_are_joined_one_place_off() -> None:
 @defect("DDP-057")
 def sparse_gradients_come_back_dense() -> None:
     """The average of sparse gradients is a dense tensor."""
-    edit("return total.coalesce()", "return total.to_dense()")
+    edit("return _by_elements(total.coalesce(), self._depths[place])", "return total.to_dense()")
     edit("kernels.divide(result.values(), divisor)", "kernels.divide(result, divisor)")
 
 
