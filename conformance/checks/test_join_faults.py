@@ -4,13 +4,11 @@ Every survivor has one process's parameters, or an error that names the lost ran
 came is left to the matrix.
 """
 
-import tempfile
-from pathlib import Path
+from functools import partial
 
 from conformance.api.checking import check
 from conformance.faults.cells import Cell
-from conformance.faults.judging import judged
-from conformance.faults.running import exits
+from conformance.faults.running import tried
 from conformance.faults.training import run_cell
 from conformance.subjects import Unsupported
 
@@ -36,9 +34,8 @@ CELLS = {
 )  # fmt: skip
 def test_peers_of_a_rank_that_is_lost_in_a_context_are_told_which_one_and_where(ranks, scenario):
     cell = Cell.of(scenario)
-    with tempfile.TemporaryDirectory(prefix="fault-", ignore_cleanup_errors=True) as folder:
-        run = ranks.run(run_cell, cell.id, folder, init=False, stall_s=DEADLINE_S)
-        found = judged(cell, Path(folder), exits(run), ranks.subject.name)
+    run = partial(ranks.run, run_cell, init=False, stall_s=DEADLINE_S)
+    found = tried(cell, ranks.subject.name, run)
     if found.verdict == "not run":
         raise Unsupported(found.why)
     assert found.good or found.verdict == "late", f"{cell.id}: {found.verdict}: {found.why}"

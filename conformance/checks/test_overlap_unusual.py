@@ -108,9 +108,8 @@ KINDS = {
 }
 
 
-def train_a_kind(ctx, name):
+def train_a_kind(ctx, kind, settings):
     """For either hook the parameters after each iteration."""
-    kind, settings = KINDS[name]
     told = []
     for how in (SEQUENTIAL, INTERLEAVED):
         pair = pair_with(ctx, how, kind, models.SumBackwards(), **settings)
@@ -118,8 +117,7 @@ def train_a_kind(ctx, name):
     return told
 
 
-def a_kind_alone(name, world, waited):
-    kind, settings = KINDS[name]
+def a_kind_alone(kind, settings, world, waited):
     model = models.SumBackwards()
     optimizer, found = kind(model.parameters(), **settings), []
     for number in range(READY + 2):
@@ -131,15 +129,14 @@ def a_kind_alone(name, world, waited):
 
 
 @check(
-    "HOOK-018", worlds=(1, 2, 3), scenarios={name: name for name in KINDS}, each=True, deadline_s=DEADLINE_S,
-    beyond=False,
+    "HOOK-018", worlds=(1, 2, 3), scenarios=KINDS, each=True, deadline_s=DEADLINE_S, beyond=False,
 )  # fmt: skip
 def test_optimizers_that_replace_their_states_or_save_more_are_stepped_as_by_one_process(ranks, scenario):
     before = parameters(models.SumBackwards())
-    for rank, told in enumerate(ranks(train_a_kind, scenario)):
+    for rank, told in enumerate(ranks(train_a_kind, *scenario)):
         for how, seen in zip(HOOKS, told, strict=True):
             waited = sum(held == before for held in seen[:2])
-            assert seen == a_kind_alone(scenario, ranks.world, waited), f"rank {rank}, {how}"
+            assert seen == a_kind_alone(*scenario, ranks.world, waited), f"rank {rank}, {how}"
 
 
 # -- DDPJ-010: a joined rank's own gradients

@@ -294,9 +294,7 @@ def step_alone(ctx, jobs):
                     give(targets, iteration, sparsely=True)
                     optimizer.step()
                 gaps[iteration] = reference.gap(params)
-        for iteration in range(schedule[ctx.rank], max(schedule)):
-            give(reference.parameters, iteration, sparsely=True)
-            reference.optimizer.step()
+        reference.train(range(schedule[ctx.rank], max(schedule)), sparsely=True)
         gaps["the end"] = reference.gap(params)
         found.update({f"{schedule}, {name}, {when}": gap for when, gap in gaps.items() if gap})
     return found

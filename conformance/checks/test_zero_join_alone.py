@@ -113,9 +113,7 @@ def step_with_graphs(ctx, schedule):
             for parameter in params:
                 parameter.grad = parameter.grad * one
             zero.step()
-    for iteration in range(max(schedule)):
-        give(reference.parameters, iteration)
-        reference.optimizer.step()
+    reference.train(range(max(schedule)))
     return reference.gap(params)
 
 
@@ -135,18 +133,22 @@ def add_later(ctx, schedule):
                 error = caught(zero.add_param_group, {"params": [more]})
             give([*params, more], iteration)
             zero.step()
-    for iteration in range(max(schedule)):
-        give(reference.parameters, iteration)
-        reference.optimizer.step()
+    reference.train(range(max(schedule)))
     return error, reference.gap(params)
+
+
+def with_one_long(ranks, program):
+    """The rank that goes on alone (the first, then the last), its error, a RuntimeError if any, and what all found."""
+    for last in (0, ranks.world - 1):
+        told = ranks(program, scenario.one_long(ranks.world, last, 1))
+        error = told[last][0]
+        assert error is None or error.is_a(RuntimeError), f"rank {last} has the longest run: {error}"
+        yield last, error, told
 
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_a_group_that_a_live_rank_adds_is_refused_or_changes_nothing_for_the_others(ranks):
-    for last in (0, ranks.world - 1):
-        told = ranks(add_later, scenario.one_long(ranks.world, last, 1))
-        error = told[last][0]
-        assert error is None or error.is_a(RuntimeError), f"rank {last} has the longest run: {error}"
+    for last, error, told in with_one_long(ranks, add_later):
         assert [gap for _, gap in told] == [None] * ranks.world, f"rank {last} has the longest run, {error}"
 
 
@@ -176,9 +178,6 @@ def load_later(ctx, schedule):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_a_state_that_a_live_rank_loads_is_refused_or_stepped_from_on_joined_ranks_too(ranks):
-    for last in (0, ranks.world - 1):
-        told = ranks(load_later, scenario.one_long(ranks.world, last, 1))
-        error = told[last][0]
-        assert error is None or error.is_a(RuntimeError), f"rank {last} has the longest run: {error}"
+    for last, error, told in with_one_long(ranks, load_later):
         gaps = [found[error is None] for _, found in told]
         assert gaps == [None] * ranks.world, f"rank {last} has the longest run, {error}"

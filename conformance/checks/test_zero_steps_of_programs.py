@@ -174,22 +174,22 @@ def test_parameters_may_be_given_other_shapes_between_steps(ranks):
 # -- ZERO-008: memory in common
 
 
-ADDED = "added after the first step"
 ROWS, COLUMN, CORNER = slice(2, None), (slice(None), slice(2)), (slice(2), slice(1, None))
+#: by name: the views, if any, and whether the last one is added after the first step
 ONE_MEMORY = {
-    "views of one tensor": (ROWS, COLUMN, CORNER),
-    "views of one tensor, one added later": (ROWS, COLUMN, CORNER, ADDED),
-    "columns of one tensor and a row across them": ((slice(None), 0), (slice(None), 1), 1),
-    "one listed three times": (),
+    "views of one tensor": ((ROWS, COLUMN, CORNER), False),
+    "views of one tensor, one added later": ((ROWS, COLUMN, CORNER), True),
+    "columns of one tensor and a row across them": (((slice(None), 0), (slice(None), 1), 1), False),
+    "one listed three times": ((), False),
 }
 
 
-def step_with_one_memory(ctx, make, places, views):
-    added = len(places) > 3  # by then another rank than the owner of the others has the least
+def step_with_one_memory(ctx, make, places, added, views):
     whole = integers(4, 6, seed=1).to(ctx.device)
-    apart = [integers(4, 3, seed=2 + place).to(ctx.device) for place in range(3 * ctx.world - added)]
+    count = 3 * ctx.world - added  # so that what is added finds the least on another rank than that of the views
+    apart = [integers(4, 3, seed=2 + place).to(ctx.device) for place in range(count)]
     if places:
-        first, second, last = (whole[place] for place in places[:3])
+        first, second, last = (whole[place] for place in places)
         params = listed = [nn.Parameter(part) for part in (first, second, *apart, last)]
     else:
         params = some_parameters(ctx)
@@ -208,7 +208,7 @@ def step_with_one_memory(ctx, make, places, views):
 
 @check("ZERO-008", worlds=MANY, scenarios=ONE_MEMORY, each=True)
 def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
-    told = [ranks(beside_the_ordinary, step_with_one_memory, scenario, views) for views in (False, True)]
+    told = [ranks(beside_the_ordinary, step_with_one_memory, *scenario, views) for views in (False, True)]
     assert told == [[None] * ranks.world] * 2
 
 

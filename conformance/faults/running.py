@@ -44,13 +44,19 @@ class Row:
 def run_one(cell: Cell, cluster: Cluster, subject: str) -> Row:
     """Run one cell on fresh ranks."""
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="fault-", ignore_cleanup_errors=True) as folder:
-        run = cluster.run(run_cell, (cell.id, folder), world=cell.world, subject=subject, init=False)
-        verdict = judged(cell, Path(folder), exits(run), subject)
+    verdict = tried(
+        cell, subject, lambda *args: cluster.run(run_cell, args, world=cell.world, subject=subject, init=False)
+    )
     return Row(cell, verdict, time.monotonic() - begun)
 
 
-def exits(run: Run) -> dict[int, int]:
+def tried(cell: Cell, subject: str, run: Callable[[str, str], Run]) -> Judged:
+    """The verdict on a cell; ``run`` is to run ``run_cell`` on ranks without a group, with these arguments."""
+    with tempfile.TemporaryDirectory(prefix="fault-", ignore_cleanup_errors=True) as folder:
+        return judged(cell, Path(folder), _exits(run(cell.id, folder)), subject)
+
+
+def _exits(run: Run) -> dict[int, int]:
     """How the ranks' processes have ended; 0 for one that could not be made to."""
     return {rank: one.exit_code for rank, one in enumerate(run.outcomes) if isinstance(one, Died)}
 

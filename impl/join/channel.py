@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -99,10 +99,10 @@ class ControlChannel:
             reading = self._understood[sums] = self._layout.read(sums)
         return reading
 
-    def active(self, layout: MessageLayout, sums: torch.Tensor) -> torch.Tensor:
-        """The number of active ranks that a message of this layout told of: one element."""
-        number = layout.read(sums.tolist()).active
-        return torch.tensor([number], dtype=torch.float32, device=self._device)
+    def reader_of_active(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """A function that finds the number of active ranks, one element, in a message of the present layout."""
+        layout, device = self._layout, self._device
+        return lambda sums: torch.tensor([layout.read(sums.tolist()).active], dtype=torch.float32, device=device)
 
     def _post(self, message: torch.Tensor, label: str) -> Pending:
         self.last_post_s = time.monotonic()

@@ -29,7 +29,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -203,7 +202,7 @@ class Session(BaseSession):
             roll = self._call_roll(place, Act(place, 0))
         if not first:
             return None
-        number = partial(self._channel.active, self._layout)  # as it is now: that of the block may be another one
+        number = self._channel.reader_of_active()
         return Handle(roll, self.watch, seen=lambda: self._read_if(roll), number=number)
 
     def shadow(self) -> bool:

@@ -62,8 +62,7 @@ class PartialSteps:
         self._group_of = {id(p): g for g, group in enumerate(self._optim.param_groups) for p in group["params"]}
         # settings and counters at the beginning of the iteration; None between iterations
         self._before: tuple[list[Group], Counters] | None = None
-        # whether some part of this iteration has been stepped; the state behind each part, and whose part that was
-        self._stepped = False
+        # of each part of this iteration that has been stepped: the state behind it, and its parameters
         self._behind: list[tuple[Any, Sequence[torch.Tensor]]] = []
 
     def begin(self) -> None:
@@ -72,7 +71,7 @@ class PartialSteps:
         copy_settings(self._shard.exposed.param_groups, optim.param_groups)
         optim.state = self._shard.exposed.state  # which a user may have replaced
         self._before = (settings_of(optim.param_groups), counters(optim))
-        self._stepped, self._behind = False, []
+        self._behind = []
 
     def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Step the parameters of the shard that have a gradient here; the others and their states stay untouched."""
@@ -85,9 +84,8 @@ class PartialSteps:
         """Step these parameters of the shard with these gradients. Their ``.grad`` is what it was afterwards."""
         if self._before is None:
             self.begin()
-        if self._stepped:
+        if self._behind:
             self._put_back()
-        self._stepped = True
         shown: list[list[torch.Tensor]] = [[] for _ in self._optim.param_groups]
         kept: list[torch.Tensor | None] = [parameter.grad for parameter in parameters]
         whole = [group["params"] for group in self._optim.param_groups]
@@ -104,13 +102,13 @@ class PartialSteps:
                 group["params"] = members
             for parameter, before in zip(parameters, kept, strict=True):
                 parameter.grad = before
-        self._behind.append((self._optim.state, parameters))
+            self._behind.append((self._optim.state, parameters))
 
     def end(self) -> None:
         """End the iteration: settings that the local optimizer changed become visible."""
         if self._before is None:
             return
-        if not self._stepped:
+        if not self._behind:
             self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same
         copy_settings(self._optim.param_groups, self._shard.exposed.param_groups)
         self._shard.exposed.state = self._optim.state = self._put_together()
@@ -130,8 +128,10 @@ class PartialSteps:
         """The state behind all parts: of each what it has made of its own parameters' states."""
         begun = self._shard.exposed.state
         renewed = [state for state, _ in self._behind if state is not begun]
-        whole = renewed[-1] if renewed else begun
-        for state, parameters in self._behind if renewed else ():
+        if not renewed:
+            return begun
+        whole = renewed[-1]
+        for state, parameters in self._behind:
             for parameter in parameters:
                 if parameter in state:
                     whole[parameter] = state[parameter]

@@ -63,7 +63,7 @@ class Transfer:
         if self.team.rank == self.owner:
             return
         if pending.buffer is self._buffer:
-            _take(self.members, self._views)
+            _receive(self.members, self._views)
         else:
             note_change(self.members)
 
@@ -181,7 +181,7 @@ class Gathering(Publication):
             if not members or rank == self._team.rank:
                 continue
             if self._staged:
-                _take(members, self._views[rank])
+                _receive(members, self._views[rank])
             else:
                 note_change(members)
 
@@ -204,8 +204,8 @@ def part_of(flat: torch.Tensor, places: range) -> torch.Tensor:
     return flat[places.start : places.stop]
 
 
-def _take(members: Sequence[torch.Tensor], views: Sequence[torch.Tensor]) -> None:
-    """Copy what has come into the parameters; lists of such as are conjugates of their memory cannot be written to."""
+def _receive(members: Sequence[torch.Tensor], views: Sequence[torch.Tensor]) -> None:
+    """Copy what has come into the parameters: one by one where some are conjugates of their memory, else together."""
     if not members[0].is_complex() or not any(map(torch.Tensor.is_conj, members)):
         copy_all(members, views)
         return

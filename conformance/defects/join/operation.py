@@ -155,7 +155,7 @@ def first_shadow_is_skipped() -> None:
 def followed_handle_holds_the_whole_message() -> None:
     """Beside a model, the handle of a notification holds the context's message instead of the number of active
     ranks."""
-    swap(ControlChannel, "active", lambda _self, _layout, sums: sums[:1])
+    swap(ControlChannel, "reader_of_active", lambda _: lambda sums: sums[:1])
 
 
 @defect("JOIN-030")

@@ -31,8 +31,8 @@ def judge(train, promised, *kept, world=2, deadline=15):
             process.start()
         for process, (pipe, _) in zip(ranks, pipes, strict=True):
             connection.wait([pipe, process.sentinel], max(0, end - time.monotonic()))
-            lost = "hangs" if process.join(0.5) or process.is_alive() else f"died with exit code {process.exitcode}"
-            seen.append(pipe.recv() if pipe.poll() else lost)
+            code = None if pipe.poll() else process.join(0.5) or process.exitcode
+            seen.append(pipe.recv() if pipe.poll() else "hangs" if code is None else f"died with exit code {code}")
             print(f"rank {len(seen) - 1}: {seen[-1]}")
     print("BROKEN" if (broken := any(one not in kept for one in seen)) else "KEPT", "with torch", torch.__version__)
     sys.exit(broken)
