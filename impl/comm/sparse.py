@@ -122,11 +122,7 @@ class SparseRound:
         if second is not None:
             more = second.pieces(place, [max(0, n - capacity) for n in rows])
             indices, values = _alternating(indices, more[0]), _alternating(values, more[1])
-        like = self._parts[place]
-        total = torch.sparse_coo_tensor(
-            torch.cat(indices).unsqueeze(0), torch.cat(values), like.shape,
-            dtype=like.dtype, device=like.device, check_invariants=False,
-        )
+        total = _like(self._parts[place], torch.cat(indices).unsqueeze(0), torch.cat(values))
         return _by_elements(total.coalesce(), self._depths[place])
 
 
@@ -138,7 +134,7 @@ def _by_rows(part: torch.Tensor) -> torch.Tensor:
     rows, places = indices[0].unique(return_inverse=True)
     whole = values.new_zeros(len(rows), *part.shape[1:])
     whole.index_put_((places, *indices[1:]), values, accumulate=True)
-    return torch.sparse_coo_tensor(rows.unsqueeze(0), whole, part.shape, check_invariants=False)
+    return _like(part, rows.unsqueeze(0), whole)
 
 
 def _by_elements(total: torch.Tensor, depth: int) -> torch.Tensor:
@@ -147,8 +143,14 @@ def _by_elements(total: torch.Tensor, depth: int) -> torch.Tensor:
         return total
     rows, values = total.indices()[0], total.values()
     at = values.unsqueeze(-1).flatten(depth).ne(0).any(-1).nonzero().unbind(1)
-    indices = torch.stack((rows[at[0]], *at[1:]))
-    return torch.sparse_coo_tensor(indices, values[at], total.shape, check_invariants=False).coalesce()
+    return _like(total, torch.stack((rows[at[0]], *at[1:])), values[at]).coalesce()
+
+
+def _like(model: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor of these elements, in the shape, dtype and on the device of another one."""
+    return torch.sparse_coo_tensor(
+        indices, values, model.shape, dtype=model.dtype, device=model.device, check_invariants=False
+    )
 
 
 def _alternating(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
