@@ -19,7 +19,7 @@ from conformance.fixtures.comm_hooks import (
     steps,
     steps_and_traffic,
 )
-from conformance.fixtures.training import EVERY_WAY, ddp, private
+from conformance.fixtures.training import EVERY_WAY, average_of_parts, ddp, private
 
 HALF_STEP = 2.0**-11  # the largest relative error of rounding a number to float16
 
@@ -254,6 +254,29 @@ def test_any_hook_can_be_wrapped_and_sees_half_precision(ranks):
         assert dtypes == {"torch.float32"}
         local = alone([rank])  # small integers: exact in float16 too
         assert seen == [{name: [2 * v for v in values] for name, values in each.items()} for each in local]
+
+
+def wrap_beside_unused(ctx):
+    """The last layer is used by the first rank only; by wrapper the gradients, and their dtypes."""
+    library, told = ctx.subject.default_hooks, {}
+    for name in ("fp16", "bf16"):
+        inner = getattr(library, f"{name}_compress_wrapper")(library.allreduce_hook)
+        parts = models.Parts()
+        parts.use = "ab" if ctx.rank else "abc"
+        outer = lambda state, bucket, inner=inner: inner(state, bucket)  # noqa: E731  # bfloat16 is for NCCL
+        model = hooked(ctx, ctx.group, outer, parts, find_unused_parameters=True)
+        told[name] = steps(ctx, model), {str(parameter.grad.dtype) for parameter in model.parameters()}
+    return told
+
+
+@check("COMM-021")
+def test_a_wrapper_restores_the_dtype_where_only_another_rank_uses_a_parameter(ranks):
+    uses = ["abc", *["ab"] * (ranks.world - 1)]
+    expected = [average_of_parts(uses, iteration) for iteration in range(ITERATIONS)]
+    for told in ranks(wrap_beside_unused):
+        for name, (seen, dtypes) in told.items():
+            assert dtypes == {"torch.float32"}, f"gradients behind {name}'s wrapper are of {sorted(dtypes)}"
+            assert gap(seen, expected) <= (ranks.world + 1) * 2.0**-7, name
 
 
 # -- COMM-022: nothing

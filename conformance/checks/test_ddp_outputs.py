@@ -294,6 +294,26 @@ def test_an_output_that_backward_needs_may_be_changed_in_place(ranks):
     stays_legal(ranks, "plain")
 
 
+def train_static_on_each_kind(ctx):
+    told = {}
+    for kind, (put, take) in {**PLAIN, **OWN}.items():
+        model = wrapped(ctx, Saving(put), static_graph=True)
+        seen = []
+        for _ in range(2):
+            model.zero_grad()
+            take(model(mine(ctx))).sum().backward()
+            seen.append(gradient(model.module.a.weight))
+        told[kind] = seen
+    return told
+
+
+@check("DDP-110", "DDP-102", worlds=(2, 3), beyond=False)
+def test_the_first_iteration_of_a_static_graph_is_averaged_whatever_holds_its_outputs(ranks):
+    for told in ranks(train_static_on_each_kind):
+        for kind, seen in told.items():
+            assert seen == [mean_of_all(ranks.world)] * 2, kind
+
+
 @check("DDP-112", "DDP-102", worlds=(1, 2, 3), beyond=False)
 def test_an_output_that_backward_needs_may_be_changed_in_place_in_dataclasses_and_classes_of_ones_own(ranks):
     stays_legal(ranks, "own")

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import (
@@ -22,7 +21,7 @@ from conformance.fixtures.observing import (
     warned,
     wrapped,
 )
-from conformance.fixtures.training import gradients, numbers, private
+from conformance.fixtures.training import average_of_parts, gradients, numbers, private
 from conformance.ranks import caught
 
 CAPS = {"several buckets": TINY_MIB, "one bucket": None}
@@ -30,17 +29,6 @@ CAPS = {"several buckets": TINY_MIB, "one bucket": None}
 
 def batch(ctx, iteration):
     return models.divisible(ctx.rank, iteration).to(ctx.device)
-
-
-def average(uses, iteration):
-    """One process's gradients: the sum over the ranks that used a layer, over all ranks; None where nobody did."""
-    model = models.Parts()
-    total = {}
-    for rank, used in enumerate(uses):
-        model.use = used
-        for name, found in oracle.local_gradients(model, models.divisible(rank, iteration)).items():
-            total[name] = total.get(name, 0) + found
-    return numbers((name, total[name] / len(uses) if name in total else None) for name, _ in model.named_parameters())
 
 
 # -- DDP-105, DDP-110: unused parameters, the first iteration
@@ -55,7 +43,7 @@ def train_parts(ctx, uses, cap):
 @check("DDP-105", scenarios=CAPS)
 def test_parameters_that_nobody_ever_uses_are_left_alone(ranks, scenario):
     uses = ["ac"] * ranks.world
-    expected = [average(uses, iteration) for iteration in range(4)]
+    expected = [average_of_parts(uses, iteration) for iteration in range(4)]
     assert expected[0]["parts.b.weight"] is None
     assert ranks(train_parts, uses, scenario) == [expected] * ranks.world
 
@@ -63,7 +51,7 @@ def test_parameters_that_nobody_ever_uses_are_left_alone(ranks, scenario):
 @check("DDP-105", worlds=MANY)
 def test_parameters_that_some_ranks_never_use_get_the_sum_of_the_others(ranks):
     uses = ["abc" if rank == ranks.world - 1 else "a" for rank in range(ranks.world)]
-    expected = [average(uses, iteration) for iteration in range(4)]
+    expected = [average_of_parts(uses, iteration) for iteration in range(4)]
     assert ranks(train_parts, uses, TINY_MIB) == [expected] * ranks.world
 
 
@@ -81,7 +69,7 @@ def train_on_one_output(ctx):
 
 @check("DDP-105", "DDP-114")
 def test_outputs_that_are_never_in_the_loss_leave_no_gradient(ranks):
-    expected = [average(["ac"] * ranks.world, iteration) for iteration in range(4)]
+    expected = [average_of_parts(["ac"] * ranks.world, iteration) for iteration in range(4)]
     assert ranks(train_on_one_output) == [expected] * ranks.world
 
 
@@ -105,7 +93,7 @@ def keep_an_old_gradient(ctx):
 def test_an_old_gradient_does_not_make_an_output_that_is_never_in_the_loss_a_used_one(ranks):
     for rank, seen in enumerate(ranks(keep_an_old_gradient)):
         for iteration, found in enumerate(seen):
-            expected = average(["ac"] * ranks.world, iteration)
+            expected = average_of_parts(["ac"] * ranks.world, iteration)
             old = {"parts.b.weight": [7.0 + rank] * 16, "parts.b.bias": [7.0 + rank] * 4}
             assert found == expected | old, f"rank {rank}, iteration {iteration}"
 
@@ -126,7 +114,7 @@ def train_on_two_outputs(ctx):
 def test_the_first_iteration_reduces_everything_once_and_right(ranks):
     everything = sum(parameter.numel() for parameter in models.Parts().parameters())
     for told in ranks(train_on_two_outputs, trace=True):
-        assert told[1::2] == [average(["abc"] * ranks.world, iteration) for iteration in range(3)]
+        assert told[1::2] == [average_of_parts(["abc"] * ranks.world, iteration) for iteration in range(3)]
         assert told[::2] == [everything] * 3, "elements reduced in each backward"
 
 
@@ -223,7 +211,7 @@ def test_a_second_backward_that_goes_further_than_the_first_raises_or_is_average
     options, since = scenario
     told = ranks(go_further, options, since)
     if isinstance(told[0], list):
-        right = [average(["ab"] * ranks.world, since + later) for later in range(2)]
+        right = [average_of_parts(["ab"] * ranks.world, since + later) for later in range(2)]
         for rank, seen in enumerate(told):
             assert seen == right, f"rank {rank} has gradients that are no averages, and was not told"
     else:
@@ -243,7 +231,7 @@ def ask_again(ctx):
 
 @check("DDP-107", worlds=(1, 2))
 def test_asking_a_second_time_only_warns(ranks):
-    expected = [average(["ab"] * ranks.world, iteration) for iteration in range(3)]
+    expected = [average_of_parts(["ab"] * ranks.world, iteration) for iteration in range(3)]
     for heard, seen in ranks(ask_again):
         assert len(heard) == 1
         assert seen == expected
@@ -277,7 +265,7 @@ def ask_for_both(ctx):
 
 @check("DDP-108", worlds=(1, 2, 3))
 def test_asking_for_unused_parameters_too_warns_and_works(ranks):
-    expected = [average(["bc"] * ranks.world, iteration) for iteration in range(3)]
+    expected = [average_of_parts(["bc"] * ranks.world, iteration) for iteration in range(3)]
     for heard, seen in ranks(ask_for_both):
         assert len(heard) == 1
         assert seen == expected
@@ -298,7 +286,7 @@ def test_after_the_first_training_forward_it_is_too_late(ranks):
 @check("DDP-109", worlds=(1, 2))
 def test_a_request_that_came_too_late_leaves_the_model_as_it_was(ranks):
     for _, seen in ranks(ask_late, True):
-        assert seen == [average(["abc"] * ranks.world, iteration) for iteration in range(2)]
+        assert seen == [average_of_parts(["abc"] * ranks.world, iteration) for iteration in range(2)]
 
 
 def ask_in_time(ctx):
@@ -313,7 +301,7 @@ def ask_in_time(ctx):
 
 @check("DDP-109", "DDP-105", worlds=(1, 2, 3))
 def test_before_the_first_training_forward_it_is_in_time(ranks):
-    expected = [average(["ab"] * ranks.world, iteration) for iteration in range(3)]
+    expected = [average_of_parts(["ab"] * ranks.world, iteration) for iteration in range(3)]
     assert ranks(ask_in_time) == [expected] * ranks.world
 
 

@@ -149,7 +149,9 @@ def first_difference(program: Program, noted: Noted, expected: Noted) -> str:
             return ""
         found = noted[moment, name]
         if not _same(found, value, exactly, places):
-            return f"{moment}: {name} is {_shown(found)}, one process says {_shown(value)}"
+            dtypes = [f" ({each.dtype})" for each in (found, value) if isinstance(each, torch.Tensor)]
+            of, than = dtypes if len(set(dtypes)) == 2 else ("", "")
+            return f"{moment}: {name} is {_shown(found)}{of}, one process says {_shown(value)}{than}"
     return ""
 
 

@@ -12,6 +12,7 @@ from .program import Program
 
 #: By clause: choices that a program must have for its failure to be the listed one; any of several sets.
 LISTED: dict[str, list[dict[str, str]]] = {
+    "COMM-021": [{"hook": "wrapped", "unused": "found", "use": "by rank | by both"}],
     "DDP-034": [{"cast": "*"}],
     "DDP-049": [
         {"gradient dtype": "*"},  # refused, which is allowed
@@ -26,7 +27,7 @@ LISTED: dict[str, list[dict[str, str]]] = {
         {"table": "sparse | sparse bag", "unused": "*"},
     ],
     "DDP-105": [{"graph": "static", "outputs": "one outside the loss"}],
-    "DDP-110": [{"graph": "static", "loss": "and slopes"}],
+    "DDP-110": [{"graph": "static", "loss": "and slopes"}, {"graph": "static", "outputs": "dataclass"}],
     "DDP-117": [{"data": "gradients assigned", "gradients": "views"}],
     "DDP-122": [{"delayed": "*", "types": "double | half | bfloat16"}],
     "DDP-124": [{"delayed": "*"}],
