@@ -334,7 +334,7 @@ def forward_inside_and_outside(ctx, inside_first, expected):
     return settled(ctx, model, expected)
 
 
-@check("DDP-126", worlds=MANY, beyond=False, scenarios={"inside first": True, "outside first": False})
+@check("DDP-126", worlds=MANY, beyond=False, each=True, scenarios={"inside first": True, "outside first": False})
 def test_delayed_gradients_are_averaged_once_the_backward_of_the_forward_outside_has_run(ranks, scenario):
     averages = {name: [(2 if scenario else 1) * mean_of_all(ranks.world)] for name in ("0.weight", "1.weight")}
     for rank, told in enumerate(ranks(forward_inside_and_outside, scenario, averages)):
@@ -503,7 +503,7 @@ def doubles_past_the_wrapper(model):
     model.module.double()
 
 
-@check("DDP-122", worlds=MANY, beyond=False, scenarios={
+@check("DDP-122", worlds=MANY, beyond=False, each=True, scenarios={
     "channels last": channels_last, "doubles": doubles, "doubles, past the wrapper": doubles_past_the_wrapper,
 })  # fmt: skip
 def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that_is_refused(ranks, scenario):
