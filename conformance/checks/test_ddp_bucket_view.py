@@ -136,7 +136,8 @@ def share_a_layer(ctx, order, forwards):
     ``forwards``: which one's forward comes first.
     """
     shared = models.scalar().to(ctx.device)
-    pair = [wrapped(ctx, Beside(shared, own_first), gradient_as_bucket_view=True) for own_first in (True, False)]
+    models_of_both = [Beside(shared, own_first=place == forwards[0]) for place in (0, 1)]
+    pair = [wrapped(ctx, each, gradient_as_bucket_view=True) for each in models_of_both]
     seen = []
 
     def train():

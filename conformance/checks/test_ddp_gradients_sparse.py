@@ -7,7 +7,10 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
+from conformance.fixtures.errors import fail
+from conformance.fixtures.observing import mean_of_all, mine
 from conformance.fixtures.training import ddp, private, whole
+from conformance.ranks import caught
 
 
 class Tied(nn.Module):
@@ -202,3 +205,52 @@ def test_a_table_of_which_single_elements_are_gathered_is_averaged_element_by_el
         mean = sum(each["table.weight"].to_dense() for each in found) / ranks.world
         expected.append(mean + expected[-1] if iteration == 3 else mean)
     assert ranks(gather_elements) == [[(True, mean.tolist()) for mean in expected]] * ranks.world
+
+
+# -- a backward that failed before the rows were sent
+
+
+class Behind(nn.Module):
+    """A sparse table whose gradient comes before that of a layer, where backward fails if it is to."""
+
+    fails = False
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = models.scalar(), nn.Embedding(4, 1, sparse=True)
+
+    def forward(self, x):
+        output = self.layer(x)
+        if self.fails:
+            output.register_hook(fail)
+        return output + x * self.table(torch.ones(1, dtype=torch.long, device=x.device))
+
+
+def fail_amid_rows(ctx):
+    """Gradients of a layer and of a table's one row, until the program is refused what comes after an error."""
+    model, told = ddp(ctx, Behind().to(ctx.device)), []
+
+    def train():
+        for iteration in range(5):
+            model.module.fails = iteration == 2
+            model.zero_grad()
+            loss = model(mine(ctx)).sum()
+            if iteration == 2:
+                assert caught(loss.backward) is not None
+                continue
+            loss.backward()
+            told.append([whole(each.grad).to_dense().flatten().tolist() for each in model.module.parameters()])
+
+    error = caught(train)
+    ctx.meet("told")
+    return error, told
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_rows_of_a_backward_that_failed_are_never_sent(ranks):
+    mean = mean_of_all(ranks.world)
+    for rank, (error, told) in enumerate(ranks(fail_amid_rows)):
+        if error is not None:
+            assert "Expected to have finished reduction" in error.text, f"rank {rank}: {error}"
+            ranks.at_limit("after a backward that failed, the next forward is refused")
+        assert told == [[[mean], [0.0, mean, 0.0, 0.0]]] * (4 if error is None else 2), f"rank {rank}"

@@ -134,6 +134,33 @@ def test_where_the_forward_ran_counts_parameter_by_parameter_too(ranks):
         assert seen == [mean, local, mean, mean, local], f"rank {rank}"
 
 
+def return_a_late_future_by_parameter(ctx):
+    """A buffer when backward returns, for which a hook has returned a future, and the gradient."""
+    model = by_parameter(ctx, models.Counting(0.0))
+
+    def hook(_state, buffers):
+        future = torch.futures.Future()
+
+        def end():
+            time.sleep(LATE_S)
+            buffers["count"].fill_(1000)
+            future.set_result(None)
+
+        threading.Thread(target=end).start()
+        return [future]
+
+    private(model, "_register_buffer_comm_hook")(None, hook)
+    gradient = trained(model, mine(ctx))["a.weight"]
+    return model.module.count.item(), gradient
+
+
+@check("DDP-095", worlds=MANY)
+def test_the_python_reducer_waits_for_the_futures_of_a_buffer_hook(ranks):
+    for rank, (buffer, gradient) in enumerate(ranks(return_a_late_future_by_parameter)):
+        assert gradient == [mean_of_all(ranks.world)], f"rank {rank}"
+        assert buffer == 1000, f"the future of rank {rank} is not done: the buffer is {buffer}"
+
+
 def add_to_turned_gradients(ctx):
     """Each rank goes on from gradients of its own, in turns laid out row by row and column by column."""
     model, seen = by_parameter(ctx, nn.Linear(3, 2, bias=False)), []
@@ -358,12 +385,14 @@ def list_parameters(ctx):
     there = list(listed(root))
     told.append([any(each is known for each in there) for known in former.values()])
     told.append(any(each is own for each in there for own in root.parts["b"].parameters(recurse=False)))
+    root._former_parameters = OrderedDict()  # as of a replica that has none: not even what was put in afterwards
+    told.append(list(listed(root, recurse=False)))
     return told
 
 
 @check("DDP-170", worlds=(1,))
 def test_parameters_are_listed_module_by_module_and_former_ones_instead_where_there_are_some(ranks):
-    assert ranks(list_parameters) == [[True, 7, [True], [True, True], False]]
+    assert ranks(list_parameters) == [[True, 7, [True], [True, True], False, []]]
 
 
 # -- DDP-171: buffer hooks that do not wait
