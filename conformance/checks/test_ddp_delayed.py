@@ -245,6 +245,36 @@ def test_delayed_gradients_of_several_backwards_through_one_forward_are_averages
     assert ranks(go_backward_in_turn, expected) == [expected] * ranks.world
 
 
+class SideBySide(nn.Module):
+    """Scalar layers, of which each adds one time more to the output than the one before."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([models.scalar() for _ in range(3)])
+
+    def forward(self, x):
+        return sum(times * layer(x) for times, layer in enumerate(self.layers, 1))
+
+
+def exchange_delayed(ctx, expected):
+    """Two delayed parameters exchange their gradients before the second backward adds to them."""
+    model, seen = delaying(ctx, SideBySide(), ["layers.1.weight", "layers.2.weight"], "layers.0.weight"), []
+    for turn in range(2):
+        _, one, other = (layer.weight for layer in model.module.layers)
+        one.grad, other.grad = other.grad, one.grad
+        model(mine(ctx, 1 + turn)).sum().backward()
+        seen.append(settled(ctx, model, expected[turn], turn, LATE_S))
+    return seen
+
+
+@check("DDP-122", worlds=MANY, beyond=False)
+def test_delayed_gradients_that_change_places_are_averaged_each_by_itself(ranks):
+    once, twice = (mean_of_all(ranks.world, times) for times in (1, 2))
+    of_turns = ([once, 2 * once, 3 * once], [once + twice, 3 * once + 2 * twice, 2 * once + 3 * twice])
+    expected = [{f"layers.{place}.weight": [value] for place, value in enumerate(each)} for each in of_turns]
+    assert ranks(exchange_delayed, expected) == [expected] * ranks.world
+
+
 # -- DDP-124: backward waits
 
 
