@@ -110,17 +110,63 @@ def test_sparse_gradients_that_are_compressed_come_back_as_they_were(ranks):
     assert_near(runs, averages(ranks.world), 2.0**-10)
 
 
+class Gathered(nn.Module):
+    """Single elements of a complex table, whose gradient then is sparse in its columns, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 3, sparse=True, dtype=torch.complex64)
+        nn.init.ones_(self.table.weight)
+
+    def forward(self, places):
+        return torch.view_as_real((12 + 24j) * torch.gather(self.table.weight, 1, places, sparse_grad=True)).sum()
+
+
+def gathered_from(rank):
+    return torch.tensor([[rank % 3, 0], [1, 2]])
+
+
+def gather_complex(ctx):
+    """By hook: an error, or what a gradient that is complex and sparse in both dimensions has become."""
+    told = {}
+    everyone = {"none": (None, None), "all-reduce": (ctx.group, ctx.subject.default_hooks.allreduce_hook)}
+    for name, (state, hook) in (everyone | in_two_bytes_each(ctx)).items():
+        model = ddp(ctx, Gathered().to(ctx.device))
+        if hook is not None:
+            model.register_comm_hook(state, hook)
+        error = caught(lambda model=model: model(gathered_from(ctx.rank).to(ctx.device)).backward())
+        held = model.module.table.weight.grad
+        told[name] = error, held.is_sparse, held.to_dense().tolist()
+        ctx.meet(name)
+    return told
+
+
+@check("DDP-057", "COMM-020", worlds=(1, 2, 4), deadline_s=PATIENCE_S, beyond=False)
+def test_complex_gradients_that_are_sparse_in_both_dimensions_are_averaged_or_refused(ranks):
+    alone = Gathered()
+    for rank in range(ranks.world):
+        alone(gathered_from(rank)).backward()
+    right = (alone.table.weight.grad.to_dense() / ranks.world).tolist()
+    for rank, told in enumerate(ranks(gather_complex)):
+        if (error := told["none"][0]) is not None:  # and then with a hook as well
+            assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+            ranks.at_limit("gradients that are complex and sparse are refused")
+        else:
+            assert told == dict.fromkeys(told, (None, True, right)), f"rank {rank}"
+
+
 # -- COMM-016: an optimizer in the hook, and parameters of other kinds
 
 
 def step_kinds(ctx):
     """What parameters are once an optimizer in the hook has stepped them: complex ones, and a sparse table."""
-    library, told = ctx.subject.optimizer_overlap_hooks, []
-    for model, fed in ((Turning(), mine(ctx)), (Kinds(), looked_up(ctx.rank))):
-        state = private(library, "_OptimizerHookState")(Stepping())
-        hook = private(library, "_hook_then_optimizer")(ctx.subject.default_hooks.allreduce_hook, state)
-        hooked(ctx, ctx.group, hook, model)(fed).sum().backward()
-        told.append({name: parameter.detach().flatten().tolist() for name, parameter in model.named_parameters()})
+    library, inner, told = ctx.subject.optimizer_overlap_hooks, ctx.subject.default_hooks, []
+    for reducing in (inner.allreduce_hook, inner.fp16_compress_hook):
+        for model, fed in ((Turning(), mine(ctx)), (Kinds(), looked_up(ctx.rank))):
+            state = private(library, "_OptimizerHookState")(Stepping())
+            hook = private(library, "_hook_then_optimizer")(reducing, state)
+            hooked(ctx, ctx.group, hook, model)(fed).sum().backward()
+            told.append({name: parameter.detach().flatten().tolist() for name, parameter in model.named_parameters()})
     return told
 
 
@@ -134,7 +180,7 @@ def kinds_stepped_alone(world):
 @check("COMM-016", worlds=(1, 2, 4), deadline_s=PATIENCE_S, beyond=False)
 def test_an_optimizer_in_the_hook_steps_complex_parameters_and_sparse_tables(ranks):
     for rank, told in enumerate(ranks(step_kinds)):
-        for found, right in zip(told, kinds_stepped_alone(ranks.world), strict=True):
+        for found, right in zip(told, kinds_stepped_alone(ranks.world) * 2, strict=True):
             assert found == right, f"rank {rank}"
 
 

@@ -317,7 +317,7 @@ def starts_again(ctx, _model, state):
 CHANGES = {"another group": another_group, "doubles": doubles, "starts again": starts_again}
 
 
-@check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False, scenarios=CHANGES)
+@check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False, each=True, scenarios=CHANGES)
 def test_what_one_parameter_has_lost_never_arrives_at_another(ranks, scenario):
     for rank, told in enumerate(ranks(change_amid_compression, scenario)):
         for quiet, iteration, largest in told:

@@ -59,7 +59,7 @@ def train_in_buckets(ctx, zero):
     return several, train(ctx, zero, {"gradient_as_bucket_view": True}), train(ctx, zero, {"bucket_cap_mb": TINY_MIB})
 
 
-@check("DDP-117", scenarios={"zeroed as None": True, "zeroed in place": False, "never zeroed": None})
+@check("DDP-117", each=True, scenarios={"zeroed as None": True, "zeroed in place": False, "never zeroed": None})
 def test_gradients_in_buckets_have_the_same_values_and_share_memory(ranks, scenario):
     expected = averages(ranks.world, 4, accumulated=scenario is None)
     for rank, told in enumerate(ranks(train_in_buckets, scenario)):
@@ -130,19 +130,23 @@ class Beside(nn.Module):
         return first(x) + then(x)
 
 
-def share_a_layer(ctx, order):
-    """Two models with a layer in common, of whose losses one backward is made; gradients, or the refusal."""
+def share_a_layer(ctx, order, forwards):
+    """Two models with a layer in common, of whose losses one backward is made; gradients, or the refusal.
+
+    ``forwards``: which one's forward comes first.
+    """
     shared = models.scalar().to(ctx.device)
-    pair = [wrapped(ctx, Beside(shared, own_first), gradient_as_bucket_view=True) for own_first in (True, False)]
+    models_of_both = [Beside(shared, own_first=place == forwards[0]) for place in (0, 1)]
+    pair = [wrapped(ctx, each, gradient_as_bucket_view=True) for each in models_of_both]
     seen = []
 
     def train():
         for iteration in range(3):
             for model in pair:
                 model.zero_grad(set_to_none=iteration == 0)
-            losses = [model(mine(ctx)).sum() for model in pair]
+            losses = {place: pair[place](mine(ctx)).sum() for place in forwards}
             loss = sum(losses[place] for place in order)
-            if ctx.rank == ctx.world - 1:  # while others have sent one bucket and go on to the next
+            if ctx.rank == ctx.world - 1 and iteration:  # while others have sent one bucket and go on to the next
                 loss.register_hook(lambda _: time.sleep(LATE_S))
             loss.backward()
             seen.append([gradient(each.weight) for each in (shared, *(model.module.own for model in pair))])
@@ -153,9 +157,10 @@ def share_a_layer(ctx, order):
 @check("DDP-117", worlds=(1, 2, 3), beyond=False, scenarios={"one way round": (0, 1), "the other": (1, 0)})
 def test_a_layer_of_two_models_is_averaged_in_the_buckets_of_both_or_refused(ranks, scenario):
     mean = mean_of_all(ranks.world)
-    for rank, (error, seen) in enumerate(ranks(share_a_layer, scenario)):
-        assert error is None or (error.is_a(RuntimeError) and "bucket view" in error.text), f"rank {rank}: {error}"
-        assert seen == [[2 * mean, mean, mean]] * len(seen), f"rank {rank}"
+    for forwards in ((0, 1), (1, 0)):
+        for rank, (error, seen) in enumerate(ranks(share_a_layer, scenario, forwards)):
+            assert error is None or (error.is_a(RuntimeError) and "bucket view" in error.text), f"rank {rank}: {error}"
+            assert seen == [[2 * mean, mean, mean]] * len(seen), f"rank {rank}"
 
 
 # -- DDP-118: detach_

@@ -56,7 +56,7 @@ def count_until_evaluated(ctx, mode):
     return model.module.seen
 
 
-@check("DDP-088", worlds=MANY, scenarios={"no_grad": torch.no_grad, "inference": torch.inference_mode})
+@check("DDP-088", worlds=MANY, each=True, scenarios={"no_grad": torch.no_grad, "inference": torch.inference_mode})
 def test_an_evaluation_on_all_ranks_begins_with_the_buffers_of_rank_0(ranks, scenario):
     for rank, seen in enumerate(ranks(count_until_evaluated, scenario)):
         assert seen[:3] == [0.0, 1.0, 2.0], f"rank {rank} evaluated with buffers of its own: {seen}"

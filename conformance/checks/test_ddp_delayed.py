@@ -245,6 +245,36 @@ def test_delayed_gradients_of_several_backwards_through_one_forward_are_averages
     assert ranks(go_backward_in_turn, expected) == [expected] * ranks.world
 
 
+class SideBySide(nn.Module):
+    """Scalar layers, of which each adds one time more to the output than the one before."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([models.scalar() for _ in range(3)])
+
+    def forward(self, x):
+        return sum(times * layer(x) for times, layer in enumerate(self.layers, 1))
+
+
+def exchange_delayed(ctx, expected):
+    """Two delayed parameters exchange their gradients before the second backward adds to them."""
+    model, seen = delaying(ctx, SideBySide(), ["layers.1.weight", "layers.2.weight"], "layers.0.weight"), []
+    for turn in range(2):
+        _, one, other = (layer.weight for layer in model.module.layers)
+        one.grad, other.grad = other.grad, one.grad
+        model(mine(ctx, 1 + turn)).sum().backward()
+        seen.append(settled(ctx, model, expected[turn], turn, LATE_S))
+    return seen
+
+
+@check("DDP-122", worlds=MANY, beyond=False)
+def test_delayed_gradients_that_change_places_are_averaged_each_by_itself(ranks):
+    once, twice = (mean_of_all(ranks.world, times) for times in (1, 2))
+    of_turns = ([once, 2 * once, 3 * once], [once + twice, 3 * once + 2 * twice, 2 * once + 3 * twice])
+    expected = [{f"layers.{place}.weight": [value] for place, value in enumerate(each)} for each in of_turns]
+    assert ranks(exchange_delayed, expected) == [expected] * ranks.world
+
+
 # -- DDP-124: backward waits
 
 
@@ -334,7 +364,7 @@ def forward_inside_and_outside(ctx, inside_first, expected):
     return settled(ctx, model, expected)
 
 
-@check("DDP-126", worlds=MANY, beyond=False, scenarios={"inside first": True, "outside first": False})
+@check("DDP-126", worlds=MANY, beyond=False, each=True, scenarios={"inside first": True, "outside first": False})
 def test_delayed_gradients_are_averaged_once_the_backward_of_the_forward_outside_has_run(ranks, scenario):
     averages = {name: [(2 if scenario else 1) * mean_of_all(ranks.world)] for name in ("0.weight", "1.weight")}
     for rank, told in enumerate(ranks(forward_inside_and_outside, scenario, averages)):
@@ -503,7 +533,7 @@ def doubles_past_the_wrapper(model):
     model.module.double()
 
 
-@check("DDP-122", worlds=MANY, beyond=False, scenarios={
+@check("DDP-122", worlds=MANY, beyond=False, each=True, scenarios={
     "channels last": channels_last, "doubles": doubles, "doubles, past the wrapper": doubles_past_the_wrapper,
 })  # fmt: skip
 def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that_is_refused(ranks, scenario):

@@ -152,7 +152,7 @@ def accumulate(model, x):
         return model(x)
 
 
-@check("DDP-063", worlds=WORLDS, scenarios={"by the check": False, "by preparing another backward": True})
+@check("DDP-063", worlds=WORLDS, each=True, scenarios={"by the check": False, "by preparing another backward": True})
 def test_asked_after_backward_completeness_raises_at_once_or_returns_quietly(ranks, scenario):
     assert ranks(check_completeness, (), scenario) == [None] * ranks.world
     for error in ranks(check_completeness, (0,), scenario):

@@ -7,7 +7,10 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
+from conformance.fixtures.errors import fail
+from conformance.fixtures.observing import mean_of_all, mine
 from conformance.fixtures.training import ddp, private, whole
+from conformance.ranks import caught
 
 
 class Tied(nn.Module):
@@ -162,18 +165,54 @@ def test_a_model_that_was_cast_has_its_tables_averaged_row_by_row(ranks):
     averaged_row_by_row(ranks, {}, cast=True)
 
 
+# -- tables whose rows are added up: what autograd passes on is one and the same memory for both
+
+
+class Added(nn.Module):
+    """The rows of two tables, added up: as of words and of their places in a sentence."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = (nn.Embedding(6, 2, sparse=True) for _ in range(2))
+
+    def forward(self, rows):
+        return 12 * (self.words(rows) + self.places(rows))
+
+
+def look_up_and_add(ctx, options):
+    model, told = ddp(ctx, Added().to(ctx.device), **options), []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        model(models.rows(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        told.append([whole(each.grad).to_dense().tolist() for each in model.parameters()])
+    return told
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_tables_whose_rows_are_added_up_are_averaged_each_by_itself(ranks):
+    expected = []
+    for iteration in range(3):
+        found = [oracle.local_gradients(Added(), models.rows(rank, iteration)) for rank in range(ranks.world)]
+        sums = [sum(each[f"{name}.weight"].to_dense() for each in found) for name in ("words", "places")]
+        expected.append([(each / ranks.world).tolist() for each in sums])
+    for options in ({}, {"find_unused_parameters": True}):
+        for rank, told in enumerate(ranks(look_up_and_add, options)):
+            assert told == expected, f"rank {rank}, {options}"
+
+
 # -- gradients that are sparse in both dimensions
 
 
 class Gathered(nn.Module):
-    """Single elements of a table, whose gradient then is sparse in its columns, too."""
+    """Single elements of a table, whose gradient then is sparse in its columns, too; and rows of another."""
 
     def __init__(self):
         super().__init__()
-        self.table = nn.Embedding(4, 3, sparse=True)
+        self.table, self.whole = nn.Embedding(4, 3, sparse=True), nn.Embedding(4, 2, sparse=True)
 
     def forward(self, places):
-        return 12 * torch.gather(self.table.weight, 1, places, sparse_grad=True)
+        elements = torch.gather(self.table.weight, 1, places, sparse_grad=True)
+        return torch.cat((12 * elements, 12 * self.whole(places[:, 0])))
 
 
 def places_of(rank, iteration):
@@ -189,8 +228,8 @@ def gather_elements(ctx):
         if iteration < 3:
             model.zero_grad(set_to_none=True)
         model(places_of(ctx.rank, iteration).to(ctx.device)).sum().backward()
-        held = model.module.table.weight.grad
-        told.append((held.is_sparse, whole(held).to_dense().tolist()))
+        held = [each.weight.grad for each in (model.module.table, model.module.whole)]
+        told.append([(each.is_sparse, whole(each).to_dense().tolist()) for each in held])
     return told
 
 
@@ -199,6 +238,56 @@ def test_a_table_of_which_single_elements_are_gathered_is_averaged_element_by_el
     expected = []
     for iteration in range(4):
         found = [oracle.local_gradients(Gathered(), places_of(rank, iteration)) for rank in range(ranks.world)]
-        mean = sum(each["table.weight"].to_dense() for each in found) / ranks.world
-        expected.append(mean + expected[-1] if iteration == 3 else mean)
-    assert ranks(gather_elements) == [[(True, mean.tolist()) for mean in expected]] * ranks.world
+        means = [sum(each[f"{name}.weight"].to_dense() for each in found) / ranks.world for name in ("table", "whole")]
+        expected.append([a + b for a, b in zip(means, expected[-1], strict=True)] if iteration == 3 else means)
+    told = [[(True, mean.tolist()) for mean in means] for means in expected]
+    assert ranks(gather_elements) == [told] * ranks.world
+
+
+# -- a backward that failed before the rows were sent
+
+
+class Behind(nn.Module):
+    """A sparse table whose gradient comes before that of a layer, where backward fails if it is to."""
+
+    fails = False
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = models.scalar(), nn.Embedding(4, 1, sparse=True)
+
+    def forward(self, x):
+        output = self.layer(x)
+        if self.fails:
+            output.register_hook(fail)
+        return output + x * self.table(torch.ones(1, dtype=torch.long, device=x.device))
+
+
+def fail_amid_rows(ctx):
+    """Gradients of a layer and of a table's one row, until the program is refused what comes after an error."""
+    model, told = ddp(ctx, Behind().to(ctx.device)), []
+
+    def train():
+        for iteration in range(5):
+            model.module.fails = iteration == 2
+            model.zero_grad()
+            loss = model(mine(ctx)).sum()
+            if iteration == 2:
+                assert caught(loss.backward) is not None
+                continue
+            loss.backward()
+            told.append([whole(each.grad).to_dense().flatten().tolist() for each in model.module.parameters()])
+
+    error = caught(train)
+    ctx.meet("told")
+    return error, told
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_rows_of_a_backward_that_failed_are_never_sent(ranks):
+    mean = mean_of_all(ranks.world)
+    for rank, (error, told) in enumerate(ranks(fail_amid_rows)):
+        if error is not None:
+            assert "Expected to have finished reduction" in error.text, f"rank {rank}: {error}"
+            ranks.at_limit("after a backward that failed, the next forward is refused")
+        assert told == [[[mean], [0.0, mean, 0.0, 0.0]]] * (4 if error is None else 2), f"rank {rank}"

@@ -206,7 +206,7 @@ def keep_the_graph(ctx, as_view):
     return seen
 
 
-@check("DDP-050", worlds=MANY, beyond=False, scenarios={"copies": False, "views": True})
+@check("DDP-050", worlds=MANY, beyond=False, each=True, scenarios={"copies": False, "views": True})
 def test_a_backward_that_keeps_its_graph_averages_too(ranks, scenario):
     alone, expected = models.Parts("ab", width=WIDE), []
     for iteration in range(2):

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import rpc
+from torch.utils.checkpoint import checkpoint
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
@@ -94,15 +95,29 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
         assert at_once == doubled, f"rank {rank}: a backward through a forward inside and one outside was not averaged"
 
 
+class Nested(nn.Linear):
+    """A layer whose gradients come in a backward inside the other, of which no output tells."""
+
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=True)
+
+
 def cross_the_border_by_parameter(ctx):
-    """Gradients of a backward inside whose forward ran outside, the other way round, and of one more outside."""
+    """Gradients of a backward inside whose forward ran outside, the other way round, and of one more outside; of a
+    model that is recomputed the first two."""
     model, seen = by_parameter(ctx, models.scalar()), []
     outside = model(mine(ctx)).sum()
     with model.no_sync():
         seen.append(gradients_of(model, outside))
         inside = model(mine(ctx)).sum()
     outside = model(mine(ctx)).sum()
-    return [*seen, *(gradients_of(model, loss) for loss in (inside, outside))]
+    seen += [gradients_of(model, loss) for loss in (inside, outside)]
+    nested = by_parameter(ctx, Nested(1, 1))
+    outside = nested(mine(ctx).requires_grad_()).sum()
+    with nested.no_sync():
+        seen.append(gradients_of(nested, outside))
+        inside = nested(mine(ctx).requires_grad_()).sum()
+    return [*seen, gradients_of(nested, inside)]
 
 
 def gradients_of(model, loss):
@@ -114,7 +129,36 @@ def gradients_of(model, loss):
 @check("DDP-074", worlds=MANY)
 def test_where_the_forward_ran_counts_parameter_by_parameter_too(ranks):
     mean = mean_of_all(ranks.world)
-    assert ranks(cross_the_border_by_parameter) == [[mean, 12.0 * (rank + 1), mean] for rank in range(ranks.world)]
+    for rank, seen in enumerate(ranks(cross_the_border_by_parameter)):
+        local = 12.0 * (rank + 1)
+        assert seen == [mean, local, mean, mean, local], f"rank {rank}"
+
+
+def return_a_late_future_by_parameter(ctx):
+    """A buffer when backward returns, for which a hook has returned a future, and the gradient."""
+    model = by_parameter(ctx, models.Counting(0.0))
+
+    def hook(_state, buffers):
+        future = torch.futures.Future()
+
+        def end():
+            time.sleep(LATE_S)
+            buffers["count"].fill_(1000)
+            future.set_result(None)
+
+        threading.Thread(target=end).start()
+        return [future]
+
+    private(model, "_register_buffer_comm_hook")(None, hook)
+    gradient = trained(model, mine(ctx))["a.weight"]
+    return model.module.count.item(), gradient
+
+
+@check("DDP-095", worlds=MANY)
+def test_the_python_reducer_waits_for_the_futures_of_a_buffer_hook(ranks):
+    for rank, (buffer, gradient) in enumerate(ranks(return_a_late_future_by_parameter)):
+        assert gradient == [mean_of_all(ranks.world)], f"rank {rank}"
+        assert buffer == 1000, f"the future of rank {rank} is not done: the buffer is {buffer}"
 
 
 def add_to_turned_gradients(ctx):
@@ -341,12 +385,14 @@ def list_parameters(ctx):
     there = list(listed(root))
     told.append([any(each is known for each in there) for known in former.values()])
     told.append(any(each is own for each in there for own in root.parts["b"].parameters(recurse=False)))
+    root._former_parameters = OrderedDict()  # as of a replica that has none: not even what was put in afterwards
+    told.append(list(listed(root, recurse=False)))
     return told
 
 
 @check("DDP-170", worlds=(1,))
 def test_parameters_are_listed_module_by_module_and_former_ones_instead_where_there_are_some(ranks):
-    assert ranks(list_parameters) == [[True, 7, [True], [True, True], False]]
+    assert ranks(list_parameters) == [[True, 7, [True], [True, True], False, []]]
 
 
 # -- DDP-171: buffer hooks that do not wait

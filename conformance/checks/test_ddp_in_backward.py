@@ -15,6 +15,7 @@ from conformance.fixtures.observing import (
     mean_of_all,
     mine,
     or_lacks_accelerator,
+    takes,
     wrapped,
 )
 from conformance.fixtures.training import gradients, numbers, parameters, private
@@ -53,14 +54,19 @@ class Counted(torch.optim.SGD):
 # -- DDP-129, DDP-132: averages, in backward, once
 
 
-def train_attached(ctx, names, late):
+def train_attached(ctx, names, late, delayed=()):
     """Parameters and gradients after each iteration, and the number of optimizer steps in all of them."""
     Counted.steps = 0
     model = models.Sum(4).to(ctx.device)
     chosen = [model.get_parameter(name) for name in names]
     if not late:
         attach(Counted, chosen, **MOMENTUM)
-    ddp = wrapped(ctx, model, bucket_cap_mb=TINY_MIB)
+    options = {}
+    if delayed:
+        takes(ctx, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+        options["delay_all_reduce_named_params"] = [(name, model.get_parameter(name)) for name in delayed]
+        options["param_to_hook_all_reduce"] = model.get_parameter(names[0])
+    ddp = wrapped(ctx, model, bucket_cap_mb=TINY_MIB, **options)
     if late:
         attach(Counted, chosen, **MOMENTUM)
     seen = []
@@ -71,8 +77,8 @@ def train_attached(ctx, names, late):
     return seen, Counted.steps
 
 
-def train_attached_or_lack(ctx, names, late):
-    return or_lacks_accelerator(ctx, lambda: train_attached(ctx, names, late))
+def train_attached_or_lack(ctx, names, late, delayed=()):
+    return or_lacks_accelerator(ctx, lambda: train_attached(ctx, names, late, delayed))
 
 
 ALL = [name for name, _ in models.Sum(4).named_parameters()]
@@ -93,6 +99,11 @@ def assert_stepped_with_averages(told, names, world):
 def test_attached_optimizers_step_once_with_the_average_and_drop_the_gradient(ranks, scenario):
     told = ranks(train_attached_or_lack, scenario, False)
     assert_stepped_with_averages(told, scenario, ranks.world)
+
+
+@check("DDP-129", worlds=(1, 2, 3))
+def test_optimizers_of_delayed_parameters_step_with_the_average_too(ranks):
+    assert_stepped_with_averages(ranks(train_attached_or_lack, ALL, False, ALL[3:5]), ALL, ranks.world)
 
 
 def attach_two(ctx):

@@ -381,7 +381,7 @@ def cast_in_mid_block(ctx, schedule, at, past):
     return error, seen
 
 
-@check("DDP-034", worlds=(2, 3), beyond=False, scenarios={"all do": 2, "as one runs out": 3, "later": 4})
+@check("DDP-034", worlds=(2, 3), beyond=False, each=True, scenarios={"all do": 2, "as one runs out": 3, "later": 4})
 def test_a_model_that_is_cast_inside_a_context_is_averaged_or_refused_on_all_ranks(ranks, scenario):
     schedule = (3, *[6] * (ranks.world - 1))
     for past in (True, False):

@@ -293,7 +293,9 @@ def test_in_debug_mode_errors_name_the_parameters(ranks, scenario):
 
 
 def map_names(ctx):
-    model = wrapped(ctx, models.Branches())
+    branches = models.Branches()
+    branches.frozen = models.scalar().requires_grad_(False)  # which nobody expects in the list
+    model = wrapped(ctx, branches)
     map_them = private(model, "_build_debug_param_to_name_mapping")
     a, b = model.module.a.weight, model.module.b.weight
     stranger = nn.Parameter(torch.ones(1))

@@ -185,6 +185,30 @@ def test_after_backward_every_layers_parameters_and_gradients_are_full(ranks):
         assert set(frozen) == {(FULL, None)}, "of the layer that is not trained"
 
 
+def train_what_was_frozen(ctx):
+    """The second of three layers, frozen at wrapping, is trained alone under no_sync; dtypes after its backward."""
+
+    def run():
+        layers = models.chain(3)
+        layers[1:].requires_grad_(False)
+        model = mixed(ctx, layers, {"param_dtype": LOW}, find_unused_parameters=True)
+        fed = mine(ctx).expand(-1, layers[0].in_features)
+        trained(model, fed)
+        layers[0].requires_grad_(False)
+        layers[1].requires_grad_(True)
+        trained(model, fed)
+        with model.no_sync():
+            trained(model, fed)
+        return [parameter.dtype for parameter in model.parameters()]
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", worlds=(1, 2))
+def test_after_the_backward_of_a_thawed_layer_alone_all_parameters_are_full(ranks):
+    assert ranks(train_what_was_frozen) == [[FULL] * 6] * ranks.world
+
+
 class LastIsCheckpointed(nn.Module):
     """Three weights of which autograd itself keeps hold; a reentrant checkpoint around the last one's product, whose
     backward runs inside the other one."""

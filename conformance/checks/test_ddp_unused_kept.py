@@ -61,7 +61,7 @@ def clear_what_was_accumulated(ctx, as_view):
     return told
 
 
-@check("DDP-100", worlds=MANY, beyond=False, scenarios=VIEWS)
+@check("DDP-100", worlds=MANY, beyond=False, each=True, scenarios=VIEWS)
 def test_what_was_accumulated_and_cleared_counts_as_used_no_more(ranks, scenario):
     assert ranks(clear_what_was_accumulated, scenario) == [[["parts.a.weight", "parts.a.bias"]] * 3] * ranks.world
 
@@ -129,7 +129,7 @@ def use_on_the_last_rank_only(ctx, as_view):
     return told
 
 
-@check("DDP-099", "DDP-030", worlds=MANY, beyond=False, scenarios=VIEWS)
+@check("DDP-099", "DDP-030", worlds=MANY, beyond=False, each=True, scenarios=VIEWS)
 def test_who_did_not_use_a_parameter_gets_a_gradient_with_its_strides(ranks, scenario):
     expected = [([12.0 * (1 + place) / ranks.world for place in range(count)], True) for count in (24, 12)]
     assert ranks(use_on_the_last_rank_only, scenario) == [[expected] * 3] * ranks.world

@@ -56,7 +56,7 @@ def averages_of_several_forwards(world, alike):
     return found
 
 
-@check("DDP-099", scenarios={
+@check("DDP-099", each=True, scenarios={
     "the same forwards on all ranks": (True, {}),
     "other forwards on other ranks": (False, {}),
     "other forwards, views": (False, {"gradient_as_bucket_view": True}),

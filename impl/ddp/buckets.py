@@ -183,7 +183,7 @@ def _with_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.sparse_coo_tensor(
         rows.indices(),
         values,
-        (rows.shape[0], *values.shape[1:]),
+        (*rows.shape[: rows.sparse_dim()], *values.shape[1:]),
         dtype=values.dtype,
         device=values.device,
         is_coalesced=True,

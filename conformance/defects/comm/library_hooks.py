@@ -488,3 +488,9 @@ def optimizer_in_the_hook_is_shown_pairs() -> None:
 def optimizer_in_the_hook_steps_tables_with_local_rows() -> None:
     """An optimizer in the hook steps a sparse table with this rank's own gradient."""
     edit("[averaged] if buffer.is_sparse else gradients", "gradients")
+
+
+@defect("COMM-020")
+def complex_rows_take_one_sparse_dimension_for_granted() -> None:
+    """A hook is shown a complex gradient that is sparse in several dimensions in a shape for one."""
+    edit("(*rows.shape[: rows.sparse_dim()], *values.shape[1:])", "(rows.shape[0], *values.shape[1:])")

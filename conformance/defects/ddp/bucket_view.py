@@ -69,3 +69,9 @@ def gradients_that_change_places_overwrite_each_other() -> None:
 def models_with_a_layer_in_common_see_each_others_buckets() -> None:
     """With bucket views, a gradient that two models average is collected from a bucket that the other one sends."""
     edit("were_views, self._as_view = self._as_view, False", "were_views = False", within="keep_apart")
+
+
+@defect("DDP-117")
+def only_the_newer_model_knows_of_a_layer_in_common() -> None:
+    """Of two models with a layer in common the older one does not hear of the newer: its gradients stay views."""
+    edit("        other._beside.add(self)\n", "        pass\n")

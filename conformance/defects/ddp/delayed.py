@@ -140,3 +140,9 @@ def moved_gradients_are_taken_for_the_buffers() -> None:
 def old_gradients_of_who_leaves_it_out_are_averaged() -> None:
     """A delayed layer that this rank leaves out, with gradients that were cleared, adds those of the last iteration."""
     edit("        self._fill_gaps()\n        divisor", "        divisor")
+
+
+@defect("DDP-122")
+def delayed_gradients_that_change_places_overwrite_each_other() -> None:
+    """Of two delayed gradients that lie in each other's places, the first is copied over the second."""
+    edit("if parameter.grad.is_sparse else parameter.grad.clone()", "if parameter.grad.is_sparse else parameter.grad")

@@ -610,3 +610,19 @@ def narrower_gradients_are_averaged_in_the_parameters_dtype() -> None:
 def rows_of_the_iteration_before_are_added_again() -> None:
     """A rank that looks up fewer rows than another sends its former ones along in the message that is kept."""
     edit("if min(numbers) < self.capacities[place]:", "if max(numbers) < self.capacities[place]:")
+
+
+@defect("DDP-057")
+def all_tables_are_as_sparse_as_the_first() -> None:
+    """Sparse gradients that travel together come back with as many sparse dimensions as the first of them has."""
+    edit("self._depths[place]", "self._depths[0]")
+
+
+@defect("DDP-057")
+def sparse_gradients_are_divided_in_their_memory() -> None:
+    """Sparse gradients are divided where they lie, which may be where another table's lies as well."""
+    edit(
+        "    if divides_first(gradient.dtype):\n        gradient = gradient / self.iteration.divisor()\n",
+        "    kernels.divide(gradient._values(), self.iteration.divisor())\n",
+    )
+    edit("return rows, 1 if divides_first(rows.dtype) else self.iteration.divisor()", "return rows, 1")

@@ -127,3 +127,21 @@ def parameters_are_averaged_over_the_first_group() -> None:
 def layouts_of_one_rank_are_sent() -> None:
     """The reducer by parameter sends a gradient in whatever layout the program has given it on this rank."""
     edit("torch.empty_like(parameter, dtype=gradient.dtype)", "torch.empty_like(gradient)", within="_arrived")
+
+
+@defect("DDP-074")
+def a_backward_inside_another_asks_when_it_runs() -> None:
+    """Parameter by parameter, what a reentrant checkpoint brings is averaged as no_sync is when it comes."""
+    edit("return None if self.latest is None else self.latest.sync", "return None")
+
+
+@defect("DDP-095")
+def futures_of_buffer_hooks_are_not_awaited_parameter_by_parameter() -> None:
+    """The reducer by parameter leaves the futures of a buffer hook to the next forward."""
+    edit("    self._iteration.await_futures()\n", "", within="PerParameterReduction.reduce")
+
+
+@defect("DDP-170")
+def no_former_parameters_count_as_none_known() -> None:
+    """A replica's module without former parameters is taken for one that is no replica's."""
+    edit("if former is None else", "if not former else", within="parameters_or_former")

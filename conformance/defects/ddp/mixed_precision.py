@@ -296,3 +296,9 @@ def thawed_gradients_travel_in_full() -> None:
 def a_backward_inside_another_ends_lowering_for_none() -> None:
     """After a reentrant checkpoint's backward without synchronisation nothing gives full values back."""
     edit("        kernels.call_once_after(outer, self._arm)", "        pass")
+
+
+@defect("DDP-135")
+def thawed_parameters_tell_of_no_backward() -> None:
+    """A backward that brings gradients of thawed parameters alone leaves the others in low precision."""
+    edit("        self._lowered.watch([item.parameter for item in thawed])\n", "")

@@ -66,3 +66,9 @@ def refused_fused_optimizer_steps() -> None:
 def fused_optimizers_step_everything() -> None:
     """A fused optimizer steps all parameters, also where it is given some."""
     edit("list(optim_params) if optim_params is not None else list", "list")
+
+
+@defect("DDP-129")
+def optimizers_of_delayed_parameters_do_not_step() -> None:
+    """A delayed parameter's own optimizer is taken off it, and nobody steps it."""
+    edit("            self.optimizers.step()\n", "            pass\n", within="DelayedReduction.reduce")
