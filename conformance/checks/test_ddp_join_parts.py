@@ -1,5 +1,6 @@
 """What a join context must not forget: frozen parameters, what a joined rank's hook may touch, many models at once."""
 
+import itertools
 import time
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
+from conformance.fixtures.joinables import adder
 from conformance.fixtures.observing import TINY_MIB
 from conformance.fixtures.training import ddp, gradients, parameters, scalar_means
 from conformance.ranks import caught
@@ -124,26 +126,42 @@ def test_last_forwards_without_a_backward_do_no_harm(ranks, scenario):
         assert ranks(end_with_forwards, schedule, scenario) == expected, f"schedule {schedule}"
 
 
-def leave_one_of_two_open(ctx, schedule):
-    """Each iteration trains one model, and then runs another one whose backward nobody calls."""
-    trained, left_open = ddp(ctx, models.scalar()), ddp(ctx, models.scalar())
-    seen = []
-    with ctx.subject.Join([trained, left_open]):
+def leave_some_open(ctx, jobs):
+    """Each iteration trains one model, which has buffers, and runs others whose backward nobody calls.
+
+    A job: the schedule, how many models are left open, since which iteration, and what each iteration begins with.
+    """
+    return [leave_open(ctx, *job) for job in jobs]
+
+
+def leave_open(ctx, schedule, several, since, begins):
+    trained, beside, seen = ddp(ctx, models.Counting(1.0)), adder(ctx), []
+    others = [ddp(ctx, models.scalar()) for _ in range(several)]
+    with ctx.subject.Join([*[beside] * (begins == "beside"), trained, *others]):
         for iteration in range(schedule[ctx.rank]):
+            x = models.divisible_scalar(ctx.rank, iteration)
+            if begins == "beside":
+                beside.step(1.0)
+            losses = [other(x).sum() for other in reversed(others) if begins == "open"]
             trained.zero_grad(set_to_none=True)
-            trained(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
-            seen.append(gradients(trained)["weight"][0])
-            left_open(models.divisible_scalar(ctx.rank, iteration))
+            trained(x).sum().backward()
+            seen.append(gradients(trained)["a.weight"][0])
+            losses += [other(x).sum() for other in others if begins != "open"]
+            if iteration < since:
+                sum(losses).backward()
     return seen
 
 
 @check("JOIN-054", worlds=MANY, beyond=False, deadline_s=20)
-def test_forwards_of_a_model_that_is_never_trained_keep_nobody_from_training_another(ranks):
-    world = ranks.world
-    for schedule in ((1, *[3] * (world - 1)), (*[3] * (world - 1), 1), (2, *[1] * (world - 1))):
-        means = scalar_means(schedule)
-        expected = [means[:count] for count in schedule]
-        assert ranks(leave_one_of_two_open, schedule) == expected, f"schedule {schedule}"
+def test_forwards_of_models_that_are_never_trained_keep_nobody_from_training_another(ranks):
+    rest = ranks.world - 1
+    schedules = (1, *[3] * rest), (*[3] * rest, 1), (2, *[1] * rest)
+    ways = (1, 0, "trained"), (2, 0, "open"), (1, 0, "beside")
+    jobs = [(schedule, *way) for schedule, way in itertools.product(schedules, ways)]
+    jobs.append(((*[5] * rest, 3), 1, 2, "trained"))  # the rank that leaves first is the source of buffers
+    for rank, told in enumerate(ranks(leave_some_open, jobs)):
+        for (schedule, *way), seen in zip(jobs, told, strict=True):
+            assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}, schedule {schedule}, {way}"
 
 
 def count_hook_calls(ctx, schedule):

@@ -75,8 +75,6 @@ class Session(BaseSession):
         self._iterations: Counter[int] = Counter()  # how many each joinable has begun here, on live ranks
         #: asked where a backward is left out; None before the block, and once all ranks have left one out alike
         self._left_open: LeftOpen | None = None
-        self._told_in: dict[int, int] = {}  # the message that tells of each joinable's latest iteration, by number
-        self._reads = False  # whether this rank waits for a message
         self.watch = self._watch
 
     # what followers call on live ranks
@@ -200,6 +198,7 @@ class Session(BaseSession):
             roll = self._call_roll(place, None)
         else:
             roll = self._call_roll(place, Act(place, 0))
+            self._say_left_open(self._channel.posted)  # what this rank waits for next, nobody watches
         if not first:
             return None
         number = self._channel.reader_of_active()
@@ -273,7 +272,9 @@ class Session(BaseSession):
             self._read_message()
             if self._membership.active == 1:
                 continue
-            if not left_open.agree(place, self._iterations[place], self._membership.ranks, self.watch):
+            ranks, message = self._membership.ranks, self._channel.posted + 1
+            self._say_left_open(message)
+            if not left_open.agree(place, self._iterations[place], ranks, message, self.watch):
                 raise self._only_some_left_open(place, int(self.team.rank))
             self._left_open = None
 
@@ -282,16 +283,17 @@ class Session(BaseSession):
         self._failures.watch(failure)
         if failure is not None or self._left_open is None:
             return
-        for place, iteration in self._iterations.items():
-            hook = self._followers.get(place)
-            if hook is None:
-                continue
-            if not hook.left_open():
-                who = self._left_open.who(place, iteration)
-                if who is not None:
-                    raise self._only_some_left_open(place, who)
-            elif self._reads and self._channel.posted > self._told_in[place]:
-                self._left_open.say(place, iteration)  # one that waits there may go on: its message is awaited here
+        for place, hook in self._followers.items():
+            who = None if hook.left_open() else self._left_open.who(place, self._iterations[place])
+            if who is not None:
+                raise self._only_some_left_open(place, who)
+        self._say_left_open(self._channel.posted)  # one that waits there may go on: this rank is elsewhere
+
+    def _say_left_open(self, message: int) -> None:
+        """Say of each backward that is open that this rank comes to its message of this number without it."""
+        for place, hook in self._followers.items():
+            if self._left_open is not None and hook.left_open():
+                self._left_open.say(place, self._iterations[place], message)
 
     def _only_some_left_open(self, place: int, who: int) -> RuntimeError:
         return RuntimeError(
@@ -313,7 +315,6 @@ class Session(BaseSession):
         if not silent or channel.unreported != place or channel.is_full:
             self._report_begun()
         self._absence = self._membership.active < self.team.size
-        self._told_in[place] = channel.posted + 1
         if self._absence and act is None:
             channel.begin_unreported(place)
             self._begun = {place}
@@ -395,14 +396,11 @@ class Session(BaseSession):
             self._read_message()
 
     def _read(self, pending: Pending) -> Reading:
-        self._reads = True
         try:
             return self._channel.read(pending, self.watch)
         except SharedError as error:
             self._failures.mark_shared(error)
             raise
-        finally:
-            self._reads = False
 
     def _follow(self, act: Act) -> None:
         hook = self._hooks[act.joinable]

@@ -190,7 +190,25 @@ def accumulated_batches_await_a_reduction() -> None:
 @defect("JOIN-054")
 def who_waits_for_a_message_answers_nobody() -> None:
     """A rank that has run out waits for an answer from ranks that wait for its own message."""
-    edit("self._channel.posted > self._told_in[place]", "False")
+    edit("self._say_left_open(self._channel.posted)  # one that waits there may go on: this rank is elsewhere", "pass")
+
+
+@defect("JOIN-054")
+def who_notifies_answers_nobody() -> None:
+    """A rank that has run out waits for an answer from ranks that wait for it in another joinable's collective."""
+    edit("self._say_left_open(self._channel.posted)  # what this rank waits for next, nobody watches", "pass")
+
+
+@defect("JOIN-054")
+def of_several_backwards_one_is_answered_for() -> None:
+    """Two ranks that have left out the backwards of two models each wait for the other's word about another one."""
+    edit("self._say_left_open(message)", "left_open.say(place, self._iterations[place], message)")
+
+
+@defect("JOIN-054")
+def an_answer_may_be_taken_back() -> None:
+    """A rank that waits for the others' word says meanwhile that it has come less far."""
+    edit("if message > self._said[place, iteration]:", "if True:")
 
 
 @defect("DDPJ-016")
@@ -202,7 +220,7 @@ def final_model_is_sent_as_the_last_forward_has_left_it() -> None:
 @defect("JOIN-054", worlds=(3,))
 def joined_ranks_must_leave_out_backwards_too() -> None:
     """Where live ranks leave out a backward, they wait until ranks without inputs say that they do."""
-    edit("self._iterations[place], self._membership.ranks,", "self._iterations[place], self.team.members,")
+    edit("ranks, message = self._membership.ranks,", "ranks, message = self.team.members,")
 
 
 @defect("JOIN-040", worlds=(3,))
