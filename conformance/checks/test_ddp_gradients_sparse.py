@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
@@ -179,11 +180,18 @@ class Added(nn.Module):
         return 12 * (self.words(rows) + self.places(rows))
 
 
-def look_up_and_add(ctx, options):
-    model, told = ddp(ctx, Added().to(ctx.device), **options), []
+def one_or_two(rank, iteration):
+    return models.rows(rank, iteration)[: 1 + iteration % 2]
+
+
+def look_up_and_add(ctx, hooked):
+    """``hooked``: by a hook that divides in place."""
+    model, told = ddp(ctx, Added().to(ctx.device)), []
+    if hooked:
+        model.register_comm_hook(ctx.group, allreduce_hook)
     for iteration in range(3):
         model.zero_grad(set_to_none=True)
-        model(models.rows(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        model(one_or_two(ctx.rank, iteration).to(ctx.device)).sum().backward()
         told.append([whole(each.grad).to_dense().tolist() for each in model.parameters()])
     return told
 
@@ -192,12 +200,12 @@ def look_up_and_add(ctx, options):
 def test_tables_whose_rows_are_added_up_are_averaged_each_by_itself(ranks):
     expected = []
     for iteration in range(3):
-        found = [oracle.local_gradients(Added(), models.rows(rank, iteration)) for rank in range(ranks.world)]
+        found = [oracle.local_gradients(Added(), one_or_two(rank, iteration)) for rank in range(ranks.world)]
         sums = [sum(each[f"{name}.weight"].to_dense() for each in found) for name in ("words", "places")]
         expected.append([(each / ranks.world).tolist() for each in sums])
-    for options in ({}, {"find_unused_parameters": True}):
-        for rank, told in enumerate(ranks(look_up_and_add, options)):
-            assert told == expected, f"rank {rank}, {options}"
+    for hooked in (False, True):
+        for rank, told in enumerate(ranks(look_up_and_add, hooked)):
+            assert told == expected, f"rank {rank}, {hooked=}"
 
 
 # -- gradients that are sparse in both dimensions

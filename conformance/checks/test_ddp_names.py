@@ -18,13 +18,16 @@ def send_buffers(ctx):
     private(model, "_default_broadcast_coalesced")(authoritative_rank=ctx.world - 1)
     own = [torch.full((3,), 1.0 + ctx.rank), torch.full((2, 2), 7 + ctx.rank)]
     model._default_broadcast_coalesced(bufs=own, bucket_size=8)
-    return model.module.count.item(), [each.tolist() for each in own]
+    sent = model.module.count.item()
+    model.module.count.fill_(5.0 + ctx.rank)
+    caught(lambda: model._default_broadcast_coalesced(bufs=[]))  # nothing, or an error
+    return sent, [each.tolist() for each in own], model.module.count.item()
 
 
 @check("DDP-005", "DDP-087", worlds=(1, *MANY), beyond=False)
 def test_buffers_and_other_tensors_are_sent_from_the_rank_that_is_asked_for(ranks):
-    expected = (4.0 + ranks.world, [[1.0] * 3, [[7, 7], [7, 7]]])
-    assert ranks(send_buffers) == [expected] * ranks.world
+    own = [[1.0] * 3, [[7, 7], [7, 7]]]
+    assert ranks(send_buffers) == [(4.0 + ranks.world, own, 5.0 + rank) for rank in range(ranks.world)]
 
 
 def ask_for_buffers(ctx):

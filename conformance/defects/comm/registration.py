@@ -276,3 +276,9 @@ def torchs_own_low_rank_is_no_average() -> None:
 def torchs_own_post_local_is_no_average() -> None:
     """torch's own post-local SGD is taken for local before it is."""
     edit("return bool(state.iter < state.start_localSGD_iter)", "return False")
+
+
+@defect("DDP-057")
+def hooks_work_in_the_memory_of_sparse_gradients() -> None:
+    """A hook is shown a sparse gradient where it lies, which may be where another one's values lie as well."""
+    edit("contribution.coalesce().clone()", "contribution.coalesce()")

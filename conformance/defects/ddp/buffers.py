@@ -283,3 +283,9 @@ def a_hook_after_the_forward_goes_by_that_forward() -> None:
 def futures_of_a_failed_backward_are_awaited_by_the_next() -> None:
     """What a buffer hook returned in an iteration whose backward failed is waited for in the next one."""
     edit("self.iteration.futures.clear()", "pass", within="Reducer.abandon")
+
+
+@defect("DDP-005", "DDP-087")
+def a_broadcast_of_nothing_sends_all_buffers() -> None:
+    """Asked to broadcast an empty list, the object broadcasts its buffers."""
+    edit("tensors = self.modules_buffers if bufs is None else bufs", "tensors = bufs or self.modules_buffers")

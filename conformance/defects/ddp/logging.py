@@ -116,3 +116,9 @@ def the_log_tells_what_travels() -> None:
 def the_log_tells_the_place_in_the_world() -> None:
     """The log of a model on some ranks tells its rank in the world beside the size of the group."""
     edit('"rank": group.rank(),', '"rank": dist.get_rank(),')
+
+
+@defect("DDP-147")
+def frozen_parameters_are_missed_in_the_list() -> None:
+    """A parameter that is not trained is called missing from the list of those that are reduced."""
+    edit("        if not parameter.requires_grad:\n            continue\n", "", within="names_by_place")

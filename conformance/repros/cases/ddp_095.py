@@ -1,6 +1,6 @@
 """In the Python-reducer mode backward returns before the futures of a buffer hook are done."""
 
-# shows: DDP-095 test_the_python_reducer_waits_for_the_futures_of_a_buffer_hook
+# shows: DDP-095 test_the_python_reducer_waits_for_*
 
 import threading
 import time
