@@ -165,13 +165,45 @@ def test_uneven_inputs_before_and_after_a_move_are_averaged_over_the_group_of_th
     told = ranks(join_around_a_move, members, schedules)
     for turn, schedule in enumerate(schedules):
         inside = members if turn == 1 else range(world)
-        expected = []
-        for iteration in range(max(schedule)):
-            active = [rank for rank in inside if schedule[rank] > iteration]
-            expected += alone(active, divisor=len(inside), count=iteration + 1)[-1:] if active else []
+        expected = unevenly_alone(inside, schedule)
         for rank in inside:
             for name in OPTIONS:
                 assert told[rank][name][turn] == expected[: schedule[rank]], f"rank {rank}, {name}, turn {turn}"
+
+
+def unevenly_alone(inside, schedule):
+    """By iteration, what one process averages over the ranks of a group that have so many inputs."""
+    expected = []
+    for iteration in range(max(schedule)):
+        active = [rank for rank in inside if schedule[rank] > iteration]
+        expected += alone(active, divisor=len(inside), count=iteration + 1)[-1:] if active else []
+    return expected
+
+
+def move_under_a_context(ctx, members, schedules):
+    """A context that was built in the world is entered in a smaller group, and once more in the world."""
+    smaller, model = dist.new_group(members), wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+    context, told = model.join(), []
+    for group, schedule in zip((smaller, ctx.group), schedules, strict=True):
+        seen = []
+        if group is ctx.group or ctx.rank in members:
+            private(model, "_update_process_group")(group)
+            with context:
+                seen = steps(ctx, model, count=schedule[ctx.rank])
+        told.append(seen)
+        ctx.meet(f"turn {len(told)}")
+    return told
+
+
+@check("DDP-162", worlds=(3, 4), deadline_s=8, beyond=False)
+def test_a_context_that_was_built_before_a_move_averages_over_the_group_of_the_time(ranks):
+    world, members = ranks.world, members_of(ranks.world)
+    schedules = [[1 + rank for rank in range(world)], [world - rank for rank in range(world)]]
+    told = ranks(move_under_a_context, members, schedules)
+    for turn, (inside, schedule) in enumerate(zip((members, range(world)), schedules, strict=True)):
+        expected = unevenly_alone(inside, schedule)
+        for rank in inside:
+            assert told[rank][turn] == expected[: schedule[rank]], f"rank {rank}, turn {turn}"
 
 
 # -- DDP-165: hooks

@@ -107,3 +107,15 @@ def arrivals_are_noted_on_in_another_group() -> None:
 def waiting_in_another_group_is_a_stall() -> None:
     """Ranks that wait in different groups, one of them for somebody slow, are taken to wait for each other."""
     edit("each.wait.members == whose and each.last >= together", "each.last >= together", within="Waits.stalled")
+
+
+@defect("DDP-162", worlds=(3,))
+def a_context_stays_in_the_group_it_was_built_over() -> None:
+    """A context that was built before its model moved to another group talks to the ranks of the former one."""
+    edit("if self._state is BlockState.LEFT or team != self._team:", "if self._state is BlockState.LEFT:")
+
+
+@defect("DDP-162", worlds=(3,))
+def a_context_that_is_entered_again_stays_in_its_group() -> None:
+    """A context that is entered in another group than before talks to the ranks of the former one."""
+    edit("self._team = team\n", "pass\n", within="Join.__enter__")
