@@ -59,8 +59,9 @@ def _made(where: str, entry: Any, sources: Mapping[str, str]) -> Mutant:
     if (times := source.count(before)) != 1:
         raise BadInput(f"{where}: `before` stands {times} times in {file}; give a text that stands there once")
     start = source.index(before)
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
-    line = source.count("\n", 0, start + sum(1 for _ in same)) + 1
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+    changed = before[same:].lstrip()  # what is left out behind a line is of the next one
+    line = source.count("\n", 0, start + len(before) - len(changed)) + 1
     statement, function = _place(ast.parse(source), line)
     number = zlib.crc32(after.encode())  # reworded, it is another mutant
     mutant = Mutant(file, Edit(name, start, start + len(before), after, line, statement, function, number), source)

@@ -366,17 +366,24 @@ id = "the limit"
 file = "impl/ddp/made_up.py"
 before = "LIMIT = 3"
 after = "LIMIT = 4"
+
+[[mutant]]
+id = "no total"
+file = "impl/ddp/made_up.py"
+before = "deep=True)\\n        with self.lock:\\n            self.total += self.first"
+after = "deep=True)"
 """
 
 
 def test_mutants_may_be_written_by_hand(tmp_path):
     file, sources = tmp_path / "mine.toml", {"impl/ddp/made_up.py": SOURCE}
     file.write_text(WRITTEN)
-    counted, limit = written.load(file, sources)
+    counted, limit, totals = written.load(file, sources)
     assert (counted.mutated, counted.part) == (SOURCE.replace("count = 0", "count = 1"), "ddp")
     assert counted.id.startswith("impl/ddp/made_up.py:Box.fill:a box begins with one:")
     lines = SOURCE.splitlines()
-    assert [lines[each.edit.statement - 1].strip() for each in (counted, limit)] == ["self.count = 0", "LIMIT = 3"]
+    statements = [lines[each.edit.statement - 1].strip() for each in (counted, limit, totals)]
+    assert statements == ["self.count = 0", "LIMIT = 3", "with self.lock:"]
     assert written.named(f"{file}#the limit", sources) == limit
     assert written.named(f"{file}#another", sources) is None
 
