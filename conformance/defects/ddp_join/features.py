@@ -284,3 +284,9 @@ def thawing_after_a_rank_has_run_out_goes_unnoticed() -> None:
 def last_forwards_count_after_the_block() -> None:
     """After the block each rank goes on from its own last forward, which may have been under no_sync."""
     edit("    buffers.begin_anew()\n", "", within="sync_final_model")
+
+
+@defect("DDPJ-009")
+def what_was_thawed_is_noticed_by_forwards_alone() -> None:
+    """A rank that enters a context with a model of which a part was thawed, and makes no forward, does not know it."""
+    edit("self._reducer.notice_changes()", "self._reducer.watch_anew()", within="UnevenInputs.enter")
