@@ -77,6 +77,47 @@ def test_an_overlapped_step_follows_ddp_to_another_group_only_if_both_are_on_the
             assert len(groups) == 1 + crossed, f"rank {rank}, {crossed=}: both groups are used: {groups}"
 
 
+def consolidate_behind_a_move(ctx):
+    """In a context before the first backward on a smaller group, and behind it: refusals, and numbers of states."""
+    group, other = group_of(ctx), group_of(ctx, range(1, ctx.world))
+    model, now, told = ddp(ctx, models.Sum().to(ctx.device), process_group=group), [group], []
+    zero = optimizer_of(ctx, model.parameters(), "momentum", group)
+
+    def reduce(_state, bucket):
+        return overlapping.settled(now[0], bucket)
+
+    def train(*numbers):
+        for number in numbers:
+            model(models.divisible(ctx.rank, number).to(ctx.device)).sum().backward()
+
+    def consolidate():
+        zero.consolidate_state_dict(0)
+        return len(zero.state_dict()["state"]) if ctx.rank == 1 else None
+
+    model.register_comm_hook(None, hook_of(ctx, model, zero, hook=reduce))
+    train(*range(BEFORE + 1))
+    if ctx.rank == 0:
+        return None
+    private(model, "_update_process_group")(other)
+    now[0] = other
+    with ctx.subject.Join([model, zero]):
+        told.append(caught(lambda: told.append(consolidate())))
+        train(BEFORE + 1)
+        told.append(consolidate())
+    return told
+
+
+@check("HOOK-045", worlds=MANY)
+def test_between_a_move_and_the_next_backward_a_consolidation_is_whole_or_refused(ranks):
+    for rank, (*early, late) in enumerate(ranks(consolidate_behind_a_move)[1:], 1):
+        whole = len(list(models.Sum().parameters())) if rank == 1 else None
+        assert late == whole, f"rank {rank}: {late} states behind the next backward"
+        if early[-1] is None:
+            assert early[0] == whole, f"rank {rank}: {early[0]} states before the next backward"
+        else:
+            assert_refused(early, RuntimeError, "group")
+
+
 def list_a_pair_on_two_groups(ctx):
     """A model and the optimizer that its hook steps, each on a group of its own of the same ranks, in one context."""
     errors = []

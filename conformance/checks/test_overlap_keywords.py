@@ -74,7 +74,7 @@ def test_gradients_that_are_clipped_together_are_stepped_as_by_one_process(ranks
         Overlap(shard=place % 2 == 0, model=models.SumBackwards, keywords={**settings, "reduce_scatter": scatter})
         for scatter in (False, True) for place, settings in enumerate(norms)
     ]  # fmt: skip
-    ways.append(Overlap(model=Doubles, keywords={**norms[0], "reduce_scatter": False}))
+    ways.append(Overlap(model=Doubles, hook=overlapping.in_doubles, keywords={**norms[0], "reduce_scatter": False}))
     ways.append(Overlap(model=WithNothing, hook=overlapping.in_doubles, keywords={**norms[1], "reduce_scatter": False}))
     told = ranks(train_each_clipped, ways)
     for place, how in enumerate(ways):

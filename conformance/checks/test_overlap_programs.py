@@ -6,6 +6,7 @@ Most use what only a subject has whose hooks take further keywords (``warm_up_it
 import collections
 import copy
 import itertools
+import os
 
 import pytest
 import torch
@@ -213,8 +214,10 @@ def fail(_gradient):
     raise KeyError("the backward of one iteration fails on every rank")
 
 
-def fail_half_way(ctx, interleaved):
+def fail_half_way(ctx, interleaved, apart=False):
     """Whether a backward failed; the parameters when the next forward ends, and after that iteration."""
+    if apart:  # an implementation that asks is told that every rank has a host of its own
+        os.environ["JOINERY_HOSTID"] = f"host {ctx.rank}"
     pair = pair_of(ctx, Overlap(interleaved, model=Columns, ddp={"bucket_cap_mb": EACH_MIB}, keywords=AT_ONCE))
     overlapping.iterations(pair, 3)
     pair.model.fails = True
@@ -226,10 +229,18 @@ def fail_half_way(ctx, interleaved):
     return error is not None, held, parameters(pair.model)
 
 
-@check("HOOK-037", worlds=MANY, deadline_s=DEADLINE_S)
-def test_what_a_failed_backward_has_sent_has_arrived_when_the_next_forward_begins(ranks):
+def worlds_of(apart):
+    """Two hosts send as one does."""
+    return MANY[1:] if apart else MANY
+
+
+PLACES = {"one host": False, "hosts": True}
+
+
+@check("HOOK-037", worlds=MANY, deadline_s=DEADLINE_S, scenarios=PLACES, at=worlds_of, each=True)
+def test_what_a_failed_backward_has_sent_has_arrived_when_the_next_forward_begins(ranks, scenario):
     for name, interleaved in HOOKS.items():
-        results = ranks(fail_half_way, interleaved)
+        results = ranks(fail_half_way, interleaved, scenario)
         for rank, (failed, *held) in enumerate(results):
             assert failed
             assert held == [*results[0][1:]], f"rank {rank} goes on from other parameters than rank 0, {name}"

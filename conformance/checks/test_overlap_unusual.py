@@ -10,6 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as torchs_
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
+from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.overlapping import (
     Overlap,
     Pair,
@@ -21,7 +22,7 @@ from conformance.fixtures.overlapping import (
     pair_of,
 )
 from conformance.fixtures.sharding import Restarting, Slowing, Spilling
-from conformance.fixtures.training import ddp, gradients, parameters
+from conformance.fixtures.training import ddp, gradients, numbers, parameters
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -195,6 +196,24 @@ def test_a_wrapped_hook_of_torchs_own_library_divides_by_the_active_ranks_when_a
     schedule = tuple(range(1, ranks.world + 1))
     for before, after in ranks(train_late_iterations, how, schedule):
         assert after == late_alone(how, before.items(), schedule)
+
+
+def warm_up_unevenly(ctx, how, schedule):
+    """The gradients of each iteration of a warm-up in a context that divides by the active ranks."""
+    pair = pair_of(ctx, how)
+    with ctx.subject.Join([pair.ddp, pair.zero], divide_by_initial_world_size=False):
+        return [iteration(pair, number).gradients for number in range(schedule[ctx.rank])]
+
+
+@check("DDPJ-014", "HOOK-010", worlds=MANY, deadline_s=DEADLINE_S, beyond=False)
+def test_in_a_warm_up_a_hook_of_torchs_own_library_divides_by_the_active_ranks_when_asked(ranks):
+    how = Overlap(hook=torchs_hooks.allreduce_hook, keywords={"warm_up_iterations": 9})
+    schedule, model, expected = tuple(range(1, ranks.world + 1)), how.model(), []
+    for number in range(ranks.world):
+        active = oracle.active_ranks(schedule, number)
+        expected.append(numbers(overlapping.averaged(model, number, active, len(active)).items()))
+    for rank, seen in enumerate(ranks(warm_up_unevenly, how, schedule)):
+        assert seen == expected[: schedule[rank]], f"rank {rank}"
 
 
 # -- JOIN-024: a rank whose own step fails
@@ -435,3 +454,45 @@ def test_sparse_tables_are_stepped_too(ranks, scenario):
     for rank, told in enumerate(runs):
         for number, (seen, right) in enumerate(zip(told, tables_alone(ranks.world, waited), strict=True)):
             assert all(map(torch.allclose, seen, right)), f"rank {rank}, iteration {number}"
+
+
+# -- HOOK-018: memory in common
+
+
+def tied():
+    """A model of which a bias is a row of a weight."""
+    model = models.Sum()
+    tie(model)
+    return model
+
+
+def tie(model):
+    model.layers[1].bias.data = model.layers[0].weight.data[0]
+
+
+def train_with_one_memory(ctx, how, later):
+    """Why this is refused, and what each iteration before leaves; memory is shared from iteration ``later`` on."""
+    seen = []
+
+    def train():
+        pair = pair_of(ctx, how)
+        for number in range(READY + 2):
+            if number == later:
+                tie(pair.model)
+            seen.append(iteration(pair, number))
+
+    return caught(train), seen
+
+
+@check("HOOK-018", worlds=(1, 2, 3, 4), scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_parameters_with_memory_in_common_are_stepped_as_by_one_process_or_refused(ranks, scenario):
+    each = replace(scenario, ddp={"bucket_cap_mb": 1e-6})  # a bucket for each parameter
+    for how, later in ((replace(scenario, model=tied), None), (each, READY)):
+        errors, runs = zip(*ranks(train_with_one_memory, how, later), strict=True)
+        if any(errors):
+            assert_refused(errors, Exception, "memory")
+        alone = overlapping.Alone(how, ranks.world)
+        for number, seen in enumerate(zip(*runs, strict=True)):
+            if number == later:
+                tie(alone.model)
+            alone.follow(seen)

@@ -196,6 +196,23 @@ def test_a_consolidated_state_follows_parameters_that_change_their_places_afterw
     assert ranks(change_places_behind_it)[-1] == [None] * len(MOVES)
 
 
+def load_behind_a_change_of_places(ctx):
+    """By move: parameters change places, a state is loaded before the next step; the gap behind that."""
+    told = []
+    for move in MOVES:
+        parameters, zero, reference = trained(ctx, "Adam", list)
+        for optimizer in (zero, reference.optimizer):
+            move(optimizer.param_groups[0]["params"])
+        zero.load_state_dict(copy.deepcopy(reference.optimizer.state_dict()))
+        told.append(go_on(zero, parameters, reference, [8]))
+    return told
+
+
+@check("ZERO-017", worlds=MANY)
+def test_a_state_is_loaded_by_the_places_that_parameters_have_by_then(ranks):
+    assert ranks(load_behind_a_change_of_places) == [[None] * len(MOVES)] * ranks.world
+
+
 def consolidate_in_subgroup(ctx, members, to):
     group = dist.new_group(members)
     if ctx.rank not in members:

@@ -13,7 +13,7 @@ def consolidate_unevenly(ctx, schedule, to):
     """Before each iteration but the first, and after the last: refusals, and where state and parameters end.
 
     The first step is left out, as a gradient scaler may do: what a step tells the ranks, they do not know then. Where
-    all have the same inputs, rank 0 leaves while the others consolidate.
+    all have the same inputs, rank 0 leaves while the others consolidate. For rank 0 the optimizer is listed last.
     """
     even = min(schedule) == max(schedule)
     model = models.Sum().to(ctx.device)
@@ -27,7 +27,7 @@ def consolidate_unevenly(ctx, schedule, to):
         if ctx.rank == to and refusals == [None] * len(refusals):
             wrong.append(differing(zero.state_dict(), alone.optimizer.state_dict()))
 
-    with ctx.subject.Join([zero, ddp]):
+    with ctx.subject.Join([zero, ddp] if to else [ddp, zero]):
         for iteration in range(schedule[ctx.rank]):
             if iteration:
                 consolidate()

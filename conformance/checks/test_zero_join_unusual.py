@@ -276,7 +276,7 @@ def fail_at_a_step(ctx, schedule, catches):
 
 @check("JOIN-024", worlds=(3,), deadline_s=10, beyond=False)
 def test_a_rank_that_fails_in_the_body_at_its_own_step_is_reported_to_live_and_joined_ranks(ranks):
-    for schedule, catches in (((4, 4, 4), False), ((1, 4, 4), False), ((4, 4, 4), True), ((1, 4, 4), True)):
+    for schedule, catches in itertools.product(((4, 4, 4), (1, 4, 4), (1, 4, 1)), (False, True)):
         for rank, error in enumerate(ranks(fail_at_a_step, schedule, catches)):
             assert error is not None
             assert error.is_a(LookupError if rank == 1 and not catches else RuntimeError), error

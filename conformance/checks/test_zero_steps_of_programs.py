@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, one_long
 from conformance.fixtures.models import integers
+from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.sharding import Restarting, first_gap, give, some_parameters
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
@@ -210,6 +211,55 @@ def step_with_one_memory(ctx, make, places, added, views):
 def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
     told = [ranks(beside_the_ordinary, step_with_one_memory, *scenario, views) for views in (False, True)]
     assert told == [[None] * ranks.world] * 2
+
+
+def tie(params, _):
+    params[1].data = params[0].data
+
+
+def bridge(params, optimizer):
+    """A view of what lies side by side in two parameters is added."""
+    params.append(nn.Parameter(torch.as_strided(params[2].data, (4,), (1,), 2)))
+    optimizer.add_param_group({"params": params[-1:]})
+
+
+#: by name: what the program does, and whether also with bucket views, which take parameters apart
+LATER = {"tied": (tie, (False, True)), "bridged": (bridge, (False,))}
+
+
+def step_with_memory_shared_later(ctx, make, share, views):
+    """Three steps with momentum, after the first of which parameters share memory; what is refused from then on."""
+    params = [nn.Parameter(integers(4, seed=place).to(ctx.device)) for place in range(2)]
+    params += map(nn.Parameter, integers(8, seed=3).to(ctx.device).split(4))
+    optimizer = make(params[:], torch.optim.SGD, lr=0.5, momentum=0.5, parameters_as_bucket_view=views)
+    give(params, 0)
+    optimizer.step()
+    refused = [caught(share, params, optimizer)]
+    for iteration in (1, 2):
+        give(params, iteration)
+        refused.append(caught(optimizer.step))
+    return params, refused
+
+
+def share_later(ctx, share, views):
+    """What is refused, and where the steps are not those of the ordinary optimizer."""
+    def ordinary(params, kind, parameters_as_bucket_view, **settings):
+        return kind(params, **settings)
+
+    ours, refused = step_with_memory_shared_later(ctx, ctx.subject.ZeroRedundancyOptimizer, share, views)
+    theirs, _ = step_with_memory_shared_later(ctx, ordinary, share, views)
+    return refused, first_gap(ours, theirs)
+
+
+@check("ZERO-008", worlds=MANY, scenarios=LATER)
+def test_parameters_with_memory_in_common_only_later_are_stepped_by_one_owner_or_refused(ranks, scenario):
+    share, ways = scenario
+    for views in ways:
+        for rank, (refused, gap) in enumerate(ranks(share_later, share, views)):
+            if any(refused):
+                assert_refused(refused[:1] if refused[0] else refused[1:], RuntimeError, "memory")
+            else:
+                assert gap is None, f"rank {rank}, {views=}: {gap}"
 
 
 # -- ZERO-008: parameters that come and go

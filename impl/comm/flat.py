@@ -34,21 +34,23 @@ def note_change(tensors: Sequence[torch.Tensor]) -> None:
 
 
 class MovedTensors:
-    """Tensors that were made views of flat ones (``tensor.data = view``), and whether somebody has moved them since."""
+    """Tensors whose places are known, and whether somebody has moved them since (``tensor.data = ...``)."""
 
     def __init__(self) -> None:
-        self._tensors: list[torch.Tensor] = []
-        self._addresses: list[int] = []
+        self._addresses: dict[torch.Tensor, int] = {}
 
     def move(self, tensors: Sequence[torch.Tensor], views: Sequence[torch.Tensor]) -> None:
-        """Make the tensors these views, with the values that they have."""
+        """Make the tensors these views of a flat one, with the values that they have."""
         with torch.no_grad():
             copy_all(views, [tensor.detach() for tensor in tensors])
         for tensor, view in zip(tensors, views, strict=True):
             tensor.data = view
-        self._tensors.extend(tensors)
-        self._addresses.extend(map(torch.Tensor.data_ptr, tensors))
+        self.note(tensors)
+
+    def note(self, tensors: Sequence[torch.Tensor]) -> None:
+        """They stay where they are."""
+        self._addresses.update(zip(tensors, map(torch.Tensor.data_ptr, tensors), strict=True))
 
     @property
     def stale(self) -> bool:
-        return list(map(torch.Tensor.data_ptr, self._tensors)) != self._addresses
+        return list(map(torch.Tensor.data_ptr, self._addresses)) != list(self._addresses.values())

@@ -12,6 +12,7 @@ from ..comm.flat import MovedTensors
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
 from ..ddp.kernels import dense_view
+from ..zero.memory import has_memory
 from ..zero.transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
 from .plan import OverlapPlan, Piece, windows
 
@@ -50,18 +51,18 @@ class Layout:
         self.plan = plan
         self.parts: list[BucketPart] = []
         self._team = team
-        self._moved = MovedTensors()  # the parameters in flat tensors
+        self._moved = MovedTensors()  # the parameters, of which many were moved into flat tensors
         for place, bucket in enumerate(buckets):
             pieces = plan.pieces(place)
             own = next((piece.places for piece in pieces if piece.owner == team.rank), ())
             self.parts.append(BucketPart(bucket, plan.buckets[place], pieces, own))
         if team.size > 1:
             self._publish([self.parts] if together else self._windows())
+        self._moved.note([each for bucket in buckets for each in bucket.parameters if has_memory(each)])
 
     def stale(self, buckets: Sequence[Bucket], owners: tuple[int, ...]) -> bool:
         """Whether DDP has other buckets now, of the same plan perhaps (it leaves those of a backward that failed),
-        another model's hook has named other owners, or somebody has moved a parameter away from its flat tensor
-        (``parameter.data = ...``)."""
+        another model's hook has named other owners, or somebody has moved a parameter (``parameter.data = ...``)."""
         others = self.parts[0].bucket is not buckets[0] or self.plan.owners is not owners
         return others or self._moved.stale
 

@@ -29,6 +29,7 @@ from ..comm.ranks import Team
 from ..ddp.buckets import GradBucket
 from ..ddp.plan import BucketPlan
 from ..ddp.wrapper import DistributedDataParallel
+from ..zero.arguments import check_own_memory
 from ..zero.overlapping import Overlap
 from ..zero.partition import ShardPlan
 from ..zero.transfer import Publication
@@ -272,6 +273,7 @@ class OverlapSession:
         return tuple(index_of.get(id(ddp.reducer.parameters[index]), -1) for index in managed)
 
     def _lay_out(self, ddp: DistributedDataParallel) -> None:
+        check_own_memory(self._shard.parameters())
         buckets = ddp.reducer.buckets
         members = tuple(self._indices(ddp, bucket.spec.parameters) for bucket in buckets)
         plan = OverlapPlan(members, self._shard.plan.owners)

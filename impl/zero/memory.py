@@ -18,7 +18,7 @@ def first_in_memory(parameters: Sequence[torch.Tensor]) -> list[int]:
     """
     places: dict[int, int] = {}
     first = [places.setdefault(id(parameter), place) for place, parameter in enumerate(parameters)]
-    spans = sorted((*_span(parameters[place]), place) for place in places.values() if _has_memory(parameters[place]))
+    spans = sorted((*_span(parameters[place]), place) for place in places.values() if has_memory(parameters[place]))
     reach: list[tuple[str, int, int, int]] = []  # of those before, what reaches into the present one
     for device, begin, end, place in spans:
         reach = [each for each in reach if each[0] == device and each[2] > begin]
@@ -37,7 +37,8 @@ def memory_of_its_own(parameters: Sequence[torch.Tensor]) -> set[int]:
     return {id(parameter) for parameter, head in zip(parameters, first, strict=True) if several[head] == 1}
 
 
-def _has_memory(parameter: torch.Tensor) -> bool:
+def has_memory(parameter: torch.Tensor) -> bool:
+    """Whether it has memory that another can have, too."""
     return type(parameter) in _PLAIN and parameter.numel() > 0 and parameter.device.type != "meta"
 
 

@@ -59,7 +59,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
     ``state``) does not reach it, with or without overlap: make such changes before the block or behind it.
 
     A parameter that has never required a gradient, nor had one in a step, is not sent; one that is frozen later still
-    is. Parameters that have memory in common (views of one tensor, or one that is listed twice) have one owner.
+    is. Parameters that have memory in common (views of one tensor, or one that is listed twice) have one owner; where
+    they come to share it later and have several, the next step is a RuntimeError.
     """
 
     def __init__(

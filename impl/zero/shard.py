@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..comm.flat import MovedTensors
 from ..comm.optimizer_states import Counters, as_it_was, counters, put_back
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
@@ -19,7 +20,7 @@ from .arguments import Group
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
 from .groups import copy_settings, settings_of, take_settings
-from .memory import first_in_memory
+from .memory import first_in_memory, has_memory
 from .partition import ShardPlan
 
 logger = logging.getLogger(__name__)
@@ -90,9 +91,20 @@ class Shard:
         owners, groups = iter(self.plan.owners), self.exposed.param_groups
         return [self._local_group(group, [next(owners) for _ in group["params"]], rank) for group in groups]
 
-    def _first_in_memory(self, parameters: Sequence[torch.Tensor]) -> list[int]:
-        first = first_in_memory(parameters)
+    def _first_in_memory(self, parameters: Sequence[torch.Tensor], owners: Sequence[int | None] = ()) -> list[int]:
+        """By parameter the place of the first that has its memory; RuntimeError if one memory has several owners."""
+        first, known = first_in_memory(parameters), dict[int, int]()
+        for place, (head, owner) in enumerate(zip(first, owners, strict=False)):
+            if owner is not None and owners[other := known.setdefault(head, place)] != owner:
+                raise RuntimeError(
+                    f"Parameters {other} and {place} of the optimizer share memory, but rank {owners[other]} owns one "
+                    f"and rank {owner} the other: both would step what is there, and one of the steps would be lost. "
+                    "Usual cause: they were tied (parameter.data = other.data) after the optimizer was constructed. "
+                    "Tie them before."
+                )
         self._memory_is_shared = first != list(range(len(first)))
+        self._placed = MovedTensors()
+        self._placed.note(list(filter(has_memory, parameters)))
         return first
 
     # --- the local optimizer
@@ -118,7 +130,7 @@ class Shard:
         before = len(self.plan.owners)
         self._looked_at, parameters = self._by_group(), self.parameters()
         owners = [*self.plan.owners, *map(self._owner_of.get, added["params"])]
-        self.plan = self.plan.changed(owners, numels_of(parameters), self._first_in_memory(parameters))
+        self.plan = self.plan.changed(owners, numels_of(parameters), self._first_in_memory(parameters, owners))
         self.optim.add_param_group(self._local_group(added, self.plan.owners[before:], self.team.rank))
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None
@@ -175,6 +187,8 @@ class Shard:
         now, before = self.parameters(), [parameter for _, members in looked_at for parameter in members]
         if _numbers_in(present) == _numbers_in(looked_at) and all(map(is_, now, before)):
             self._looked_at = present
+            if self._placed.stale:  # two may have one memory now
+                self._first_in_memory(now, self.plan.owners)
             return
         here, sent, owner_of = set(now), dict(zip(before, self.sent, strict=True)), self._owner_of
         owner_of.update(zip(before, self.plan.owners, strict=True))
@@ -183,7 +197,8 @@ class Shard:
             for old, new in zip(listed, members, strict=True) if len(listed) == len(members) else ():
                 if old not in here and new not in owner_of:
                     owner_of[new], sent[new] = owner_of[old], sent[old]
-        self.plan = self.plan.changed(list(map(owner_of.get, now)), numels_of(now), self._first_in_memory(now))
+        owners = list(map(owner_of.get, now))
+        self.plan = self.plan.changed(owners, numels_of(now), self._first_in_memory(now, owners))
         self.sent = tuple([sent.get(parameter, False) for parameter in now])
         self.trainable, self._looked_at = (), present
         self.optim.param_groups[:] = self.local_groups(self.team.rank)

@@ -83,6 +83,30 @@ def strangers_to_the_model_are_never_stepped() -> None:
     edit("    if missing:\n", "    if len(missing) > 6:\n", within="_check")
 
 
+@defect("HOOK-045")
+def a_checkpoint_between_two_groups_is_a_mixture() -> None:
+    """What is consolidated between a move of the model and the next backward is gathered where no one has it."""
+    edit("session is not None and session.team.group is not self.process_group", "False")
+
+
+@defect("DDPJ-014")
+def torchs_hooks_divide_by_their_group_in_a_warm_up() -> None:
+    """In a warm-up a hook of torch's divides by the size of its group, whatever the context was asked for."""
+    edit("return call_hook(hook, state, bucket)", "return hook(state, bucket)")
+
+
+@defect("HOOK-018")
+def what_is_tied_later_is_overlapped() -> None:
+    """Where parameters share memory is asked at the construction only."""
+    edit("check_own_memory(self._shard.parameters())", "pass", within="_lay_out")
+
+
+@defect("HOOK-018")
+def what_travels_alone_may_be_tied() -> None:
+    """Only parameters that lie in flat tensors are looked after."""
+    edit("self._moved.note([each for", "list([each for", within="__init__")
+
+
 @defect("COMM-014")
 def answers_may_be_longer_in_an_overlapped_step() -> None:
     """In an overlapped step a result that is longer than the bucket is stepped with before it is refused."""

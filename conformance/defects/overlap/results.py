@@ -168,11 +168,23 @@ def each_rank_clips_by_its_own_norm() -> None:
 
 
 @defect("HOOK-018")
+def answers_that_lie_apart_are_clipped_in_a_copy() -> None:
+    """What a hook answers with is stepped with as it was before it was clipped, if it does not lie in one piece."""
+    edit("return value if value.is_sparse else value.contiguous()", "return value")
+
+
+@defect("HOOK-037", worlds=(3,))
+def a_window_that_failed_half_way_is_not_sent() -> None:
+    """Behind a backward that failed, only what the stepped buckets themselves would send is sent."""
+    edit("in self._layout.parts if self._completed else ():", "in self._layout.parts[: self._completed]:")
+
+
+@defect("HOOK-018")
 def only_the_last_parameter_is_looked_for() -> None:
     """Whether parameters still lie in their flat tensors is asked of the last one only: others drift apart."""
     edit(
-        "list(map(torch.Tensor.data_ptr, self._tensors)) != self._addresses",
-        "list(map(torch.Tensor.data_ptr, self._tensors[-1:])) != self._addresses[-1:]",
+        "list(map(torch.Tensor.data_ptr, self._addresses)) != list(self._addresses.values())",
+        "next(reversed(self._addresses)).data_ptr() != next(reversed(self._addresses.values()))",
     )
 
 

@@ -131,10 +131,16 @@ def nesterovs_momentum_is_added_to_the_gradients() -> None:
     edit('if group.get("nesterov"):', "if group is None:")
 
 
+@defect("ZERO-017")
+def states_are_loaded_by_the_former_places() -> None:
+    """A state that is loaded before the first step in new places goes to those who own what was there before."""
+    edit("    self.shard.look_at_parameters()\n", "", within="load_state_dict")
+
+
 @defect("ZERO-012")
 def cast_parameters_travel_in_their_former_dtype() -> None:
     """The buffers of a step stay as they are when the program casts the parameters, which are rounded in them."""
-    edit(" or list(map(_form_of, self._sent)) != self._made_for", "")
+    edit(" or _forms_of(self._sent) != self._made_for", "")
 
 
 @defect("ZERO-012", worlds=(2,))
@@ -231,7 +237,7 @@ def who_asks_for_a_state_has_it() -> None:
 @defect("ZERO-008")
 def turned_parameters_are_sent_in_their_former_shapes() -> None:
     """A parameter that is turned between two steps keeps its size, and so the message that was made for its shape."""
-    edit("return kind_of(parameter), parameter.shape", "return kind_of(parameter), torch.Size([parameter.numel()])")
+    edit("parameter.shape) for", "torch.Size([parameter.numel()])) for", within="_forms_of")
 
 
 @defect("ZERO-008")

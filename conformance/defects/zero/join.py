@@ -16,6 +16,12 @@ def consolidation_is_not_preceded_by_a_roll_call() -> None:
     edit("session.begin(self._zero)\n", "pass\n")
 
 
+@defect("JOIN-024", worlds=(3,))
+def a_step_that_failed_alone_is_passed_over() -> None:
+    """The only rank with inputs goes on behind a step that failed, in which the others stand."""
+    edit("with self._noting_failure(shadowed=True):", "with self._noting_failure(shadowed=False):")
+
+
 @defect("ZERO-023")
 def hook_refuses_with_a_type_error() -> None:
     """The join hook refuses a foreign object with a TypeError."""

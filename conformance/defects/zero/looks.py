@@ -32,7 +32,7 @@ def what_is_frozen_in_each_step_is_not_sent() -> None:
 @defect("ZERO-008")
 def buffers_keep_the_former_shapes() -> None:
     """The buffers of a step stay as they are when the program gives parameters other shapes."""
-    edit("return kind_of(parameter), parameter.shape", "return kind_of(parameter), torch.Size()")
+    edit("parameter.dtype, parameter.shape) for", "parameter.dtype, torch.Size()) for", within="_forms_of")
 
 
 @defect("ZERO-008")
@@ -48,6 +48,29 @@ def who_overlaps_two_parameters_goes_with_the_last() -> None:
         "                first = [one if head == another else head for head in first]\n",
         "                first[place] = first[other]\n",
     )
+
+
+@defect("ZERO-008")
+def memory_is_looked_at_once() -> None:
+    """Parameters that the program ties behind the construction keep an owner each."""
+    edit("if self._placed.stale:", "if False:")
+
+
+@defect("ZERO-008")
+def memory_that_is_shared_is_refused_once() -> None:
+    """The step behind a refused one goes on with parameters of several owners."""
+    edit(
+        "dict[int, int]()\n",
+        "dict[int, int]()\n"
+        "    self._placed = MovedTensors()\n"
+        "    self._placed.note(list(filter(has_memory, parameters)))\n",
+    )
+
+
+@defect("ZERO-008")
+def an_added_view_may_have_two_owners() -> None:
+    """A parameter that overlaps parameters of two ranks is given to the first of these."""
+    edit("self._first_in_memory(parameters, owners))", "self._first_in_memory(parameters))", within="extend")
 
 
 @defect("ZERO-029")
