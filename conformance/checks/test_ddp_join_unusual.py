@@ -13,6 +13,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
+from conformance.fixtures.joinables import adder
 from conformance.fixtures.training import ddp, gradient, private, scalar_means
 from conformance.ranks import caught
 
@@ -533,12 +534,24 @@ def lose_one_of_two_losses(ctx, last):
                     loss.backward()
 
 
+def lose_a_loss_beside_another_joinable(ctx, at):
+    """An iteration begins with a joinable of the user's; the highest rank's loss ``at`` fails, caught inside."""
+    beside, model = adder(ctx), ddp(ctx, models.Sum(), bucket_cap_mb=1e-4)
+    with ctx.subject.Join([beside, model]):
+        for iteration in range(3):
+            beside.step(1.0)
+            loss = model(models.divisible(ctx.rank, iteration)).sum()
+            if iteration != at or ctx.rank < ctx.world - 1:
+                loss.backward()
+
+
 @check("JOIN-024", worlds=(2, 3), beyond=False)
 def test_a_loss_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on_every_rank(ranks):
     everybody, one_joins = (3,) * ranks.world, (2, *[4] * (ranks.world - 1))
     runs = [(skip_a_batch_that_fails, schedule, at, "between") for schedule, at in [(everybody, 1), (everybody, 2)]]
     runs += [(skip_a_batch_that_fails, one_joins, 2, "between")] * (ranks.world > 2)
     runs += [(skip_a_batch_that_fails, everybody, 1, "between", "accumulate"), (lose_one_of_two_losses, 1)]
+    runs += [(lose_a_loss_beside_another_joinable, at) for at in (0, 1)]
     for program in runs:
         assert_told(ranks.run(*program), program, "between")
 

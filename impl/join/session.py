@@ -197,6 +197,7 @@ class Session(BaseSession):
                 return None
             roll = self._call_roll(place, None)
         else:
+            self._refuse_if_only_here_left_open(self._followers)
             roll = self._call_roll(place, Act(place, 0))
             self._say_left_open(self._channel.posted)  # what this rank waits for next, nobody watches
         if not first:

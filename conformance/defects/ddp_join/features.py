@@ -178,7 +178,13 @@ def lone_rank_forgets_buckets_that_others_shadow() -> None:
 @defect("JOIN-024")
 def only_the_last_model_is_asked_for_its_backward() -> None:
     """At the end of the block nobody asks whether a model that began before another one has had its backward."""
-    edit("_if_only_here_left_open(self._followers)", "_if_only_here_left_open(sorted(self._begun))")
+    edit("_if_only_here_left_open(self._followers)", "_if_only_here_left_open(sorted(self._begun))", within="shadow")
+
+
+@defect("JOIN-024")
+def who_notifies_asks_nobody() -> None:
+    """A rank whose loss has failed goes on to another joinable's collective, which meets its peers' reductions."""
+    edit("self._refuse_if_only_here_left_open(self._followers)", "pass", within="notify")
 
 
 @defect("JOIN-024")
