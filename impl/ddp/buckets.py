@@ -240,7 +240,8 @@ class Bucket:
     def shown(self, contribution: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """What a hook is shown of a contribution: all of it, flat or sparse, and its parts by parameter."""
         if self.spec.sparse:
-            rows = contribution.coalesce().clone()  # a hook may work in place, and another gradient lie there, too
+            # a hook may work in place, and another gradient lie there, too
+            rows = contribution.clone() if contribution.is_coalesced() else contribution.coalesce()
             rows = _with_values(rows, torch.view_as_real(rows.values())) if rows.is_complex() else rows
             return rows, [rows]
         views = self.views if contribution is self.flat else self.views_of(contribution)

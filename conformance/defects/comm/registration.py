@@ -253,7 +253,7 @@ def torchs_own_hooks_not_known_in_a_wrapper() -> None:
 @defect("COMM-001")
 def hooks_get_sparse_gradients_as_dense_ones() -> None:
     """A hook is given a sparse gradient with all the rows that have none."""
-    edit("rows = contribution.coalesce()", "rows = contribution.to_dense()")
+    edit("contribution.clone() if contribution.is_coalesced() else contribution.coalesce()", "contribution.to_dense()")
 
 
 @defect("COMM-007")
@@ -281,4 +281,4 @@ def torchs_own_post_local_is_no_average() -> None:
 @defect("DDP-057")
 def hooks_work_in_the_memory_of_sparse_gradients() -> None:
     """A hook is shown a sparse gradient where it lies, which may be where another one's values lie as well."""
-    edit("contribution.coalesce().clone()", "contribution.coalesce()")
+    edit("contribution.clone() if contribution.is_coalesced() else contribution.coalesce()", "contribution.coalesce()")
