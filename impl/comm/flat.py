@@ -33,7 +33,7 @@ def note_change(tensors: Sequence[torch.Tensor]) -> None:
     torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
-class MovedTensors:
+class PlacedTensors:
     """Tensors whose places are known, and whether somebody has moved them since (``tensor.data = ...``)."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..comm.duplex import way_from
-from ..comm.flat import MovedTensors
+from ..comm.flat import PlacedTensors
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
 from ..ddp.kernels import dense_view
@@ -51,7 +51,7 @@ class Layout:
         self.plan = plan
         self.parts: list[BucketPart] = []
         self._team = team
-        self._moved = MovedTensors()  # the parameters, of which many were moved into flat tensors
+        self._moved = PlacedTensors()  # the parameters, of which many were moved into flat tensors
         for place, bucket in enumerate(buckets):
             pieces = plan.pieces(place)
             own = next((piece.places for piece in pieces if piece.owner == team.rank), ())

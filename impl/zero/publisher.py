@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..comm.flat import MovedTensors, flat_views, new_flat
+from ..comm.flat import PlacedTensors, flat_views, new_flat
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .memory import memory_of_its_own
@@ -102,7 +102,7 @@ class Transfers:
     ) -> None:
         self.as_views = as_views
         self._team = team
-        self._moved = MovedTensors()  # with views: the parameters in flat tensors
+        self._moved = PlacedTensors()  # with views: the parameters in flat tensors
         # by kind: what each owner sends; with views also its flat tensor, and what that holds
         self._shards: dict[Kind, list[list[torch.Tensor]]] = {}
         self._flats: dict[tuple[Kind, int], tuple[torch.Tensor, list[torch.Tensor]]] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..comm.flat import MovedTensors
+from ..comm.flat import PlacedTensors
 from ..comm.optimizer_states import Counters, as_it_was, counters, put_back
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
@@ -103,7 +103,7 @@ class Shard:
                     "Tie them before."
                 )
         self._memory_is_shared = first != list(range(len(first)))
-        self._placed = MovedTensors()
+        self._placed = PlacedTensors()
         self._placed.note(list(filter(has_memory, parameters)))
         return first
 

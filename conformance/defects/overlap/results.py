@@ -122,7 +122,7 @@ def last_owner_of_a_bucket_is_forgotten() -> None:
 def parameters_are_taken_back_row_by_row() -> None:
     """Parameters that travel together are laid out by their strides, and taken for rows from then on."""
     rows = "view.as_strided(view.shape, view.new_empty(view.shape).stride())"
-    edit("tensor.data = view", f"tensor.data = {rows}", within="MovedTensors.move")
+    edit("tensor.data = view", f"tensor.data = {rows}", within="PlacedTensors.move")
 
 
 @defect("HOOK-023")

@@ -62,7 +62,7 @@ def memory_that_is_shared_is_refused_once() -> None:
     edit(
         "dict[int, int]()\n",
         "dict[int, int]()\n"
-        "    self._placed = MovedTensors()\n"
+        "    self._placed = PlacedTensors()\n"
         "    self._placed.note(list(filter(has_memory, parameters)))\n",
     )
 
