@@ -308,7 +308,7 @@ def train_static_on_each_kind(ctx):
 
 
 @check("DDP-110", "DDP-102", worlds=(2, 3), beyond=False)
-def test_the_first_iteration_of_a_static_graph_is_averaged_whatever_holds_its_outputs(ranks):
+def test_a_static_graph_is_averaged_from_its_first_iteration_on_whatever_holds_its_outputs(ranks):
     for told in ranks(train_static_on_each_kind):
         for kind, seen in told.items():
             assert seen == [mean_of_all(ranks.world)] * 2, kind

@@ -48,7 +48,7 @@ class Look:
         self.noted[moment, "raised"] = "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
 
 
-def in_words(value: Any) -> Any:
+def as_literals(value: Any) -> Any:
     """A tensor as nested lists, after the name of its dtype if that is not float32; anything else as it is."""
     if not isinstance(value, torch.Tensor):
         return value

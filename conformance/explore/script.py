@@ -44,7 +44,7 @@ def work(rank, world, store, found):
     look = Look()
     try:
         train(rank, look)
-        answer = {key: in_words(value) for key, value in look.noted.items()}
+        answer = {key: as_literals(value) for key, value in look.noted.items()}
     except Exception as error:
         answer = {("the end", "raised"): f"{type(error).__name__}: {error}"}
     found.put((rank, answer))
@@ -127,7 +127,7 @@ def _expected(program: Program) -> str:
         lines.append(f"    {rank}: {{\n")
         for key, value in noted.items():
             if not (isinstance(value, str) and value == OPEN):
-                lines.append(f"        {key!r}: {looking.in_words(value)!r},\n")
+                lines.append(f"        {key!r}: {looking.as_literals(value)!r},\n")
         lines.append("    },\n")
     return "".join(lines)
 

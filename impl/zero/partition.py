@@ -66,14 +66,6 @@ class ShardPlan:
                     loads[chosen] += numels[place]
         return ShardPlan(self.world, tuple(numels), tuple(owner for owner in full if owner is not None))
 
-    @property
-    def loads(self) -> tuple[int, ...]:
-        """Elements owned by each rank."""
-        totals = [0] * self.world
-        for numel, owner in zip(self.numels, self.owners, strict=True):
-            totals[owner] += numel
-        return tuple(totals)
-
     def owned_by(self, rank: int) -> tuple[int, ...]:
         """Global indices of the parameters that ``rank`` owns, ascending."""
         return tuple(index for index, owner in enumerate(self.owners) if owner == rank)

@@ -1,7 +1,7 @@
 """With static_graph=True a model whose output is a dataclass leaves every rank its own gradients."""
 
-# shows: DDP-110 test_the_first_iteration_of_a_static_graph_*
-# shows: DDP-102 test_the_first_iteration_of_a_static_graph_*
+# shows: DDP-110 test_a_static_graph_is_averaged_from_its_first_iteration_*
+# shows: DDP-102 test_a_static_graph_is_averaged_from_its_first_iteration_*
 
 from dataclasses import dataclass
 
