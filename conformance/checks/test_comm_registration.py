@@ -112,6 +112,7 @@ def test_bfloat16_hooks_are_known_by_name_and_refused_where_they_cannot_work(ran
         assert errors == [None] * 3
     else:
         assert all(error is not None and error.is_a(TypeError) for error in errors), errors
+        assert all("16" in error.text for error in errors), "the error does not say what cannot be reduced"
 
 
 # -- COMM-007, COMM-008: how often and when

@@ -521,7 +521,6 @@ class Reducer:
             self._armed = True
             if not self.arrivals.counted:
                 self._count_again()
-                came &= awaited
             for index in came:
                 self.arrived(index)
             self._complete()
