@@ -184,8 +184,12 @@ def look_up_with_a_hook(ctx):
     told, given = [], []
 
     def doubling(_state, bucket):
-        given.append((bucket.buffer().is_sparse, len(bucket.parameters())))
-        return done(bucket.buffer() * 2)
+        bucket.set_buffer(bucket.buffer() * 2)
+        buffer, first = bucket.buffer(), bucket.gradients()[:1]  # of sparse ones there may be none
+        flat = buffer.to_dense().flatten()
+        follows = all(torch.equal(each.to_dense().flatten(), flat[: each.numel()]) for each in first)
+        given.append((buffer.is_sparse, len(bucket.parameters()), follows))
+        return done(buffer)
 
     for state, hook in ((ctx.group, ctx.subject.default_hooks.allreduce_hook), (None, doubling)):
         model = hooked(ctx, state, hook, Looking())
@@ -197,7 +201,7 @@ def look_up_with_a_hook(ctx):
     return told, set(given)
 
 
-@check("COMM-001", "COMM-019", worlds=(1, 2, 4), beyond=False)
+@check("COMM-001", "COMM-016", "COMM-019", worlds=(1, 2, 4), beyond=False)
 def test_hooks_take_sparse_gradients_and_what_they_return_is_what_tables_have(ranks):
     model = Looking()
     kinds = [name.endswith(("table.weight", "bag.weight")) for name, _ in model.named_parameters()]
@@ -209,5 +213,6 @@ def test_hooks_take_sparse_gradients_and_what_they_return_is_what_tables_have(ra
                 sums = [sum(each[name].to_dense() for each in found) * factor for name, _ in model.named_parameters()]
                 expected.append([(kind, total.flatten().tolist()) for kind, total in zip(kinds, sums, strict=True)])
         assert told == expected, f"rank {rank}"
-        assert {sparse for sparse, _ in given} == {True, False}
-        assert all(count == 1 for sparse, count in given if sparse)
+        assert {sparse for sparse, *_ in given} == {True, False}
+        assert all(count == 1 for sparse, count, _ in given if sparse)
+        assert all(follows for *_, follows in given), "gradients() does not show what has replaced the buffer"

@@ -56,8 +56,12 @@ def draw_timeline(trace: dict[str, Any], out: Path, name: str = "timeline") -> C
 
 
 def _figure(name: str, made: Board) -> Any:
-    seen = made if name in _OF_PACED else replace(made, groups=[one for one in made.groups if not is_paced(one)])
-    return import_module(f"{__name__}.{name}").draw(seen)
+    if name not in _OF_PACED:
+        computed = [one for one in made.groups if not is_paced(one)]
+        if made.groups and not computed:
+            raise Undrawable("all cells of the record are paced; their charts are others")
+        made = replace(made, groups=computed)
+    return import_module(f"{__name__}.{name}").draw(made)
 
 
 def _written(name: str, draw: Callable[[], Any], out: Path) -> Chart:

@@ -228,6 +228,12 @@ def power_sgd_errors_go_by_their_place() -> None:
     edit('if hasattr(bucket, "names"):', "if False:")
 
 
+@defect("COMM-026", "COMM-027")
+def power_sgd_errors_are_lost_with_their_bucket() -> None:
+    """What was lost is forgotten where the buckets are laid out anew."""
+    edit("self._errors_apart |= {", "_ = {")
+
+
 @defect("COMM-026")
 def power_sgd_remembers_damage() -> None:
     """An overflow stays in what PowerSGD remembers, and with it in all later iterations."""

@@ -58,6 +58,18 @@ def buffer_cannot_be_replaced() -> None:
     swap(GradBucket, "set_buffer", lambda self, buffer: None)
 
 
+@defect("COMM-016")
+def sparse_gradients_do_not_follow_the_buffer() -> None:
+    """A sparse buffer is replaced, and the bucket goes on showing the gradient of before."""
+    edit("self._views = [buffer]\n", "pass\n")
+
+
+@defect("COMM-006")
+def bfloat16_refusal_says_nothing() -> None:
+    """Where bfloat16 cannot be reduced the error has the right class and the text of another mistake."""
+    edit('f"Communication hook {hook_name(hook)}: bfloat16 needs', '"Communication hook: something needs')
+
+
 @defect("COMM-007")
 def built_in_hook_leaves_the_slot_free() -> None:
     """A built-in hook does not count as a registration."""
