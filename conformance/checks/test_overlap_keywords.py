@@ -11,6 +11,7 @@ from conformance.api.checking import check
 from conformance.fixtures import models, overlapping, sharding
 from conformance.fixtures.overlapping import Overlap, iteration, pair_of
 from conformance.fixtures.training import ddp, numbers
+from conformance.ranks import caught
 
 DEADLINE_S = 12.0
 COUNT = 4
@@ -288,6 +289,29 @@ def test_between_hosts_the_overlapped_step_is_that_of_one_process(ranks):
     for runs in ([all_of[0] for all_of in told], [two_of[1] for two_of in told[-2:]]):
         for place, how in enumerate(ways):
             overlapping.assert_as_alone([each[place] for each in runs], how)
+
+
+def step_what_a_graph_has_saved(ctx, far):
+    """An iteration changes what graphs have saved: by hook, the parameters by which one could still go back."""
+    if far:
+        far_apart(ctx)
+    told = []
+    for interleaved in (False, True):
+        pair = pair_of(ctx, Overlap(interleaved, model=models.SumBackwards, keywords={"warm_up_iterations": 0}))
+        squares = {name: (each, (each * each).sum()) for name, each in pair.model.named_parameters()}
+        iteration(pair, 0)
+        told.append([name for name, (each, square) in squares.items() if not caught(torch.autograd.grad, square, each)])
+    return told
+
+
+def worlds_of(far):
+    """Two hosts send as one does."""
+    return (3,) if far else (2, 3)
+
+
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, each=True, scenarios=HOSTS, at=worlds_of)
+def test_a_graph_that_has_saved_parameters_of_before_an_overlapped_step_is_an_error_on_every_rank(ranks, scenario):
+    assert ranks(step_what_a_graph_has_saved, scenario) == [[[], []]] * ranks.world
 
 
 def step_far_apart(ctx, kinds):

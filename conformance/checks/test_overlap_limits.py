@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
@@ -179,6 +180,10 @@ def waited(number, before, first):
 # -- DDPJ-030: what is left out of reductions once a rank has joined
 
 
+def only_the_first_part(model):
+    return [parameter for name, parameter in model.named_parameters() if "parts.a." in name]
+
+
 def leave_out_once_joined(ctx, how, early):
     """All use both parts until rank ``early`` runs out, the others one of them from then on; parameters each time."""
     takes(ctx, "skip_all_reduce_unused_params")
@@ -198,19 +203,19 @@ def leave_out_once_joined(ctx, how, early):
 @check("DDPJ-030", worlds=MANY, deadline_s=DEADLINE_S, beyond=False, scenarios=HOOKS)
 def test_a_joined_rank_keeps_its_gradient_of_what_is_left_out_of_reductions(ranks, scenario):
     how = replace(scenario, model=Two, ddp={"find_unused_parameters": True, "skip_all_reduce_unused_params": True})
-    for early in (0, ranks.world - 1):
-        runs, ends = zip(*ranks(leave_out_once_joined, how, early), strict=True)
-        expected = left_out_alone(ranks.world, early, [run[: how.warm_up] for run in runs])
+    for early, listed in itertools.product((0, ranks.world - 1), (nn.Module.parameters, only_the_first_part)):
+        runs, ends = zip(*ranks(leave_out_once_joined, replace(how, listed=listed), early), strict=True)
+        expected = left_out_alone(listed, ranks.world, early, [run[: how.warm_up] for run in runs])
         for rank, run in enumerate(runs):
             for number, seen in enumerate(run):
                 assert seen == expected[number], f"rank {rank} of those without {early}, iteration {number}"
             assert ends[rank] == expected[-1], f"rank {rank} at the end, without {early}"
 
 
-def left_out_alone(world, early, first):
+def left_out_alone(listed, world, early, first):
     """One process's parameters after each iteration; ``first`` shows how often it may wait in the beginning."""
     alone, expected = Two(), []
-    optimizer = torch.optim.SGD(alone.parameters(), lr=0.25, momentum=0.5)
+    optimizer = torch.optim.SGD(listed(alone), lr=0.25, momentum=0.5)
     for number in range(READY + 3):
         before = parameters(alone)
         active = range(world) if number <= READY else [rank for rank in range(world) if rank != early]
@@ -370,7 +375,7 @@ def change_the_group(ctx, moves, members):
     at = [[group] for group, _ in groups]  # whom a hook's state names is the user's affair (DDP-165)
     pairs = [pair_of(ctx, how, *group, following(group)) for (how, _), group in zip(moves, at, strict=True)]
     counts = [count for _, count in moves]
-    told = [[held.parameters for held in iterations(*one)] for one in zip(pairs, counts, strict=True)]
+    told = [in_a_context(ctx, *one) for one in zip(pairs, counts, strict=True)]
     if ctx.rank not in members:
         return told
     for pair, (_, count), group, (_, other), found in zip(pairs, moves, at, groups, told, strict=True):
@@ -381,6 +386,11 @@ def change_the_group(ctx, moves, members):
         found.append(parameters(pair.model))
         found.append(iteration(pair, 20).parameters)
     return told
+
+
+def in_a_context(ctx, pair, count):
+    with ctx.subject.Join([pair.ddp, pair.zero]):
+        return [held.parameters for held in iterations(pair, count)]
 
 
 def following(group):

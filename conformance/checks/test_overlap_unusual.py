@@ -1,7 +1,9 @@
 """The overlapped step where a loop is less plain: counters of an optimizer's own, failed backwards, sparse tables."""
 
 import collections
+import typing
 from dataclasses import replace
+from fractions import Fraction
 
 import torch
 from torch import nn
@@ -36,17 +38,24 @@ HOOKS = {"sequential": SEQUENTIAL, "interleaved": INTERLEAVED}
 
 
 class Fading(torch.optim.SGD):
-    """Counts its steps in attributes of its own, and learns less with each of them."""
+    """Counts its steps in attributes of its own, and learns less with each of them; others hold its parameters."""
 
     def __init__(self, params, lr=0.5):
         super().__init__(params, lr=lr)
         self.steps, self.scale = 0, 4.0
+        self.ratio, self.seen, self.ordered = Fraction(0), frozenset(), collections.OrderedDict(steps=0)
+        self.known = [parameter for group in self.param_groups for parameter in group["params"]]
 
     def step(self, closure=None):
         self.steps += 1
         self.scale *= 0.5
+        self.ratio += 1
+        self.seen |= {len(self.seen)}
+        self.ordered["steps"] += 1
+        counts = {self.steps, self.ratio, len(self.seen), self.ordered["steps"]}
         for group in self.param_groups:
-            group["lr"] = 0.5**self.steps * self.scale
+            strangers = set(map(id, group["params"])) - set(map(id, self.known))
+            group["lr"] = 0.5**self.steps * self.scale if len(counts) == 1 and not strangers else 1.0
         return super().step(closure)
 
 
@@ -102,8 +111,18 @@ class Shrinking(torch.optim.SGD):
         return super().step(closure)
 
 
+class Dropping(torch.optim.SGD):
+    """Puts another state in the place of its own in each step, without those of negative gradients."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        kept = {one: state for one, state in self.state.items() if one.grad is None or one.grad.sum() >= 0}
+        self.state = collections.defaultdict(dict, kept)
+
+
 KINDS = {
     "begins anew": (Restarting, {"lr": 0.25, "momentum": 0.5}),
+    "drops some": (Dropping, {"lr": 0.25, "momentum": 0.5}),
     "halves its momentum": (Shrinking, {"lr": 0.25, "momentum": 0.5}),
     "saves a number": (Slowing, {}),
 }
@@ -367,6 +386,13 @@ def test_after_a_step_that_failed_the_optimizer_has_its_groups_and_takes_the_pre
 # -- HOOK-018: states of other types than their parameters
 
 
+class Last(typing.NamedTuple):
+    """What no optimizer that loads it could make anew of its items."""
+
+    count: int
+    gradient: torch.Tensor
+
+
 class Finely(torch.optim.SGD):
     """Keeps its parameters in a finer dtype, a whole number and a word, and adds less than the parameters can show."""
 
@@ -378,9 +404,13 @@ class Finely(torch.optim.SGD):
             state = self.state[parameter]
             if not state:
                 state.update(fine=parameter.detach().double(), count=torch.zeros((), dtype=torch.int64), word="fine")
-            if (state["count"].dtype, state["word"]) != (torch.int64, "fine"):
+                state["last"] = Last(0, torch.zeros_like(parameter))
+            if (state["count"].dtype, state["word"], type(state["last"])) != (torch.int64, "fine", Last):
                 raise AssertionError(f"a state of another type: {state}")
             state["count"] += 1
+            state["last"] = Last(state["last"].count + 1, state["last"].gradient + parameter.grad)
+            if state["last"].count != state["count"]:
+                raise AssertionError(f"a state of another step: {state}")
             state["fine"].add_(2.0**-40 * state["count"].item()).sub_(parameter.grad.double(), alpha=0.25)
             parameter.copy_((state["fine"] * 2.0**40).remainder_(64))
 

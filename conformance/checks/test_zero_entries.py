@@ -162,14 +162,26 @@ def test_whatever_is_asked_between_two_steps_is_answered_as_by_the_ordinary_opti
     assert ranks(ask_in_turn) == [{}] * ranks.world
 
 
-def load_under_other_keys(ctx):
-    """A state whose parameters are numbered from 100 on, as one of several optimizers may be in a file; then a step."""
-    sides = [Side(ctx, "Adam", sharded=sharded) for sharded in (True, False)]
-    move_on(sides[1], 0)
-    saved = copy.deepcopy(sides[1].optimizer.state_dict())
+def number_from_100(saved):
+    """As one of several optimizers may be numbered in a file."""
     for group in saved["param_groups"]:
         group["params"] = [100 + key for key in group["params"]]
     saved["state"] = {100 + key: state for key, state in saved["state"].items()}
+
+
+def forget_two(saved):
+    """As some programs write that a parameter has no state, and torch's own sharded optimizer that others have it."""
+    saved["state"].update({0: None, 3: None})
+
+
+def load_what_was_changed(ctx, change):
+    """A state that a program has changed, and a step from there; without what it has forgotten."""
+    sides = [Side(ctx, "Adam", sharded=sharded) for sharded in (True, False)]
+    move_on(sides[1], 0)
+    saved = copy.deepcopy(sides[1].optimizer.state_dict())
+    change(saved)
+    known = {key: state for key, state in saved["state"].items() if state is not None}
+    sides[1].optimizer.load_state_dict(copy.deepcopy({**saved, "state": known}))
     for parameter, other in zip(*(side.params for side in sides), strict=True):
         parameter.data.copy_(other.data)
     error = caught(sides[0].optimizer.load_state_dict, saved)
@@ -182,7 +194,16 @@ def load_under_other_keys(ctx):
 
 @check("ZERO-017", worlds=MANY)
 def test_a_state_under_other_keys_is_loaded_by_the_order_of_the_groups_or_refused(ranks):
-    found = ranks(load_under_other_keys)
+    found = ranks(load_what_was_changed, number_from_100)
     assert found in ([None] * ranks.world, ["refused"] * ranks.world)
     if found[0]:
         ranks.at_limit("a state whose keys are no places is refused")
+
+
+@check("ZERO-017", worlds=MANY)
+def test_a_parameter_whose_state_is_none_begins_anew_or_is_refused(ranks):
+    found = ranks(load_what_was_changed, forget_two)
+    if "refused" in found:
+        ranks.at_limit("a state of which a part is None is refused")
+    else:
+        assert found == [None] * ranks.world

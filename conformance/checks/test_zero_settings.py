@@ -8,7 +8,7 @@ from torch import nn
 
 from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
-from conformance.fixtures.sharding import Drift, first_gap, give, some_parameters
+from conformance.fixtures.sharding import Drift, first_gap, give, one_by_one, some_parameters
 from conformance.subjects import Unsupported
 
 # -- ZERO-008, ZERO-011: options
@@ -24,18 +24,18 @@ class Noting(torch.optim.SGD):
 
 #: By name; a function makes the settings, as a tensor must not be shared.
 OPTIONS = {
-    "noting": (Noting, lambda: {"lr": 0.5, "momentum": 0.5}),
-    "one by one": (torch.optim.Adam, lambda: {"lr": 0.1, "foreach": False}),
-    "at once": (torch.optim.SGD, lambda: {"lr": 0.1, "foreach": True, "momentum": 0.5, "nesterov": True}),
-    "with Nesterov's momentum": (torch.optim.SGD, lambda: {"lr": 0.1, "momentum": 0.5, "nesterov": True}),
+    "noting": (Noting, lambda _: {"lr": 0.5, "momentum": 0.5}),
+    "one by one": (torch.optim.Adam, lambda _: {"lr": 0.1, "foreach": False}),
+    "at once": (torch.optim.SGD, lambda _: {"lr": 0.1, "foreach": True, "momentum": 0.5, "nesterov": True}),
+    "with Nesterov's momentum": (torch.optim.SGD, lambda _: {"lr": 0.1, "momentum": 0.5, "nesterov": True}),
     "betas in tensors": (
-        torch.optim.Adam, lambda: {"lr": 0.1, "betas": (torch.tensor(0.5), torch.tensor(0.75)), "foreach": False},
+        torch.optim.Adam, lambda ctx: {"lr": 0.1, "betas": (torch.tensor(0.5), torch.tensor(0.75)), **one_by_one(ctx)},
     ),
-    "fused": (torch.optim.Adam, lambda: {"lr": 0.1, "fused": True}),
-    "not fused": (torch.optim.SGD, lambda: {"lr": 0.1, "fused": False, "momentum": 0.5, "dampening": 0.25}),
-    "maximizing": (torch.optim.AdamW, lambda: {"lr": 0.1, "maximize": True, "amsgrad": True}),
-    "a rate in a tensor": (torch.optim.Adam, lambda: {"lr": torch.tensor(0.1)}),
-    "centred": (torch.optim.RMSprop, lambda: {"lr": 0.1, "centered": True, "momentum": 0.5}),
+    "fused": (torch.optim.SGD, lambda _: {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3, "fused": True}),
+    "not fused": (torch.optim.SGD, lambda _: {"lr": 0.1, "fused": False, "momentum": 0.5, "dampening": 0.25}),
+    "maximizing": (torch.optim.AdamW, lambda _: {"lr": 0.1, "maximize": True, "amsgrad": True}),
+    "a rate in a tensor": (torch.optim.Adam, lambda _: {"lr": torch.tensor(0.1)}),
+    "centred": (torch.optim.RMSprop, lambda _: {"lr": 0.1, "centered": True, "momentum": 0.5}),
 }
 
 
@@ -51,11 +51,12 @@ def step_with_options(ctx):
     for name, (kind, settings) in OPTIONS.items():
         params = some_parameters(ctx)
         copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
-        zero = ctx.subject.ZeroRedundancyOptimizer([{"params": params}], kind, **settings())
-        ordinary = kind([{"params": copies}], **settings())
+        zero = ctx.subject.ZeroRedundancyOptimizer([{"params": params}], kind, **settings(ctx))
+        ordinary = kind([{"params": copies}], **settings(ctx))
         shown, changed = [], []
+        sparsely = not ordinary.defaults.get("fused")  # with momentum that steps only where each has a gradient
         for iteration in range(3):
-            give(params, iteration, sparsely=True), give(copies, iteration, sparsely=True)
+            give(params, iteration, sparsely), give(copies, iteration, sparsely)
             given = [copy.deepcopy(parameter.grad) for parameter in params]
             zero.step(), ordinary.step()
             changed += [f"gradient {place} after step {iteration}" for place in neither(params, given, copies)]
@@ -155,6 +156,41 @@ def test_a_rate_that_the_optimizer_changes_in_a_tensor_is_one_and_the_same_on_jo
     assert ranks(fade_in_tensors, (upwards, upwards[::-1])) == [[(None, True)] * 4] * ranks.world
 
 
+class Weighing(torch.optim.SGD):
+    """Learns by the sum of a group's factors, of which there may be another number in each step."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad, alpha=group["factors"].sum().item())
+
+
+def step_with_more_factors(ctx, jobs):
+    """The program sets other factors before each step, of another number: the gaps behind the contexts."""
+    gaps = []
+    for schedule in jobs:
+        (zero, params), (ordinary, copies) = both(ctx, Weighing, {})
+
+        def train_on(optimizer, targets, iterations):
+            for iteration in range(iterations):
+                optimizer.param_groups[0]["factors"] = torch.full(((1, 3, 2, 1)[iteration],), 0.25)
+                give(targets, iteration)
+                optimizer.step()
+
+        with ctx.subject.Join([zero]):
+            train_on(zero, params, schedule[ctx.rank])
+        train_on(ordinary, copies, max(schedule))
+        gaps.append(first_gap(params, copies))
+    return gaps
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=10)
+def test_settings_in_tensors_may_be_of_other_shapes_in_each_step(ranks):
+    rest = ranks.world - 1
+    assert ranks(step_with_more_factors, ((1, *[4] * rest), (4, *[1] * rest))) == [[None] * 2] * ranks.world
+
+
 # -- ZERO-020: gradients of another dtype than their parameters
 
 
@@ -204,8 +240,20 @@ def test_gradients_in_a_finer_dtype_than_their_parameters_reach_joined_ranks_unr
 # -- ZERO-016: states that are no tensors
 
 
+class Tally:
+    """No container, and changes all the same."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def __eq__(self, other):
+        return self.steps == other.steps
+
+    __hash__ = None
+
+
 class Remembering(torch.optim.SGD):
-    """Keeps in its states a tuple, a queue, and tensors in a list and in a dictionary; each of them counts."""
+    """Keeps in its states a tuple, a queue, an object, tensors in a list and in a dictionary; each of them counts."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -216,15 +264,18 @@ class Remembering(torch.optim.SGD):
                 state = self.state[parameter]
                 if not state:
                     state.update(last=(0, 0.0), recent=deque(maxlen=9), sums=[torch.zeros_like(parameter)], by={})
+                    state["tally"] = Tally()
+                state["tally"].steps += 1
                 state["last"] = (state["last"][0] + 1, group["lr"])
                 state["recent"].append(state["last"][0])
                 state["sums"][0].add_(parameter.grad)
                 state["by"].setdefault("square", torch.zeros_like(parameter)).add_(parameter.grad**2)
-                parameter.sub_(state["sums"][0], alpha=group["lr"] * sum(list(state["recent"])[-2:]))
+                rate = group["lr"] * state["tally"].steps
+                parameter.sub_(state["sums"][0], alpha=rate * sum(list(state["recent"])[-2:]))
 
 
 def remember(ctx):
-    """Save after two steps, step once more, and load what was saved into a fresh one: what is not as it should be."""
+    """Save after two steps, load that into a fresh one, and step both once more: what is not as it should be."""
     params = some_parameters(ctx)
     copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
     zero = ctx.subject.ZeroRedundancyOptimizer(params, Remembering, lr=0.125)
@@ -245,6 +296,22 @@ def remember(ctx):
         give(targets, 2)
         optimizer.step()
     return [*wrong, first_gap(params, copies)]
+
+
+def go_on_behind_a_consolidation(ctx):
+    """What is wrong on the target, if what was consolidated there is not the state of then behind another step."""
+    (zero, params), (ordinary, copies) = both(ctx, Remembering, {"lr": 0.125})
+    for optimizer, targets in ((zero, params), (ordinary, copies)):
+        train(optimizer, targets, 2, give)
+    zero.consolidate_state_dict()
+    right = copy.deepcopy(ordinary.state_dict()["state"])
+    train(zero, params, 1, give)
+    return None if ctx.rank or same(zero.state_dict()["state"], right) else "what was consolidated has gone on"
+
+
+@check("ZERO-016", worlds=MANY)
+def test_what_has_been_consolidated_does_not_go_on_with_the_next_step(ranks):
+    assert ranks(go_on_behind_a_consolidation) == [None] * ranks.world
 
 
 def ask_for_all(ctx):

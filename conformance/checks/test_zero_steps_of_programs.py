@@ -176,22 +176,24 @@ def test_parameters_may_be_given_other_shapes_between_steps(ranks):
 
 
 ROWS, COLUMN, CORNER = slice(2, None), (slice(None), slice(2)), (slice(2), slice(1, None))
-#: by name: the views, if any, and whether the last one is added after the first step
+#: by name: the views, if any, whether the last one is added after the first step, and whether the first is frozen
 ONE_MEMORY = {
-    "views of one tensor": ((ROWS, COLUMN, CORNER), False),
-    "views of one tensor, one added later": ((ROWS, COLUMN, CORNER), True),
-    "columns of one tensor and a row across them": (((slice(None), 0), (slice(None), 1), 1), False),
-    "one listed three times": ((), False),
+    "views of one tensor": ((ROWS, COLUMN, CORNER), False, False),
+    "views of one tensor, one added later": ((ROWS, COLUMN, CORNER), True, False),
+    "views of one tensor, one of them frozen": ((ROWS, 3, CORNER), False, True),
+    "columns of one tensor and a row across them": (((slice(None), 0), (slice(None), 1), 1), False, False),
+    "one listed three times": ((), False, False),
 }
 
 
-def step_with_one_memory(ctx, make, places, added, views):
+def step_with_one_memory(ctx, make, places, added, frozen, views):
     whole = integers(4, 6, seed=1).to(ctx.device)
     count = 3 * ctx.world - added  # so that what is added finds the least on another rank than that of the views
     apart = [integers(4, 3, seed=2 + place).to(ctx.device) for place in range(count)]
     if places:
         first, second, last = (whole[place] for place in places)
         params = listed = [nn.Parameter(part) for part in (first, second, *apart, last)]
+        params[0].requires_grad_(not frozen)
     else:
         params = some_parameters(ctx)
         listed = [params[1], *params, params[1]]
@@ -242,13 +244,17 @@ def step_with_memory_shared_later(ctx, make, share, views):
 
 
 def share_later(ctx, share, views):
-    """What is refused, and where the steps are not those of the ordinary optimizer."""
+    """What is refused, and where the steps are not those of the ordinary optimizer.
+
+    Where the program is refused to share, the ordinary one goes on without that, too.
+    """
     def ordinary(params, kind, parameters_as_bucket_view, **settings):
         return kind(params, **settings)
 
     ours, refused = step_with_memory_shared_later(ctx, ctx.subject.ZeroRedundancyOptimizer, share, views)
-    theirs, _ = step_with_memory_shared_later(ctx, ordinary, share, views)
-    return refused, first_gap(ours, theirs)
+    shared = (lambda *_: None) if refused[0] else share
+    theirs, _ = step_with_memory_shared_later(ctx, ordinary, shared, views)
+    return refused, first_gap(ours[:4], theirs[:4])
 
 
 @check("ZERO-008", worlds=MANY, scenarios=LATER)
@@ -258,7 +264,9 @@ def test_parameters_with_memory_in_common_only_later_are_stepped_by_one_owner_or
         for rank, (refused, gap) in enumerate(ranks(share_later, share, views)):
             if any(refused):
                 assert_refused(refused[:1] if refused[0] else refused[1:], RuntimeError, "memory")
-            else:
+            if refused[0]:
+                assert refused[1:] == [None, None], f"rank {rank}, {views=}: {refused[1:]} behind a refusal"
+            if not any(refused[1:]):
                 assert gap is None, f"rank {rank}, {views=}: {gap}"
 
 
@@ -393,6 +401,70 @@ def test_after_a_step_that_failed_everywhere_settings_are_those_of_the_ordinary_
         assert gap is None, f"rank {rank}: {gap}"
 
 
+# -- ZERO-008: parameters that come out of a graph, copies
+
+
+def step_in_a_graph(ctx, make):
+    """Parameters that are no leaves, which optimizers take if their steps are to be differentiated."""
+    params = [parameter * 1 for parameter in some_parameters(ctx)]
+    for parameter in params:
+        parameter.retain_grad()
+    optimizer = make(params, torch.optim.SGD, lr=0.5, momentum=0.5, differentiable=True)
+    for iteration in range(3):
+        give(params, iteration)
+        optimizer.step()
+    return params
+
+
+@check("ZERO-008", worlds=MANY)
+def test_steps_that_are_to_be_differentiated_are_those_of_the_ordinary_optimizer(ranks):
+    for rank, gap in enumerate(ranks(beside_the_ordinary, step_in_a_graph)):
+        assert gap is None, f"rank {rank}: {gap}"
+
+
+class Counted(torch.optim.SGD):
+    """Learns the less the more steps it has counted, in a state of no parameter."""
+
+    def step(self, closure=None):
+        self.state["all"]["steps"] = self.state["all"].get("steps", 0) + 1
+        for group in self.param_groups:
+            group["lr"] = 0.5 / self.state["all"]["steps"]
+        return super().step(closure)
+
+
+def go_on_with_copies(ctx, make):
+    """Parameters and their optimizer are copied together after two steps; then both are trained, apart."""
+    params, seen = some_parameters(ctx), []
+    optimizer = make(params, Counted, lr=0.5, momentum=0.5)
+
+    def train(optimizer, params, iterations):
+        for iteration in iterations:
+            give(params, iteration)
+            optimizer.step()
+        seen.extend(parameter.detach().clone() for parameter in params)
+
+    train(optimizer, params, range(2))
+    others, another = copy.deepcopy((params, optimizer))
+    another.param_groups[0]["momentum"] = 0.25
+    train(another, others, range(2, 5))
+    train(optimizer, params, range(5, 7))
+    return seen
+
+
+def copy_or_be_refused(ctx):
+    """The error, if any; else where copies or the original are not those of the ordinary optimizer."""
+    told = []
+    error = caught(lambda: told.append(beside_the_ordinary(ctx, go_on_with_copies)))
+    return error, told
+
+
+@check("ZERO-008", worlds=MANY)
+def test_a_copied_optimizer_goes_on_with_copies_of_the_parameters_or_copying_is_refused(ranks):
+    for rank, (error, gaps) in enumerate(ranks(copy_or_be_refused)):
+        assert error is None or error.is_a(TypeError), f"rank {rank}: {error}"
+        assert error is not None or gaps == [None], f"rank {rank}: {gaps}"
+
+
 # -- ZERO-008: what a graph has saved
 
 
@@ -458,15 +530,26 @@ def test_an_optimizer_that_steps_all_parameters_together_is_refused_or_right(ran
 # -- ZERO-011: settings that change in a closure, or in the dictionaries that the program gave
 
 
+class Boosted(torch.optim.SGD):
+    """Learns the more the greater the boost is that a group has, if any, once the closure has been called."""
+
+    def step(self, closure):
+        closure()
+        for group in self.param_groups:
+            group["lr"] *= group.get("boost", 1)
+        super().step()
+
+
 def set_rates_in_closures(ctx, make):
     params = some_parameters(ctx)
-    optimizer = make(params, torch.optim.SGD, lr=0.5, momentum=0.5)
+    optimizer = make(params, Boosted, lr=0.5, momentum=0.5)
     rates = []
     for iteration in range(3):
         def closure(iteration=iteration):
             give(params, iteration)
             for group in optimizer.param_groups:
                 group["lr"] = 0.5 / (1 + iteration)
+                group["boost"] = 4
                 group.pop("initial_lr", None)
 
         optimizer.step(closure)

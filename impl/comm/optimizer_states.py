@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from numbers import Number
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,15 @@ def copied(value: Any, each: Callable[[Any], Any]) -> Any:
     if kind in (list, tuple, set):
         return kind(map(each, value))
     return value
+
+
+def loadable(value: Any) -> Any:
+    """``value`` with None for what an optimizer would fail to make anew of its items: a named tuple, a range."""
+    if isinstance(value, dict):
+        return {key: loadable(item) for key, item in value.items()}
+    made = copied(value, loadable)
+    unusual = made is value and isinstance(value, Iterable) and not isinstance(value, (torch.Tensor, str))
+    return None if unusual else made
 
 
 def as_it_was(value: Any, loaded: Any) -> Any:
@@ -56,14 +66,15 @@ class Counters(NamedTuple):
     shared: dict[Any, Any]
 
 
-#: the attributes of every optimizer, which do not count
-_OWN = frozenset({"defaults", "param_groups", "state"})
+#: the attributes of every optimizer, which do not count; its hooks have names that begin alike
+_OWN, _HOOKS = frozenset({"defaults", "param_groups", "state"}), "_optimizer_"
 
 
 def counters(optim: torch.optim.Optimizer) -> Counters:
     """What an optimizer counts beside its per-parameter state, as it is now."""
     attributes = vars(optim)
-    values = {name: value for name, value in attributes.items() if name not in _OWN and _may_count(value)}
+    own = {name: value for name, value in attributes.items() if name not in _OWN and not name.startswith(_HOOKS)}
+    values = {name: value for name, value in own.items() if _may_count(value)}
     shared = {key: value for key, value in optim.state.items() if not isinstance(key, torch.Tensor)}
     return Counters(frozenset(attributes), *copy.deepcopy((values, shared)))
 
@@ -89,8 +100,8 @@ def _may_count(value: Any) -> bool:
     """Whether it is made of numbers, flags, strings and tensors only; parameters are none of these."""
     if isinstance(value, torch.Tensor):
         return not value.requires_grad
-    if type(value) in (list, tuple, set, deque):
+    if type(value) in (list, tuple, set, frozenset, deque):
         return all(map(_may_count, value))
-    if type(value) in (dict, defaultdict, Counter):
+    if type(value) in _BY_KEY:
         return all(map(_may_count, (*value.keys(), *value.values())))
-    return value is None or type(value) in (bool, int, float, complex, str)
+    return value is None or isinstance(value, (Number, str))

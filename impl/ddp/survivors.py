@@ -21,7 +21,7 @@ from ..comm import store as stores
 from ..comm.collectives import broadcast_coalesced, broadcast_object
 from ..comm.guard import DETECTION, Guard, guard_of
 from ..comm.local_groups import new_local_group
-from ..comm.optimizer_states import Counters, as_it_was, counters, take_over
+from ..comm.optimizer_states import Counters, as_it_was, counters, loadable, take_over
 from ..comm.ranks import GroupRank, Team
 from ..join.group_record import record_of
 from .hooks.powersgd_state import PowerSGDState, mersenne_twister
@@ -175,7 +175,12 @@ def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
 def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counted: Counters) -> None:
     """Load a state as it is: ``load_state_dict`` by itself casts that of a parameter to the parameter's dtype."""
     seen: list[dict[str, Any]] = []
-    last = optimizer.register_load_state_dict_pre_hook(lambda _, loaded: seen.append(loaded))  # behind the user's
+
+    def note(_: Any, loaded: dict[str, Any]) -> dict[str, Any]:
+        seen.append(loaded)
+        return {**loaded, "state": loadable(loaded["state"])}
+
+    last = optimizer.register_load_state_dict_pre_hook(note)  # behind the user's
     try:
         optimizer.load_state_dict(state)
     finally:

@@ -458,14 +458,14 @@ def test_refusals_and_what_they_leave(run):
 
 def freezing(ctx):
     model = Net()
-    ddp, zero = build(ctx, model, "sgd", {"cap": 0.00001})
+    ddp, _ = build(ctx, model, "sgd", {"cap": 0.00001})
     loss_of(ddp(batch(ctx.rank, 0), True)).backward()
     model.first.weight.requires_grad_(False)
-    return caught(zero.step).kinds[0], caught(lambda: loss_of(ddp(batch(ctx.rank, 0), True)).backward()).kinds[0]
+    return caught(lambda: loss_of(ddp(batch(ctx.rank, 0), True)).backward()).kinds[0]
 
 
 def test_freezing_a_parameter_later_is_refused(run):
-    assert run(freezing, world=2) == [("RuntimeError", "RuntimeError")] * 2
+    assert run(freezing, world=2) == ["RuntimeError"] * 2
 
 
 def user_moves_a_parameter(ctx):

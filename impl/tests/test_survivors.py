@@ -17,6 +17,7 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -537,8 +538,13 @@ def test_a_failure_between_forward_and_backward_in_mixed_precision_leaves_full_v
     assert run_on_ranks(between_forward_and_backward, 3) == [found, found, None]
 
 
+class Step(NamedTuple):
+    number: int
+    size: float
+
+
 class Fine(torch.optim.SGD):
-    """Keeps its parameters in finer copies, and counts its steps in itself."""
+    """Keeps its parameters in finer copies, the last step in a tuple of its own, and counts its steps in itself."""
 
     calls = 0
 
@@ -549,6 +555,7 @@ class Fine(torch.optim.SGD):
             fine = self.state[parameter].setdefault("fine", parameter.detach().float())
             fine.sub_(parameter.grad.float(), alpha=2.0**-12)
             parameter.copy_(fine)
+            self.state[parameter]["last"] = Step(self.calls, 2.0**-12)
 
 
 def states_that_are_finer(rank, _world, ahead):
@@ -565,6 +572,7 @@ def states_that_are_finer(rank, _world, ahead):
             model.reducer.team.guard()
             time.sleep(0.01)
     left = regroup(model, optimizer, optimizer.calls, _LIMIT_S)
+    assert all(state["last"] == Step(2, 2.0**-12) for state in optimizer.state.values())
     stepped(model, optimizer)
     fine = {value for state in optimizer.state.values() for value in state["fine"].tolist()}
     return left.source, left.steps, optimizer.calls, fine

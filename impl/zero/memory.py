@@ -7,8 +7,41 @@ from collections.abc import Sequence
 
 import torch
 
+from ..comm.flat import PlacedTensors
+
 #: A subclass of tensors need not have memory of its own.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class Memory:
+    """Where the parameters of an optimizer lie: which have memory in common, and whether one has been moved since."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], owners: Sequence[int | None] | None = None) -> None:
+        """``owners``: those that the parameters have already, or None. RuntimeError if one memory has several."""
+        #: by parameter, the place of the first that has its memory
+        self.first = first_in_memory(parameters)
+        if owners is not None:
+            _check_one_owner(self.first, owners)
+        self.shared = self.first != list(range(len(self.first)))
+        self._placed = PlacedTensors()
+        self._placed.note(list(filter(has_memory, parameters)))
+
+    @property
+    def stale(self) -> bool:
+        """Whether two may have come to share memory since, or to lie apart."""
+        return self._placed.stale
+
+
+def _check_one_owner(first: Sequence[int], owners: Sequence[int | None]) -> None:
+    known: dict[int, int] = {}
+    for place, (head, owner) in enumerate(zip(first, owners, strict=True)):
+        if owner is not None and owners[other := known.setdefault(head, place)] != owner:
+            raise RuntimeError(
+                f"Parameters {other} and {place} of the optimizer share memory, but rank {owners[other]} owns one and "
+                f"rank {owner} the other: both would step what is there, and one of the steps would be lost. Usual "
+                "cause: they were tied (parameter.data = other.data) after the optimizer was constructed. Tie them "
+                "before."
+            )
 
 
 def first_in_memory(parameters: Sequence[torch.Tensor]) -> list[int]:

@@ -131,7 +131,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         # not with the others: a group may be of another dtype
         check_alike(group["params"])
         super().add_param_group(group)
-        self.shard.extend(self.param_groups[-1])
+        try:
+            self.shard.extend(self.param_groups[-1])
+        except BaseException:
+            del self.param_groups[-1]
+            raise
 
     # --- the step
 
@@ -146,7 +150,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
             return as_it_is(self.step, closure, **kwargs)
         if self.overlap is not None:
-            self.overlap.check_trainability_unchanged()
             logger.warning("step() does nothing with overlap_with_ddp=True: the step has happened inside backward().")
             return None
         session = self._join_session
@@ -318,7 +321,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         defaults, views = copy.deepcopy(shard.given_defaults, memo), self.parameters_as_bucket_view
         constructor: Any = shard.constructor
         twin = type(self)(groups, constructor, self.process_group, views, **defaults)
-        memo[id(self)] = twin
         twin.shard.become(shard, memo)
         return twin
 

@@ -184,14 +184,9 @@ class Overlap:
         self.shard.move_to(team, plan)
         self.steps = PartialSteps(self.shard)
 
-    def check_trainability_unchanged(self) -> None:
-        """RuntimeError if ``requires_grad`` has changed since the owners were fixed (ZERO-027)."""
-        if self.steps is not None:
-            self.shard.check_trainability_unchanged()
-
     def begin(self, session: FollowedSession | None) -> None:
         """Begin an iteration with the present settings; inside a join context joined ranks are told of them."""
-        self.check_trainability_unchanged()
+        self.shard.check_trainability_unchanged()
         if session is not None:
             self._joining.share_settings(session)
         self._initialized().begin()

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from ..comm.flat import PlacedTensors
-from ..comm.optimizer_states import Counters, as_it_was, counters, put_back
+from ..comm.optimizer_states import Counters, as_it_was, counters, loadable, put_back
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
@@ -20,7 +19,7 @@ from .arguments import Group
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
 from .groups import copy_settings, settings_of, take_settings
-from .memory import first_in_memory, has_memory
+from .memory import Memory
 from .partition import ShardPlan
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,8 @@ class Shard:
         #: who shares the state, and who owns what; both change only by ``move_to`` and when the plan is extended
         self.team = team
         parameters = self.parameters()
-        self.plan = ShardPlan.greedy(numels_of(parameters), team.size, self._first_in_memory(parameters))
+        self._memory = Memory(parameters)
+        self.plan = ShardPlan.greedy(numels_of(parameters), team.size, self._memory.first)
         self.device = parameters[0].device
         #: the ordinary optimizer over this rank's own parameters; in overlap mode it comes with the owners
         self.optim: torch.optim.Optimizer
@@ -91,22 +91,6 @@ class Shard:
         owners, groups = iter(self.plan.owners), self.exposed.param_groups
         return [self._local_group(group, [next(owners) for _ in group["params"]], rank) for group in groups]
 
-    def _first_in_memory(self, parameters: Sequence[torch.Tensor], owners: Sequence[int | None] = ()) -> list[int]:
-        """By parameter the place of the first that has its memory; RuntimeError if one memory has several owners."""
-        first, known = first_in_memory(parameters), dict[int, int]()
-        for place, (head, owner) in enumerate(zip(first, owners, strict=False)):
-            if owner is not None and owners[other := known.setdefault(head, place)] != owner:
-                raise RuntimeError(
-                    f"Parameters {other} and {place} of the optimizer share memory, but rank {owners[other]} owns one "
-                    f"and rank {owner} the other: both would step what is there, and one of the steps would be lost. "
-                    "Usual cause: they were tied (parameter.data = other.data) after the optimizer was constructed. "
-                    "Tie them before."
-                )
-        self._memory_is_shared = first != list(range(len(first)))
-        self._placed = PlacedTensors()
-        self._placed.note(list(filter(has_memory, parameters)))
-        return first
-
     # --- the local optimizer
 
     def build_local(self) -> None:
@@ -126,12 +110,13 @@ class Shard:
         self.exposed.defaults = {**self.given_defaults, **local.defaults}
 
     def extend(self, added: Group) -> None:
-        """Take in a group that has been added to the exposed ones."""
-        before = len(self.plan.owners)
-        self._looked_at, parameters = self._by_group(), self.parameters()
+        """Take in a group that has been added to the exposed ones; where that is refused, all is as it was."""
+        parameters, before = self.parameters(), len(self.plan.owners)
         owners = [*self.plan.owners, *map(self._owner_of.get, added["params"])]
-        self.plan = self.plan.changed(owners, numels_of(parameters), self._first_in_memory(parameters, owners))
-        self.optim.add_param_group(self._local_group(added, self.plan.owners[before:], self.team.rank))
+        memory = Memory(parameters, owners)
+        plan = self.plan.changed(owners, numels_of(parameters), memory.first)
+        self.optim.add_param_group(self._local_group(added, plan.owners[before:], self.team.rank))
+        self.plan, self._memory, self._looked_at = plan, memory, self._by_group()
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None
         self.look_at_trainability()
@@ -145,7 +130,7 @@ class Shard:
         given = {} if closure is None else {"closure": self._heard(closure)}
         try:
             # of two with one memory the first is stepped to the end before the second
-            with nullcontext() if self._memory_is_shared else small_ones_at_once(self.optim):
+            with nullcontext() if self._memory.shared else small_ones_at_once(self.optim):
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
             copy_settings(self.optim.param_groups, self.exposed.param_groups)
@@ -187,8 +172,8 @@ class Shard:
         now, before = self.parameters(), [parameter for _, members in looked_at for parameter in members]
         if _numbers_in(present) == _numbers_in(looked_at) and all(map(is_, now, before)):
             self._looked_at = present
-            if self._placed.stale:  # two may have one memory now
-                self._first_in_memory(now, self.plan.owners)
+            if self._memory.stale:
+                self._memory = Memory(now, self.plan.owners)
             return
         here, sent, owner_of = set(now), dict(zip(before, self.sent, strict=True)), self._owner_of
         owner_of.update(zip(before, self.plan.owners, strict=True))
@@ -198,7 +183,8 @@ class Shard:
                 if old not in here and new not in owner_of:
                     owner_of[new], sent[new] = owner_of[old], sent[old]
         owners = list(map(owner_of.get, now))
-        self.plan = self.plan.changed(owners, numels_of(now), self._first_in_memory(now, owners))
+        self._memory = Memory(now, owners)
+        self.plan = self.plan.changed(owners, numels_of(now), self._memory.first)
         self.sent = tuple([sent.get(parameter, False) for parameter in now])
         self.trainable, self._looked_at = (), present
         self.optim.param_groups[:] = self.local_groups(self.team.rank)
@@ -335,7 +321,7 @@ class Shard:
         take_settings(settings, self.exposed.param_groups)
         parameters, begun = self.parameters(), dict(self.optim.state)
         states = {parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held}
-        self.load_local(states)
+        self.load_local(loadable(states))
         for parameter, state in states.items():
             self.optim.state[parameter] = as_it_was(state, self.optim.state[parameter])
         for key in begun.keys() - self.optim.state.keys():  # what is lost begins as the constructor makes it
@@ -346,7 +332,6 @@ class Shard:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
         held = copy.deepcopy(other.states(), memo)
         self._settle(other.team, other.plan, held, settings_of(self.exposed.param_groups), counters(other.optim))
-        self.trainable, self.sent = other.trainable, other.sent
 
     # --- copies of the shard on another rank
 
@@ -370,7 +355,8 @@ class Shard:
         Afterwards every owner has its parameters and their states; the parameters are still to be sent.
         """
         parameters = self.parameters()
-        plan = ShardPlan.greedy(numels_of(parameters), team.size, self._first_in_memory(parameters))
+        self._memory = Memory(parameters)
+        plan = ShardPlan.greedy(numels_of(parameters), team.size, self._memory.first)
         held = checkpoint.handed_over(team, kept, plan.owners, self.device)
         with torch.no_grad():
             for index, (value, _) in held.items():

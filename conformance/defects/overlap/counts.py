@@ -27,19 +27,19 @@ def shared_state_counts_the_parts_of_a_step() -> None:
 @defect("HOOK-018")
 def flags_count_the_parts_of_a_step() -> None:
     """A flag that an optimizer turns in each step is turned by each part of one."""
-    edit("in (bool, int, float,", "in (int, float,", within="_may_count")
+    edit("isinstance(value, (Number, str))", "isinstance(value, (Number, str)) and type(value) is not bool")
 
 
 @defect("HOOK-018")
 def lists_count_the_parts_of_a_step() -> None:
     """What an optimizer counts in a list of its own is counted once for each part of a step."""
-    edit("in (list, tuple, set, deque)", "in (tuple, set, deque)", within="_may_count")
+    edit("in (list, tuple, set, frozenset, deque)", "in (tuple, set, frozenset, deque)")
 
 
 @defect("HOOK-018")
 def dicts_count_the_parts_of_a_step() -> None:
     """What an optimizer counts in a dict of its own is counted once for each part of a step."""
-    edit("in (dict, defaultdict, Counter)", "in (defaultdict, Counter)", within="_may_count")
+    edit("in _BY_KEY:", "in _BY_KEY - {dict}:", within="_may_count")
 
 
 @defect("HOOK-018")
@@ -63,7 +63,7 @@ def attributes_that_begin_in_a_step_count_its_first_part() -> None:
 @defect("HOOK-018")
 def attributes_without_a_value_are_not_put_back() -> None:
     """An attribute that is None before the first step is not put back."""
-    edit("return value is None or type(value)", "return type(value)", within="_may_count")
+    edit("return value is None or isinstance(value", "return isinstance(value")
 
 
 @defect("HOOK-018")

@@ -55,7 +55,7 @@ def calling_step_steps() -> None:
 @defect("HOOK-018")
 def counters_are_whole_numbers_only() -> None:
     """What an optimizer counts in fractions is counted once for each part of a step."""
-    edit("in (bool, int, float,", "in (bool, int,", within="_may_count")
+    edit("isinstance(value, (Number, str))", "isinstance(value, (Number, str)) and type(value) is not float")
 
 
 @defect("HOOK-018")
@@ -140,7 +140,7 @@ def sparse_buckets_taken_for_flat_ones() -> None:
 @defect("HOOK-018")
 def states_do_not_move_with_their_owners() -> None:
     """When owners change with the rebuilt buckets, the states stay behind."""
-    edit("    self.load_local(states)\n", "    states = {}\n")
+    edit("    self.load_local(loadable(states))\n", "    states = {}\n")
 
 
 @defect("HOOK-018")

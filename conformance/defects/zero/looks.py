@@ -38,7 +38,7 @@ def buffers_keep_the_former_shapes() -> None:
 @defect("ZERO-008")
 def who_shares_memory_has_several_owners() -> None:
     """Parameters with memory in common are dealt out like any others, so several ranks step the same elements."""
-    edit("    return first\n", "    return list(range(len(first)))\n", within="_first_in_memory")
+    edit("self.first = first_in_memory(parameters)", "self.first = list(range(len(parameters)))")
 
 
 @defect("ZERO-008")
@@ -53,24 +53,22 @@ def who_overlaps_two_parameters_goes_with_the_last() -> None:
 @defect("ZERO-008")
 def memory_is_looked_at_once() -> None:
     """Parameters that the program ties behind the construction keep an owner each."""
-    edit("if self._placed.stale:", "if False:")
+    edit("if self._memory.stale:", "if False:")
 
 
 @defect("ZERO-008")
 def memory_that_is_shared_is_refused_once() -> None:
     """The step behind a refused one goes on with parameters of several owners."""
     edit(
-        "dict[int, int]()\n",
-        "dict[int, int]()\n"
-        "    self._placed = PlacedTensors()\n"
-        "    self._placed.note(list(filter(has_memory, parameters)))\n",
+        "        self._memory = Memory(now, self.plan.owners)\n",
+        "        self._memory = Memory(now)\n        Memory(now, self.plan.owners)\n",
     )
 
 
 @defect("ZERO-008")
 def an_added_view_may_have_two_owners() -> None:
     """A parameter that overlaps parameters of two ranks is given to the first of these."""
-    edit("self._first_in_memory(parameters, owners))", "self._first_in_memory(parameters))", within="extend")
+    edit("memory = Memory(parameters, owners)", "memory = Memory(parameters)")
 
 
 @defect("ZERO-029")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from impl.zero.optimizer import ZeroRedundancyOptimizer
-from impl.zero.overlapping import Overlap
 from impl.zero.shard import Shard
 
 from ..planting import defect, edit, swap
@@ -142,16 +141,15 @@ def strangers_are_looked_up_by_value() -> None:
 def trainability_is_checked_by_owners_only() -> None:
     """In overlap mode only ranks that own something notice a change of requires_grad."""
     edit(
-        "if self.steps is not None:",
-        "if self.steps is not None and self.shard.plan.owned_by(self.shard.team.rank):",
-        within="Overlap.check_trainability_unchanged",
+        "    self.shard.check_trainability_unchanged()\n",
+        "    if self.shard.plan.owned_by(self.shard.team.rank):\n        self.shard.check_trainability_unchanged()\n",
     )
 
 
 @defect("ZERO-027")
 def trainability_may_change_in_overlap_mode() -> None:
     """In overlap mode nobody notices a change of requires_grad."""
-    swap(Overlap, "check_trainability_unchanged", lambda self: None)
+    edit("    self.shard.check_trainability_unchanged()\n", "")
 
 
 @defect("ZERO-031")

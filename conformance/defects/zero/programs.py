@@ -229,6 +229,12 @@ def consolidated_states_outlive_changes_of_groups() -> None:
 
 
 @defect("ZERO-017")
+def parameters_are_given_a_state_of_none() -> None:
+    """Where a dictionary says that a parameter has no state it gets one that is none, with which the step fails."""
+    edit(" and state is not None}", "}")
+
+
+@defect("ZERO-017")
 def dictionaries_are_cut_before_hooks_see_them() -> None:
     """A hook before a load, which may make another dictionary, is shown what is left of it for this rank."""
     edit("self.register_load_state_dict_pre_hook(take)", "self.register_load_state_dict_pre_hook(take, prepend=True)")
@@ -256,3 +262,72 @@ def failures_of_one_block_end_the_next() -> None:
 def conjugates_are_sent_as_they_lie() -> None:
     """A complex parameter that is the conjugate of what lies in its memory is sent, alone, as it lies there."""
     edit(" and not first.is_conj():", ":")
+
+
+@defect("ZERO-008")
+def a_group_that_was_refused_is_shown() -> None:
+    """A group that cannot be added stays among those that the program sees, and the next step fails."""
+    edit("    del self.param_groups[-1]\n", "    pass\n")
+
+
+@defect("ZERO-008")
+def views_tear_frozen_ones_off() -> None:
+    """With bucket views a parameter that has its memory in common with a frozen one gets one of its own."""
+    edit("alone = memory_of_its_own(parameters)", "alone = memory_of_its_own(self._sent)")
+
+
+@defect("ZERO-008")
+def small_ones_are_stepped_at_once_though_fused() -> None:
+    """Where a program has chosen the fused loop small parameters are stepped by another one."""
+    edit(' or group.get("fused") is not None', "")
+
+
+@defect("ZERO-008")
+def pairs_of_tensors_are_stepped_at_once() -> None:
+    """Betas in tensors do not keep small parameters from being stepped at once, which refuses them."""
+    edit("if type(setting) in (list, tuple):", "if type(setting) is list:")
+
+
+@defect("ZERO-008")
+def steps_to_be_differentiated_are_taken_at_once() -> None:
+    """Steps that are to be differentiated do not keep small parameters from being stepped at once."""
+    edit(' or group.get("differentiable"):', ":")
+
+
+@defect("ZERO-008")
+def copies_begin_to_count_anew() -> None:
+    """What a copied optimizer has counted beside its parameters' states stays with the original."""
+    edit("counters(other.optim)", "counters(self.optim)", within="become")
+
+
+@defect("ZERO-008")
+def copies_share_their_states() -> None:
+    """A copied optimizer steps with the states of the original, which go on with it."""
+    edit("copy.deepcopy(other.states(), memo)", "other.states()")
+
+
+@defect("ZERO-008")
+def copies_have_the_settings_of_the_beginning() -> None:
+    """A copied optimizer has the settings that the original was constructed with."""
+    edit(
+        "copy.deepcopy([dict(group) for group in self.param_groups], memo)",
+        'copy.deepcopy([{"params": group["params"]} for group in self.param_groups], memo)',
+    )
+
+
+@defect("ZERO-011")
+def what_closures_add_to_groups_comes_too_late() -> None:
+    """An entry that a closure adds to a group does not reach the local optimizer in the same step."""
+    edit("value is not was.get(key, was)}", "value is not was.get(key, value)}")
+
+
+@defect("ZERO-016")
+def objects_in_states_are_not_copied() -> None:
+    """What is no container goes on changing in the consolidated state of the rank that owns it."""
+    edit("return copy.deepcopy(value) if made is value else made", "return made")
+
+
+@defect("ZERO-020")
+def settings_of_another_shape_are_filled_in() -> None:
+    """A setting in a tensor is copied into that which a joined rank has, whatever its shape."""
+    edit(" and held.shape == value.shape:", ":")
