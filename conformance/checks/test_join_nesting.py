@@ -1,6 +1,9 @@
 """Contexts inside contexts, what a notification's handle tells, models in post hooks, and iterations that break off."""
 
+from contextlib import ExitStack
+
 import torch
+import torch.distributed as dist
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
@@ -132,6 +135,54 @@ def test_an_iteration_between_building_and_entering_an_inner_context_counts_as_o
     means = scalar_means(schedule)
     active = [len(oracle.active_ranks(schedule, iteration)) for iteration in range(max(schedule))]
     assert ranks(train_before_an_inner_block) == [(means[:count], active[:count]) for count in schedule]
+
+
+# -- JOIN-040: contexts inside each other, each with a model of its own
+
+
+def train_in_contexts(ctx, schedule, depth, used):
+    """So many contexts inside each other, on a group of their own; an iteration trains the models of those used.
+
+    The error, and by iteration the gradients of each.
+    """
+    group, seen = dist.new_group(), []
+    kinds = [(models.Sum, models.divisible)] * (depth - 1) + [(models.scalar, models.divisible_scalar)]
+    several = [(ddp(ctx, kind(), process_group=group), batch) for kind, batch in kinds]
+
+    def train():
+        with ExitStack() as contexts:
+            for model, _ in several:
+                contexts.enter_context(model.join())
+            for iteration in range(schedule[ctx.rank]):
+                for model, batch in (several[place] for place in used):
+                    model.zero_grad()
+                    model(batch(ctx.rank, iteration)).sum().backward()
+                    seen.append(list(model.parameters())[-1].grad.flatten()[0].item())
+
+    return caught(train), seen
+
+
+def train_in_contexts_each(ctx, jobs):
+    return [train_in_contexts(ctx, *job) for job in jobs]
+
+
+@check("JOIN-040", worlds=(2, 3), deadline_s=8, beyond=False)
+def test_models_of_contexts_inside_each_other_train_right_or_every_rank_is_told(ranks):
+    rest = ranks.world - 1
+    even, uneven = (2, *[2] * rest), (1, *[3] * rest)
+    jobs = [(even, 3, (0, 1, 2)), (uneven, 2, (0, 1)), (uneven, 3, (0, 1, 2)), (uneven, 3, (1, 2))]
+    for rank, told in enumerate(ranks(train_in_contexts_each, jobs)):
+        for (schedule, depth, used), (error, seen) in zip(jobs, told, strict=True):
+            about = f"rank {rank}, schedule {schedule}, {depth} contexts, of which {used} are used: {error}"
+            # the last bias of a Sum counts the rows of all batches, four times over
+            means = [
+                mean if place == depth - 1 else 48.0 * len(oracle.active_ranks(schedule, iteration)) / ranks.world
+                for iteration, mean in enumerate(scalar_means(schedule)[: schedule[rank]])
+                for place in used
+            ]
+            assert seen == (means if error is None else means[: len(seen)]), about
+            assert error is None or schedule == uneven, about
+            assert error is None or error.is_a(RuntimeError), about
 
 
 # -- JOIN-048, JOIN-031: the handle

@@ -1,14 +1,14 @@
 """The one control message of a followed context: who is active, who ran out, what begins, what comes next.
 
-    [ exhausted | iterations | inner | begin slots: one per joinable | act slots: one per (joinable, act) | rank slots ]
+    [ exhausted | iterations | depth | begin slots: one per joinable | act slots: one per (joinable, act) | rank slots ]
 
 It is a sum over the ranks. A live rank adds 1 to its own rank's slot, to the begin slot of the joinable that begins an
 iteration here (a *roll call*), and to the slot of the act that follows, if one does. A joined rank adds nothing; one
 that runs out in throwing mode adds 1 to ``exhausted``. Reading the sum needs no communication.
 
 A rank that is the only one left may tell of several ``iterations`` at once; so may its last message of all, which says
-that it has run out like the others. Of two contexts inside each other, the messages of the ``inner`` one say so: a rank
-that has run out there would take the outer one's for its own.
+that it has run out like the others. Of contexts inside each other every rank adds how deep its own lies: one that has
+run out in an inner context would take the messages of an outer one for its own.
 
 All slots lie in one whole number where they fit (see ``packing``): Gloo cuts every all-reduce into pieces, and a
 message of one element costs a third of the processor time of one of fourteen. At four ranks on two cores (AMD EPYC)
@@ -25,10 +25,12 @@ from ..comm.ranks import GroupRank
 from ..errors import RanksDisagree
 from .packing import Packing
 
-_EXHAUSTED, _ITERATIONS, _INNER, _HEADER = 0, 1, 2, 3
+_EXHAUSTED, _ITERATIONS, _DEPTH, _HEADER = 0, 1, 2, 3
 _ITERATIONS_BITS = 14
 #: how many iterations one message tells of; more than a lone rank goes through between two signs of life, as a rule
 MOST_ITERATIONS = 1 << _ITERATIONS_BITS
+#: blocks inside more blocks than that are not told apart
+DEEPEST = 3
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,14 @@ class Reading:
 class MessageLayout:
     """The shape of the messages of one context, equal on all ranks.
 
-    ``names[j]`` names joinable ``j`` for people; ``acts[j]`` names its acts. ``inner``: the block lies inside another
-    one over the same group (which lies inside none, or in two).
+    ``names[j]`` names joinable ``j`` for people; ``acts[j]`` names its acts. ``depth``: how many other blocks over the
+    same group the block lies in, up to ``DEEPEST``.
     """
 
     names: tuple[str, ...]
     acts: tuple[tuple[str, ...], ...]
     ranks: int
-    inner: bool = False
+    depth: int = 0
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.acts):
@@ -86,7 +88,8 @@ class MessageLayout:
     def _packing(self) -> Packing:
         count = self.ranks.bit_length()
         slots = self._first_rank_slot - _HEADER
-        return Packing((count, _ITERATIONS_BITS, count, *[count] * slots, *[1] * self.ranks))
+        depths = (DEEPEST * self.ranks).bit_length()
+        return Packing((count, _ITERATIONS_BITS, depths, *[count] * slots, *[1] * self.ranks))
 
     def live(self, rank: GroupRank, begins: int | None, act: Act | None, iterations: int = 1) -> list[int]:
         """What a live rank adds. It has something to say: an iteration begins, or an act follows, or both."""
@@ -109,7 +112,7 @@ class MessageLayout:
 
     def _counts(self, begins: int | None, iterations: int) -> list[int]:
         counts = [0] * (self._first_rank_slot + self.ranks)
-        counts[_INNER] = int(self.inner)
+        counts[_DEPTH] = self.depth
         if begins is not None:
             counts[_HEADER + begins] = 1
             counts[_ITERATIONS] = iterations - 1  # more than one is reported where nobody else adds to it
@@ -118,14 +121,14 @@ class MessageLayout:
     def read(self, sums: Sequence[int]) -> Reading:
         """What a message says, from the sum over all ranks; ``RanksDisagree`` if live ranks are at different places."""
         counts = self._packing.unpack(sums)
-        if counts[_INNER] != self.ranks * self.inner:
+        if counts[_DEPTH] != self.ranks * self.depth:
             raise RanksDisagree(
-                f"Join: {counts[_INNER]} of {self.ranks} ranks seem to be in a context inside another one, the others "
-                "in the outer one, so their messages do not belong together. Usual causes: a model or optimizer of the "
-                "outer context that is used inside the inner one, which does not list it, when some rank has run out "
-                "of inputs there (as in `with a.join(), b.join()`): list all that the block uses in one Join. Or an "
-                "optimizer that steps at the top of every iteration but the first: list it before its model, or let "
-                "each iteration end with its step."
+                "Join: some ranks seem to be in a context inside another one, and others in the outer one, so their "
+                "messages do not belong together. Usual causes: a model or optimizer of the outer context that is used "
+                "inside the inner one, which does not list it, when some rank has run out of inputs there (as in "
+                "`with a.join(), b.join()`): list all that the block uses in one Join. Or an optimizer that steps at "
+                "the top of every iteration but the first: list it before its model, or let each iteration end with "
+                "its step."
             )
         slots = counts[_HEADER : self._first_rank_slot]
         ranks = tuple(GroupRank(r) for r in range(self.ranks) if counts[self._first_rank_slot + r])

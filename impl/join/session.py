@@ -42,7 +42,7 @@ from .hooks import FollowingHook, Joinable, JoinHook
 from .left_open import LeftOpen
 from .lifecycle import SessionState
 from .membership import Membership
-from .message import Act, MessageLayout, Reading
+from .message import DEEPEST, Act, MessageLayout, Reading
 
 _MAIN_HOOK = "main hook"  # the only act of a plain joinable
 _SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's timeout
@@ -167,7 +167,7 @@ class Session(BaseSession):
         """The block begins. RuntimeError if the group or one of the followers is unfit for it."""
         super().enter()
         self._read_message()  # of iterations before the block, if there were any
-        self._layout = replace(self._layout, inner=len(self.team.tally.watches) % 2 == 0)
+        self._layout = replace(self._layout, depth=min(len(self.team.tally.watches) - 1, DEEPEST))
         self._channel.lay_out(self._layout)
         self._left_open = LeftOpen.of(self.team)
         try:

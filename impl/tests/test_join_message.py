@@ -1,11 +1,14 @@
 """The message layout of followed contexts: whatever live and joined ranks add, every rank reads the same truth."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from impl.errors import RanksDisagree
-from impl.join.message import Act, MessageLayout, Reading
+from impl.join.message import DEEPEST, Act, MessageLayout, Reading
 
 
 def total(messages):
@@ -75,6 +78,16 @@ def test_live_ranks_that_say_different_things_are_told_so(one, other):
     for begins, act in (one, other):
         assert begins is None or f"an iteration of {THREE.names[begins]} begins on" in told
         assert act is None or f"{THREE.name_of(act)} follows on" in told
+
+
+@pytest.mark.parametrize(("outer", "inner"), [*pairwise(range(DEEPEST + 1)), (0, DEEPEST)])
+def test_ranks_in_contexts_inside_each_other_are_told_so(outer, inner):
+    outer, inner = replace(THREE, depth=outer), replace(THREE, depth=inner)
+    assert inner.read(total([inner.live(0, 0, None), inner.joined(), inner.joined()])).ranks == (0,)
+    sums = total([outer.live(0, 0, None), outer.live(1, 0, None), inner.joined()])
+    for layout in (outer, inner):
+        with pytest.raises(RanksDisagree, match="inside another"):
+            layout.read(sums)
 
 
 def test_a_live_rank_with_nothing_to_say_is_refused():

@@ -219,3 +219,15 @@ def shadows_only_where_something_is_sent() -> None:
         "if self._state is SessionState.LIVE and reading.act is not None:",
         within="join.session.Session.shadow",
     )
+
+
+@defect("JOIN-040")
+def contexts_inside_each_other_are_not_told_apart() -> None:
+    """A message of an outer context is taken for one of the inner context in which a rank has run out."""
+    edit("if counts[_DEPTH] != self.ranks * self.depth:", "if False:")
+
+
+@defect("JOIN-040")
+def all_inner_contexts_are_one() -> None:
+    """A context inside another is told from that one, and not from one inside itself."""
+    edit("depth=min(len(self.team.tally.watches) - 1, DEEPEST)", "depth=min(len(self.team.tally.watches) - 1, 1)")
