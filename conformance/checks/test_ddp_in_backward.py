@@ -54,19 +54,31 @@ class Counted(torch.optim.SGD):
 # -- DDP-129, DDP-132: averages, in backward, once
 
 
-def train_attached(ctx, names, late, delayed=()):
-    """Parameters and gradients after each iteration, and the number of optimizer steps in all of them."""
+def train_attached(ctx, names, late="", delayed=()):
+    """Parameters and gradients after each iteration, and the number of optimizer steps in all of them.
+
+    ``late``: what has been done to the model when its optimizers are attached.
+    """
     Counted.steps = 0
     model = models.Sum(4).to(ctx.device)
     chosen = [model.get_parameter(name) for name in names]
     if not late:
         attach(Counted, chosen, **MOMENTUM)
+    for parameter in chosen:
+        parameter.requires_grad_(late != "thawed")
     options = {}
     if delayed:
         takes(ctx, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
         options["delay_all_reduce_named_params"] = [(name, model.get_parameter(name)) for name in delayed]
         options["param_to_hook_all_reduce"] = model.get_parameter(names[0])
     ddp = wrapped(ctx, model, bucket_cap_mb=TINY_MIB, **options)
+    if late in ("evaluated", "trained"):
+        with torch.set_grad_enabled(late == "trained"):
+            output = ddp(models.divisible(ctx.rank, 0).to(ctx.device)).sum()
+        if late == "trained":
+            output.backward()
+    for parameter in chosen:
+        parameter.requires_grad_(True)
     if late:
         attach(Counted, chosen, **MOMENTUM)
     seen = []
@@ -77,7 +89,7 @@ def train_attached(ctx, names, late, delayed=()):
     return seen, Counted.steps
 
 
-def train_attached_or_lack(ctx, names, late, delayed=()):
+def train_attached_or_lack(ctx, names, late="", delayed=()):
     return or_lacks_accelerator(ctx, lambda: train_attached(ctx, names, late, delayed))
 
 
@@ -97,13 +109,13 @@ def assert_stepped_with_averages(told, names, world):
 
 @check("DDP-129", worlds=WORLDS, beyond=False, scenarios=SOME)
 def test_attached_optimizers_step_once_with_the_average_and_drop_the_gradient(ranks, scenario):
-    told = ranks(train_attached_or_lack, scenario, False)
+    told = ranks(train_attached_or_lack, scenario)
     assert_stepped_with_averages(told, scenario, ranks.world)
 
 
 @check("DDP-129", worlds=(1, 2, 3))
 def test_optimizers_of_delayed_parameters_step_with_the_average_too(ranks):
-    assert_stepped_with_averages(ranks(train_attached_or_lack, ALL, False, ALL[3:5]), ALL, ranks.world)
+    assert_stepped_with_averages(ranks(train_attached_or_lack, ALL, "", ALL[3:5]), ALL, ranks.world)
 
 
 def attach_two(ctx):
@@ -133,7 +145,7 @@ def train_attached_or_refuse(ctx):
     if ctx.device.type != "cpu":
         raise NotRun("this is about training without an accelerator, and there is one")
     told = []
-    error = caught(lambda: told.append(train_attached(ctx, ALL, late=False)))
+    error = caught(lambda: told.append(train_attached(ctx, ALL)))
     return error, told
 
 
@@ -154,7 +166,27 @@ def test_attached_optimizers_work_on_the_cpu_or_ask_for_an_accelerator(ranks):
 
 @check("DDP-130", worlds=(1, 2, 3))
 def test_optimizers_attached_after_wrapping_count_too(ranks):
-    assert_stepped_with_averages(ranks(train_attached_or_lack, ALL[:2], True), ALL[:2], ranks.world)
+    assert_stepped_with_averages(ranks(train_attached_or_lack, ALL[:2], "wrapped"), ALL[:2], ranks.world)
+
+
+def stepped_locally(names, rank):
+    """What one rank makes of the chosen parameters by itself, after each iteration."""
+    model = models.Sum(4)
+    optimizer = torch.optim.SGD([model.get_parameter(name) for name in names], **MOMENTUM)
+    steps = oracle.train_alone(model, optimizer, [ITERATIONS], lambda _rank, at: models.divisible(rank, at))
+    return [numbers((name, state[name]) for name in names) for state in steps]
+
+
+@check("DDP-130", worlds=MANY, beyond=False)
+def test_optimizers_attached_when_the_model_has_run_count_too_or_step_with_local_gradients(ranks):
+    names = ALL[:2]
+    for late in ("evaluated", "trained", "thawed"):
+        told = ranks(train_attached_or_lack, names, late)
+        held = [[{name: after[name] for name in names} for after, _ in seen] for seen, _ in told]
+        if held == [stepped_locally(names, rank) for rank in range(ranks.world)]:
+            ranks.at_limit("what is attached after the first forward, or to a thawed parameter, steps locally")
+        else:
+            assert_stepped_with_averages(told, names, ranks.world)
 
 
 def negated(_state, bucket):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -25,7 +26,7 @@ class OptimizersInBackward:
 
     @staticmethod
     def of(parameters: Iterable[nn.Parameter]) -> OptimizersInBackward | None:
-        """Look, before the first forward, for attached optimizers; None where there are none."""
+        """Look, before a forward, for attached optimizers; None where there are none."""
         carrying = [parameter for parameter in parameters if hasattr(parameter, _MARK)]
         return OptimizersInBackward(carrying) if carrying else None
 
@@ -45,6 +46,13 @@ class OptimizersInBackward:
             for optimizer in getattr(parameter, _MARK):
                 optimizer.step()
             parameter.grad = None
+
+
+def attached() -> int:
+    """How many optimizers of this process step their parameters in backward: where that changes, it is time to look."""
+    module = sys.modules.get("torch.distributed.optim.apply_optimizer_in_backward")
+    handles = () if module is None else module.param_to_optim_hook_handle_map
+    return sum(map(len, handles.values())) if len(handles) else 0
 
 
 def check_fused(optim: type, fail: Fail) -> None:

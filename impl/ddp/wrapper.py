@@ -29,7 +29,7 @@ from .join_hook import UnevenInputs, _DDPJoinHook
 from .log import DDPLogger, Entry
 from .messages import describe_added
 from .mixed_precision import MixedPrecisionRun, _MixedPrecision
-from .optimizer_in_backward import OptimizersInBackward, check_fused
+from .optimizer_in_backward import OptimizersInBackward, attached, check_fused
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
@@ -121,7 +121,7 @@ class DistributedDataParallel(Follower, nn.Module):
     static_graph: bool  # turns True once, in ``_set_static_graph``
     _ddp_sink_clone: bool  # whether outputs that pass the sink may be changed in place
     _comm_hooks: list[tuple[Any, Any]]  # (hook, state); at most one
-    _lazy_init_ran: bool
+    _attached: int  # how many optimizers had been attached to parameters at the last look; -1 before the first forward
     _as_of: int  # how much had been put into modules at the last look through ours
     _added: set[str]  # parameters that were, as far as the user has been told of them
 
@@ -222,7 +222,7 @@ class DistributedDataParallel(Follower, nn.Module):
     def _build_parts(self) -> None:
         """Make the parts that the config asks for; called by the constructor and after unpickling."""
         self.__dict__.update(self._config.torchs_names())
-        self.static_graph, self._lazy_init_ran, self._ddp_sink_clone = False, False, True
+        self.static_graph, self._attached, self._ddp_sink_clone = False, -1, True
         self._comm_hooks = []
         self._as_of, self._added = registrations.count, set()
         self._iteration.team = Team.of(self.process_group)
@@ -279,7 +279,7 @@ class DistributedDataParallel(Follower, nn.Module):
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._recomputes():
             return self._to_module(inputs, kwargs)
-        if not self._lazy_init_ran:
+        if self._attached != attached():
             self._lazy_init()
         if self._as_of != registrations.count:
             self._look_again()
@@ -369,16 +369,18 @@ class DistributedDataParallel(Follower, nn.Module):
         return self.reducer.expect_backward(output, sync=sync, clone=self._ddp_sink_clone)
 
     def _lazy_init(self) -> None:
-        """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130)."""
+        """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130), or later,
+        when more of them are."""
         reducer = self.reducer
         if self._mixed_precision_run is None:
             params.check_gradient_dtypes(reducer.specs, reducer.parameters, self._log_and_throw)
-        carried = OptimizersInBackward.of(reducer.parameters)
-        reducer.optimizers[:0] = [] if carried is None else [carried]
+        carried = OptimizersInBackward.of(self._module_parameters)
+        fused = [each for each in reducer.optimizers if not isinstance(each, OptimizersInBackward)]
+        reducer.optimizers[:] = fused if carried is None else [carried, *fused]
         if self._delayed is not None:
             self._delayed.optimizers = OptimizersInBackward.of(self._delayed.parameters)
         self._per_parameter.refuse_beside(self._after_buckets())
-        self._lazy_init_ran = True
+        self._attached = attached()
 
     def _after_buckets(self) -> list[str]:
         """What of this object acts when buckets are reduced, by its name."""

@@ -25,16 +25,28 @@ def optimizers_looked_for_at_construction() -> None:
     """Optimizers that are attached after wrapping are not noticed."""
     def build(self: DistributedDataParallel) -> None:
         build_right(self)
-        self._lazy_init_ran = True
         self.reducer.optimizers[:0] = [OptimizersInBackward.of(self.reducer.parameters) or OptimizersInBackward([])]
 
     build_right = swap(DistributedDataParallel, "_build_parts", build)
+    edit("if self._attached != attached():", "if False:")
+
+
+@defect("DDP-130")
+def optimizers_looked_for_once() -> None:
+    """Optimizers that are attached after the first forward, an evaluation say, step with local gradients."""
+    edit("if self._attached != attached():", "if self._attached < 0:")
+
+
+@defect("DDP-130")
+def optimizers_looked_for_where_gradients_were_wanted_from_the_start() -> None:
+    """An optimizer of a parameter that was frozen when the model was wrapped steps with the local gradient."""
+    edit("OptimizersInBackward.of(self._module_parameters)", "OptimizersInBackward.of(reducer.parameters)")
 
 
 @defect("DDP-130")
 def optimizers_of_ignored_parameters_taken_over() -> None:
     """Optimizers on ignored parameters are stepped by DDP too."""
-    edit("OptimizersInBackward.of(reducer.parameters)", "OptimizersInBackward.of(self.module.parameters())")
+    edit("OptimizersInBackward.of(self._module_parameters)", "OptimizersInBackward.of(self.module.parameters())")
 
 
 @defect("DDP-129")
