@@ -1,5 +1,8 @@
 """Another process group: members of it average over it from now on, everybody else keeps the old one."""
 
+from contextlib import nullcontext
+
+import torch
 import torch.distributed as dist
 
 from conformance.api.checking import MANY, NotRun, check
@@ -116,17 +119,24 @@ OPTIONS = {
 
 
 def grow(ctx, parts):
-    """Two groups train by themselves, then become one, and part again; with every option."""
+    """Two groups train by themselves, then become one, and part again; with every option.
+
+    Before that the last forward of the one group is synchronised, and that of the other is not.
+    """
     groups = [dist.new_group(members) for members in parts]
     mine = next(group for group, members in zip(groups, parts, strict=True) if ctx.rank in members)
     told = {}
     for name, options in OPTIONS.items():
-        model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=mine, **options)
+        module = models.Sum()
+        module.register_buffer("count", torch.full((1,), 1.0 + ctx.rank))
+        model = wrapped(ctx, module, bucket_cap_mb=TINY_MIB, process_group=mine, **options)
         told[name] = []
         steps(ctx, model, count=1 if ctx.rank == ctx.world - 1 else COUNT)  # the parts are not equally far
+        with model.no_sync() if ctx.rank == ctx.world - 1 else nullcontext():
+            model(models.divisible(ctx.rank, 0).to(ctx.device))
         for group in (ctx.group, mine):
             private(model, "_update_process_group")(group)
-            told[name].append(steps(ctx, model, count=COUNT))
+            told[name].append((steps(ctx, model, count=COUNT), module.count.item()))
     return told
 
 
@@ -136,7 +146,7 @@ def test_groups_that_grow_and_shrink_average_over_whoever_is_in_them(ranks):
     together = alone(range(ranks.world), count=COUNT)
     for rank, told in enumerate(ranks(grow, parts)):
         own = alone(next(members for members in parts if rank in members), count=COUNT)
-        assert told == {name: [together, own] for name in OPTIONS}, f"rank {rank}"
+        assert told == {name: [(together, 1.0), (own, 1.0)] for name in OPTIONS}, f"rank {rank}"
 
 
 def join_around_a_move(ctx, members, schedules):

@@ -9,7 +9,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, gradient, whole
+from conformance.fixtures.training import ddp, gradient, private, whole
 from conformance.ranks import Caught, caught
 from conformance.subjects import Unsupported
 
@@ -360,9 +360,11 @@ def cast_after_wrapping(ctx, jobs):
         def use(x, model=model):
             model(x).sum().backward()
 
-        for dtype in [torch.float32] * 2 + [torch.float64] * 2:  # the parameters stay the same objects
-            cast = {"whole": model, "past the wrapper": model.module, "in part": model.module.second}[part]
+        for iteration, dtype in enumerate([torch.float32] * 2 + [torch.float64] * 2):  # the parameters stay the same
+            cast = {"whole": model, "in part": model.module.second}.get(part, model.module)
             cast.to(dtype)
+            if part == "before a move" and iteration == 2:  # while the gradients of the iteration before are there
+                private(model, "_update_process_group")(dist.new_group(list(range(ctx.world))))
             model.zero_grad()
             scale = 12 * FINE if dtype is torch.float64 else 12
             error = caught(use, scale * models.place(ctx.rank, 0).to(dtype))
@@ -377,6 +379,7 @@ def test_a_model_that_was_cast_after_wrapping_is_averaged_or_refused(ranks):
     mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
     wholly = [("whole", False, {}), ("whole", False, {"gradient_as_bucket_view": True}), ("whole", True, {})]
     jobs = [*wholly, *((part, False, {"find_unused_parameters": True}) for part in ("past the wrapper", "in part"))]
+    jobs += [("before a move", False, {"gradient_as_bucket_view": True})]
     for rank, told in enumerate(ranks(cast_after_wrapping, jobs)):
         for job, (*before, third, fourth) in zip(jobs, told, strict=True):
             assert before == [mean, mean]

@@ -462,6 +462,7 @@ class Bucket:
         if not self.as_view or self.flat is None:
             return
         for parameter, view, handed in zip(self.parameters, self.views, self._handed, strict=True):
-            if parameter.grad is not None:
+            # else it was cast past the wrapper, and the buckets are laid out once more before the next forward
+            if parameter.grad is not None and parameter.grad.dtype is view.dtype:
                 view.copy_(parameter.grad)
                 parameter.grad = handed

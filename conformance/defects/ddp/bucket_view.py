@@ -26,6 +26,13 @@ def gradients_never_share_memory() -> None:
     edit("return self.gradient_as_bucket_view and", "return False and")
 
 
+@defect("DDP-034")
+def gradients_of_a_former_dtype_move_into_the_buckets() -> None:
+    """With bucket views, buckets that are laid out for the former dtype take over gradients that were cast past the
+    wrapper."""
+    edit(" and parameter.grad.dtype is view.dtype:", ":")
+
+
 @defect("DDP-117")
 def gradients_of_a_half_emptied_bucket_are_lost() -> None:
     """With bucket views, one gradient that lies in the bucket is taken to mean that all do."""

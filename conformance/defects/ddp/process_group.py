@@ -17,6 +17,12 @@ def new_group_forgets_no_arrivals() -> None:
     edit("self._arrivals.count_each()", "pass", within="forget")
 
 
+@defect("DDP-162")
+def new_group_has_buffers_synchronised_as_the_former_one_said() -> None:
+    """Ranks whose last forwards were not the same, in groups of their own, differ on the buffers of the next one."""
+    edit("    self._buffer_sync.begin_anew()\n", "", within="_update_process_group")
+
+
 @defect("DDP-164")
 def new_group_keeps_the_buckets() -> None:
     """After a change of group the buckets stay as they were rebuilt."""
