@@ -2,6 +2,7 @@
 
 import functools
 
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import (
     debugging_hooks,
@@ -124,32 +125,37 @@ def train_in_each_mixture(ctx, schedule):
 
 
 def train_in_a_mixture(ctx, schedule, name):
-    ours, state = ctx.subject.default_hooks, None
+    ours, state, group = ctx.subject.default_hooks, None, ctx.group
+    if "in a group" in name:
+        state = group = dist.new_group(list(range(ctx.world)))
     if name == "post-local":
         # the longest rank's last iteration is the last one that is averaged over all
         state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, start_localSGD_iter=max(schedule))
-    if name == "low rank":
+    if "low rank" in name:
         state = powerSGD_hook.PowerSGDState(
-            ctx.group, start_powerSGD_iter=0, min_compression_rate=0.1, use_error_feedback=False, warm_start=False
+            group, start_powerSGD_iter=0, min_compression_rate=0.1, use_error_feedback=False, warm_start=False
         )
     hook = {
         "torch's around torch's": default_hooks.fp16_compress_wrapper(allreduce_hook),
         "torch's around the library's": default_hooks.fp16_compress_wrapper(ours.allreduce_hook),
         "the library's around torch's": ours.fp16_compress_wrapper(allreduce_hook),
         "post-local": post_localSGD_hook.post_localSGD_hook,
+        "torch's, in a group": allreduce_hook,
         "low rank": powerSGD_hook.powerSGD_hook,
+        "low rank, in a group": powerSGD_hook.powerSGD_hook,
     }[name]
-    return train_hooked(ctx, schedule, state, hook)
+    return train_hooked(ctx, schedule, state, hook, group=group)
 
 
-def train_hooked(ctx, schedule, state, hook):
-    wrapped = hooked(ctx, state, hook, one_layer().to(ctx.device))
+def train_hooked(ctx, schedule, state, hook, **options):
+    wrapped = hooked(ctx, state, hook, one_layer().to(ctx.device), **options)
     with wrapped.join(**BY_ACTIVE):
         return steps(ctx, wrapped, count=schedule[ctx.rank])
 
 
 MIXTURES = (
     "torch's around torch's", "torch's around the library's", "the library's around torch's", "post-local", "low rank",
+    "torch's, in a group", "low rank, in a group",
 )  # fmt: skip
 
 

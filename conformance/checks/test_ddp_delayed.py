@@ -10,7 +10,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import mean_of_all, mine, reduced_elements, started, takes, wrapped
+from conformance.fixtures.observing import mean_of_all, mine, reduced_elements, started, takes, warned, wrapped
 from conformance.fixtures.training import gradients, numbers, parameters, private
 from conformance.ranks import caught
 
@@ -544,6 +544,23 @@ def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that
                 assert seen[:2] == [True, True], f"rank {rank}, {zeroed=}"
             else:
                 assert seen == [True] * 5, f"rank {rank}, {zeroed=}"
+
+
+def put_in_a_buffer(ctx, expected):
+    """What a forward says of the parameters when the model has been given something that is not trained."""
+    model, heard = delaying(ctx, line_of(1.0, 1.0), ["1.weight"], "0.weight"), []
+    for times in (1, 2):
+        model.zero_grad(set_to_none=True)
+        heard += warned(lambda times=times: model(mine(ctx, times)).sum().backward())
+        settled(ctx, model, expected[times - 1], times)
+        model.module[1].register_buffer("late", torch.zeros(1))
+    return [text for _, text in heard if "1.weight" in text]
+
+
+@check("DDP-033", worlds=MANY, beyond=False)
+def test_delayed_parameters_are_not_taken_for_some_that_were_put_in_later(ranks):
+    expected = [{name: [mean_of_all(ranks.world, times)] for name in ("0.weight", "1.weight")} for times in (1, 2)]
+    assert ranks(put_in_a_buffer, expected) == [[]] * ranks.world
 
 
 class Root(nn.Module):

@@ -146,7 +146,7 @@ class Iteration:
         self._begin()
         due = self.due(Moment.BEFORE_FORWARD)
         if self.session is not None and (due or needed):
-            early = likely and not due and self.buckets_only and not self.session.several_followers
+            early = likely and self.buckets_only and not self.session.several_followers
             self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)
             self.broken = None  # else it would have refused: nobody was in what is broken off
             if self.recast:

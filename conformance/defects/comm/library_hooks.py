@@ -457,6 +457,12 @@ def dependent_columns_become_any_axis() -> None:
 
 
 @defect("DDPJ-014")
+def a_group_as_the_state_of_torchs_hook_is_another_group() -> None:
+    """Where the state of torch's own hook is a group itself, the hook is taken to work in the whole world."""
+    edit('getattr(state, "process_group", state)', 'getattr(state, "process_group", None)')
+
+
+@defect("DDPJ-014")
 def how_a_hook_divides_is_asked_after_it_has_counted() -> None:
     """In its last iteration before the start, torch's post-local hook is taken for one that does not average."""
     edit(

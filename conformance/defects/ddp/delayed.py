@@ -14,6 +14,12 @@ def _locally(when: str) -> None:
     edit(REDUCES, f"    if self._local:\n        return\n{REDUCES}")
 
 
+@defect("DDP-033")
+def delayed_parameters_are_strangers() -> None:
+    """Once the module has been given anything, its delayed parameters are said to have come after wrapping."""
+    edit("[*self._module_parameters, *self._delayed_parameters]", "self._module_parameters", within="_look_again")
+
+
 @defect("DDP-123")
 def delayed_buffer_always_emptied() -> None:
     """The flat buffer of delayed gradients is emptied after every forward."""

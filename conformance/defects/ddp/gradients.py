@@ -45,6 +45,12 @@ def casting_brings_removed_hooks_back() -> None:
     edit("if not self._arrivals.watching:\n        return\n    if", "if")
 
 
+@defect("DDP-062", "DDP-060")
+def an_evaluation_complains() -> None:
+    """A forward without gradients complains of what the last backward has left out, and ends one that goes on."""
+    edit("if recorded:\n        reducer.notice_changes()", "if True:\n        reducer.notice_changes()")
+
+
 @defect("DDP-062")
 def complains_at_the_end_of_backward() -> None:
     """A backward that leaves gradients out raises at its end, though a further one may complete it."""
