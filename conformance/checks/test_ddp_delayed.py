@@ -10,7 +10,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import mean_of_all, mine, reduced_elements, started, takes, warned, wrapped
+from conformance.fixtures.observing import mean_of_all, mine, reduced_elements, started, takes, wrapped
 from conformance.fixtures.training import gradients, numbers, parameters, private
 from conformance.ranks import caught
 
@@ -256,11 +256,12 @@ class SideBySide(nn.Module):
         return sum(times * layer(x) for times, layer in enumerate(self.layers, 1))
 
 
-def exchange_delayed(ctx, expected):
-    """Two delayed parameters exchange their gradients before the second backward adds to them."""
-    model, seen = delaying(ctx, SideBySide(), ["layers.1.weight", "layers.2.weight"], "layers.0.weight"), []
-    for turn in range(2):
-        _, one, other = (layer.weight for layer in model.module.layers)
+def exchange_delayed(ctx, places, expected, options):
+    """Two parameters exchange their gradients before each backward adds to them; the last two are delayed."""
+    names = ["layers.1.weight", "layers.2.weight"]
+    model, seen = delaying(ctx, SideBySide(), names, "layers.0.weight", **options), []
+    for turn in range(len(expected)):
+        one, other = (model.module.layers[place].weight for place in places)
         one.grad, other.grad = other.grad, one.grad
         model(mine(ctx, 1 + turn)).sum().backward()
         seen.append(settled(ctx, model, expected[turn], turn, LATE_S))
@@ -269,10 +270,15 @@ def exchange_delayed(ctx, expected):
 
 @check("DDP-122", worlds=MANY, beyond=False)
 def test_delayed_gradients_that_change_places_are_averaged_each_by_itself(ranks):
-    once, twice = (mean_of_all(ranks.world, times) for times in (1, 2))
-    of_turns = ([once, 2 * once, 3 * once], [once + twice, 3 * once + 2 * twice, 2 * once + 3 * twice])
-    expected = [{f"layers.{place}.weight": [value] for place, value in enumerate(each)} for each in of_turns]
-    assert ranks(exchange_delayed, expected) == [expected] * ranks.world
+    for one, other in ((1, 2), (0, 1)):
+        held, expected = [0.0] * 3, []
+        for turn in range(3):
+            held[one], held[other] = held[other], held[one]
+            held = [value + times * mean_of_all(ranks.world, 1 + turn) for times, value in enumerate(held, 1)]
+            expected.append({f"layers.{place}.weight": [value] for place, value in enumerate(held)})
+        for options in ({}, {"gradient_as_bucket_view": True}):
+            told = ranks(exchange_delayed, (one, other), expected, options)
+            assert told == [expected] * ranks.world, f"{one, other}, {options}"
 
 
 # -- DDP-124: backward waits
@@ -544,23 +550,6 @@ def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that
                 assert seen[:2] == [True, True], f"rank {rank}, {zeroed=}"
             else:
                 assert seen == [True] * 5, f"rank {rank}, {zeroed=}"
-
-
-def put_in_a_buffer(ctx, expected):
-    """What a forward says of the parameters when the model has been given something that is not trained."""
-    model, heard = delaying(ctx, line_of(1.0, 1.0), ["1.weight"], "0.weight"), []
-    for times in (1, 2):
-        model.zero_grad(set_to_none=True)
-        heard += warned(lambda times=times: model(mine(ctx, times)).sum().backward())
-        settled(ctx, model, expected[times - 1], times)
-        model.module[1].register_buffer("late", torch.zeros(1))
-    return [text for _, text in heard if "1.weight" in text]
-
-
-@check("DDP-033", worlds=MANY, beyond=False)
-def test_delayed_parameters_are_not_taken_for_some_that_were_put_in_later(ranks):
-    expected = [{name: [mean_of_all(ranks.world, times)] for name in ("0.weight", "1.weight")} for times in (1, 2)]
-    assert ranks(put_in_a_buffer, expected) == [[]] * ranks.world
 
 
 class Root(nn.Module):

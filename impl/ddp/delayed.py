@@ -113,6 +113,7 @@ class DelayedReduction:
     def after_forward(self) -> None:
         """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123)."""
         self._notice_cast()
+        self._gather_strays()  # now, for backward adds to them where they lie: in a bucket, say
         self._fill_gaps()
 
     def _fill_gaps(self) -> None:
@@ -135,16 +136,19 @@ class DelayedReduction:
             if self.optimizers is not None:
                 self.optimizers.step()
 
+    @torch.no_grad()
     def _gather_strays(self) -> None:
-        """Take in gradients that the user has replaced or moved since they were pointed at their views."""
-        strays = {
-            parameter: parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad.clone()
-            for parameter, view in self._views.items()
-            if parameter.grad is not None and (parameter.grad.is_sparse or parameter.grad.data_ptr() != view.data_ptr())
-        }  # copies, since one may lie in the place of another
-        for parameter, gradient in strays.items():
+        """Take in gradients that the user has replaced or moved since they were pointed at their views.
+
+        All are copied to new flat buffers: another gradient, of any parameter, may lie in the old ones now.
+        """
+        held = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
+        if all(not each.is_sparse and each.data_ptr() == self._views[p].data_ptr() for p, each in held.items()):
+            return
+        self._lay_out()
+        for parameter, gradient in held.items():
             view = self._views[parameter]
-            view.copy_(gradient)
+            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
             parameter.grad = view.detach()
 
     def _start(self, flats: Sequence[torch.Tensor]) -> list[Pending]:

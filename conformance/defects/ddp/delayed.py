@@ -14,12 +14,6 @@ def _locally(when: str) -> None:
     edit(REDUCES, f"    if self._local:\n        return\n{REDUCES}")
 
 
-@defect("DDP-033")
-def delayed_parameters_are_strangers() -> None:
-    """Once the module has been given anything, its delayed parameters are said to have come after wrapping."""
-    edit("[*self._module_parameters, *self._delayed_parameters]", "self._module_parameters", within="_look_again")
-
-
 @defect("DDP-123")
 def delayed_buffer_always_emptied() -> None:
     """The flat buffer of delayed gradients is emptied after every forward."""
@@ -39,7 +33,19 @@ def delayed_buffer_keeps_old_gradients() -> None:
 @defect("DDP-122")
 def delayed_gradients_cleared_after_forward_stay_local() -> None:
     """A delayed gradient that is cleared between forward and backward is not taken into the buffer."""
-    edit("self._gather_strays()", "pass")
+    edit("self._gather_strays()", "pass", within="reduce")
+
+
+@defect("DDP-122")
+def delayed_gradients_stay_in_the_places_of_others() -> None:
+    """A delayed gradient that was given the place of another parameter's is taken in after the backward only."""
+    edit("self._gather_strays()", "pass", within="after_forward")
+
+
+@defect("DDP-122")
+def delayed_gradients_that_change_places_overwrite_each_other() -> None:
+    """Delayed gradients that were moved come back to the memory that they had, in which another one may lie."""
+    edit("self._lay_out()", "pass", within="_gather_strays")
 
 
 @defect("DDP-122")
@@ -139,16 +145,10 @@ def moved_gradients_are_taken_for_the_buffers() -> None:
     """A delayed gradient whose data were moved elsewhere, as a cast or another layout does, is not taken in."""
     handed = "parameter.grad = view.detach() if parameter.requires_grad else None"
     edit(handed, f"{handed}\n            parameter.grad.handed = True")
-    edit("parameter.grad.data_ptr() != view.data_ptr()", 'not hasattr(parameter.grad, "handed")')
+    edit("each.data_ptr() == self._views[p].data_ptr()", 'hasattr(each, "handed")')
 
 
 @defect("DDP-122")
 def old_gradients_of_who_leaves_it_out_are_averaged() -> None:
     """A delayed layer that this rank leaves out, with gradients that were cleared, adds those of the last iteration."""
     edit("        self._fill_gaps()\n        divisor", "        divisor")
-
-
-@defect("DDP-122")
-def delayed_gradients_that_change_places_overwrite_each_other() -> None:
-    """Of two delayed gradients that lie in each other's places, the first is copied over the second."""
-    edit("if parameter.grad.is_sparse else parameter.grad.clone()", "if parameter.grad.is_sparse else parameter.grad")
