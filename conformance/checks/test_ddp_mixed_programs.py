@@ -258,3 +258,34 @@ def test_on_uneven_inputs_too_models_of_mixed_precision_train_as_one_process_doe
             assert last == expected[-1][1], f"after the block, {where}"
             own, _ = oracle.buffers_seen(schedule, [1.0 + 10 * each for each in range(ranks.world)])
             assert counted == own[rank], f"buffer, {where}"
+
+
+# -- a sparse table, whose ranks leave a forward without its backward
+
+
+def look_up_unevenly(ctx, schedule):
+    """Each rank looks up a row of its own and the first one; of the second forward nobody calls the backward."""
+
+    def run():
+        mixed(ctx, models.scalar(), {"param_dtype": LOW})(mine(ctx))  # whoever lacks an accelerator says so here
+        model, seen = mixed(ctx, nn.Embedding(4, 16, sparse=True), {"param_dtype": LOW}), []
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                output = model(torch.tensor([0, 1 + ctx.rank % 3], device=ctx.device))
+                if iteration != 1:
+                    (12 * output).sum().backward()
+                    seen.append(whole(model.module.weight.grad).to_dense()[:, 3].tolist())
+        return seen
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDPJ-009", "JOIN-054", worlds=(2, 3), beyond=False)
+def test_a_rank_that_leaves_a_forward_open_has_nothing_to_add_to_a_table(ranks):
+    schedule = (2, *[4] * (ranks.world - 1))
+    means = []
+    for active in (range(ranks.world), range(1, ranks.world), range(1, ranks.world)):
+        row = [12.0 * sum(1 + rank % 3 == place for rank in active) / ranks.world for place in range(4)]
+        means.append([12.0 * len(active) / ranks.world, *row[1:]])
+    assert ranks(look_up_unevenly, schedule) == [means[:1], *[means] * (ranks.world - 1)]

@@ -65,17 +65,24 @@ REDUCED = {
 
 
 def reduce_thawed(ctx):
-    """A part that is frozen at wrapping is trained later: the dtypes in which gradients travel then, and those of a."""
+    """A part that is frozen at wrapping is trained later: the gradients, and the dtypes in which they travel then.
+
+    It is thawed between a forward whose backward never comes and the next one.
+    """
 
     def run():
-        module = models.Branches()
-        module.b.requires_grad_(False)
-        model, told = mixed(ctx, module, {"reduce_dtype": LOW}), []
-        for iteration in range(4):
-            module.b.requires_grad_(iteration > 0)
-            events = started(ctx, lambda: told.append(trained(model, mine(ctx), with_b=True)["a.weight"]))
-            sent = {event.dtype for event in events if event.op in ("all_reduce", "reduce_scatter")}
-            told.append(sent & {"float32", "float16", "bfloat16"})
+        told = []
+        for config in ({"reduce_dtype": LOW}, {"param_dtype": LOW}):
+            module = models.Branches()
+            module.b.requires_grad_(False)
+            model = mixed(ctx, module, config)
+            for iteration in range(4):
+                if iteration == 1:
+                    model(mine(ctx), with_b=True)
+                module.b.requires_grad_(iteration > 0)
+                events = started(ctx, lambda model=model: told.append(trained(model, mine(ctx), with_b=True)))
+                sent = {event.dtype for event in events if event.op in ("all_reduce", "reduce_scatter")}
+                told.append(sent & {"float32", "float16", "bfloat16"})
         return told
 
     return or_lacks_accelerator(ctx, run)
@@ -83,7 +90,10 @@ def reduce_thawed(ctx):
 
 @check("DDP-136", worlds=MANY, beyond=False)
 def test_gradients_of_a_part_that_is_thawed_travel_as_low_as_the_others(ranks):
-    assert ranks(reduce_thawed, trace=True) == [[[mean_of_all(ranks.world)], {"bfloat16"}] * 4] * ranks.world
+    mean = [mean_of_all(ranks.world)]
+    before, after = ({"a.weight": mean, "b.weight": of_b} for of_b in (None, mean))
+    expected = [before, {"bfloat16"}, *[after, {"bfloat16"}] * 3] * 2
+    assert ranks(reduce_thawed, trace=True) == [expected] * ranks.world
 
 
 def reduce_each(ctx):

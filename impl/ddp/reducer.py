@@ -258,10 +258,11 @@ class Reducer:
     def notice_changes(self) -> None:
         """Watch anew if some parameters were cast past the wrapper (``ddp.module.head.double()``) or thawed. All ranks
         ask at the same points: before a forward, and where a join context begins, in which a rank may make none."""
+        if self._frozen and any(item.parameter.requires_grad for item in self._frozen):
+            self.restore_full_values()  # a forward whose backward has not come may have lowered them
+            self._take_in_thawed()
         if self._lowered is not None and self._lowered.lowered_now:
             return
-        if self._frozen and any(item.parameter.requires_grad for item in self._frozen):
-            self._take_in_thawed()
         if list(map(_dtype_of, self.parameters)) != self._dtypes:
             self.watch_anew()
 

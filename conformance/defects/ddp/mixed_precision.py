@@ -10,6 +10,22 @@ from impl.ddp.mixed_precision import MixedPrecisionRun
 from ..planting import defect, edit, swap
 
 
+@defect("DDP-136")
+def what_is_thawed_behind_an_open_forward_stays_local_at_first() -> None:
+    """While a forward without its backward holds parameters lowered, nobody looks for what has been thawed."""
+    edit(
+        "    self.restore_full_values()  #",
+        "    if self._lowered is not None and self._lowered.lowered_now:\n            return  #",
+        within="notice_changes",
+    )
+
+
+@defect("DDPJ-009")
+def a_rank_that_leaves_a_forward_open_has_low_rows() -> None:
+    """A joined rank's table of no rows has the dtype to which an open forward has lowered it, and not the others'."""
+    edit("reducer.restore_full_values()", "pass", within="leave")
+
+
 @defect("DDP-135")
 def a_failed_backward_leaves_parameters_lowered() -> None:
     """After a backward that raised, parameters that later iterations leave out stay in low precision."""
