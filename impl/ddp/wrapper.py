@@ -306,8 +306,7 @@ class DistributedDataParallel(Follower, nn.Module):
         """Something has been put into a module, perhaps into ours, or a module in the place of ours."""
         self._as_of = registrations.count
         self.reducer.module = self._buffer_sync.module = self.module
-        known = [*self._module_parameters, *self._delayed_parameters]
-        added = params.added(self.module, self._config.ignored, known) - self._added
+        added = params.added(self.module, self._config.ignored, self._module_parameters) - self._added
         if added:
             self._added |= added
             warnings.warn(describe_added(added), UserWarning, stacklevel=2)

@@ -79,13 +79,6 @@ def no_sync_rebuilds_the_buckets() -> None:
 
 
 @defect("DDP-074")
-def a_penalty_beside_a_forward_inside_counts_for_the_one_outside() -> None:
-    """A backward that reaches a parameter before the output of a forward under ``no_sync`` is taken for one past all
-    outputs, and reduced in the place of the forward's that is to be synchronised."""
-    edit("if backward == self.forwards.running_backward:", "if False:")
-
-
-@defect("DDP-074")
 def what_the_reducer_is_told_stays_local() -> None:
     """A backward that the reducer was told of by prepare_for_backward is local."""
     edit("pending = PendingBackward(sync=True)", "pending = PendingBackward(sync=False)")

@@ -125,7 +125,7 @@ def outputs_in_dicts_not_found() -> None:
 @defect("DDP-112")
 def outputs_not_cloned() -> None:
     """Outputs that pass the sink are not cloned."""
-    edit("self._ddp_sink_clone = False, False, True", "self._ddp_sink_clone = False, False, False")
+    edit("self._ddp_sink_clone = False, -1, True", "self._ddp_sink_clone = False, -1, False")
 
 
 @defect("DDP-101")
