@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sized
 
 import torch
 from torch import nn
@@ -51,8 +51,8 @@ class OptimizersInBackward:
 def attached() -> int:
     """How many optimizers of this process step their parameters in backward: where that changes, it is time to look."""
     module = sys.modules.get("torch.distributed.optim.apply_optimizer_in_backward")
-    handles = () if module is None else module.param_to_optim_hook_handle_map
-    return sum(map(len, handles.values())) if len(handles) else 0
+    handles: Mapping[torch.Tensor, Sized] = getattr(module, "param_to_optim_hook_handle_map", {})
+    return sum(len(each) for each in handles.values()) if handles else 0
 
 
 def check_fused(optim: type, fail: Fail) -> None:
