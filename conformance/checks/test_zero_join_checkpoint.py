@@ -4,7 +4,7 @@ from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, assert_refused
-from conformance.fixtures.sharding import Alone, sharded, whole
+from conformance.fixtures.sharding import Alone, Reference, give, sharded, some_parameters, whole
 from conformance.fixtures.training import parameters
 from conformance.ranks import caught
 
@@ -76,3 +76,33 @@ def test_live_ranks_may_consolidate_after_others_have_joined_or_are_refused(rank
         for rank, (_, wrong, same) in enumerate(told):
             assert wrong == [], f"rank {rank}, schedule {schedule}, consolidated to {to}"
             assert same, f"the parameters of rank {rank} differ, schedule {schedule}, consolidated to {to}"
+
+
+def consolidate_behind_each_step(ctx, schedule, to):
+    """A hook does so: how many states live ranks then find, the gap at the end, and what of the state is wrong."""
+    params = some_parameters(ctx)
+    reference, zero, live, found = Reference(params, "Adam"), sharded(ctx, params, "Adam"), [], []
+
+    def consolidate(*_):
+        zero.consolidate_state_dict(to)
+        if ctx.rank == to and live:
+            found.append(len(zero.state_dict()["state"]))
+
+    with zero.register_step_post_hook(consolidate), ctx.subject.Join([zero]):
+        for iteration in range(schedule[ctx.rank]):
+            live[:] = [iteration]
+            give(params, iteration)
+            zero.step()
+            live.clear()
+    reference.train(range(max(schedule)))
+    wrong = differing(zero.state_dict(), reference.optimizer.state_dict()) if ctx.rank == to else []
+    return found, reference.gap(params), wrong
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_a_hook_behind_each_step_may_consolidate_on_joined_ranks_too(ranks):
+    for long, to in ((0, 0), (0, ranks.world - 1), (ranks.world - 1, 0)):
+        schedule = scenario.one_long(ranks.world, long, 1)
+        for rank, told in enumerate(ranks(consolidate_behind_each_step, schedule, to)):
+            counts = [5] * schedule[rank] if rank == to else []
+            assert told == (counts, None, []), f"rank {rank}, schedule {schedule}, consolidated to {to}"

@@ -190,7 +190,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gather every rank's state on group rank ``to``, on the CPU; call it on every rank (in a join context on every
-        live one). Afterwards ``state_dict`` works on that rank."""
+        live one). Afterwards ``state_dict`` works on that rank.
+
+        Where a hook behind a step calls it on a rank that has run out of inputs, that takes part behind the hook.
+        """
         self._check_overlap_initialized()
         if not 0 <= to < self.shard.team.size:
             raise ValueError(f"to={to} is no rank of this optimizer's process group, which has {self.shard.team.size}.")
@@ -206,10 +209,12 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
                 "which moves the optimizer: its state still lies on the ranks of the former group. Consolidate after "
                 "one iteration on the new group, or before the model is moved."
             )
-        if session is not None:
-            self._joining.consolidate(session, to)
-        else:
+        if session is None:
             self.shard.consolidate(GroupRank(to))
+        elif session.shadowing:  # in a hook behind a step: this rank takes part once the live ones have announced it
+            self.shard.consolidated = None
+        else:
+            self._joining.consolidate(session, to)
 
     def _check_overlap_initialized(self) -> None:
         if self._overlap_info is not None and self._partial_steps is None:

@@ -203,3 +203,9 @@ def what_is_listed_first_only_announces() -> None:
 def counts_reach_the_sign() -> None:
     """The counts of a message take up the sign of its numbers, too, where a context lists several joinables."""
     edit("if used + width > _BITS:", "if used + width > _BITS + 2:")
+
+
+@defect("ZERO-020")
+def hooks_of_joined_ranks_consolidate_as_live_ones() -> None:
+    """A hook that consolidates, called on a rank that has run out, announces this as a live rank does."""
+    edit("elif session.shadowing:", "elif False:")
