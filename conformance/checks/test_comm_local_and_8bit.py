@@ -1,6 +1,8 @@
 """Post-local SGD and the 8-bit hooks."""
 
 import math
+import os
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -64,6 +66,22 @@ def test_without_a_subgroup_gradients_are_averaged_over_the_machine(ranks):
     everywhere = alone(range(ranks.world))
     for told, machine in ranks(train_by_default):
         assert told == [everywhere[:START] + alone(machine)[START:]] * 2
+
+
+def train_on_two_machines(ctx):
+    """As an implementation that asks is told, every second rank is on another machine."""
+    library = ctx.subject.post_localSGD_hook
+    model = hooked(ctx, library.PostLocalSGDState(None, None, START), library.post_localSGD_hook)
+    with mock.patch.dict(os.environ, {"JOINERY_HOSTID": f"host {ctx.rank % 2}"}):
+        return or_not_run(ctx, lambda: steps(ctx, model, count=ITERATIONS))
+
+
+@check("COMM-028", worlds=(4,), beyond=False)
+def test_without_a_subgroup_each_of_two_machines_averages_for_itself(ranks):
+    everywhere = alone(range(4))
+    told = ranks(train_on_two_machines)
+    if told != [everywhere] * 4:  # as one that does not ask trains
+        assert told == [everywhere[:START] + alone(pair_of(rank))[START:] for rank in range(4)]
 
 
 def train_upper_by_default(ctx):

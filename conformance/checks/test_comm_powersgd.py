@@ -163,6 +163,58 @@ def test_a_matrix_of_rank_one_is_reproduced_by_however_many_columns(ranks, scena
             assert all(each <= 1e-5 for each in missed), f"rank {rank}, {name}: off by {missed} of the largest number"
 
 
+def feed_little(ctx, hook):
+    """By number of elements and of columns: how far gradients are from their mean while they are compressed."""
+    library, told = ctx.subject.powerSGD_hook, {}
+    for numel, rank in ((1, 2), (1, 3), (3, 3)):
+        options = {"start_powerSGD_iter": 2, "min_compression_rate": 0.1, "use_error_feedback": False}
+        state = library.PowerSGDState(ctx.group, matrix_approximation_rank=rank, **options)
+        model = hooked(ctx, state, getattr(library, hook), model=Fed(numel, 1))
+        ramp = torch.arange(1.0, 1.0 + numel, device=ctx.device).view(numel, 1)
+        found = [step(model, ramp * (1 + ctx.rank + iteration))["weight"] for iteration in range(4)]
+        right = [(ramp * ((1.0 + ctx.world) / 2 + iteration)).flatten().tolist() for iteration in range(4)]
+        told[numel, rank] = gap([{"": each} for each in found], [{"": each} for each in right])
+    return told
+
+
+@check("COMM-026", worlds=(1, 2), each=True, scenarios=HOOKS)
+def test_where_there_are_as_many_columns_as_there_is_room_for_nothing_is_lost(ranks, scenario):
+    for rank, told in enumerate(ranks(feed_little, scenario)):
+        assert max(told.values()) <= 1e-5, f"rank {rank}, by elements and columns: off by {told}"
+
+
+SETTLING = {
+    "by layer": ("powerSGD_hook", {"min_compression_rate": 100}),  # nothing is compressed any more
+    "by bucket": ("batched_powerSGD_hook", {"matrix_approximation_rank": 8}),  # which is all that there is
+}
+
+
+def change_settings(ctx, hook, last):
+    """The gradients, by iteration; the rank is 1 to begin with, since iteration 4 it is 2, and then come the last."""
+    library, seen = ctx.subject.powerSGD_hook, []
+    state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2, min_compression_rate=0.1)
+    model = hooked(ctx, state, getattr(library, hook), model=Fed(8, 8))
+    for iteration in range(10):
+        for name, value in {4: {"matrix_approximation_rank": 2}, 7: last}.get(iteration, {}).items():
+            setattr(state, name, value)
+        seen.append(step(model, several_rows(ctx.rank, iteration)[:8, :8]))
+    return seen
+
+
+@check("COMM-026", worlds=(1, 2), each=True, scenarios=SETTLING)
+def test_settings_that_change_amid_compression_lose_nothing(ranks, scenario):
+    batches = [[several_rows(rank, iteration)[:8, :8] for rank in range(ranks.world)] for iteration in range(10)]
+    means = [{"weight": torch.stack(each).mean(0).flatten().tolist()} for each in batches]
+    for rank, seen in enumerate(ranks(change_settings, *scenario)):
+        for place in (0, 1, 8, 9):
+            assert gap(seen[place : place + 1], means[place : place + 1]) <= 1e-5, f"rank {rank}, iteration {place}"
+        for place in (3, 5):
+            assert gap(seen[place : place + 1], means[place : place + 1]) > 1e-2, f"rank {rank}, iteration {place}"
+        runs = [torch.tensor([each["weight"] for each in run[2:8]]) for run in (seen, means)]
+        arrived, right = ([{"weight": run.sum(0).tolist()}] for run in runs)
+        assert gap(arrived, right) <= 1e-4, f"rank {rank}: what was lost has not arrived"
+
+
 @check("COMM-026")
 def test_a_matrix_of_rank_one_comes_through_unchanged(ranks):
     exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)

@@ -9,8 +9,9 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear
 from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import done
 from conformance.fixtures.joinables import recorder, total
-from conformance.fixtures.training import ddp, gradient, private, scalar_means
+from conformance.fixtures.training import ddp, gradient, gradients, private, scalar_means
 from conformance.ranks import caught
 
 SPILLED = "spilled the tea"
@@ -333,6 +334,36 @@ def test_a_rank_that_cannot_go_on_names_the_peer_that_failed_before_it(ranks):
     says([first], "rank 1", SPILLED)
     assert second is not None
     assert second.is_a(KeyError), second
+
+
+def go_on_alone(ctx, ways):
+    """The only rank of its group catches an error inside the block and goes on; by way, the gradients behind it."""
+    told = []
+    for way in ways:
+        model, seen = ddp(ctx, Failing()), []
+
+        def reduce(_state, bucket, model=model):
+            if model.module.fails == "hook":
+                raise KeyError(SPILLED)
+            return done(bucket.buffer())
+
+        model.register_comm_hook(None, reduce)
+        with model.join():
+            for iteration in range(4):
+                model.module.fails = way if iteration == 1 else ""
+                model.zero_grad()
+                error = caught(lambda x, model=model: model(x).sum().backward(), models.divisible_scalar(0, iteration))
+                seen.append(error.is_a(KeyError) if iteration == 1 else (error, gradients(model)["a.weight"]))
+        told.append(seen)
+    return told
+
+
+@check("JOIN-024", worlds=(1,))
+def test_who_is_alone_in_its_group_may_go_on_behind_an_error_that_it_has_caught(ranks):
+    ways = ("forward", "backward", "hook")
+    right = [True if i == 1 else (None, [models.divisible_scalar(0, i).item()]) for i in range(4)]
+    for way, seen in zip(ways, *ranks(go_on_alone, ways), strict=True):
+        assert seen == right, f"behind an error in its {way}: {seen}"
 
 
 # -- DDPJ-016: the final model, asked for by its name

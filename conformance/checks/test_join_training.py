@@ -175,3 +175,32 @@ def test_an_optimizer_listed_before_its_model_is_refused_with_a_reason_or_trains
         else:
             assert all(isinstance(end, Finished) for end in run.outcomes), run.summary()
             assert run.values() == [weighed_alone(schedule, 1)] * ranks.world, schedule
+
+
+def step_again(ctx, steps):
+    """Every rank has two batches; behind the second one the optimizer steps more often on some ranks."""
+    model = ctx.subject.DistributedDataParallel(models.Sum(2).to(ctx.device))
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.25)
+    with ctx.subject.Join([model, optimizer]):
+        for iteration in range(2):
+            optimizer.zero_grad()
+            model(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            for _ in range(steps[ctx.rank] if iteration else 1):
+                optimizer.step()
+    return [parameter.tolist() for parameter in model.parameters()]
+
+
+@check("JOIN-054", worlds=(2, 4), deadline_s=8)
+def test_an_optimizer_that_steps_again_without_a_forward_between_is_followed(ranks):
+    for steps in (linear(ranks.world, 1), linear(ranks.world, 1)[::-1]):
+        alone = models.Sum(2)
+        ordinary = torch.optim.SGD(alone.parameters(), lr=0.25)
+        for iteration in range(2):
+            batches = [models.divisible(rank, iteration) for rank in range(ranks.world)]
+            averages = oracle.averaged_gradients(alone, batches, ranks.world)
+            for name, parameter in alone.named_parameters():
+                parameter.grad = averages[name].clone()
+            for _ in range(max(steps) if iteration else 1):
+                ordinary.step()
+        expected = [parameter.tolist() for parameter in alone.parameters()]
+        assert ranks(step_again, steps) == [expected] * ranks.world, f"steps behind the last batch: {steps}"

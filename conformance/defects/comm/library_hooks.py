@@ -506,3 +506,33 @@ def optimizer_in_the_hook_steps_tables_with_local_rows() -> None:
 def complex_rows_take_one_sparse_dimension_for_granted() -> None:
     """A hook is shown a complex gradient that is sparse in several dimensions in a shape for one."""
     edit("(*rows.shape[: rows.sparse_dim()], *values.shape[1:])", "(rows.shape[0], *values.shape[1:])")
+
+
+@defect("COMM-028", worlds=(4,))
+def machine_groups_of_equal_size_share_a_name() -> None:
+    """The groups of two machines are named alike where they have equally many ranks, and meet each other."""
+    edit('name = f"joinery {made[members]} of {members}"', 'name = f"joinery {made[members]} of {len(members)}"')
+
+
+@defect("COMM-030")
+def an_empty_list_of_parameters_means_all() -> None:
+    """An optimizer in the hook that was given no parameters to step steps all."""
+    edit("None if params is None else set(params)", "set(params) if params else None")
+
+
+@defect("COMM-026")
+def errors_of_what_is_compressed_no_more_stay() -> None:
+    """What PowerSGD has lost of a gradient arrives again and again once the gradient is not compressed any more."""
+    edit("    self.error.zero_()\n", "")
+
+
+@defect("COMM-026")
+def factors_of_another_rank_of_approximation_are_taken() -> None:
+    """The warm start takes the last factors although their number has changed."""
+    edit("if last is not None and last.numel() == q_flat.numel():", "if last is not None:")
+
+
+@defect("COMM-026")
+def a_bucket_has_more_columns_than_rows() -> None:
+    """The batched PowerSGD makes of a tiny bucket as many columns as it is told, more than its matrix has rows."""
+    edit("MatrixGroup((0,), side, side, min(rank, side))", "MatrixGroup((0,), side, side, rank)")

@@ -403,3 +403,15 @@ def post_hooks_notify() -> None:
 def only_exceptions_of_hooks_are_told() -> None:
     """A rank that fails in a hook by what is no Exception, such as KeyboardInterrupt, tells nobody."""
     edit("except BaseException as failure:", "except Exception as failure:", within="Join._leave")
+
+
+@defect("JOIN-054")
+def who_begins_again_calls_no_roll() -> None:
+    """An optimizer that steps again with no forward between does not see who has run out since its last step."""
+    edit("if place in self._callers or place in self._begun:", "if place in self._callers:")
+
+
+@defect("JOIN-024", worlds=(1,))
+def who_has_no_peers_may_not_go_on() -> None:
+    """A rank that is alone in its group is refused behind an error that it has caught."""
+    edit("if self._state is not SessionState.LIVE or self.team.size == 1:", "if self._state is not SessionState.LIVE:")
