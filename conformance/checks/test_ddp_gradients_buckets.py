@@ -8,6 +8,7 @@ from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import takes
 from conformance.fixtures.training import ddp, gradients, private
+from conformance.ranks import caught
 
 WIDTH = 4
 ROOM_FOR_TWO_MIB = 2 * WIDTH * WIDTH * 4 / 2**20  # two layers without bias in float32
@@ -110,7 +111,10 @@ ROOM_FOR_ONE_MIB = ROOM_FOR_TWO_MIB / 2
 
 
 def watch_listed_sizes(ctx, sizes):
-    """How many layers each bucket holds in the last iterations, and whether the gradients are averages."""
+    """How many layers each bucket holds in the last iterations; and so once the model is one of doubles.
+
+    None then where no bucket follows the cast.
+    """
     takes(ctx, "bucket_cap_mb_list")
     told = []
     for options in ({}, {"static_graph": True}):
@@ -123,19 +127,29 @@ def watch_listed_sizes(ctx, sizes):
             return future_of(bucket.buffer().div_(ctx.world))
 
         model.register_comm_hook(None, lambda state, bucket, hook=hook: hook(state, bucket))
-        for iteration in range(4):
-            calls.clear()
-            model.zero_grad()
-            model(models.divisible(ctx.rank, iteration)).sum().backward()
+        def train(dtype, model=model, calls=calls):
+            model.to(dtype)
+            for iteration in range(4):
+                calls.clear()
+                model.zero_grad()
+                model(models.divisible(ctx.rank, iteration).to(dtype)).sum().backward()
+
+        train(torch.float32)
         told.append(list(calls))
+        error = caught(train, torch.float64)
+        told.append(list(calls) if error is None and calls else None)
     return told
 
 
 @check("DDP-004", "DDP-054", worlds=(1, 2))
 def test_listed_sizes_hold_for_the_first_buckets_and_the_last_of_them_for_all_others(ranks):
-    for sizes, expected in (([1, 2], [1, 2, 2, 1]), ([2, 1], [2, 1, 1, 1, 1]), ([3], [3, 3])):
+    of_doubles = [1] * 6
+    for sizes, expected, twice in (
+        ([1, 2], [1, 2, 2, 1], of_doubles), ([2, 1], [2, 1, 1, 1, 1], of_doubles), ([3], [3, 3], [2, 2, 2]),
+    ):  # fmt: skip
         for told in ranks(watch_listed_sizes, [size * ROOM_FOR_ONE_MIB for size in sizes]):
-            assert told == [expected] * 2, sizes
+            assert told[::2] == [expected] * 2, sizes
+            assert all(cast in (twice, None) for cast in told[1::2]), sizes
 
 
 class OfTwoKinds(nn.Module):

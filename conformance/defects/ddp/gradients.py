@@ -345,6 +345,12 @@ def imaginary_parts_of_gradients_are_lost() -> None:
     swap(buckets, "copy_all", real_alone)
 
 
+@defect("DDP-004")
+def cast_parameters_keep_their_size() -> None:
+    """The buckets of a model that was cast are filled as if its elements were as large as before."""
+    edit("element_bytes=dtype.itemsize, ", "", within="respecified")
+
+
 @defect("DDP-034")
 def cast_parameters_keep_their_buckets() -> None:
     """Buckets keep the dtype that the parameters had when the model was wrapped."""
