@@ -1,6 +1,7 @@
 """Native mixed precision between the ranks: the dtype on the way, accumulation, and what it does not go with."""
 
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from conformance.fixtures.observing import (
 )
 from conformance.fixtures.training import gradients, numbers, whole
 from conformance.ranks import caught
+from conformance.subjects import Unsupported
 
 LOW, HALF, FULL = torch.bfloat16, torch.float16, torch.float32
 
@@ -94,6 +96,30 @@ def test_gradients_of_a_part_that_is_thawed_travel_as_low_as_the_others(ranks):
     before, after = ({"a.weight": mean, "b.weight": of_b} for of_b in (None, mean))
     expected = [before, {"bfloat16"}, *[after, {"bfloat16"}] * 3] * 2
     assert ranks(reduce_thawed, trace=True) == [expected] * ranks.world
+
+
+def keep_gradients_in_full(ctx):
+    """Of a low parameter whose gradients the program keeps in full: dtype and value of the average."""
+
+    def run():
+        module = models.scalar().to(ctx.device, LOW)
+        if not hasattr(module.weight, "grad_dtype"):
+            raise Unsupported("this torch has no grad_dtype")
+        module.weight.grad_dtype = FULL
+        model, told = mixed(ctx, module, {"reduce_dtype": FULL}), []
+        for sync in (False, True):
+            with nullcontext() if sync else model.no_sync():
+                model(mine(ctx).to(LOW)).sum().backward()
+            told.append((module.weight.grad.dtype, module.weight.grad.item()))
+        return told
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-136", worlds=MANY, beyond=False)
+def test_gradients_that_a_program_keeps_in_full_arrive_in_full(ranks):
+    for rank, told in enumerate(ranks(keep_gradients_in_full)):
+        assert told == [(FULL, 12.0 * (rank + 1)), (FULL, 2 * mean_of_all(ranks.world))], f"rank {rank}"
 
 
 def reduce_each(ctx):

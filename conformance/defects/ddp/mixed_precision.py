@@ -11,6 +11,12 @@ from ..planting import defect, edit, swap
 
 
 @defect("DDP-136")
+def gradients_have_the_dtype_of_their_parameters() -> None:
+    """In mixed precision gradients that a program keeps in another dtype are given the parameter's."""
+    edit("parameter.grad.to(gradient_dtype(parameter))", "parameter.grad.to(parameter.dtype)")
+
+
+@defect("DDP-136")
 def what_is_thawed_behind_an_open_forward_stays_local_at_first() -> None:
     """While a forward without its backward holds parameters lowered, nobody looks for what has been thawed."""
     edit(
