@@ -444,6 +444,7 @@ def go_on_with_copies(ctx, make):
         seen.extend(parameter.detach().clone() for parameter in params)
 
     train(optimizer, params, range(2))
+    optimizer.param_groups[0]["weight_decay"] = 0.25
     others, another = copy.deepcopy((params, optimizer))
     another.param_groups[0]["momentum"] = 0.25
     train(another, others, range(2, 5))
