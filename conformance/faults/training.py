@@ -210,7 +210,11 @@ def _store_of_its_own(ctx: RankContext, folder: Path) -> Any:
         fork_store(path)
         _wait_for(path)
     ctx.meet("store")
-    return dist.TCPStore("127.0.0.1", read(path)["port"], is_master=False, timeout=timedelta(seconds=20))
+    beside = ctx.store  # which is where rank 0 is, on several hosts too
+    while isinstance(beside, dist.PrefixStore):
+        beside = beside.underlying_store
+    host = beside.host if isinstance(beside, dist.TCPStore) else "127.0.0.1"
+    return dist.TCPStore(host, read(path)["port"], is_master=False, timeout=timedelta(seconds=20))
 
 
 def fork_store(path: Path, port: int = 0) -> None:
