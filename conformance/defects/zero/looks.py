@@ -61,7 +61,7 @@ def memory_that_is_shared_is_refused_once() -> None:
     """The step behind a refused one goes on with parameters of several owners."""
     edit(
         "        self._memory = Memory(now, self.plan.owners)\n",
-        "        self._memory = Memory(now)\n        Memory(now, self.plan.owners)\n",
+        "        self._memory = Memory(now)\n            Memory(now, self.plan.owners)\n",
     )
 
 

@@ -229,12 +229,6 @@ def consolidated_states_outlive_changes_of_groups() -> None:
 
 
 @defect("ZERO-017")
-def parameters_are_given_a_state_of_none() -> None:
-    """Where a dictionary says that a parameter has no state it gets one that is none, with which the step fails."""
-    edit(" and state is not None}", "}")
-
-
-@defect("ZERO-017")
 def dictionaries_are_cut_before_hooks_see_them() -> None:
     """A hook before a load, which may make another dictionary, is shown what is left of it for this rank."""
     edit("self.register_load_state_dict_pre_hook(take)", "self.register_load_state_dict_pre_hook(take, prepend=True)")
@@ -286,12 +280,6 @@ def small_ones_are_stepped_at_once_though_fused() -> None:
 def pairs_of_tensors_are_stepped_at_once() -> None:
     """Betas in tensors do not keep small parameters from being stepped at once, which refuses them."""
     edit("if type(setting) in (list, tuple):", "if type(setting) is list:")
-
-
-@defect("ZERO-008")
-def steps_to_be_differentiated_are_taken_at_once() -> None:
-    """Steps that are to be differentiated do not keep small parameters from being stepped at once."""
-    edit(' or group.get("differentiable"):', ":")
 
 
 @defect("ZERO-008")
