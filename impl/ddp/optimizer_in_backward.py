@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -46,13 +45,6 @@ class OptimizersInBackward:
             for optimizer in getattr(parameter, _MARK):
                 optimizer.step()
             parameter.grad = None
-
-
-def attached() -> int:
-    """How many optimizers of this process step their parameters in backward: where that changes, it is time to look."""
-    module = sys.modules.get("torch.distributed.optim.apply_optimizer_in_backward")
-    handles: Mapping[torch.Tensor, Sized] = getattr(module, "param_to_optim_hook_handle_map", {})
-    return sum(len(each) for each in handles.values()) if handles else 0
 
 
 def check_fused(optim: type, fail: Fail) -> None:

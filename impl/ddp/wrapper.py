@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
@@ -29,7 +29,7 @@ from .join_hook import UnevenInputs, _DDPJoinHook
 from .log import DDPLogger, Entry
 from .messages import describe_added
 from .mixed_precision import MixedPrecisionRun, _MixedPrecision
-from .optimizer_in_backward import OptimizersInBackward, attached, check_fused
+from .optimizer_in_backward import OptimizersInBackward, check_fused
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
@@ -51,6 +51,13 @@ class Running:
 
 
 running = Running()
+
+
+def _attached() -> int:
+    """How many optimizers of this process step their parameters in backward: where that changes, it is time to look."""
+    module = sys.modules.get("torch.distributed.optim.apply_optimizer_in_backward")
+    handles: Mapping[torch.Tensor, Sized] = getattr(module, "param_to_optim_hook_handle_map", {})
+    return sum(len(each) for each in handles.values()) if handles else 0
 
 
 class DistributedDataParallel(Follower, nn.Module):
@@ -279,7 +286,7 @@ class DistributedDataParallel(Follower, nn.Module):
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._recomputes():
             return self._to_module(inputs, kwargs)
-        if self._attached != attached():
+        if self._attached != _attached():
             self._lazy_init()
         if self._as_of != registrations.count:
             self._look_again()
@@ -379,7 +386,7 @@ class DistributedDataParallel(Follower, nn.Module):
         if self._delayed is not None:
             self._delayed.optimizers = OptimizersInBackward.of(self._delayed.parameters)
         self._per_parameter.refuse_beside(self._after_buckets())
-        self._attached = attached()
+        self._attached = _attached()
 
     def _after_buckets(self) -> list[str]:
         """What of this object acts when buckets are reduced, by its name."""

@@ -28,13 +28,13 @@ def optimizers_looked_for_at_construction() -> None:
         self.reducer.optimizers[:0] = [OptimizersInBackward.of(self.reducer.parameters) or OptimizersInBackward([])]
 
     build_right = swap(DistributedDataParallel, "_build_parts", build)
-    edit("if self._attached != attached():", "if False:")
+    edit("if self._attached != _attached():", "if False:")
 
 
 @defect("DDP-130")
 def optimizers_looked_for_once() -> None:
     """Optimizers that are attached after the first forward, an evaluation say, step with local gradients."""
-    edit("if self._attached != attached():", "if self._attached < 0:")
+    edit("if self._attached != _attached():", "if self._attached < 0:")
 
 
 @defect("DDP-130")
