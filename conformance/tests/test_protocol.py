@@ -16,7 +16,13 @@ def explored(*arguments, **options):
     return explore(resolve("impl"), Configuration(*arguments, **options))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+#: has by far the most orders of steps
+LARGEST = "ddp, a forward without backward"
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param(each, marks=pytest.mark.long) if each == LARGEST else each for each in PROGRAMS]
+)
 def test_every_program_trains_as_one_process_on_uneven_inputs(program):
     for inputs, options in (((1, 2), {"throws": True}), ((2, 0), {}), ((2, 3, 1), {"divides_by_all": False})):
         found = explored(program, inputs, **options)
