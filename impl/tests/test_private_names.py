@@ -71,6 +71,11 @@ def test_the_installed_torch_has_it(name):
         found = getattr(found, part) if hasattr(found, part) else import_module(".".join(parts[:number]))
 
 
+def test_the_installed_torch_tells_to_which_parameters_optimizers_are_attached():
+    """A name without an underscore that no document mentions; where it is gone, late ones are not noticed."""
+    assert hasattr(import_module("torch.distributed.optim.apply_optimizer_in_backward"), "param_to_optim_hook_handle_map")
+
+
 @pytest.mark.parametrize(("source", "names"), [
     ("import torch\ntorch._foreach_copy_([], [])", {"torch._foreach_copy_"}),
     ("import torch\ntorch._C._hidden.thing.size()", {"torch._C._hidden.thing.size"}),
