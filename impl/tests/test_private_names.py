@@ -73,7 +73,8 @@ def test_the_installed_torch_has_it(name):
 
 def test_the_installed_torch_tells_to_which_parameters_optimizers_are_attached():
     """A name without an underscore that no document mentions; where it is gone, late ones are not noticed."""
-    assert hasattr(import_module("torch.distributed.optim.apply_optimizer_in_backward"), "param_to_optim_hook_handle_map")
+    module = import_module("torch.distributed.optim.apply_optimizer_in_backward")
+    assert hasattr(module, "param_to_optim_hook_handle_map")
 
 
 @pytest.mark.parametrize(("source", "names"), [
