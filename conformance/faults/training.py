@@ -210,10 +210,10 @@ def _store_of_its_own(ctx: RankContext, folder: Path) -> Any:
         fork_store(path)
         _wait_for(path)
     ctx.meet("store")
-    beside = ctx.store  # which is where rank 0 is, on several hosts too
-    while isinstance(beside, dist.PrefixStore):
-        beside = beside.underlying_store
-    host = beside.host if isinstance(beside, dist.TCPStore) else "127.0.0.1"
+    known = ctx.store  # the ranks' own, on the host of rank 0
+    while isinstance(known, dist.PrefixStore):
+        known = known.underlying_store
+    host = known.host if isinstance(known, dist.TCPStore) else "127.0.0.1"
     return dist.TCPStore(host, read(path)["port"], is_master=False, timeout=timedelta(seconds=20))
 
 

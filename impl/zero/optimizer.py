@@ -192,7 +192,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         """Gather every rank's state on group rank ``to``, on the CPU; call it on every rank (in a join context on every
         live one). Afterwards ``state_dict`` works on that rank.
 
-        Where a hook behind a step calls it on a rank that has run out of inputs, that takes part behind the hook.
+        A post hook of ``step`` may call it, too: a rank without inputs takes part once the hook has returned.
         """
         self._check_overlap_initialized()
         if not 0 <= to < self.shard.team.size:
@@ -211,7 +211,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             )
         if session is None:
             self.shard.consolidate(GroupRank(to))
-        elif session.shadowing:  # in a hook behind a step: this rank takes part once the live ones have announced it
+        elif session.shadowing:  # in a post hook of a step: this rank takes part once live ones have announced it
             self.shard.consolidated = None
         else:
             self._joining.consolidate(session, to)

@@ -59,7 +59,7 @@ def _figure(name: str, made: Board) -> Any:
     if name not in _OF_PACED:
         computed = [one for one in made.groups if not is_paced(one)]
         if made.groups and not computed:
-            raise Undrawable("all cells of the record are paced; their charts are others")
+            raise Undrawable("every cell of the record is paced, and this chart leaves those out")
         made = replace(made, groups=computed)
     return import_module(f"{__name__}.{name}").draw(made)
 
