@@ -10,6 +10,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
 from conformance.fixtures.overlapping import ITERATIONS, Overlap, Seen, assert_as_alone, iterations, pair_of
+from conformance.fixtures.sharding import WARM_UP, Overlapped
 from conformance.fixtures.training import private
 
 HOOKS = {"sequential": False, "interleaved": True}
@@ -182,6 +183,27 @@ def test_momentum_decay_and_step_counts_are_those_of_one_step_an_iteration(ranks
     for how, *runs in zip(ways, *ranks(train_on_squares, ways), strict=True):
         # another order of the same sums: a few roundings, which Adam's quotients enlarge
         assert True in assert_as_alone(runs, how, overlapping.squares, tolerance=2e-4)
+
+
+def step_some(ctx):
+    """Train, then step every other parameter of the shard by hand; where the model then differs from one process's."""
+    overlapped = Overlapped(ctx, "SGD with momentum and decay", layers=8)
+    gaps = list(overlapped.train_many(range(WARM_UP + 1)).values())
+    owned = private(overlapped.zero, "optim").param_groups[0]["params"]
+    given = {id(parameter): torch.full_like(parameter, 2.0) for parameter in owned[::2]}
+    for parameter, twin in zip(overlapped.model.parameters(), overlapped.alone.model.parameters(), strict=True):
+        twin.grad = given.get(id(parameter))
+    overlapped.alone.optimizer.step()
+    private(overlapped.zero, "_local_step")(gradients=[given.get(id(parameter)) for parameter in owned])
+    return gaps, len(given), overlapped.alone.gap(overlapped.model)
+
+
+@check("HOOK-022", worlds=(1, 2), deadline_s=DEADLINE_S)
+def test_a_local_step_moves_the_parameters_that_it_gets_a_gradient_for_and_no_others(ranks):
+    for gaps, stepped, gap in ranks(step_some):
+        assert not gaps
+        assert stepped > 1
+        assert gap is None
 
 
 @check("HOOK-020", worlds=MANY, deadline_s=DEADLINE_S)

@@ -92,6 +92,15 @@ def gradients_of_other_buckets_are_zero_not_none() -> None:
     )
 
 
+@defect("HOOK-022")
+def local_step_takes_a_missing_gradient_for_zeros() -> None:
+    """A local step that is given gradients of some parameters decays the others, too."""
+    edit(
+        "zip(self._owned, gradients, strict=True) if g is not None]",
+        "((p, torch.zeros_like(p) if g is None else g) for p, g in zip(self._owned, gradients, strict=True))]",
+    )
+
+
 @defect("HOOK-018", "HOOK-020")
 def interleaved_forgets_the_last_bucket() -> None:
     """The interleaved hook steps each bucket when the next one comes, and so never the last one."""
