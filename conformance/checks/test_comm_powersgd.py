@@ -118,6 +118,25 @@ def test_what_is_not_compressed_is_averaged_exactly(ranks):
             assert gap(biases[:1], biases[1:]) <= 1e-5
 
 
+class Shifted(Layers):
+    """With a parameter of no dimension, which no matrix can be made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return super().forward(x) + (x * self.shift).sum()
+
+
+@check("COMM-026", worlds=(1, 2))
+def test_a_parameter_of_no_dimension_is_averaged_exactly(ranks):
+    exact = alone(range(ranks.world), batch=several_rows, model=Shifted, count=ITERATIONS)
+    for seen in ranks(train, "powerSGD_hook", Shifted, several_rows, ITERATIONS, {}):
+        for got, right in zip(seen, exact, strict=True):
+            assert gap([{"shift": got["shift"]}], [{"shift": right["shift"]}]) <= 1e-5
+
+
 def square():
     """A rank of one would make its weight's gradient, which is of full rank, smaller by a factor of eight."""
     return drawn(nn.Sequential(nn.Linear(16, 16, bias=False), nn.Tanh()))

@@ -163,26 +163,27 @@ def test_after_backward_a_parameter_without_a_gradient_is_full_again_too(ranks):
 
 def train_a_chain(ctx):
     def run():
-        dtypes, frozen = [], []
-        for freeze in (False, True):
+        dtypes, others = [], {"frozen": [], "low": []}
+        for other in (None, *others):
             layers = models.chain(3)
-            layers[1].requires_grad_(not freeze)
+            layers[1].requires_grad_(other != "frozen").to(LOW if other == "low" else FULL)
             model = mixed(ctx, layers, {"param_dtype": LOW})
             for _ in range(2):
                 trained(model, mine(ctx).expand(-1, model.module[0].in_features))
                 found = [(p.dtype, None if p.grad is None else p.grad.dtype) for p in model.parameters()]
-                frozen += found[2:4] if freeze else []
-                dtypes += [*found[:2], *found[4:]] if freeze else found
-        return dtypes, frozen
+                others.get(other, dtypes).extend(found[2:4])
+                dtypes += [*found[:2], *found[4:]]
+        return dtypes, others
 
     return or_lacks_accelerator(ctx, run)
 
 
 @check("DDP-135", worlds=(1, 2))
 def test_after_backward_every_layers_parameters_and_gradients_are_full(ranks):
-    for dtypes, frozen in ranks(train_a_chain):
+    for dtypes, others in ranks(train_a_chain):
         assert set(dtypes) == {(FULL, FULL)}
-        assert set(frozen) == {(FULL, None)}, "of the layer that is not trained"
+        assert set(others["frozen"]) == {(FULL, None)}, "of the layer that is not trained"
+        assert set(others["low"]) == {(LOW, LOW)}, "of the layer that was low before"
 
 
 def train_what_was_frozen(ctx):

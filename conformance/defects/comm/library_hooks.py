@@ -27,6 +27,12 @@ def built_in_hooks_mixed_up() -> None:
 
 
 @defect("COMM-026")
+def a_number_is_made_a_matrix_too() -> None:
+    """PowerSGD asks a gradient of no dimension for its first one."""
+    edit("(shape[0], math.prod(shape[1:])) if shape else (1, 1)", "(shape[0], math.prod(shape[1:]))")
+
+
+@defect("COMM-026")
 def compressed_at_the_least_rate() -> None:
     """PowerSGD also compresses a matrix that shrinks by the least rate and no more."""
     edit("* min_rate < rows * columns", "* min_rate <= rows * columns")
