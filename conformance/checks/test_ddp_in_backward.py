@@ -118,27 +118,40 @@ def test_optimizers_of_delayed_parameters_step_with_the_average_too(ranks):
     assert_stepped_with_averages(ranks(train_attached_or_lack, ALL, "", ALL[3:5]), ALL, ranks.world)
 
 
-def attach_two(ctx):
-    """Two optimizers at the same parameters; these after each iteration."""
+class Faster(torch.optim.SGD):
+    """From its second step on it goes by both rates together."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.param_groups[0]["lr"] = sum(RATES)
+
+
+RATES = (0.25, 0.5)
+
+
+def attach_two(ctx, second):
+    """Two optimizers at the same parameters, of which one comes in that iteration; these after each iteration."""
     model = models.Sum(2).to(ctx.device)
-    for rate in (0.25, 0.5):
-        attach(torch.optim.SGD, list(model.parameters()), lr=rate)
+    attach(torch.optim.SGD, list(model.parameters()), lr=RATES[0])
     ddp = wrapped(ctx, model, bucket_cap_mb=TINY_MIB)
     seen = []
     for iteration in range(ITERATIONS):
+        if iteration == second:
+            attach(torch.optim.SGD, list(model.parameters()), lr=RATES[1])
         ddp(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
         seen.append(parameters(ddp))
     return seen
 
 
 def attach_two_or_lack(ctx):
-    return or_lacks_accelerator(ctx, lambda: attach_two(ctx))
+    return or_lacks_accelerator(ctx, lambda: [attach_two(ctx, second) for second in (0, 1)])
 
 
-@check("DDP-129", worlds=WORLDS, beyond=False)
+@check("DDP-129", "DDP-130", worlds=WORLDS, beyond=False)
 def test_each_of_two_attached_optimizers_steps(ranks):
-    expected = alone(models.Sum(2), lambda chosen: torch.optim.SGD(chosen, lr=0.75), ranks.world)
-    assert ranks(attach_two_or_lack) == [expected] * ranks.world
+    both = alone(models.Sum(2), lambda chosen: torch.optim.SGD(chosen, lr=sum(RATES)), ranks.world)
+    late = alone(models.Sum(2), lambda chosen: Faster(chosen, lr=RATES[0]), ranks.world)
+    assert ranks(attach_two_or_lack) == [[both, late]] * ranks.world
 
 
 def train_attached_or_refuse(ctx):
@@ -271,8 +284,10 @@ FUSED = {
 }
 
 
-def train_fused(ctx, optimizer, options, names):
+def train_fused(ctx, optimizer, options, names, attached=()):
     ddp = wrapped(ctx, models.Sum(4), bucket_cap_mb=TINY_MIB)
+    if attached:
+        attach(optimizer, [ddp.module.get_parameter(name) for name in attached], **options)
     extra = {} if names is None else {"optim_params": [ddp.module.get_parameter(name) for name in names]}
     private(ddp, "_register_fused_optim")(optimizer, **extra, **options)
     seen = []
@@ -301,6 +316,23 @@ def test_a_fused_optimizer_trains_like_one_process(ranks):
             for ours, theirs in zip(seen, expected, strict=True):  # functional and ordinary forms may round differently
                 for name, values in theirs.items():
                     torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(values))
+
+
+def fuse_beside_attached(ctx):
+    told = []
+    act = functools.partial(train_fused, ctx, torch.optim.SGD, MOMENTUM, ALL[3:], ALL[:3])
+    return caught(lambda: told.append(or_lacks_accelerator(ctx, act))), told
+
+
+@check("DDP-133", "DDP-131", worlds=MANY, beyond=False)
+def test_a_fused_optimizer_steps_beside_attached_ones_or_refuses_them(ranks):
+    expected = alone(models.Sum(4), lambda chosen: torch.optim.SGD(chosen, **MOMENTUM), ranks.world)
+    for rank, (error, told) in enumerate(ranks(fuse_beside_attached)):
+        if error is None:
+            assert told == [expected], f"rank {rank}"
+        else:
+            assert_refused([error], RuntimeError, "register_comm_hook")
+            ranks.at_limit("a fused optimizer and attached ones exclude each other")
 
 
 def no_hook(_state, bucket):

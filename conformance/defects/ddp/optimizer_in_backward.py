@@ -84,3 +84,15 @@ def fused_optimizers_step_everything() -> None:
 def optimizers_of_delayed_parameters_do_not_step() -> None:
     """A delayed parameter's own optimizer is taken off it, and nobody steps it."""
     edit("            self.optimizers.step()\n", "            pass\n", within="DelayedReduction.reduce")
+
+
+@defect("DDP-133")
+def attached_optimizers_take_the_place_of_a_fused_one() -> None:
+    """Where some parameters carry optimizers of their own, the fused one of the others does not step."""
+    edit("fused if carried is None else [carried, *fused]", "fused if carried is None else [carried]")
+
+
+@defect("DDP-130")
+def attached_optimizers_counted_by_parameter() -> None:
+    """A second optimizer that a parameter is given amid training goes unnoticed, and steps with the local gradient."""
+    edit("sum(len(each) for each in handles.values())", "len(handles)")
