@@ -5,7 +5,7 @@ import torch
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.observing import TINY_MIB, trained, wrapped
 from conformance.fixtures.training import gradients, numbers, private
 from conformance.ranks import caught
 
@@ -256,3 +256,34 @@ def test_what_was_frozen_when_the_model_was_wrapped_is_averaged_once_it_is_train
         for way, seen in told.items():
             for iteration, found in enumerate(seen):
                 assert found == expected[iteration], f"rank {rank}, iteration {iteration}, {way}"
+
+
+def cast_and_cast_back(ctx):
+    """Iterations before each of which the whole model is cast, past the wrapper, and cast back; or the refusal."""
+    told = {}
+
+    def use():
+        for way, options in WAYS.items():
+            model, told[way] = wrapped(ctx, two_parts(), **options), []
+            for iteration in range(5):
+                model.module.double().float()
+                told[way].append(trained(model, data(ctx.rank, iteration).to(ctx.device)))
+
+    error = caught(use)
+    ctx.meet("told")
+    return error, told
+
+
+@check("DDP-034", worlds=MANY, beyond=False)
+def test_a_model_that_was_cast_and_cast_back_is_averaged_or_refused(ranks):
+    means = []
+    for iteration in range(5):
+        batches = [data(rank, iteration) for rank in range(ranks.world)]
+        means.append(numbers(oracle.averaged_gradients(two_parts(), batches, ranks.world).items()))
+    for rank, (error, told) in enumerate(ranks(cast_and_cast_back)):
+        assert error is None or (error.is_a(RuntimeError) and "param" in error.text), f"rank {rank}: {error}"
+        refused = None if error is None else list(told)[-1]
+        for way, seen in told.items():
+            trusted = seen[:-1] if way == refused else seen  # the error is that of the last iteration
+            assert trusted == means[: len(trusted)], f"rank {rank}, {way}: goes on with local gradients"
+            assert way == refused or len(seen) == len(means), f"rank {rank}, {way}"

@@ -324,10 +324,8 @@ class Readiness:
             self._expect_no_more(missing)
 
     def holds_all_once(self) -> bool:
-        """A backward whose arrivals were noted is over: whether every list holds each parameter once."""
+        """A backward whose arrivals were noted is over: whether every list was found full, and holds each once."""
         for bucket in self._queue.buckets:
-            if bucket.missing and bucket.all_arrived():
-                bucket.missing = 0
             if bucket.missing or len(bucket.arrived) != len(bucket.parameters):
                 return False
         return True

@@ -638,3 +638,9 @@ def sparse_gradients_are_divided_in_their_memory() -> None:
         "    kernels.divide(gradient._values(), self.iteration.divisor())\n",
     )
     edit("return rows, 1 if divides_first(rows.dtype) else self.iteration.divisor()", "return rows, 1")
+
+
+@defect("DDP-034")
+def arrivals_at_lost_nodes_overlooked() -> None:
+    """Parameters that a cast there and back has given new nodes, which nobody watches, are taken to be missing."""
+    edit(" or kernels.is_evaluated(kernels.accumulator(self._parameters[index]))", "", within="overlooked")
