@@ -295,7 +295,12 @@ def replace_the_buffer(ctx):
     trained(model, mine(ctx))
     model.module.count = torch.full((2,), 200.0 + ctx.rank, device=ctx.device)[1:]
     trained(model, mine(ctx))
-    return model.module.seen
+    seen, other = model.module.seen, models.Counting(step_of(ctx.rank)).to(ctx.device)
+    other.count.fill_(300.0 + ctx.rank)
+    other.a = model.module.a
+    model.module = other  # a module in its place: the same layer, and a buffer of its own
+    trained(model, mine(ctx))
+    return seen + other.seen
 
 
 def replace_buffers_under_a_hook(ctx):
@@ -332,7 +337,7 @@ def test_buffers_are_looked_up_anew_for_hooks_and_broadcasts(ranks):
 
 @check("DDP-084")
 def test_a_buffer_that_the_module_replaced_is_followed(ranks):
-    assert ranks(replace_the_buffer) == [[0.0, 100.0, 200.0]] * ranks.world
+    assert ranks(replace_the_buffer) == [[0.0, 100.0, 200.0, 300.0]] * ranks.world
 
 
 def ignore_a_buffer(ctx):

@@ -9,7 +9,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.errors import fail
-from conformance.fixtures.observing import mean_of_all, mine
+from conformance.fixtures.observing import mean_of_all, mine, started
 from conformance.fixtures.training import ddp, private, whole
 from conformance.ranks import caught
 
@@ -272,8 +272,11 @@ class Behind(nn.Module):
 
 
 def fail_amid_rows(ctx):
-    """Gradients of a layer and of a table's one row, until the program is refused what comes after an error."""
-    model, told = ddp(ctx, Behind().to(ctx.device)), []
+    """Gradients of a layer and of a table's one row, until the program is refused what comes after an error.
+
+    And what the last backward of all has sent beside the last before the error.
+    """
+    model, told, sent = ddp(ctx, Behind().to(ctx.device)), [], []
 
     def train():
         for iteration in range(5):
@@ -283,18 +286,19 @@ def fail_amid_rows(ctx):
             if iteration == 2:
                 assert caught(loss.backward) is not None
                 continue
-            loss.backward()
+            sent.append([(event.op, event.dtype, event.shape) for event in started(ctx, loss.backward)])
             told.append([whole(each.grad).to_dense().flatten().tolist() for each in model.module.parameters()])
 
     error = caught(train)
     ctx.meet("told")
-    return error, told
+    return error, told, (sent[-1], sent[1])
 
 
 @check("DDP-057", worlds=MANY, beyond=False)
 def test_rows_of_a_backward_that_failed_are_never_sent(ranks):
     mean = mean_of_all(ranks.world)
-    for rank, (error, told) in enumerate(ranks(fail_amid_rows)):
+    for rank, (error, told, (last, before)) in enumerate(ranks(fail_amid_rows, trace=True)):
+        assert last == before, f"rank {rank}"
         if error is not None:
             assert "Expected to have finished reduction" in error.text, f"rank {rank}: {error}"
             ranks.at_limit("after a backward that failed, the next forward is refused")

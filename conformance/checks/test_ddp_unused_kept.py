@@ -7,8 +7,10 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
+from conformance.fixtures.errors import fail
 from conformance.fixtures.observing import TINY_MIB, wrapped
 from conformance.fixtures.training import gradients, scalar_means, whole
+from conformance.ranks import caught
 
 VIEWS = {"copies": False, "views": True}
 
@@ -41,6 +43,33 @@ def test_an_old_gradient_that_differs_between_ranks_is_left_as_it_is(ranks, scen
         assert told[0][0] != told[1][0], "the ranks must have different gradients to keep"
         for rank, (first, second, third) in enumerate(told):
             assert first == second == third, f"rank {rank}"
+
+
+def fail_behind_the_model(ctx, as_view):
+    """The gradients of a part that a backward leaves out, before it and after it has failed behind the model.
+
+    By then every bucket is under way.
+    """
+    model = wrapped(
+        ctx, models.Parts("ab"), bucket_cap_mb=TINY_MIB, find_unused_parameters=True, gradient_as_bucket_view=as_view
+    )
+    model(models.divisible(ctx.rank, 0).to(ctx.device)).sum().backward()
+    left_out = list(model.module.parts["b"].parameters())
+    for parameter in left_out:
+        parameter.grad.mul_(ctx.rank + 1)
+    before = [whole(parameter.grad).flatten().tolist() for parameter in left_out]
+    x = models.divisible(ctx.rank, 1).to(ctx.device).requires_grad_()
+    x.register_hook(fail)
+    model.module.use = "a"
+    assert caught(model(x.clone()).sum().backward) is not None
+    ctx.meet("failed")
+    return before, [whole(parameter.grad).flatten().tolist() for parameter in left_out]
+
+
+@check("DDP-100", worlds=MANY, beyond=False, scenarios=VIEWS, each=True)
+def test_an_old_gradient_outlasts_a_backward_that_fails(ranks, scenario):
+    for rank, (before, after) in enumerate(ranks(fail_behind_the_model, scenario)):
+        assert before == after, f"rank {rank}"
 
 
 def clear_what_was_accumulated(ctx, as_view):

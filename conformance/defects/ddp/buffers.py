@@ -289,3 +289,9 @@ def futures_of_a_failed_backward_are_awaited_by_the_next() -> None:
 def a_broadcast_of_nothing_sends_all_buffers() -> None:
     """Asked to broadcast an empty list, the object broadcasts its buffers."""
     edit("tensors = self.modules_buffers if bufs is None else bufs", "tensors = bufs or self.modules_buffers")
+
+
+@defect("DDP-084")
+def buffers_of_the_module_that_was_wrapped() -> None:
+    """Where another module takes the place of the wrapped one, its buffers are not synchronised."""
+    edit("self.reducer.module = self._buffer_sync.module = self.module", "self.reducer.module = self.module")

@@ -324,3 +324,9 @@ def a_backward_inside_another_ends_lowering_for_none() -> None:
 def thawed_parameters_tell_of_no_backward() -> None:
     """A backward that brings gradients of thawed parameters alone leaves the others in low precision."""
     edit("        self._lowered.watch([item.parameter for item in thawed])\n", "")
+
+
+@defect("DDP-135")
+def changed_copies_are_lost() -> None:
+    """A step behind a forward that has no backward changes low-precision copies, and is lost without a word."""
+    edit("if self._changed():", "if False:", within="_check_unchanged")

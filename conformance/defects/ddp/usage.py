@@ -374,3 +374,9 @@ def backward_through_a_view_that_was_changed_is_not_noticed() -> None:
 def slopes_alone_are_not_learned_from() -> None:
     """A static graph does not learn from a backward of slopes alone, where that leaves parameters out."""
     edit("(self.facts.searched or self.usage.learning)", "self.facts.searched")
+
+
+@defect("DDP-100")
+def gradients_left_out_of_a_failed_backward_are_what_was_sent() -> None:
+    """In a bucket, the old gradient of an unused parameter is lost where backward fails before it is put back."""
+    edit("kept = self._set_aside.get(place)\n", "kept = None\n", within="part_with_flat")
