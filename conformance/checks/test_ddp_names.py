@@ -60,13 +60,16 @@ def ask_for_use(ctx):
     parameters, sparse = private(model, "_build_params_for_reducer")()
     used = private(private(model, "reducer"), "_get_local_used_map")().tolist()
     same = [one is other for one, other in zip(parameters, model.parameters(), strict=True)]
-    return used, same, list(sparse)
+    static = wrapped(ctx, models.Parts("abc"), static_graph=True)
+    trained(static, models.divisible(ctx.rank, 0).to(ctx.device))
+    length = len(private(private(static, "reducer"), "_get_local_used_map")())
+    return used, same, list(sparse), length
 
 
 @check("DDP-099", "DDP-055", worlds=(1, *MANY), beyond=False)
 def test_how_many_ranks_used_each_parameter_can_be_asked(ranks):
     used = [1, 1, ranks.world - 1, ranks.world - 1, ranks.world, ranks.world]
-    assert ranks(ask_for_use) == [(used, [True] * 6, [False] * 6)] * ranks.world
+    assert ranks(ask_for_use) == [(used, [True] * 6, [False] * 6, 6)] * ranks.world
 
 
 def see_whether_use_changes(ctx):

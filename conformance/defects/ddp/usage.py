@@ -380,3 +380,9 @@ def slopes_alone_are_not_learned_from() -> None:
 def gradients_left_out_of_a_failed_backward_are_what_was_sent() -> None:
     """In a bucket, the old gradient of an unused parameter is lost where backward fails before it is put back."""
     edit("kept = self._set_aside.get(place)\n", "kept = None\n", within="part_with_flat")
+
+
+@defect("DDP-099")
+def counts_of_use_tell_of_one_parameter_too_many() -> None:
+    """Of a static graph, the counts of use end with that of the ranks that have learned it."""
+    edit("self.use_counts = marks[: len(used)]", "self.use_counts = marks")
