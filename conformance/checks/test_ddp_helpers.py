@@ -10,11 +10,13 @@ from torch import nn
 from torch.distributed import rpc
 from torch.utils.checkpoint import checkpoint
 
+from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import TINY_MIB, mean_of_all, mine, trained, wrapped
+from conformance.fixtures.observing import TINY_MIB, mean_of_all, mine, takes, trained, wrapped
 from conformance.fixtures.rpc import remote_calls
-from conformance.fixtures.training import gradients, parameters, private, whole
+from conformance.fixtures.training import gradients, numbers, parameters, private, whole
+from conformance.ranks import caught
 
 # -- DDP-166: parameters are not repaired
 
@@ -132,6 +134,32 @@ def test_where_the_forward_ran_counts_parameter_by_parameter_too(ranks):
     for rank, seen in enumerate(ranks(cross_the_border_by_parameter)):
         local = 12.0 * (rank + 1)
         assert seen == [mean, local, mean, mean, local], f"rank {rank}"
+
+
+def delay_by_parameter(ctx):
+    """The gradients of a model of which one layer is delayed; or the refusal."""
+    takes(ctx, "delay_all_reduce_named_params")
+    module, told = models.Sum(2).to(ctx.device), []
+    late = {"delay_all_reduce_named_params": list(module.layers[1].named_parameters(prefix="layers.1"))}
+
+    def use():
+        model = by_parameter(ctx, module, param_to_hook_all_reduce=module.layers[0].weight, **late)
+        told.extend(trained(model, models.divisible(ctx.rank, n).to(ctx.device)) for n in range(2))
+
+    return caught(use), told
+
+
+@check("DDP-167", worlds=MANY, beyond=False)
+def test_the_python_reducer_averages_delayed_gradients_or_refuses_them(ranks):
+    batches = [[models.divisible(rank, n) for rank in range(ranks.world)] for n in range(2)]
+    means = [numbers(oracle.averaged_gradients(models.Sum(2), each, ranks.world).items()) for each in batches]
+    for rank, (error, told) in enumerate(ranks(delay_by_parameter)):
+        if error is None:
+            assert told == means, f"rank {rank} goes on with local gradients"
+        else:
+            assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+            assert "delay" in error.text, f"rank {rank}: {error}"
+            ranks.at_limit("the Python reducer refuses delayed parameters")
 
 
 def return_a_late_future_by_parameter(ctx):

@@ -145,3 +145,9 @@ def futures_of_buffer_hooks_are_not_awaited_parameter_by_parameter() -> None:
 def no_former_parameters_count_as_none_known() -> None:
     """A replica's module without former parameters is taken for one that is no replica's."""
     edit("if former is None else", "if not former else", within="parameters_or_former")
+
+
+@defect("DDP-167")
+def per_parameter_beside_delayed_ones() -> None:
+    """Where gradients are averaged one by one, delayed parameters are taken, and stay local."""
+    edit("if others:", "if False:", within="PerParameterReduction._refuse")
