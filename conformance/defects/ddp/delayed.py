@@ -152,3 +152,9 @@ def moved_gradients_are_taken_for_the_buffers() -> None:
 def old_gradients_of_who_leaves_it_out_are_averaged() -> None:
     """A delayed layer that this rank leaves out, with gradients that were cleared, adds those of the last iteration."""
     edit("        self._fill_gaps()\n        divisor", "        divisor")
+
+
+@defect("DDP-128")
+def delayed_under_one_of_two_names() -> None:
+    """A delayed parameter with two names travels in a bucket as well, under the name that was not given."""
+    edit("if id(parameter) not in left_out", "if name not in ignored", within="managed_parameters")
