@@ -30,13 +30,15 @@ def step_all_kinds(ctx, views):
     gaps = []
     for name in ("SGD with momentum and decay", "Adagrad"):
         parameters = of_all_kinds(ctx)
-        if views:  # which give each of its elements a place; no optimizer can step it where it is
-            parameters.append(nn.Parameter(models.integers(1, 4, seed=7).to(ctx.device).expand(3, 4)))
+        # views give each of its elements a place; no optimizer can step it where it is
+        parameters.append(nn.Parameter(models.integers(1, 4, seed=7).to(ctx.device).expand(3, 4)))
         reference = Reference(parameters, name)
         zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
         for iteration in range(2):
             give(parameters, iteration)
             give(reference.parameters, iteration)
+            if not views:
+                parameters[-1].grad = reference.parameters[-1].grad = None
             zero.step()
             reference.optimizer.step()
             gaps.append(reference.gap(parameters))

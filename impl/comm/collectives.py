@@ -129,7 +129,7 @@ def _chunks(tensors: Sequence[torch.Tensor], chunk_bytes: int) -> Iterator[list[
         for tensor in tensors:
             if tensor.device != device or tensor.numel() == 0:
                 continue
-            stored = _each_once(tensor)
+            stored = each_once(tensor)
             if chunk and size + stored.nbytes > chunk_bytes:
                 yield chunk
                 chunk, size = [], 0
@@ -139,7 +139,7 @@ def _chunks(tensors: Sequence[torch.Tensor], chunk_bytes: int) -> Iterator[list[
             yield chunk
 
 
-def _each_once(tensor: torch.Tensor) -> torch.Tensor:
+def each_once(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that shows each of its elements once: an expanded dimension cannot be written as a whole."""
     if 0 not in tensor.stride():
         return tensor

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..comm.collectives import all_gather, all_to_all, broadcast
+from ..comm.collectives import all_gather, all_to_all, broadcast, each_once
 from ..comm.flat import copy_all, flat_views, new_flat, note_change
 from ..comm.pending import Pending, Watch
 from ..comm.placement import on_one_host
@@ -205,12 +205,13 @@ def part_of(flat: torch.Tensor, places: range) -> torch.Tensor:
 
 
 def _receive(members: Sequence[torch.Tensor], views: Sequence[torch.Tensor]) -> None:
-    """Copy what has come into the parameters: one by one where some are conjugates of their memory, else together."""
-    if not members[0].is_complex() or not any(map(torch.Tensor.is_conj, members)):
+    """Copy what has come into the parameters: together, or one by one where some are expanded, or conjugates."""
+    try:
         copy_all(members, views)
-        return
-    for member, view in zip(members, views, strict=True):
-        member.copy_(view)
+    except RuntimeError:
+        for member, view in zip(members, views, strict=True):
+            stored = each_once(member)
+            stored.copy_(view[tuple(map(slice, stored.shape))])
 
 
 def _real(flat: torch.Tensor) -> torch.Tensor:

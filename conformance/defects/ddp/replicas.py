@@ -220,7 +220,7 @@ def chunks_are_counted_in_elements() -> None:
 @defect("DDP-025")
 def buffers_may_be_expanded_outermost() -> None:
     """Of an expanded buffer only the outermost dimension is taken once, and the others are written to as a whole."""
-    edit("if stride == 0:", "if stride == 0 and dimension == 0:", within="_each_once")
+    edit("if stride == 0:", "if stride == 0 and dimension == 0:", within="each_once")
 
 
 @defect("DDP-034")

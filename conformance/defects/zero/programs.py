@@ -147,6 +147,12 @@ def hooks_of_all_optimizers_pass_joined_ranks_by() -> None:
 
 
 @defect("ZERO-008")
+def expanded_parameters_are_received_as_they_are() -> None:
+    """What has come is copied to each number of an expanded parameter, although several of them are one in memory."""
+    edit("stored = each_once(member)", "stored = member")
+
+
+@defect("ZERO-008")
 def added_views_have_owners_of_their_own() -> None:
     """A parameter that is added later, and lies in the memory of another one, goes where the load is least."""
     edit("chosen = known[0] if known else loads.index(min(loads))", "chosen = loads.index(min(loads))")
