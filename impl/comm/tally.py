@@ -28,7 +28,7 @@ class Tally:
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
     """
 
-    __slots__ = ("label", "started", "watches", "where")
+    __slots__ = ("label", "started", "watches", "where", "widths")
 
     #: of the group on which this process has started a collective last
     latest: ClassVar[Tally | None] = None
@@ -41,6 +41,8 @@ class Tally:
         self.where: Place | None = None
         #: what looks out for failed peers in the join blocks over the group, the innermost last
         self.watches: list[Callable[..., Any]] = []
+        #: how many elements the messages of those blocks have
+        self.widths: list[int] = []
 
     def count(self) -> None:
         """One more, of somebody else's."""

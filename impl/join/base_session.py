@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any
 
-from ..comm.pending import Watch
+import torch
+
+from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
+from ..errors import SharedError
+from .channel import ControlChannel
 from .failures import SessionFailures
 from .handle import Handle
 from .hooks import Joinable
 from .lifecycle import SESSION_MOVES, SessionState, moved
+from .message import DEEPEST, MessageLayout, Reading
 
 #: A joined rank that has shadowed more iterations than this warns about the skew, once (JOIN-035).
 SKEW_WARNING_ABOVE = 1000
@@ -23,9 +29,11 @@ class BaseSession(ABC):
     A session begins when it is put on the joinables, before the block is entered (JOIN-013), and ends with the block.
     """
 
-    def __init__(self, team: Team, throw: bool) -> None:
+    def __init__(self, team: Team, device: torch.device, throw: bool, layout: MessageLayout) -> None:
         self.team = team
         self.throw = throw
+        self._layout = layout
+        self._channel = ControlChannel(team, device, layout)
         self._failures = SessionFailures(team)
         #: raises ``PeerFailed`` if a peer has left the block by an exception; to be handed to waits
         self.watch: Watch = self._failures.watch
@@ -58,6 +66,12 @@ class BaseSession(ABC):
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
         self._failures.begin()
         self.team.tally.watches.append(self.watch)
+        self.team.tally.widths.append(self._layout.size)
+
+    def _tell_depth(self) -> None:
+        """Messages tell from now on how deep the block lies in others. Only where none is in flight."""
+        self._layout = replace(self._layout, depth=min(len(self.team.tally.watches) - 1, DEEPEST))
+        self._channel.lay_out(self._layout)
 
     def report(self, error: BaseException) -> None:
         """This rank leaves the block by ``error``: tell the peers."""
@@ -69,9 +83,18 @@ class BaseSession(ABC):
 
     def close(self) -> None:
         """The block is left, in whatever way."""
-        if self.watch in self.team.tally.watches:
-            self.team.tally.watches.remove(self.watch)
+        tally = self.team.tally
+        if self.watch in tally.watches:
+            tally.watches.remove(self.watch)
+            tally.widths.remove(self._layout.size)
         self._move(SessionState.CLOSED)
+
+    def _read(self, pending: Pending) -> Reading:
+        try:
+            return self._channel.read(pending, self.watch)
+        except SharedError as error:
+            self._failures.mark_shared(error)
+            raise
 
     def _move(self, to: SessionState) -> None:
         self._state = moved(self._state, to, SESSION_MOVES)

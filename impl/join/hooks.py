@@ -109,6 +109,9 @@ class FollowedSession(Protocol):
     def announce_early(self, joinable: Joinable, act: int) -> None:
         """Say, without waiting, that ``act`` will be announced."""
 
+    def follow_to(self, joinable: Joinable, act: int) -> None:
+        """On a joined rank, in a hook that live ranks call, too: go on following them until this act is done."""
+
     def confirm(self) -> None:
         """Read the message in flight, if one is."""
 

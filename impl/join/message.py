@@ -124,8 +124,8 @@ class MessageLayout:
         if counts[_DEPTH] != self.ranks * self.depth:
             raise RanksDisagree(
                 "Join: some ranks seem to be in a context inside another one, and others in the outer one, so their "
-                "messages do not belong together. Usual causes: a model or optimizer of the outer context that is used "
-                "inside the inner one, which does not list it, when some rank has run out of inputs there (as in "
+                "messages do not belong together. Usual causes: something of the outer context that is used inside the "
+                "inner one, which does not list it, when some rank has run out of inputs there (as in "
                 "`with a.join(), b.join()`): list all that the block uses in one Join. Or an optimizer that steps at "
                 "the top of every iteration but the first: list it before its model, or let each iteration end with "
                 "its step."

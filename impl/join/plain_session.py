@@ -13,6 +13,7 @@ from .base_session import BaseSession
 from .handle import Handle
 from .hooks import Joinable, JoinHook
 from .lifecycle import SessionState
+from .message import MessageLayout
 
 
 def count(team: Team, device: torch.device, contribution: int, label: str) -> Pending:
@@ -25,13 +26,19 @@ class PlainSession(BaseSession):
     """Per notification one all-reduce counts the active ranks; in throwing mode a second one, the exhausted (JOIN-045).
 
     Every rank walks the same two steps, count the active and then count the exhausted; its role decides what it adds.
+    While other blocks over the group lie around or inside its own, it counts by messages like those of a ``Session``.
     """
 
     def __init__(self, team: Team, device: torch.device, throw: bool, hooks: Sequence[JoinHook]) -> None:
-        super().__init__(team, throw)
+        super().__init__(team, device, throw, MessageLayout(("a plain joinable",), ((),), team.size))
         self._device = device
         self._hooks = hooks
         self._last: Handle | None = None  # of the latest notification; waited for before this rank leaves
+
+    def enter(self) -> None:
+        """The block begins."""
+        super().enter()
+        self._tell_depth()
 
     def notify(self, joinable: Joinable) -> Handle | None:
         """Count the active ranks without blocking; in throwing mode, block and raise if some rank has run out.
@@ -44,7 +51,12 @@ class PlainSession(BaseSession):
         group = joinable.join_process_group
         team = self.team if group is self.team.group else Team.of(group)
         device = torch.device(joinable.join_device)
-        self._last = Handle(count(team, device, 1, "Join: count of active ranks"), self.watch)
+        pending = self._count(team, device, 1, "Join: count of active ranks")
+        if pending.buffer.dtype == torch.int64:
+            self._read(pending)  # at once: what comes next here may be in a block that other ranks have left
+            self._last = Handle(pending, self.watch, number=self._channel.reader_of_active())
+        else:
+            self._last = Handle(pending, self.watch)
         if joinable._join_config.throw_on_early_termination:
             exhausted = self._count_exhausted(team, device, 0)
             if exhausted:
@@ -70,8 +82,17 @@ class PlainSession(BaseSession):
         return shadowed == 0
 
     def _active_ranks(self) -> int:
-        return int(count(self.team, self._device, 0, "Join: count of active ranks").read(self.watch)[0])
+        return self._counted(self._count(self.team, self._device, 0, "Join: count of active ranks"))
 
     def _count_exhausted(self, team: Team, device: torch.device, contribution: int) -> int:
-        pending = count(team, device, contribution, "Join: count of exhausted ranks")
+        return self._counted(self._count(team, device, contribution, "Join: count of exhausted ranks"))
+
+    def _count(self, team: Team, device: torch.device, contribution: int, label: str) -> Pending:
+        if team is not self.team or len(team.tally.widths) < 2:
+            return count(team, device, contribution, label)
+        return self._channel.call_roll(0, None) if contribution else self._channel.post_empty()
+
+    def _counted(self, pending: Pending) -> int:
+        if pending.buffer.dtype == torch.int64:
+            return self._read(pending).active
         return int(pending.read(self.watch)[0])

@@ -28,21 +28,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank, Team
-from ..errors import SharedError
 from .base_session import BaseSession
-from .channel import ControlChannel
 from .handle import Handle
 from .hooks import FollowingHook, Joinable, JoinHook
 from .left_open import LeftOpen
 from .lifecycle import SessionState
 from .membership import Membership
-from .message import DEEPEST, Act, MessageLayout, Reading
+from .message import Act, MessageLayout, Reading
 
 _MAIN_HOOK = "main hook"  # the only act of a plain joinable
 _SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's timeout
@@ -57,9 +54,7 @@ class Session(BaseSession):
     def __init__(
         self, team: Team, device: torch.device, throw: bool, joinables: Sequence[Joinable], hooks: Sequence[JoinHook]
     ) -> None:
-        super().__init__(team, throw)
-        self._layout = _layout(joinables, hooks, team.size)
-        self._channel = ControlChannel(team, device, self._layout)
+        super().__init__(team, device, throw, _layout(joinables, hooks, team.size))
         self._membership = Membership(team)
         self._pending_announcement: Act | None = None  # early, its act not yet begun
         self._hooks = tuple(hooks)
@@ -73,6 +68,7 @@ class Session(BaseSession):
         self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included
         self._absence = False  # whether somebody was known to be absent when the current iteration began
         self._iterations: Counter[int] = Counter()  # how many each joinable has begun here, on live ranks
+        self._shadowed: Counter[int] = Counter()  # and how many this rank has shadowed
         #: asked where a backward is left out; None before the block, and once all ranks have left one out alike
         self._left_open: LeftOpen | None = None
         self.watch = self._watch
@@ -167,8 +163,7 @@ class Session(BaseSession):
         """The block begins. RuntimeError if the group or one of the followers is unfit for it."""
         super().enter()
         self._read_message()  # of iterations before the block, if there were any
-        self._layout = replace(self._layout, depth=min(len(self.team.tally.watches) - 1, DEEPEST))
-        self._channel.lay_out(self._layout)
+        self._tell_depth()
         self._left_open = LeftOpen.of(self.team)
         try:
             for hook in self._followers.values():
@@ -211,26 +206,41 @@ class Session(BaseSession):
         for hook in self._followers.values():
             hook.leaving()
         self._refuse_if_only_here_left_open(self._followers)
-        iterations: Counter[int] = Counter()
         reading = self._run_out()
         while reading.active:
             if self.throw:
                 self._failures.raise_exhausted_here()
             if self._state is SessionState.LIVE:
                 self._move(SessionState.SHADOWING)
-            self._membership.update(reading.ranks)
-            self._count(reading, iterations)
-            if reading.act is not None:
-                self._follow(reading.act)
+            self._take(reading)
             reading = self._read(self._channel.post_empty())
         if self.shadowing:
-            self._count(reading, iterations)
+            self._take(reading)
         return self._state is SessionState.LIVE
 
-    def _count(self, reading: Reading, iterations: Counter[int]) -> None:
+    def follow_to(self, joinable: Joinable, act: int) -> None:
+        """On a joined rank, in a hook that live ranks call, too: go on following them until this act is done."""
+        due = Act(self._place_of(joinable), act)
+        reading = None
+        while reading is None or reading.act != due:
+            reading = self._read(self._channel.post_empty())
+            if not reading.active:
+                raise RuntimeError(
+                    f"Join: rank {self.team.rank}, which has run out of inputs, waited in a hook for "
+                    f"{self._layout.name_of(due)}, but no rank that has inputs came to it. Usual cause: a hook that "
+                    "only some ranks have, or that does so on some of them only. Let all ranks do so alike."
+                )
+            self._take(reading)
+
+    def _take(self, reading: Reading) -> None:
+        """Do on a joined rank what a message says."""
+        if reading.active:
+            self._membership.update(reading.ranks)
         if reading.begins is not None:
-            iterations[reading.begins] += reading.iterations
-            self._warn_of_skew(max(iterations.values()), deeper=1)
+            self._shadowed[reading.begins] += reading.iterations
+            self._warn_of_skew(max(self._shadowed.values()), deeper=1)
+        if reading.act is not None:
+            self._follow(reading.act)
 
     def refuse_to_go_on(self) -> None:
         """RuntimeError, and a note of it, if an exception that was caught inside the block has broken off an iteration.
@@ -395,13 +405,6 @@ class Session(BaseSession):
         """Read this roll call unless a later one has already done so."""
         if self._channel.in_flight is roll:
             self._read_message()
-
-    def _read(self, pending: Pending) -> Reading:
-        try:
-            return self._channel.read(pending, self.watch)
-        except SharedError as error:
-            self._failures.mark_shared(error)
-            raise
 
     def _follow(self, act: Act) -> None:
         hook = self._hooks[act.joinable]

@@ -20,9 +20,9 @@ def ddp_sends_buffers_first() -> None:
 def evaluation_is_shadowed_as_training() -> None:
     """A joined rank shadows a backward for every forward of the live ranks, evaluations included."""
     edit(
-        "        if reading.act is not None:\n            self._follow(reading.act)\n",
-        "        if reading.begins is not None:\n"
-        '            self._follow(Act(reading.begins, self._layout.acts[reading.begins].index("BUCKETS")))\n',
+        "    if reading.act is not None:\n        self._follow(reading.act)\n",
+        "    if reading.begins is not None:\n"
+        '        self._follow(Act(reading.begins, self._layout.acts[reading.begins].index("BUCKETS")))\n',
     )
 
 

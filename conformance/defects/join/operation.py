@@ -195,7 +195,7 @@ def interrupt_taken_for_the_end() -> None:
 @defect("JOIN-035")
 def iterations_of_several_models_are_added_up() -> None:
     """The skew that is warned of is the sum over all models of the context."""
-    edit("max(iterations.values())", "sum(iterations.values())")
+    edit("max(self._shadowed.values())", "sum(self._shadowed.values())")
 
 
 @defect("JOIN-024")
