@@ -78,31 +78,33 @@ def test_live_ranks_may_consolidate_after_others_have_joined_or_are_refused(rank
             assert same, f"the parameters of rank {rank} differ, schedule {schedule}, consolidated to {to}"
 
 
-def consolidate_behind_each_step(ctx, schedule, to):
-    """A hook does so: how many states live ranks then find, the gap at the end, and what of the state is wrong."""
+def consolidate_in_hooks(ctx, schedule, to, before):
+    """Hooks ``before`` or behind each step do so: how many states are found, the gap at the end, and wrong states."""
     params = some_parameters(ctx)
-    reference, zero, live, found = Reference(params, "Adam"), sharded(ctx, params, "Adam"), [], []
+    reference, zero, found = Reference(params, "Adam"), sharded(ctx, params, "Adam"), []
 
     def consolidate(*_):
         zero.consolidate_state_dict(to)
-        if ctx.rank == to and live:
+        if ctx.rank == to:
             found.append(len(zero.state_dict()["state"]))
 
-    with zero.register_step_post_hook(consolidate), ctx.subject.Join([zero]):
+    register = zero.register_step_pre_hook if before else zero.register_step_post_hook
+    with register(consolidate), ctx.subject.Join([zero]):
         for iteration in range(schedule[ctx.rank]):
-            live[:] = [iteration]
             give(params, iteration)
             zero.step()
-            live.clear()
+    if before:
+        zero.consolidate_state_dict(to)
     reference.train(range(max(schedule)))
     wrong = differing(zero.state_dict(), reference.optimizer.state_dict()) if ctx.rank == to else []
     return found, reference.gap(params), wrong
 
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
-def test_a_hook_behind_each_step_may_consolidate_on_joined_ranks_too(ranks):
-    for long, to in ((0, 0), (0, ranks.world - 1), (ranks.world - 1, 0)):
+def test_a_hook_of_each_step_may_consolidate_on_joined_ranks_too(ranks):
+    for long, to, before in ((0, 0, False), (0, ranks.world - 1, False), (ranks.world - 1, 0, True)):
         schedule = scenario.one_long(ranks.world, long, 1)
-        for rank, told in enumerate(ranks(consolidate_behind_each_step, schedule, to)):
-            counts = [5] * schedule[rank] if rank == to else []
-            assert told == (counts, None, []), f"rank {rank}, schedule {schedule}, consolidated to {to}"
+        for rank, told in enumerate(ranks(consolidate_in_hooks, schedule, to, before)):
+            counts = [0 if before and iteration == 0 else 5 for iteration in range(max(schedule))]
+            right = counts if rank == to else [], None, []
+            assert told == right, f"rank {rank}, schedule {schedule}, consolidated to {to}, {before=}"

@@ -6,6 +6,7 @@ import functools
 import warnings
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -660,13 +661,30 @@ class Fading(torch.optim.SGD):
 
 
 def step_in_a_context(ctx, schedule, hooked):
-    """The rate is set anew before each step, or a hook behind each step bounds the parameters; the gap at the end.
+    """Hooks behind each step bound the parameters, and those before it set the rate by their calls, in which all ranks
+    communicate; without hooks the rate is set before each step. The gap at the end.
 
-    The hook is one of the optimizer, or of all optimizers. Behind the first step the parameters change their order.
+    The hooks are those of the optimizer, or of all optimizers. Behind the first step the parameters change their order.
     """
-    def hook_behind(optimizer, params):
-        register = {"one": optimizer.register_step_post_hook, "all": register_optimizer_step_post_hook}.get(hooked)
-        return register(lambda *_: bound(params)) if register else contextlib.nullcontext()
+    def hook(optimizer, params, mean):
+        calls = []
+
+        def set_rate(stepped, *_):
+            if stepped is optimizer:
+                calls.append(mean(torch.ones(1, device=ctx.device)))
+                optimizer.param_groups[0]["lr"] = 0.5 ** len(calls) * calls[-1].item()
+
+        hooks = contextlib.ExitStack()
+        if hooked:
+            before = optimizer.register_step_pre_hook if hooked == "one" else register_optimizer_step_pre_hook
+            behind = optimizer.register_step_post_hook if hooked == "one" else register_optimizer_step_post_hook
+            hooks.enter_context(before(set_rate))
+            hooks.enter_context(behind(lambda *_: bound(params)))
+        return hooks
+
+    def mean_of_ranks(number):
+        dist.all_reduce(number)
+        return number / ctx.world
 
     def train(optimizer, params, iterations):
         for iteration in iterations:
@@ -681,10 +699,12 @@ def step_in_a_context(ctx, schedule, hooked):
     params, copies = some_parameters(ctx), some_parameters(ctx)
     kind = torch.optim.SGD if hooked == "all" else Fading  # where one step calls another, both call such hooks
     zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, kind, lr=0.5), kind(copies, lr=0.5)
-    with hook_behind(zero, params), ctx.subject.Join([zero]):
-        train(zero, params, range(schedule[ctx.rank]))
-    with hook_behind(ordinary, copies):
-        train(ordinary, copies, range(max(schedule)))
+    with hook(zero, params, mean_of_ranks):
+        with ctx.subject.Join([zero]):
+            train(zero, params, range(schedule[ctx.rank]))
+        train(zero, params, range(8, 9))
+    with hook(ordinary, copies, lambda number: number):
+        train(ordinary, copies, [*range(max(schedule)), 8])
     return first_gap(params, copies)
 
 

@@ -29,8 +29,8 @@ from .publisher import Publisher
 from .shard import Shard
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
-STEP, CONSOLIDATE = 0, 1
-ACTS = ("step", "consolidate_state_dict")
+STEP, CONSOLIDATE, HOOKS = range(3)
+ACTS = ("step", "consolidate_state_dict", "hooks before a step")
 
 #: Gradients by place, of parameters that nobody has used; None where there is none.
 Kept = dict[int, torch.Tensor | None]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import _global_optimizer_post_hooks
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import BrokenOff, Follower, FollowingHook, JoinHook
@@ -22,7 +23,7 @@ from .arguments import (
     checked_groups,
     local_constructor,
 )
-from .joining import ACTS, CONSOLIDATE, STEP, Joining
+from .joining import ACTS, CONSOLIDATE, HOOKS, STEP, Joining
 from .mirror import Mirror
 from .overlapping import Overlap, OverlapInfo, PartialSteps
 from .partition import ShardPlan
@@ -54,8 +55,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     Inside a join context a rank that has run out of inputs goes on stepping its shard, with the gradients and the
     settings of a live rank, so that uneven inputs give what one process would (ZERO-020 … 022). Its own ``.grad`` and
-    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks', and hooks behind a step are
-    called on it, too. What the program itself changes between two steps of a block (``p.clamp_()``, entries of
+    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks', and hooks before and behind a
+    step are called on it, too. What the program itself changes between two steps of a block (``p.clamp_()``, entries of
     ``state``) does not reach it, with or without overlap: make such changes before the block or behind it.
 
     A parameter that has never required a gradient, nor had one in a step, is not sent; one that is frozen later still
@@ -139,6 +140,21 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     # --- the step
 
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """What torch makes of ``step``; inside a join context joined ranks hear of the hooks before it, if any."""
+        hooked = torch.optim.Optimizer.profile_hook_step(func)
+
+        @functools.wraps(hooked)
+        def announced(zero: ZeroRedundancyOptimizer, *args: Any, **kwargs: Any) -> Any:
+            session = zero._join_session
+            hooks = zero._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
+            if session is not None and hooks and zero.overlap is None:
+                session.begin(zero, HOOKS)
+            return hooked(zero, *args, **kwargs)
+
+        return announced
+
     def step(self, closure: Closure | None = None, **kwargs: Any) -> Any:
         """Update all parameters; returns what the local optimizer returns.
 
@@ -192,7 +208,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         """Gather every rank's state on group rank ``to``, on the CPU; call it on every rank (in a join context on every
         live one). Afterwards ``state_dict`` works on that rank.
 
-        A post hook of ``step`` may call it, too: a rank without inputs takes part once the hook has returned.
+        A hook behind ``step`` may call it, too, in a join context on ranks without inputs as well.
         """
         self._check_overlap_initialized()
         if not 0 <= to < self.shard.team.size:
@@ -211,8 +227,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             )
         if session is None:
             self.shard.consolidate(GroupRank(to))
-        elif session.shadowing:  # in a post hook of a step: this rank takes part once live ones have announced it
-            self.shard.consolidated = None
+        elif session.shadowing:  # in a hook behind a step, which live ranks call, too
+            session.follow_to(self, CONSOLIDATE)
         else:
             self._joining.consolidate(session, to)
 
@@ -438,10 +454,14 @@ class _ZeROJoinHook(FollowingHook):
             raise RuntimeError("ZeRO was asked to follow an act outside of a join context.")
         if act == STEP:
             self.zero._joining.shadow_step(session)
-            hooks = {**self.zero._optimizer_step_post_hooks, **_global_optimizer_post_hooks}
-            for hook in hooks.values():
-                hook(self.zero, (self.zero,), {})
+            self._call({**self.zero._optimizer_step_post_hooks, **_global_optimizer_post_hooks})
+        elif act == HOOKS:
+            self._call({**_global_optimizer_pre_hooks, **self.zero._optimizer_step_pre_hooks})
         elif act == CONSOLIDATE:
             self.zero._joining.consolidate(session, None)
         else:
             raise AssertionError(f"ZeRO has no act {act}; its acts are {ACTS}")
+
+    def _call(self, hooks: dict[int, Callable[..., Any]]) -> None:
+        for hook in hooks.values():
+            hook(self.zero, (self.zero,), {})

@@ -253,9 +253,12 @@ def views_leave_out_what_shares_memory() -> None:
 
 
 @defect("ZERO-020")
-def joined_ranks_call_the_hooks_of_this_optimizer_only() -> None:
-    """A hook behind the steps of all optimizers does not hear of those that a joined rank shadows."""
-    edit(
-        "hooks = {**self.zero._optimizer_step_post_hooks, **_global_optimizer_post_hooks}",
-        "hooks = dict(self.zero._optimizer_step_post_hooks)",
-    )
+def joined_ranks_do_not_hear_of_the_hooks_before_a_step() -> None:
+    """Joined ranks call the hooks behind a step, and not those before it."""
+    edit("session.begin(zero, HOOKS)", "pass")
+
+
+@defect("ZERO-020")
+def hooks_before_all_steps_pass_joined_ranks_by() -> None:
+    """Of the hooks before a step a joined rank calls only those of the optimizer, not those of all optimizers."""
+    edit("{**_global_optimizer_pre_hooks, **", "{**")

@@ -209,3 +209,9 @@ def counts_reach_the_sign() -> None:
 def hooks_of_joined_ranks_consolidate_as_live_ones() -> None:
     """A hook that consolidates, called on a rank that has run out, announces this as a live rank does."""
     edit("elif session.shadowing:", "elif False:")
+
+
+@defect("ZERO-020")
+def hooks_of_joined_ranks_consolidate_later() -> None:
+    """A hook that consolidates, called on a rank that has run out, returns without the state, which comes behind it."""
+    edit("session.follow_to(self, CONSOLIDATE)", "self.shard.consolidated = None")

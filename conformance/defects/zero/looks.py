@@ -101,7 +101,7 @@ def joined_rank_takes_settings_only_when_they_have_changed() -> None:
 @defect("ZERO-020")
 def joined_rank_calls_no_hooks() -> None:
     """The hooks behind a step are not called on a rank that has joined, so its parameters are not what they make."""
-    edit("for hook in hooks.values():", "for hook in ():", within="follow")
+    edit("for hook in hooks.values():", "for hook in ():", within="_call")
 
 
 @defect("ZERO-017")
