@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.distributed import rpc
+from torch.nn.parallel import DistributedDataParallel as TorchsOwn  # as it is now: a program may put ours in its place
 
 from ..comm.flat import copy_all
 from .plan import DEFAULT_FIRST_BUCKET_BYTES
@@ -96,11 +97,11 @@ class _Split:
         self._outer: Any = None  # of the forward around this one
 
     def __enter__(self) -> None:
-        self._outer = torch.nn.parallel.DistributedDataParallel._active_ddp_module
-        torch.nn.parallel.DistributedDataParallel._active_ddp_module = self  # type: ignore[assignment]
+        self._outer = TorchsOwn._active_ddp_module
+        TorchsOwn._active_ddp_module = self  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        torch.nn.parallel.DistributedDataParallel._active_ddp_module = self._outer
+        TorchsOwn._active_ddp_module = self._outer
 
 
 def compiled_by_bucket(cap_bytes: int) -> AbstractContextManager[None]:
