@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 
-from ..comm.pending import Pending, Watch
+from ..comm.pending import Watch
 from ..comm.ranks import Team
-from ..errors import SharedError
 from .channel import ControlChannel
 from .failures import SessionFailures
 from .handle import Handle
 from .hooks import Joinable
 from .lifecycle import SESSION_MOVES, SessionState, moved
-from .message import DEEPEST, MessageLayout, Reading
+from .message import DEEPEST, MessageLayout
 
 #: A joined rank that has shadowed more iterations than this warns about the skew, once (JOIN-035).
 SKEW_WARNING_ABOVE = 1000
@@ -32,9 +31,9 @@ class BaseSession(ABC):
     def __init__(self, team: Team, device: torch.device, throw: bool, layout: MessageLayout) -> None:
         self.team = team
         self.throw = throw
-        self._layout = layout
-        self._channel = ControlChannel(team, device, layout)
         self._failures = SessionFailures(team)
+        self._layout = layout
+        self._channel = ControlChannel(team, device, layout, self._failures.mark_shared)
         #: raises ``PeerFailed`` if a peer has left the block by an exception; to be handed to waits
         self.watch: Watch = self._failures.watch
         self._state = SessionState.LIVE  # only _move assigns it
@@ -88,13 +87,6 @@ class BaseSession(ABC):
             tally.watches.remove(self.watch)
             tally.widths.remove(self._layout.size)
         self._move(SessionState.CLOSED)
-
-    def _read(self, pending: Pending) -> Reading:
-        try:
-            return self._channel.read(pending, self.watch)
-        except SharedError as error:
-            self._failures.mark_shared(error)
-            raise
 
     def _move(self, to: SessionState) -> None:
         self._state = moved(self._state, to, SESSION_MOVES)

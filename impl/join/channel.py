@@ -10,6 +10,7 @@ import torch
 from ..comm import collectives
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
+from ..errors import SharedError
 from .message import MOST_ITERATIONS, Act, MessageLayout, Reading
 
 
@@ -19,8 +20,11 @@ class ControlChannel:
     One message of a live rank at a time is in flight. Every rank reads every message.
     """
 
-    def __init__(self, team: Team, device: torch.device, layout: MessageLayout) -> None:
+    def __init__(
+        self, team: Team, device: torch.device, layout: MessageLayout, tell: Callable[[SharedError], None]
+    ) -> None:
         self._team = team
+        self._tell = tell  # of what all ranks raise where they read
         self._device = device  # of the joinables: what users are handed lies there
         self._control = team.control_device(device)
         self._layout = layout
@@ -93,10 +97,14 @@ class ControlChannel:
 
     def read(self, pending: Pending, watch: Watch) -> Reading:
         """What a message says, once it has come; ``RanksDisagree`` if live ranks are at different places."""
-        sums = tuple(pending.read(watch))
-        reading = self._understood.get(sums)
-        if reading is None:
-            reading = self._understood[sums] = self._layout.read(sums)
+        try:
+            sums = tuple(pending.read(watch))
+            reading = self._understood.get(sums)
+            if reading is None:
+                reading = self._understood[sums] = self._layout.read(sums)
+        except SharedError as error:
+            self._tell(error)
+            raise
         return reading
 
     def reader_of_active(self) -> Callable[[torch.Tensor], torch.Tensor]:

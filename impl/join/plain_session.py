@@ -53,7 +53,8 @@ class PlainSession(BaseSession):
         device = torch.device(joinable.join_device)
         pending = self._count(team, device, 1, "Join: count of active ranks")
         if pending.buffer.dtype == torch.int64:
-            self._read(pending)  # at once: what comes next here may be in a block that other ranks have left
+            # at once: what comes next here may be in a block that other ranks have left
+            self._channel.read(pending, self.watch)
             self._last = Handle(pending, self.watch, number=self._channel.reader_of_active())
         else:
             self._last = Handle(pending, self.watch)
@@ -94,5 +95,5 @@ class PlainSession(BaseSession):
 
     def _counted(self, pending: Pending) -> int:
         if pending.buffer.dtype == torch.int64:
-            return self._read(pending).active
+            return self._channel.read(pending, self.watch).active
         return int(pending.read(self.watch)[0])

@@ -213,7 +213,7 @@ class Session(BaseSession):
             if self._state is SessionState.LIVE:
                 self._move(SessionState.SHADOWING)
             self._take(reading)
-            reading = self._read(self._channel.post_empty())
+            reading = self._channel.read(self._channel.post_empty(), self.watch)
         if self.shadowing:
             self._take(reading)
         return self._state is SessionState.LIVE
@@ -223,7 +223,7 @@ class Session(BaseSession):
         due = Act(self._place_of(joinable), act)
         reading = None
         while reading is None or reading.act != due:
-            reading = self._read(self._channel.post_empty())
+            reading = self._channel.read(self._channel.post_empty(), self.watch)
             if not reading.active:
                 raise RuntimeError(
                     f"Join: rank {self.team.rank}, which has run out of inputs, waited in a hook for "
@@ -337,7 +337,7 @@ class Session(BaseSession):
         """The first empty message of this rank."""
         if not self.alone:
             self._catch_up()
-        return self._read(self._channel.post_end(self.throw))
+        return self._channel.read(self._channel.post_end(self.throw), self.watch)
 
     def _call_roll(self, place: int, act: Act | None) -> Pending:
         self._catch_up()
@@ -396,7 +396,7 @@ class Session(BaseSession):
         pending, self._channel.in_flight = self._channel.in_flight, None
         if pending is None:
             return
-        reading = self._read(pending)
+        reading = self._channel.read(pending, self.watch)
         if self.throw and reading.exhausted:
             self._failures.raise_exhausted_elsewhere(reading.exhausted)
         self._membership.update(reading.ranks)
