@@ -39,7 +39,8 @@ def wrapped(ctx, module, zero, group, interleaved, cap, hook=None, warm_up=0, **
 # -- HOOK-010, HOOK-018: a warm-up, two wrappers around one model, and a state that is put away
 
 WARM_UP = 2
-TURNS = (0, 0, 0, 0, 1, 1, 0, 1, 2, 0, 0)  # to the third wrapper everybody owns what he has with the second
+# to the third wrapper everybody owns what he has with the second; the fourth names other owners and moves no parameter
+TURNS = (0, 0, 0, 0, 1, 1, 0, 1, 2, 0, 0, 2, 3, 2)
 CLEARED = (4, 9)  # before these iterations the program drops the optimizer's state; at the first one owners move
 
 
@@ -51,6 +52,7 @@ def take_turns(ctx, interleaved):
         wrapped(ctx, module, zero, group, interleaved, cap, warm_up=warm_up)
         for cap, warm_up in ((EACH_MIB, WARM_UP), (ONE_MIB, 0), (ONE_MIB, 0))
     ]
+    pairs.append(wrapped(ctx, module, zero, group, interleaved, EACH_MIB, find_unused_parameters=True))
     seen = []
     for number, turn in enumerate(TURNS):
         if number in CLEARED:
