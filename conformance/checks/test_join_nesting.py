@@ -15,6 +15,7 @@ from conformance.fixtures.training import ddp, gradient, gradients, private, sca
 from conformance.ranks import caught
 
 SPILLED = "spilled the tea"
+MANY_INSIDE = 6  # contexts, each inside the one before
 
 # -- JOIN-038: contexts inside each other
 
@@ -83,7 +84,7 @@ def test_after_a_context_that_was_built_beside_another_inside_a_third_that_ones_
 
 
 def train_nested(ctx):
-    """A model in two contexts, in each of which rank 0 runs out before the others; by iteration, what reaches them."""
+    """A model in contexts, in two of which rank 0 runs out before the others; by iteration, what reaches them."""
     model, seen = ddp(ctx, models.Counting(1.0)), []
 
     def train():
@@ -93,7 +94,9 @@ def train_nested(ctx):
 
     with ctx.subject.Join([model]):
         train()
-        with ctx.subject.Join([model]):
+        with ExitStack() as inner:
+            for _ in range(MANY_INSIDE):
+                inner.enter_context(ctx.subject.Join([model]))
             for _ in range(2 if ctx.rank else 1):
                 train()
         if ctx.rank:

@@ -227,6 +227,12 @@ def contexts_inside_each_other_are_not_told_apart() -> None:
     edit("if counts[_DEPTH] != self.ranks * self.depth:", "if False:")
 
 
+@defect("JOIN-038")
+def blocks_are_counted_beyond_what_a_message_holds() -> None:
+    """Of contexts inside each other more are told apart than a message has room for."""
+    edit("min(len(self.team.tally.watches) - 1, DEEPEST)", "len(self.team.tally.watches) - 1")
+
+
 @defect("JOIN-040")
 def all_inner_contexts_are_one() -> None:
     """A context inside another is told from that one, and not from one inside itself."""
