@@ -52,6 +52,14 @@ class EqualBackwards(Equal):
         super().__init__(backwards=True)
 
 
+class BesideFrozen(Equal):
+    """Beside the layers a larger one that is frozen: the optimizer has it, and no bucket."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(4, 64, bias=False).requires_grad_(False)
+
+
 def layers_mib(count):
     """A cap that ``count`` layers of ``Equal`` fill."""
     return count * 64 / 2**20
@@ -152,8 +160,9 @@ def test_sharding_cuts_buckets_into_pieces_for_an_even_load(ranks):
 @check("HOOK-039", worlds=(2,), deadline_s=DEADLINE_S)
 def test_a_piece_stays_below_its_share_and_does_not_reach_it(ranks):
     """Two ranks, so a share is two layers of four: no piece has two, and both ranks own one of each bucket."""
-    found = owners(ranks(owned, Overlap(shard=True, model=Equal, ddp={"bucket_cap_mb": layers_mib(2)})))
-    assert [sorted(bucket) for bucket in found] == [[0, 1], [0, 1]]
+    ways = [Overlap(shard=True, model=model, ddp={"bucket_cap_mb": layers_mib(2)}) for model in (Equal, BesideFrozen)]
+    for found in owners_in_each(ranks, ways):
+        assert [sorted(bucket) for bucket in found] == [[0, 1], [0, 1]]
 
 
 class Uneven(nn.Module):

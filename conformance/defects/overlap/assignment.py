@@ -69,6 +69,12 @@ def pieces_are_measured_by_their_bucket() -> None:
     edit("numels, limit)", "numels, sizes[place] / world)", within="sharded_buckets")
 
 
+@defect("HOOK-039")
+def what_is_in_no_bucket_counts() -> None:
+    """The limit of a piece is a share of all that the optimizer has, with what is frozen and in no bucket."""
+    edit("sum(sizes) / world", "sum(numels) / world")
+
+
 @defect("HOOK-039", worlds=(2,))
 def a_piece_may_reach_the_limit() -> None:
     """A piece is cut only where it would exceed the limit, not where it would reach it."""
