@@ -82,12 +82,16 @@ def check_partitions(ctx):
     foreigners = [[[parameters[0], foreign], *nobody[1:]], [*nobody[1:], [foreign]]]
     right = [[parameters, *nobody[1:]], [*nobody[1:], parameters[::2]], nobody]
     told = [[caught(verify, partition) for partition in each] for each in (wrong_lengths, foreigners, right)]
-    return [*told, [caught(divide, partition) for partition in (*wrong_lengths, *foreigners)]]
+    late = private(sharded(ctx, parameters, "Adam", overlap_with_ddp=True), "_partition_parameters")
+    place_of = {id(parameter): place for place, parameter in enumerate(parameters)}
+    given = [[place_of[id(one)] for group in groups for one in group["params"]] for groups in late(right[1])]
+    return [*told, [caught(divide, partition) for partition in (*wrong_lengths, *foreigners)], given]
 
 
 @check("ZERO-029")
 def test_a_manual_partition_has_a_list_for_every_rank_and_only_known_parameters(ranks):
-    for wrong_lengths, foreigners, right, divided in ranks(check_partitions):
+    for wrong_lengths, foreigners, right, divided, given in ranks(check_partitions):
+        assert given == [[]] * (ranks.world - 1) + [[0, 2]]
         assert_refused(wrong_lengths, ValueError, "params_per_rank")
         assert_refused(foreigners, ValueError, "param")
         assert right == [None] * 3, "a subset of the parameters is fine"
