@@ -181,3 +181,52 @@ def test_a_state_that_a_live_rank_loads_is_refused_or_stepped_from_on_joined_ran
     for last, error, told in with_one_long(ranks, load_later):
         gaps = [found[error is None] for _, found in told]
         assert gaps == [None] * ranks.world, f"rank {last} has the longest run, {error}"
+
+
+def cast(params, _):
+    for parameter in params:
+        parameter.grad, parameter.data = None, parameter.data.double()
+
+
+def grow(params, _):
+    for parameter in params:
+        parameter.grad, parameter.data = None, torch.cat([parameter.data, parameter.data])
+
+
+def append(params, optimizer):
+    params += [nn.Parameter(parameter.detach().clone()) for parameter in params]  # so that every rank owns some
+    optimizer.param_groups[0]["params"] = params
+
+
+def change_later(ctx, schedule, change):
+    """Who is left changes the parameters before the last iteration but one: the error, and there the gap at the end."""
+    params = some_parameters(ctx)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
+
+    def train(optimizer, targets, iterations):
+        for iteration in range(iterations):
+            if iteration == max(schedule) - 2:
+                change(targets, optimizer)
+            give(targets, iteration)
+            optimizer.step()
+
+    def train_in_a_context():
+        zero = sharded(ctx, params[:])
+        with ctx.subject.Join([zero]):
+            train(zero, params, schedule[ctx.rank])
+
+    error = caught(train_in_a_context)
+    ordinary = Reference(copies)
+    train(ordinary.optimizer, ordinary.parameters, max(schedule))
+    return error, ordinary.gap(params) if schedule[ctx.rank] == max(schedule) else None
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_parameters_that_a_live_rank_casts_reshapes_or_adds_are_refused_or_stepped(ranks):
+    for change in (cast, grow, append):
+        errors, gaps = zip(*ranks(change_later, scenario.one_long(ranks.world, 0, 1), change), strict=True)
+        if any(errors):
+            assert_refused(errors, RuntimeError, "parameters")
+            assert errors[0].text in errors[1].text, f"{change.__name__}: {errors[1]}"
+        else:
+            assert gaps == (None,) * ranks.world, change.__name__

@@ -12,6 +12,7 @@ The settings go out only while somebody has joined; otherwise a step sends what 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +26,7 @@ from ..comm.ranks import GroupRank
 from ..join.hooks import BrokenOff, FollowedSession, Joinable
 from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, mark, sparse_gradients
 from .groups import settings_of
-from .publisher import Publisher
+from .publisher import Publisher, forms_of
 from .shard import Shard
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
@@ -50,6 +51,12 @@ class Joining:
         self._channel: SettingsChannel
         #: the step in the present block that an exception has ended here, before this rank sent anything of it
         self.broken: BrokenOff | None = None
+        # the parameters as they were at the beginning of the block, and at the last step with inputs everywhere
+        self._forms: list[Any] = []
+
+    def enter(self) -> None:
+        """A block begins: all ranks stand at one place."""
+        self.broken, self._forms = None, forms_of(self._shard.parameters())
 
     def step(self, session: FollowedSession, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank."""
@@ -74,6 +81,8 @@ class Joining:
                 loss = self._shard.step(closure=evaluate, **arguments)
             session.announce(zero, STEP)
         absent = self._absent_ranks(session)
+        with self._noting_failure(shadowed=True):
+            self._look_at_forms(session, absent)
         if absent:
             self._pass_on(GroupSettings(settings, self._shard.sent, arguments), absent, session)
         self._publisher.publish(session.watch)
@@ -88,6 +97,17 @@ class Joining:
         except BaseException as error:
             self.broken = BrokenOff(f"step ended with {type(error).__name__}: {text_of(error)}", shadowed)
             raise
+
+    def _look_at_forms(self, session: FollowedSession, absent: Sequence[GroupRank]) -> None:
+        forms = forms_of(self._shard.parameters())
+        if absent and forms != self._forms and Counter(forms) != Counter(self._forms):  # they may change their order
+            raise RuntimeError(
+                "Parameters of this optimizer were cast, reshaped, added or taken out in a join block after some rank "
+                f"had run out of inputs: only group ranks {list(map(int, session.active_ranks))} have done it. A rank "
+                "that shadows goes on with the parameters that it has. Change them before the block, or while all "
+                "ranks have inputs."
+            )
+        self._forms = forms
 
     def _check_all_live(self, session: FollowedSession) -> None:
         if self._absent_ranks(session):

@@ -441,7 +441,7 @@ class _ZeROJoinHook(FollowingHook):
 
     def entered(self) -> None:
         """All ranks stand at one place."""
-        self.zero._joining.broken = None
+        self.zero._joining.enter()
 
     def broken_off(self) -> BrokenOff | None:
         """What an exception has ended of a step here."""

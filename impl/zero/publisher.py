@@ -33,7 +33,8 @@ def kind_of(parameter: torch.Tensor) -> Kind:
     return parameter.device, parameter.dtype
 
 
-def _forms_of(parameters: Sequence[torch.Tensor]) -> list[tuple[torch.device, torch.dtype, torch.Size]]:
+def forms_of(parameters: Sequence[torch.Tensor]) -> list[tuple[torch.device, torch.dtype, torch.Size]]:
+    """What messages are made for."""
     return [(parameter.device, parameter.dtype, parameter.shape) for parameter in parameters]
 
 
@@ -108,7 +109,7 @@ class Transfers:
         self._flats: dict[tuple[Kind, int], tuple[torch.Tensor, list[torch.Tensor]]] = {}
         # what is sent, and the kinds and shapes for which the messages are made
         self._sent = [parameter for parameter, goes in zip(parameters, sent, strict=True) if goes]
-        self._made_for = _forms_of(self._sent)
+        self._made_for = forms_of(self._sent)
         # made at the first use, because to choose one is a collective
         self._publications: list[Publication] | None = None
         for parameter, owner, goes in zip(parameters, owners, sent, strict=True):
@@ -148,7 +149,7 @@ class Transfers:
 
     def stale(self) -> bool:
         """Whether somebody has cast, reshaped or moved a parameter away from its flat tensor (``p.data = ...``)."""
-        return self._moved.stale or _forms_of(self._sent) != self._made_for
+        return self._moved.stale or forms_of(self._sent) != self._made_for
 
     def _publication(self, kind: Kind) -> Publication:
         owned = self._shards[kind]

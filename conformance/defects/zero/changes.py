@@ -140,7 +140,7 @@ def states_are_loaded_by_the_former_places() -> None:
 @defect("ZERO-012")
 def cast_parameters_travel_in_their_former_dtype() -> None:
     """The buffers of a step stay as they are when the program casts the parameters, which are rounded in them."""
-    edit(" or _forms_of(self._sent) != self._made_for", "")
+    edit(" or forms_of(self._sent) != self._made_for", "")
 
 
 @defect("ZERO-012", worlds=(2,))
@@ -237,7 +237,7 @@ def who_asks_for_a_state_has_it() -> None:
 @defect("ZERO-008")
 def turned_parameters_are_sent_in_their_former_shapes() -> None:
     """A parameter that is turned between two steps keeps its size, and so the message that was made for its shape."""
-    edit("parameter.shape) for", "torch.Size([parameter.numel()])) for", within="_forms_of")
+    edit("parameter.shape) for", "torch.Size([parameter.numel()])) for", within="forms_of")
 
 
 @defect("ZERO-008")

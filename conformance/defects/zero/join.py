@@ -19,7 +19,7 @@ def consolidation_is_not_preceded_by_a_roll_call() -> None:
 @defect("JOIN-024", worlds=(3,))
 def a_step_that_failed_alone_is_passed_over() -> None:
     """The only rank with inputs goes on behind a step that failed, in which the others stand."""
-    edit("with self._noting_failure(shadowed=True):", "with self._noting_failure(shadowed=False):")
+    edit("shadowed=True):\n            loss =", "shadowed=False):\n            loss =")
 
 
 @defect("ZERO-023")
@@ -185,6 +185,12 @@ def joined_owners_lose_gradients_of_what_nobody_uses() -> None:
 def who_catches_a_failed_step_goes_on() -> None:
     """A rank whose step has failed and was caught inside the block goes on, while its peers send what they own."""
     edit("return self.zero._joining.broken", "return None")
+
+
+@defect("ZERO-020")
+def what_live_ranks_cast_is_sent_to_joined_ones() -> None:
+    """Parameters that live ranks have cast or reshaped are sent to ranks that have joined, whose own are as before."""
+    edit("if absent and forms", "if False and forms")
 
 
 @defect("ZERO-020")

@@ -32,7 +32,7 @@ def what_is_frozen_in_each_step_is_not_sent() -> None:
 @defect("ZERO-008")
 def buffers_keep_the_former_shapes() -> None:
     """The buffers of a step stay as they are when the program gives parameters other shapes."""
-    edit("parameter.dtype, parameter.shape) for", "parameter.dtype, torch.Size()) for", within="_forms_of")
+    edit("parameter.dtype, parameter.shape) for", "parameter.dtype, torch.Size()) for", within="forms_of")
 
 
 @defect("ZERO-008")
