@@ -177,8 +177,8 @@ gpu: $(READY)
 kill-test: $(READY)
 	$(RUN) -m conformance.tests.killing --kills '$(KILLS)' --seed '$(or $(SEED),1)' $(ARGS)
 
-# Three files of tests at a time, where pytest-xdist is installed: much of a test is waiting. In their order, since by itself xdist begins with the
-# files of most tests, and the longest file has one.
+# Three files of tests at a time, where pytest-xdist is installed: much of a test is waiting. In their order, since by
+# itself xdist begins with the files of most tests, and the longest file has one.
 SIDE_BY_SIDE = $$($(RUN) -c 'import xdist; print("-n 3 --dist loadfile --no-loadscope-reorder")' 2>/dev/null)
 
 test: $(READY)
