@@ -111,8 +111,9 @@ class Guard:
                 "The ranks wait for each other: all have waited for half of the detection time and more, and nothing "
                 f"moves between them. Waiting: {stalls.describe(waits, self._name_of)}. Their collectives do not "
                 "match: one was left out, repeated, or of another kind or size on some rank. Usual cause: a branch "
-                "that not all ranks take, a communication hook or a collective of the program's own that differs "
-                "between ranks, or a process group that changes what it is given. "
+                "that not all ranks take, a model or optimizer that the join context around it does not list, a "
+                "communication hook or a collective of the program's own that differs between ranks, or a process "
+                "group that changes what it is given. "
                 f"JOINERY_STRICT=1 may tell more. {REMEDY}"
             )
 
