@@ -30,8 +30,9 @@ def step_all_kinds(ctx, views):
     gaps = []
     for name in ("SGD with momentum and decay", "Adagrad"):
         parameters = of_all_kinds(ctx)
-        # views give each of its elements a place; no optimizer can step it where it is
-        parameters.append(nn.Parameter(models.integers(1, 4, seed=7).to(ctx.device).expand(3, 4)))
+        # views give each of its elements a place; no optimizer can step it where it is. It lies in memory of twelve
+        # numbers, since torch sends what lies there as if it were not expanded
+        parameters.append(nn.Parameter(models.integers(3, 4, seed=7).to(ctx.device)[:1].expand(3, 4)))
         reference = Reference(parameters, name)
         zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
         for iteration in range(2):
