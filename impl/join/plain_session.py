@@ -22,6 +22,11 @@ def count(team: Team, device: torch.device, contribution: int, label: str) -> Pe
     return collectives.all_reduce(team, number, label)
 
 
+def _is_message(pending: Pending) -> bool:
+    """Whether it counts by a message of blocks inside each other, which holds whole numbers, and not by one number."""
+    return pending.buffer.dtype == torch.int64
+
+
 class PlainSession(BaseSession):
     """Per notification one all-reduce counts the active ranks; in throwing mode a second one, the exhausted (JOIN-045).
 
@@ -52,7 +57,7 @@ class PlainSession(BaseSession):
         team = self.team if group is self.team.group else Team.of(group)
         device = torch.device(joinable.join_device)
         pending = self._count(team, device, 1, "Join: count of active ranks")
-        if pending.buffer.dtype == torch.int64:
+        if _is_message(pending):
             # at once: what comes next here may be in a block that other ranks have left
             self._channel.read(pending, self.watch)
             self._last = Handle(pending, self.watch, number=self._channel.reader_of_active())
@@ -94,6 +99,6 @@ class PlainSession(BaseSession):
         return self._channel.call_roll(0, None) if contribution else self._channel.post_empty()
 
     def _counted(self, pending: Pending) -> int:
-        if pending.buffer.dtype == torch.int64:
+        if _is_message(pending):
             return self._channel.read(pending, self.watch).active
         return int(pending.read(self.watch)[0])
