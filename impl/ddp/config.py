@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..arguments import flag
 from ..comm.ranks import Team
 from .log import Entry, Fail
 from .mixed_precision import _MixedPrecision
@@ -38,8 +39,8 @@ def warn_of_old_arguments(check_reduction: bool, broadcast_buffers: bool | None,
 def syncs_buffers_in_forward(broadcast_buffers: bool | None, forward_sync: bool | None) -> bool:
     """Whether forwards synchronise buffers: the newer argument wins, the default is True (DDP-082, DDP-083)."""
     if forward_sync is not None:
-        return bool(forward_sync)
-    return True if broadcast_buffers is None else bool(broadcast_buffers)
+        return flag("forward_sync_buffers", forward_sync)
+    return True if broadcast_buffers is None else flag("broadcast_buffers", broadcast_buffers)
 
 
 def check_kinds(device_mesh: Any, mixed_precision: Any, trigger: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..arguments import flag
 from ..comm import streams
 from ..comm.collectives import broadcast_coalesced
 from ..comm.ranks import GroupRank, Team
@@ -202,17 +203,18 @@ class DistributedDataParallel(Follower, nn.Module):
             device_mesh=device_mesh,
             sync_buffers=options.syncs_buffers_in_forward(broadcast_buffers, forward_sync_buffers),
             sync_buffers_at_start=broadcast_buffers is not False or forward_sync_buffers is not None,
-            find_unused_parameters=find_unused_parameters,
-            gradient_as_bucket_view=gradient_as_bucket_view,
-            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
-            batched_grad_copy=batched_grad_copy,
+            find_unused_parameters=flag("find_unused_parameters", find_unused_parameters),
+            gradient_as_bucket_view=flag("gradient_as_bucket_view", gradient_as_bucket_view),
+            skip_all_reduce_unused_params=flag("skip_all_reduce_unused_params", skip_all_reduce_unused_params),
+            batched_grad_copy=flag("batched_grad_copy", batched_grad_copy),
             mixed_precision=mixed_precision,
             caps=BucketCaps.of(bucket_cap_mb, bucket_cap_mb_list),
             caps_listed=bool(bucket_cap_mb_list),
             ignored=frozenset(ignored),
             side_stream=options.side_stream_wanted(),
         )
-        if init_sync:
+        static_graph = flag("static_graph", static_graph)
+        if flag("init_sync", init_sync):
             config = parts.synchronise_start(
                 self._iteration.team, module, config, managed, BROADCAST_CHUNK_BYTES, self._log_and_throw,
                 static_graph=static_graph,
@@ -546,7 +548,8 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """The hook for one context; reads ``divide_by_initial_world_size`` (True) and ignores the rest (DDPJ-004)."""
-        return _DDPJoinHook(self, divide_by_initial_world_size=kwargs.get("divide_by_initial_world_size", True))
+        name = "divide_by_initial_world_size"
+        return _DDPJoinHook(self, divide_by_initial_world_size=flag(name, kwargs.get(name, True)))
 
     @property
     def join_device(self) -> torch.device:

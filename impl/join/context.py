@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
+from ..arguments import flag
 from ..comm.ranks import Team
 from .base_session import BaseSession
 from .bindings import Bindings
@@ -54,7 +55,8 @@ class Join:
         kwargs: handed to ``join_hook`` of every joinable.
 
     Raises:
-        TypeError: an entry is no Joinable, or its device or group is not what it should be.
+        TypeError: an entry is no Joinable, its device or group is not what it should be, or an argument that is true or
+            false is neither.
         ValueError: no joinable, one listed twice, or several process groups.
     """
 
@@ -66,11 +68,11 @@ class Join:
         **kwargs: Any,
     ) -> None:
         # all validation comes first: a list that is refused leaves no trace on any joinable
+        self._enable = flag("enable", enable)
+        self._throw = flag("throw_on_early_termination", throw_on_early_termination)
         self._joinables: Sequence[Joinable] = listed(joinables)
         self._team = Team.of(common_group(self._joinables))
         self._device = device_of(self._joinables[0])
-        self._enable = enable
-        self._throw = throw_on_early_termination
         self._join_hooks: Sequence[JoinHook] = [joinable.join_hook(**kwargs) for joinable in self._joinables]
         self._state = BlockState.BUILT  # only __enter__ and __exit__ assign it
         self._bind()

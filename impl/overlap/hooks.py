@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import flag
 from ..ddp.buckets import GradBucket
 from ..ddp.hooks.reduction import call_hook
 from ..ddp.wrapper import DistributedDataParallel
@@ -106,6 +107,7 @@ def _make(
     clipping: Clipping | None,
     warm_up: _WarmUp,
 ) -> _OverlapHook:
+    shard_buckets, reduce_scatter = flag("shard_buckets", shard_buckets), flag("reduce_scatter", reduce_scatter)
     _check(hook, ddp, zero, reduce_scatter)
     if warm_up.iterations and hook is None:
         raise ValueError("warm_up_iterations needs a hook that reduces meanwhile: give an allreduce_hook, not None.")

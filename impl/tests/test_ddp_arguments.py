@@ -7,7 +7,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD
 
-from impl import DistributedDataParallel, ZeroRedundancyOptimizer
+from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
+from impl.ddp.hooks.powerSGD_hook import PowerSGDState
 from impl.tests.comm_hook_ranks import run_on_ranks
 
 
@@ -36,6 +37,14 @@ MISTAKES = {
     "no precision": (wrap(mixed_precision=torch.float16), "TypeError", "mixed_precision"),
     "a parameter's name": (wrap(param_to_hook_all_reduce="weight"), "TypeError", "param_to_hook_all_reduce"),
     "a location by name": (place("PRE_FORWARD"), "TypeError", "'PRE_FORWARD'"),
+    "a flag as text": (wrap(find_unused_parameters="false"), "TypeError", "find_unused_parameters must be"),
+    "another flag as text": (wrap(static_graph="no"), "TypeError", "'no'"),
+    "a list for a flag": (shard(parameters_as_bucket_view=[True]), "TypeError", "parameters_as_bucket_view"),
+    "a flag of a context": (lambda: Join([wrap()()], enable="0"), "TypeError", "enable"),
+    "the divisor as text": (lambda: wrap()().join("all"), "TypeError", "divide_by_initial_world_size"),
+    "a rank by name": (lambda: shard()().consolidate_state_dict("cpu"), "ValueError", "to='cpu'"),
+    "no rank of a matrix": (lambda: PowerSGDState(None, 2.5), "ValueError", "whole number"),
+    "no seed": (lambda: PowerSGDState(None, random_seed=None), "ValueError", "random_seed"),
     "a group's name": (wrap(process_group="world"), "TypeError", "'world'"),
     "ranks for a group": (shard(process_group=[0]), "TypeError", "[0]"),
     "a group of others": (wrap(process_group=STRANGER), "ValueError", "not a member"),
@@ -83,3 +92,18 @@ def test_compiled_autograd_is_refused_with_a_remedy_and_does_no_harm():
     assert "Compiled autograd" in told
     assert "let the backward run as it is" in told
     assert gradient == 1.0
+
+
+def train_with_settings_left_out(rank, world):
+    """Flags as a file of settings gives them, in a context that shadows where torch's would."""
+    model = DistributedDataParallel(nn.Linear(1, 1), find_unused_parameters=None, gradient_as_bucket_view=1)
+    batches = [torch.ones(1, 1)] * (1 + rank)
+    with Join([model], enable=1, throw_on_early_termination=None, divide_by_initial_world_size=None):
+        for batch in batches:
+            model.zero_grad()
+            model(batch).sum().backward()
+    return model.find_unused_parameters, model.gradient_as_bucket_view, model.module.weight.grad.item()
+
+
+def test_none_is_false_and_a_number_is_what_it_counts_as():
+    assert run_on_ranks(train_with_settings_left_out, 2) == [(False, True, 1.0)] * 2

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from ..arguments import flag
 from ..comm.ranks import GroupRank, Team
 from ..join.hooks import BrokenOff, Follower, FollowingHook, JoinHook
 from . import checkpoint, compat
@@ -73,6 +74,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         overlap_with_ddp: bool = False,
         **defaults: Any,
     ) -> None:
+        parameters_as_bucket_view = flag("parameters_as_bucket_view", parameters_as_bucket_view)
+        overlap_with_ddp = flag("overlap_with_ddp", overlap_with_ddp)
         groups = checked_groups(params)
         constructor = local_constructor(optimizer_class, overlap_with_ddp)
         team = Team.of(process_group)
@@ -211,8 +214,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         A hook behind ``step`` may call it, too, in a join context on ranks without inputs as well.
         """
         self._check_overlap_initialized()
-        if not 0 <= to < self.shard.team.size:
-            raise ValueError(f"to={to} is no rank of this optimizer's process group, which has {self.shard.team.size}.")
+        if to not in range(self.shard.team.size):
+            raise ValueError(
+                f"to={to!r} is no rank of this optimizer's process group, which has {self.shard.team.size}."
+            )
         session = self._join_session
         if self._joining.inside_unlisted:
             raise RuntimeError(

@@ -89,8 +89,10 @@ class PowerSGDState:
         compression_stats_logging_frequency: int = 10000,
         batch_tensors_with_same_shape: bool = False,
     ) -> None:
-        if matrix_approximation_rank < 1:
-            raise ValueError(f"matrix_approximation_rank must be at least 1, got {matrix_approximation_rank}.")
+        if not _is_whole(matrix_approximation_rank) or matrix_approximation_rank < 1:
+            raise ValueError(
+                f"matrix_approximation_rank must be a whole number of at least 1, not {matrix_approximation_rank!r}."
+            )
         if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
             raise ValueError(
                 "Expect `start_powerSGD_iter` > 1 if `use_error_feedback` or `warm_start` is enabled, because PowerSGD "
@@ -224,14 +226,18 @@ def mersenne_twister(seed: int) -> random.Random:
 
     Python starts the same generator in another way.
     """
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"random_seed must be between 0 and 2**32 - 1, not {seed}.")
+    if not _is_whole(seed) or not 0 <= seed < 2**32:
+        raise ValueError(f"random_seed must be a whole number between 0 and 2**32 - 1, not {seed!r}.")
     words = [seed]
     for place in range(1, _WORDS):
         words.append((1812433253 * (words[-1] ^ (words[-1] >> 30)) + place) % 2**32)
     generator = random.Random()
     generator.setstate((3, (*words, _WORDS), None))
     return generator
+
+
+def _is_whole(number: object) -> bool:
+    return hasattr(type(number), "__index__")
 
 
 def below(generator: random.Random, limit: int) -> int:
