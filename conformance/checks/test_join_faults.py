@@ -1,7 +1,7 @@
 """A rank that is killed or freezes in a context: cells of the fault matrix (`make faults`), judged as the matrix does.
 
-Every survivor has one process's parameters, or an error that names the lost rank and what was being done. How soon it
-came is left to the matrix.
+Every survivor has one process's parameters, or an error that names the lost rank and what was being done; where it
+goes on without that rank, one process's that lost it there. How soon an error came is left to the matrix.
 """
 
 from functools import partial
@@ -25,6 +25,9 @@ CELLS = {
     "frozen between iterations": "stopped for ever/between iterations/alone/Join",
     "frozen for a second": "stopped for 1 s/first bucket/live/Join",
     "without the store": "store gone/gradient hook/live/Join",
+    "the others go on": "SIGKILL/gradient hook/live/Join, regrouped",
+    "the others go on with copies of its shard": "exit/published shard/live/Join with a mirror, regrouped",
+    "the others go on without one that shadowed": "SIGKILL/copied shard/shadowing/Join with a mirror, regrouped",
 }
 
 

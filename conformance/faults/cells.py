@@ -16,7 +16,12 @@ ROLES = (LIVE, ABOUT, SHADOWING, ALONE)
 
 DDP, JOIN, ZERO = "DDP", "Join", "Join with ZeRO"
 OVERLAPPED = ("overlap", "interleaved", "reduce-scatter")
-PROGRAMS = (DDP, JOIN, ZERO, *OVERLAPPED)
+#: the survivors go on without the lost rank, by ``regroup``; the second has a sharded optimizer with copies
+REGROUPED, MIRRORED = "Join, regrouped", "Join with a mirror, regrouped"
+REGROUPING = (REGROUPED, MIRRORED)
+SHARDED = (ZERO, MIRRORED)
+WITHOUT_OVERLAP = (DDP, JOIN, ZERO, *REGROUPING)
+PROGRAMS = (*WITHOUT_OVERLAP, *OVERLAPPED)
 
 #: the rank ends by them, or never comes back
 ENDING = ("raise", "exit", "SIGKILL", "stopped for ever", "memory exhausted")
@@ -70,20 +75,23 @@ POINTS = (
     Point("roll call", "forward|backward", "all_reduce", _INT, roles=_BUCKETS, programs=_CONTEXTS),
     Point("bucket order", "forward", _SENT, iteration=1, roles=_BUCKETS),
     Point("buffers", "forward", _SENT, roles=_BUCKETS),
+    # by a hook of the user's, which knows one group
     Point("buffers after forward", "forward", _SENT, roles=_BUCKETS, programs=(DDP, JOIN, ZERO)),
     Point("first bucket", "backward", _SUMMED, _FLOAT, roles=_BUCKETS),
     Point("second bucket", "backward", _SUMMED, _FLOAT, number=2, roles=_BUCKETS),
-    Point("agreement on use", "backward", "all_reduce", _INT, roles=_BUCKETS, programs=(DDP, JOIN, ZERO)),
+    Point("agreement on use", "backward", "all_reduce", _INT, roles=_BUCKETS, programs=WITHOUT_OVERLAP),
     Point("delayed gradients", "backward", "all_reduce", _FLOAT, numel=LATE_NUMEL, roles=_BUCKETS,
-          programs=(DDP, JOIN, ZERO)),
+          programs=WITHOUT_OVERLAP),
     Point("single parameter", "backward", "all_reduce", _FLOAT, programs=(DDP,)),
-    Point("published shard", "step", _SENT, programs=(ZERO,)),
+    Point("published shard", "step", _SENT, programs=SHARDED),
+    Point("sizes of copies", "step", "all_reduce", _INT, programs=(MIRRORED,)),
+    Point("copied shard", "step", "all_to_all.*", programs=(MIRRORED,)),
     Point("published in backward", "backward", _SENT, programs=OVERLAPPED),
     Point("final synchronisation", "joined", _SENT, roles=(LIVE, ABOUT), programs=_CONTEXTS),
     Point("consolidation", "consolidation", ".*", roles=(LIVE,), programs=(ZERO,)),
     Point("forward hook", "forward", roles=(LIVE, ABOUT, ALONE)),
     Point("gradient hook", "backward", roles=(LIVE, ABOUT, ALONE)),
-    Point("comm hook", "backward", programs=(DDP, JOIN, ZERO, "overlap", "interleaved"), roles=_BUCKETS),
+    Point("comm hook", "backward", programs=(*WITHOUT_OVERLAP, "overlap", "interleaved"), roles=_BUCKETS),
     Point("between iterations", "between", roles=(LIVE, ABOUT, ALONE)),
     Point("at the end of the block", "joined", roles=(LIVE, ABOUT, ALONE), programs=_CONTEXTS),
     Point("at exit", "exit", roles=(LIVE,)),
@@ -92,6 +100,8 @@ _POINTS = {point.name: point for point in POINTS}
 
 #: points at which the next collective starts before this one is waited for, so that the two can be swapped
 _FOLLOWED_AT_ONCE = ("first bucket",)
+#: for going on without a rank: before the model is built, and once ranks have come to the end, which leave
+_TOO_EARLY_OR_LATE = ("construction", "final synchronisation", "at the end of the block", "at exit")
 #: where faults of links and hosts happen: a network costs seconds, so a few points stand for all
 _ON_HOSTS = ("construction", "roll call", "first bucket", "published shard", "between iterations")
 
@@ -170,6 +180,10 @@ def rules(cell: Cell) -> Iterator[str]:
         yield "a rank in this role does not come to this point"
     if cell.program == DDP and cell.role != LIVE:
         yield "roles are of a context"
+    if cell.program in REGROUPING and cell.kind not in (*ENDING, *PASSING):
+        yield "going on without a rank is for faults that end one"
+    if cell.program in REGROUPING and point.name in _TOO_EARLY_OR_LATE:
+        yield "there is nothing to go on with yet, or nobody who still would"
     if cell.kind in OF_A_COLLECTIVE and not point.is_collective:
         yield "there is no collective to change"
     if cell.kind == "swapped" and (point.name not in _FOLLOWED_AT_ONCE or cell.role == SHADOWING):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from . import promises
-from .cells import OF_A_COLLECTIVE, OVERLAPPED, Cell
+from .cells import MIRRORED, OF_A_COLLECTIVE, OVERLAPPED, Cell
 from .injecting import FAULT, read
-from .training import expected, survivors
+from .training import Segments, expected, survivors
 
 RIGHT, TOLD = "right", "told"
 GOOD = (RIGHT, TOLD)
@@ -49,6 +49,8 @@ def judged(cell: Cell, folder: Path, exits: Mapping[int, int], subject: str) -> 
         for rank in survivors(cell, range(cell.world))
     ]
     told_s = max((verdict.told_s for verdict in verdicts), default=0.0)
+    if astray := gone_astray(cell, reports):
+        verdicts.append(Judged("wrong", why=astray))
     for bad in BAD:
         for verdict in verdicts:
             if verdict.verdict == bad:
@@ -81,10 +83,12 @@ def _of_rank(
     if stuck:
         return Judged("left processes", why=f"rank {rank} has ended its training and cannot leave\n{stuck}")
     if "parameters" in report:
-        right = _right(cell, subject)
+        segments = _segments(report)
+        right = _right(cell, subject, segments)
         if report["parameters"] in right:
             return Judged(RIGHT)
-        return Judged("wrong", why=f"rank {rank} has {report['parameters'][0]}, one process {right[0][0]}")
+        told = f" with the ranks and steps {segments}" if segments else ""
+        return Judged("wrong", why=f"rank {rank} has {report['parameters'][0]}, one process{told} {right[0][0]}")
     return _of_error(cell, rank, report, report["at"] - struck_at)
 
 
@@ -102,10 +106,27 @@ def _of_error(cell: Cell, rank: int, report: Any, seconds: float) -> Judged:
     return Judged(TOLD, seconds)
 
 
-def _right(cell: Cell, subject: str) -> list[list[list[float]]]:
+def _segments(report: Any) -> Segments:
+    """From which step on which ranks took part, where some went on without others."""
+    return tuple((first, tuple(ranks)) for first, ranks, _ in report.get("segments", ()))
+
+
+def gone_astray(cell: Cell, reports: Mapping[int, Any]) -> str:
+    """Whether ranks that have gone on without another differ in that, or have lost more steps than they may."""
+    told = {rank: mine["segments"] for rank, mine in reports.items() if mine is not None and mine.get("segments")}
+    if len({_segments(reports[rank]) for rank in told}) > 1:
+        return f"ranks went on differently: {told}"
+    for alike in zip(*told.values(), strict=True):
+        steps, made = alike[0][0], max(each[2] for each in alike)
+        if not made - (cell.program == MIRRORED) <= steps <= made:
+            return f"{made} steps were made, and they went on as after {steps}: {told}"
+    return ""
+
+
+def _right(cell: Cell, subject: str, segments: Segments) -> list[list[list[float]]]:
     """The parameters that are right; torch's overlap hooks may skip the first iterations."""
     skips = (0, _WARM_UP) if subject == "torch" and cell.program in OVERLAPPED else (0,)
-    return [expected(cell.point, cell.schedule, skip) for skip in skips]
+    return [expected(cell, segments, skip) for skip in skips]
 
 
 def _stacks(folder: Path, rank: int, what: str) -> str:

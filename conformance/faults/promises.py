@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from .cells import OF_A_COLLECTIVE, SPEAKING, Cell
+from .cells import OF_A_COLLECTIVE, REGROUPING, SPEAKING, Cell
 
 SPEAKING_S = 2.0  # where the failing side could say what has happened
 DETECTION_S = 5.0  # where it could not: what the failure guard needs to notice, …
@@ -13,6 +13,8 @@ REACTION_S = 1.0  # … and to tell
 SHORT_STOP_S = 1.0
 #: a survivor that has not ended so long after the promised time hangs; before that it is late
 GRACE_S = 2.5
+#: forming a group without the lost rank, and training on, may take so long
+GOING_ON_S = 20.0
 #: an error that the backend raises on the spot, from what was planted in the call
 LOCAL_S = 0.1
 #: a rank that has said how it ended must be gone by then
@@ -23,7 +25,8 @@ GROUP_TIMEOUT_S = 120.0
 
 def limit_s(cell: Cell) -> float:
     """Within this time after the fault every survivor has ended, or has an error."""
-    return SPEAKING_S if cell.kind in SPEAKING else DETECTION_S + REACTION_S
+    told_s = SPEAKING_S if cell.kind in SPEAKING else DETECTION_S + REACTION_S
+    return told_s + GOING_ON_S if cell.program in REGROUPING else told_s
 
 
 _RANKS = r"\branks?\s+((?:\d+)(?:\s*(?:\([^)]*\)\s*)?(?:,\s*and|,|and|or)\s*(?:rank\s+)?\d+)*)"

@@ -30,7 +30,7 @@ from ..ranks import RankContext
 from ..ranks.recording import recorded
 from ..subjects import Unsupported
 from . import group, promises
-from .cells import DDP, ENDING, JOIN, LATE_NUMEL, LIVE, OVERLAPPED, ZERO, Cell
+from .cells import DDP, ENDING, LATE_NUMEL, LIVE, MIRRORED, OVERLAPPED, REGROUPING, SHARDED, ZERO, Cell
 from .injecting import FAULT, STORE, Fault, read, write
 
 LR = 0.125
@@ -59,15 +59,27 @@ class Net(nn.Module):
         return total if late is None else total + late.sum() * x
 
 
+#: from which iteration on which ranks take part
+Segments = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+def momentum(program: str) -> float:
+    """Where ranks go on without another, there is a state to go on with."""
+    return 0.5 if program in REGROUPING else 0.0
+
+
 @cache
-def expected(point: str, schedule: tuple[int, ...], skipped: int = 0) -> list[list[float]]:
-    """One process's parameters after the schedule; ``skipped``: so many first iterations do not step."""
-    model = Net(point)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    for iteration in range(max(schedule)):
-        active = oracle.active_ranks(schedule, iteration)
+def expected(cell: Cell, segments: Segments = (), skipped: int = 0) -> list[list[float]]:
+    """One process's parameters after the cell's schedule; ``skipped``: so many first iterations do not step."""
+    model = Net(cell.point)
+    optimizer = torch.optim.SGD(model.parameters(), LR, momentum(cell.program))
+    for iteration in range(max(cell.schedule)):
+        there: Sequence[int] = range(cell.world)
+        for first, ranks in segments:
+            there = ranks if first <= iteration else there
+        active = [rank for rank in oracle.active_ranks(cell.schedule, iteration) if rank in there]
         batches = [models.divisible(rank, iteration) for rank in active]
-        gradients = oracle.averaged_gradients(model, batches, len(schedule))
+        gradients = oracle.averaged_gradients(model, batches, len(there))
         for name, parameter in model.named_parameters():
             parameter.grad = gradients.get(name)
         if iteration >= skipped:
@@ -91,7 +103,7 @@ def run_cell(ctx: RankContext, cell_id: str, folder_name: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            report: dict[str, Any] = {"parameters": train(ctx, cell, fault, diary)}
+            report = train(ctx, cell, fault, diary)
     except Unsupported as error:
         report = {"unsupported": str(error)}
     except BaseException as error:
@@ -241,31 +253,61 @@ def _wait_for(path: Path) -> None:
 # -- training
 
 
-def train(ctx: RankContext, cell: Cell, fault: Fault, diary: Diary) -> list[list[float]]:
-    """Set up and train what the cell says; this rank's parameters at the end."""
+def train(ctx: RankContext, cell: Cell, fault: Fault, diary: Diary) -> dict[str, Any]:
+    """Set up and train what the cell says; this rank's parameters at the end, and how it went on without others."""
     with faulty_group(ctx, cell, fault, diary.folder):
         fault.enter("construction", 0)
+        going_on = _GoingOn(ctx, cell) if cell.program in REGROUPING else None
         model, optimizer = _built(ctx, cell, fault)
-        with _context(ctx, cell, model, optimizer):
-            for iteration in range(cell.schedule[ctx.rank]):
-                diary.note()
-                fault.enter("forward", iteration)
-                _train_once(ctx, cell, fault, model, optimizer, iteration)
-            fault.enter("joined")
-            fault.at("at the end of the block")
+        steps = 0
+        while True:
+            try:
+                with _context(ctx, cell, model, optimizer):
+                    for iteration in range(steps, cell.schedule[ctx.rank]):
+                        diary.note()
+                        fault.enter("forward", iteration)
+                        _train_once(ctx, cell, fault, model, optimizer, iteration)
+                        steps = iteration + 1
+                    fault.enter("joined")
+                    fault.at("at the end of the block")
+                break
+            except Exception as error:
+                if going_on is None or not going_on.is_for(error):
+                    raise
+                steps = going_on.without_it(model, optimizer, steps)
         if cell.program == ZERO:
             fault.enter("consolidation")
             optimizer.consolidate_state_dict(0)
         fault.enter("exit")
         fault.at("at exit")
-        return numbers(model.module)
+        return {"parameters": numbers(model.module), "segments": going_on.segments if going_on else []}
+
+
+class _GoingOn:
+    """How a rank goes on where another is lost. Unsupported by what does not offer that."""
+
+    def __init__(self, ctx: RankContext, cell: Cell) -> None:
+        self._regroup, self._lost = ctx.subject.regroup, ctx.subject.PeerFailed
+        self._mirrored = cell.program == MIRRORED
+        self.segments: list[tuple[int, tuple[int, ...], int]] = []  # the last: how many steps this rank had made
+
+    def is_for(self, error: Exception) -> bool:
+        return isinstance(error, self._lost)
+
+    def without_it(self, model: Any, optimizer: Any, steps: int) -> int:
+        """How many steps those that are left have made."""
+        made = optimizer.mirror.steps if self._mirrored else steps
+        left = self._regroup(model, optimizer, made)
+        self.segments.append((left.steps, left.ranks, made))
+        return int(left.steps)
 
 
 def _context(ctx: RankContext, cell: Cell, model: Any, optimizer: Any) -> Any:
     """The context that the program has; torch's overlap hooks cannot be in one."""
     if cell.program == DDP or (cell.program in OVERLAPPED and ctx.subject.name == "torch"):
         return contextlib.nullcontext()
-    return ctx.subject.Join([model] if cell.program == JOIN else [model, optimizer])
+    follows = cell.program in SHARDED or cell.program in OVERLAPPED
+    return ctx.subject.Join([model, optimizer] if follows else [model])
 
 
 def _train_once(ctx: RankContext, cell: Cell, fault: Fault, model: Any, optimizer: Any, iteration: int) -> None:
@@ -339,9 +381,14 @@ def _optimizer(ctx: RankContext, cell: Cell, fault: Fault, model: Any, pg: Any) 
         return zero
     if cell.point == "comm hook":
         model.register_comm_hook(None, reduce)
-    if cell.program == ZERO:
-        return ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=LR)
-    return torch.optim.SGD(model.parameters(), lr=LR)
+    if cell.program not in SHARDED:
+        return torch.optim.SGD(model.parameters(), LR, momentum(cell.program))
+    zero = ctx.subject.ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.SGD, lr=LR, momentum=momentum(cell.program)
+    )
+    if cell.program == MIRRORED:
+        zero.keep_mirror()
+    return zero
 
 
 def _overlap_hook(ctx: RankContext, cell: Cell, reduce: Any, model: Any, zero: Any) -> Any:

@@ -11,6 +11,8 @@ from . import Subject
 # where each public name lives; a package that is not built yet is declared as lacking, not hidden
 _PACKAGES = {
     "impl.join": ("Join", "Joinable", "JoinHook", "_JoinConfig"),
+    "impl.ddp.survivors": ("regroup",),
+    "impl.errors": ("PeerFailed",),
     "impl.ddp": (
         "DistributedDataParallel", "GradBucket", "_DDPJoinHook", "_MixedPrecision", "_BufferCommHookLocation",
         "_dump_DDP_relevant_env_vars",

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.bad_input import BadInput
-from conformance.faults import cells, known, promises, soak
+from conformance.faults import cells, judging, known, promises, soak
 from conformance.faults.cells import Cell
 from conformance.faults.judging import Judged
 from conformance.faults.running import Row, Slots, Workers, recorded, run_one
@@ -138,6 +138,28 @@ def test_a_subject_that_is_bad_on_purpose_gets_the_verdict_that_it_deserves(clus
     assert row.verdict.verdict == verdict, row.verdict.why
 
 
+def report(steps, ranks, made):
+    return {"segments": [[steps, ranks, made]]}
+
+
+@pytest.mark.parametrize(
+    ("program", "reports", "words"),
+    [
+        (cells.REGROUPED, {0: report(2, [0, 1], 2), 1: report(2, [0, 1], 1)}, ""),
+        (cells.REGROUPED, {0: report(2, [0, 1], 2), 1: report(1, [0, 1], 1)}, "differently"),
+        (cells.REGROUPED, {0: report(1, [0, 1], 2), 1: report(1, [0, 1], 1)}, "2 steps were made"),
+        (cells.REGROUPED, {0: report(3, [0, 1], 2), 1: report(3, [0, 1], 2)}, "2 steps were made"),
+        (cells.MIRRORED, {0: report(1, [0, 1], 2), 1: report(1, [0, 1], 1)}, ""),
+        (cells.MIRRORED, {0: report(0, [0, 1], 2), 1: report(0, [0, 1], 1)}, "2 steps were made"),
+    ],
+)
+def test_ranks_that_go_on_without_another_do_so_alike_and_from_what_they_had(program, reports, words):
+    cell = next(each for each in cells.legal() if each.program == program)
+    found = judging.gone_astray(cell, reports)
+    assert words in found
+    assert bool(words) == bool(found)
+
+
 # -- the record
 
 
@@ -224,7 +246,7 @@ def test_the_table_counts_good_cells_and_leaves_out_what_did_not_run():
     away = [made(Cell("host gone", "first bucket", "live", "Join"), "not run", 0.0)]
     text, surprising = summary("impl", here + away, [])
     assert "1 of 2 cells good (1 hang), 1 not run" in text
-    assert "| SIGKILL | 1/2 | – | – | – | – | – | 0.5 s, 0.5 s |" in text
+    assert f"| SIGKILL | 1/2 |{' – |' * (len(cells.PROGRAMS) - 1)} 0.5 s, 0.5 s |" in text
     assert surprising == 1
 
 

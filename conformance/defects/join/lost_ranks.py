@@ -36,3 +36,21 @@ def short_stops_end_the_job() -> None:
 def waits_are_not_broken_off() -> None:
     """A lost peer interrupts no wait: it is only named where a collective has failed by itself."""
     edit("return [loss for loss, _ in first] if due else []", "return []")
+
+
+@defect("JOIN-057", worlds=(3,))
+def survivors_go_on_from_the_slowest() -> None:
+    """What another survivor had made is made again, or twice."""
+    edit("steps = max(made.values())", "steps = min(made.values())")
+
+
+@defect("JOIN-057")
+def a_lost_shard_is_not_restored() -> None:
+    """Each survivor brings what it owned itself."""
+    edit("if copies is self._own or rank in lost:", "if copies is self._own:")
+
+
+@defect("JOIN-057", worlds=(3,))
+def the_copies_are_taken_for_those_of_the_next_rank() -> None:
+    """They come from the one before."""
+    edit("(team.rank - self._away(team)) % team.size: self", "(team.rank + self._away(team)) % team.size: self")
