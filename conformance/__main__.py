@@ -154,7 +154,7 @@ def _power(power: argparse.ArgumentParser) -> None:
     power.add_argument("--seed", default="", metavar="N", help="of the draw (default: one that nobody has used)")
     power.add_argument("--jobs", default="2", metavar="N", help="mutants at a time (default: %(default)s)")
     power.add_argument("--list", action="store_true", help="only print the mutants of the draw")
-    power.add_argument("--unreached", action="store_true", help="only print the statements that no case executes")
+    power.add_argument("--unreached", action="store_true", help="only print what no case enters")
     power.add_argument("--mutant", default="", metavar="ID", help="try only this one again")
     power.add_argument("--written", default="", metavar="FILE", help="mutants of your own instead, in a file of TOML")
     power.add_argument("--cases", default="", metavar="N", help="cases that a mutant meets at most (default: all)")

@@ -105,11 +105,14 @@ def _list(pool: Pool, seed: int, most: int) -> int:
 
 
 def _unreached(reached: Reach, pool: Pool) -> int:
-    """Print the statements that no case executes: what is done there, no check can see."""
+    """Print what no case executes, where no check can see what is done, and how no condition comes out."""
     missing = reached.unreached()
-    for file, line in missing:
-        print(f"{file}:{line}: {pool.sources[file].splitlines()[line - 1].strip()}")
-    print(f"\nstatements of functions that no case executes (raising ones left out): {len(missing)}")
+    for place in missing:
+        text = pool.sources[place.file].splitlines()[place.line - 1].strip()
+        print(f"{place.file}:{place.line}: {f'never: {place.way}' if place.way else text}")
+    ways = sum(bool(place.condition) for place in missing)
+    print(f"\nstatements of functions that no case executes: {len(missing) - ways}; conditions that only come out")
+    print(f"in one way: {ways}; raising ones and their conditions left out")
     return OK
 
 

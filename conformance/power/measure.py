@@ -29,12 +29,12 @@ def reach(driver: Driver, pool: Pool, store: Store, say: Say) -> Reach:
     cases: list[str] = answered.row["cases"]
     missing = [case for case in cases if case not in known]
     if missing:
-        say(f"mapping which statements {len(missing)} of {len(cases)} cases execute")
+        say(f"mapping what {len(missing)} of {len(cases)} cases execute")
     for number, answered in enumerate(driver.ask([json.dumps({"map": case}) for case in missing]), 1):
         if answered.trouble:
             raise RuntimeError(f"{missing[number - 1]} could not be mapped: {answered.trouble}")
         row = answered.row
-        one = Mapped(row["case"], row["outcome"], row["seconds"], frozenset(row["statements"]))
+        one = Mapped(row["case"], row["outcome"], row["seconds"], frozenset(row["marked"]))
         known[one.case] = one
         store.add(one)
         if number % 100 == 0:

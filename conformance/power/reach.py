@@ -17,7 +17,7 @@ from ..results import Outcome
 from . import marks
 from .drawing import ROOT, Mutant
 
-_SUITE = ("api", "checks", "engine", "fixtures", "ranks")  # what beside impl decides which statements a check executes
+_SUITE = ("api", "checks", "engine", "fixtures", "ranks")  # what beside impl decides what a check executes
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Mapped:
     case: str
     outcome: str
     seconds: float
-    statements: frozenset[int]
+    marked: frozenset[int]
 
     @property
     def passes(self) -> bool:
@@ -35,13 +35,13 @@ class Mapped:
         return self.outcome == Outcome.PASSED
 
     def row(self) -> dict[str, object]:
-        size = max(self.statements, default=0) // 8 + 1
-        bits = sum(1 << number for number in self.statements).to_bytes(size, "little").hex()
-        return {"case": self.case, "outcome": self.outcome, "seconds": self.seconds, "statements": bits}
+        size = max(self.marked, default=0) // 8 + 1
+        bits = sum(1 << number for number in self.marked).to_bytes(size, "little").hex()
+        return {"case": self.case, "outcome": self.outcome, "seconds": self.seconds, "marked": bits}
 
     @staticmethod
     def of_row(row: Mapping[str, object]) -> Mapped:
-        bits = bytes.fromhex(str(row["statements"]))
+        bits = bytes.fromhex(str(row["marked"]))
         numbers = (8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1)
         return Mapped(str(row["case"]), str(row["outcome"]), float(str(row["seconds"])), frozenset(numbers))
 
@@ -51,8 +51,8 @@ class Reach:
 
     def __init__(self, sources: Mapping[str, str], mapped: Sequence[Mapped]) -> None:
         self._sources = sources
-        self._statements = marks.statements(sources)
-        self._numbers = {statement: number for number, statement in enumerate(self._statements)}
+        self._places = marks.places(sources)
+        self._numbers = {(at.file, at.line): number for number, at in enumerate(self._places) if not at.condition}
         self._mapped = [one for one in mapped if one.passes]
         self.useless = [one for one in mapped if not one.passes]
 
@@ -60,16 +60,24 @@ class Reach:
         """In order of their cost, times how much else they execute than the mutant's file."""
         wanted = frozenset(self._concerned(mutant))
         file = self._of_file.get(mutant.file, frozenset())
-        hit = [one for one in self._mapped if one.statements & wanted]
-        order = {one.case: one.seconds * len(one.statements) / len(one.statements & (file | wanted)) for one in hit}
+        hit = [one for one in self._mapped if one.marked & wanted]
+        order = {one.case: one.seconds * len(one.marked) / len(one.marked & (file | wanted)) for one in hit}
         return sorted(order, key=lambda case: (order[case], case))
 
-    def unreached(self) -> list[marks.Statement]:
-        """The statements that no passing case executes, but for those that raise."""
-        reached = frozenset().union(*(one.statements for one in self._mapped))
+    def unreached(self) -> list[marks.Place]:
+        """The statements that no passing case executes, but for those that raise, and what no condition comes out as.
+
+        A condition that no case comes to is left out: its statement is there, or one before it.
+        """
+        marked = frozenset().union(*(one.marked for one in self._mapped))
         lines = {file: source.splitlines() for file, source in self._sources.items()}
-        missing = (statement for number, statement in enumerate(self._statements) if number not in reached)
-        return [(file, line) for file, line in missing if not lines[file][line - 1].strip().startswith("raise ")]
+        met = {place[:3] for number, place in enumerate(self._places) if number in marked}
+        missing = [place for number, place in enumerate(self._places) if number not in marked]
+        return [
+            place
+            for place in missing
+            if (place[:3] in met if place.condition else not _raises(lines[place.file][place.line - 1]))
+        ]
 
     def _concerned(self, mutant: Mutant) -> Iterator[int]:
         """The statement itself; of one that only loading executes, those that show what it has made."""
@@ -101,13 +109,17 @@ class Reach:
     @cached_property
     def _lines(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {file: [] for file in self._sources}
-        for file, line in self._statements:
+        for file, line in self._numbers:
             found[file].append(line)
         return found
 
     @cached_property
     def _of_file(self) -> dict[str, frozenset[int]]:
         return {file: frozenset(self._numbers[file, line] for line in lines) for file, lines in self._lines.items()}
+
+
+def _raises(line: str) -> bool:
+    return line.strip().startswith("raise ")
 
 
 def _made(tree: ast.Module, line: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """A process that maps and trials: a question of JSON on each line of its input, an answer on each of its output.
 
 ``python -m conformance.power.worker CHECKS FOLDER``. Questions: ``{"list": true}`` (which cases there are),
-``{"map": case}`` (which statements it executes on the sound implementation) and
+``{"map": case}`` (which marks it makes on the sound implementation) and
 ``{"mutant": id, "file": …, "mutated": text, "cases": [in this order]}``. It ends when its input closes.
 """
 
@@ -38,7 +38,7 @@ class Worker:
         self._folder, self._base = folder, base
         self._loaded: Any = None  # what this process holds: None (sound), "marks" or a mutant
         self._marked: tuple[Cluster, marks.Map] | None = None
-        self._by_loading: set[int] = set()  # the statements that loading executes, and so every case
+        self._by_loading: set[int] = set()  # the marks that loading makes, and so every case
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         if "list" in question:
@@ -54,11 +54,11 @@ class Worker:
         taken.taken()
         ended = self._cases.run(case, cluster)
         row = {"case": case, "outcome": str(ended.verdict.outcome), "witness": ended.verdict.witness}
-        return {**row, "seconds": round(ended.seconds, 3), "statements": sorted({*taken.taken(), *self._by_loading})}
+        return {**row, "seconds": round(ended.seconds, 3), "marked": sorted({*taken.taken(), *self._by_loading})}
 
     def _begin_to_mark(self, case: str) -> tuple[Cluster, marks.Map]:
         sources = read()
-        place, size = self._folder / "marks", len(marks.statements(sources))
+        place, size = self._folder / "marks", len(marks.places(sources))
         taken = marks.Map(place, size, new=True)
         plan = {"sources": marks.marked(sources), "marks": [str(place), size]}
         cluster = self._altered(plan, "marks")

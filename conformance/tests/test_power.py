@@ -145,15 +145,17 @@ def test_the_sources_are_those_of_impl_without_its_tests():
 
 def test_marks_say_which_statements_ran(tmp_path):
     sources = {"impl/made_up.py": SOURCE}
-    numbers = marks.statements(sources)
+    numbers = marks.places(sources)
     taken = marks.Map(tmp_path / "marks", len(numbers), new=True)
     taken.install()
     try:
         space = {}
         exec(marks.marked(sources)["impl/made_up.py"], space)
         assert space["reversed_of"]([2, 1]) == 2
-        lines = [SOURCE.splitlines()[numbers[number][1] - 1].strip() for number in taken.taken()]
+        made = [numbers[number] for number in taken.taken()]
+        lines = [SOURCE.splitlines()[place.line - 1].strip() for place in made if not place.condition]
         assert lines == ["return [each for each in sorted(items) if each is not None][0] * times"]
+        assert [place.way for place in made if place.condition] == ["'each is not None' is True"]
         assert taken.taken() == []
     finally:
         delattr(builtins, marks.NAME)
@@ -162,12 +164,18 @@ def test_marks_say_which_statements_ran(tmp_path):
 def reach_of(**cases):
     """A map in which each case executes the statements on these lines of SOURCE, and takes so many seconds."""
     sources = {"impl/made_up.py": SOURCE}
-    numbers = {line: number for number, (_, line) in enumerate(marks.statements(sources))}
+    numbers = {(at.line, at.way): number for number, at in enumerate(marks.places(sources))}
     mapped = [
-        Mapped(name, outcome, seconds, frozenset(numbers[line_of(text)] for text in texts))
+        Mapped(name, outcome, seconds, frozenset(numbers[line_of(text), way] for text, way in map(split, texts)))
         for name, (outcome, seconds, *texts) in cases.items()
     ]
     return Reach(sources, mapped)
+
+
+def split(text):
+    """A statement, or one with how its condition comes out behind a colon."""
+    text, _, way = text.partition(": ")
+    return text, way
 
 
 def line_of(text):
@@ -196,9 +204,19 @@ def test_a_default_is_reached_by_whatever_reaches_its_function_and_a_constant_by
 
 def test_the_statements_that_no_passing_case_executes_can_be_told():
     reach = reach_of(inside=("passed", 1.0, "return [each"), broken=("failed", 1.0, "self.count = 0"))
-    texts = [SOURCE.splitlines()[line - 1].strip() for _, line in reach.unreached()]
+    texts = [SOURCE.splitlines()[place.line - 1].strip() for place in reach.unreached()]
     assert "self.count = 0" in texts
     assert not any(text.startswith(("return [each", "raise")) for text in texts)
+
+
+def test_so_can_how_a_condition_never_came_out_but_of_none_that_nothing_asked_or_that_guards_an_error():
+    reach = reach_of(inside=("passed", 1.0, "return [each", "return [each: 'each is not None' is True"))
+    assert [place.way for place in reach.unreached() if place.way] == ["'each is not None' is False"]
+    assert [place for place in reach_of(inside=("passed", 1.0, "return [each")).unreached() if place.way] == []
+    conditions = "def f(a, b, c):\n    if not (a and b) or c:\n        return a or b\n    return [x for x in a if x]\n"
+    guarded = "def g(a, b):\n    if a or b:\n        raise ValueError\n"
+    found = marks.places({"impl/made_up.py": conditions + guarded})
+    assert [place.condition for place in found if place.condition and place.comes_out] == ["a", "b", "c", "a", "x"]
 
 
 def test_a_map_is_kept_and_a_line_that_was_cut_off_is_asked_for_again(tmp_path):
