@@ -99,7 +99,7 @@ def _of_error(cell: Cell, rank: int, report: Any, seconds: float) -> Judged:
     instead = promises.names_culprit(cell, report["text"], rank)
     if instead:
         return Judged(instead, seconds, text)
-    if not promises.names_stage(report["text"]):
+    if not promises.names_stage(cell, report["text"]):
         return Judged("unnamed stage", seconds, text)
     if seconds - report["starved"] > promises.limit_s(cell):
         return Judged("late", seconds, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from .cells import OF_A_COLLECTIVE, REGROUPING, SPEAKING, Cell
+from .cells import ABOUT, ENDING, LIVE, OF_A_COLLECTIVE, REGROUPING, SPEAKING, Cell
 
 SPEAKING_S = 2.0  # where the failing side could say what has happened
 DETECTION_S = 5.0  # where it could not: what the failure guard needs to notice, …
@@ -43,6 +43,8 @@ _STAGE = re.compile(
     r"was waiting for: \S|collective that failed: \S",
     re.IGNORECASE,
 )
+#: but for joined ranks, which wait for messages between iterations
+_ITERATION = re.compile(r"was waiting for: (?!Join)[^.]* in iteration (\d+)")
 _LINK = re.compile(r"\blink\b|\bnetwork\b|\bhost\b", re.IGNORECASE)
 _STORE = re.compile(r"\bstore\b", re.IGNORECASE)
 
@@ -78,6 +80,15 @@ def _bare(ranks: str) -> str:
     return re.sub(r"\([^)]*\)", "", ranks)
 
 
-def names_stage(text: str) -> bool:
-    """Whether the text says what was being done."""
-    return _STAGE.search(text) is not None
+def names_stage(cell: Cell, text: str) -> bool:
+    """Whether the text says what was being done, and if it counts iterations, in the one in which that was."""
+    told = {int(number) for number in _ITERATION.findall(text)}
+    return _STAGE.search(text) is not None and told <= _iterations(cell, told)
+
+
+def _iterations(cell: Cell, told: set[int]) -> set[int]:
+    """Those in which a survivor may have waited when the rank in question ended, from 1; all where that is open."""
+    at = cell.where.iteration + 1
+    allowed = {"forward": {at}, "backward": {at}, "step": {at, at + 1}, "between": {at, at + 1}}
+    known = cell.kind in ENDING and cell.role in (LIVE, ABOUT)
+    return allowed.get(cell.where.phase, told) if known else told

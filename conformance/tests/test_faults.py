@@ -24,6 +24,7 @@ from conformance.tests import faulty_subjects
 #: of what runs in ``make test``: the same cells each time; another seed draws others (make faults TENTH=1 SEED=7)
 SAMPLE, SAMPLE_SEED = 14, 19
 KILLED = Cell("SIGKILL", "first bucket", "live", "DDP")
+BETWEEN = Cell("SIGKILL", "between iterations", "live", "DDP")
 
 
 # -- which cells there are
@@ -117,6 +118,22 @@ def test_from_behind_a_cut_link_the_other_side_has_gone():
     assert not promises.names_culprit(cell, "rank 0 has stopped answering", 2)
     assert not promises.names_culprit(cell, "rank 2 has stopped answering", 0)
     assert promises.names_culprit(cell, "rank 1 has stopped answering", 0) == "blames another"
+
+
+@pytest.mark.parametrize(
+    ("cell", "text", "named"),
+    [
+        (KILLED, "rank 1 was killed", False),
+        (KILLED, "rank 1 was killed. This rank was waiting for: bucket 1", True),
+        (KILLED, "This rank was waiting for: bucket 1 in iteration 3 of model 0", True),
+        (KILLED, "This rank was waiting for: bucket 1 in iteration 2 of model 0", False),
+        (KILLED, "This rank was waiting for: bucket 1 in iteration 4 of model 0", False),
+        (BETWEEN, "This rank was waiting for: bucket 1 in iteration 4 of model 0", True),
+        (BETWEEN, "This rank was waiting for: bucket 1 in iteration 5 of model 0", False),
+    ],
+)
+def test_the_stage_is_of_the_iteration_in_which_the_rank_was_lost(cell, text, named):
+    assert promises.names_stage(cell, text) == named
 
 
 # -- each bad outcome is told from the others

@@ -143,7 +143,7 @@ class Iteration:
         """
         if self.futures:  # those of a forward whose backward is still to come: this one writes to the same buffers
             self.await_futures()
-        self._begin()
+        self.begin()
         due = self.due(Moment.BEFORE_FORWARD)
         if self.session is not None and (due or needed):
             early = likely and self.buckets_only and not self.session.several_followers
@@ -166,8 +166,9 @@ class Iteration:
                 "the parameters that it has. Change the model before the block, or while all ranks have inputs."
             )
 
-    def _begin(self) -> None:
-        self.place.iteration += 1
+    def begin(self, iterations: int = 1) -> None:
+        """So many more, for people who read where a rank waits."""
+        self.place.iteration += iterations
         self.team.tally.where = self.place
 
     def due(self, moment: Moment) -> list[Stage]:
@@ -194,8 +195,6 @@ class Iteration:
         """Do a joined rank's side of a stage that live ranks have announced."""
         shadow = self.order[stage].shadow
         assert shadow is not None, f"{stage.name} cannot be shadowed"
-        if stage is Stage.BUCKETS:
-            self._begin()
         shadow()
 
     def _announce(self, session: Session, stage: Stage) -> None:

@@ -156,6 +156,10 @@ class _DDPJoinHook(FollowingHook):
         """Joined rank: go through the announced stage with nothing to contribute."""
         self.uneven.iteration.shadow(Stage(act))
 
+    def begins(self, iterations: int) -> None:
+        """Joined rank: count them."""
+        self.uneven.iteration.begin(iterations)
+
     def entered(self) -> None:
         """RuntimeError where gradients are averaged parameter by parameter, which nobody can shadow."""
         self.uneven.enter()

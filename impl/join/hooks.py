@@ -56,6 +56,9 @@ class FollowingHook(JoinHook):
         """On a joined rank: perform the shadow of this act, the same collectives as on a live rank."""
         raise NotImplementedError(f"{type(self).__name__} is a FollowingHook and must define follow(act)")
 
+    def begins(self, iterations: int) -> None:
+        """On a joined rank: so many iterations of the follower begin on the others."""
+
     def entered(self) -> None:
         """The block begins. Raises where the follower, as it is now, cannot take part in it."""
 

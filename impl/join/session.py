@@ -239,6 +239,8 @@ class Session(BaseSession):
         if reading.begins is not None:
             self._shadowed[reading.begins] += reading.iterations
             self._warn_of_skew(max(self._shadowed.values()), deeper=1)
+            if reading.begins in self._followers:
+                self._followers[reading.begins].begins(reading.iterations)
         if reading.act is not None:
             self._follow(reading.act)
 
