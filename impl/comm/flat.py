@@ -6,11 +6,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+_ALIGNMENT = 16  # bytes; the widest element (complex128)
+
 _CopyAll = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], object]
 
 #: ``copy_all(targets, sources)`` copies each source into its target with as few launches as the device allows: one call
 #: for the whole list (0.3 µs a tensor instead of 2). Lists or tuples, not empty. torch._foreach_copy_ is private.
 copy_all: _CopyAll = torch._foreach_copy_  # type: ignore[assignment]
+
+
+def aligned(nbytes: int) -> int:
+    """The first byte, from this one on, at which an element of any dtype can begin."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def new_flat(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -26,6 +33,22 @@ def flat_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.T
     """Consecutive pieces of ``flat``, each in the shape of its model."""
     pieces = flat[: sum(tensor.numel() for tensor in like)].split([tensor.numel() for tensor in like])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
+
+
+def views_like(views: Sequence[torch.Tensor], of: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+    """Views of ``target`` that lie in it as ``views`` lie in ``of``."""
+    shift = target.storage_offset() - of.storage_offset()
+    return [target.as_strided(view.size(), view.stride(), view.storage_offset() + shift) for view in views]
+
+
+def each_once(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that shows each of its elements once: an expanded dimension cannot be written as a whole."""
+    if 0 not in tensor.stride():
+        return tensor
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
 
 
 def note_change(tensors: Sequence[torch.Tensor]) -> None:

@@ -15,10 +15,10 @@ from math import prod
 import torch
 
 from .collectives import all_gather
+from .flat import aligned
 from .pending import Pending, Watch
 from .ranks import Team
 
-_ALIGNMENT = 16  # bytes; the widest element (complex128)
 _COUNT_BYTES = 8
 _KEPT_BYTES = 2**20  # messages up to this size are kept from round to round: making their views costs more than filling
 _Places = list[tuple[slice, slice]]  # the bytes of a tensor's indices, and those of its values
@@ -217,14 +217,10 @@ def _kinds(parts: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size]
 
 def _places(capacities: Sequence[int], parts: Sequence[torch.Tensor]) -> tuple[int, _Places]:
     """The bytes of a message, and where in it the indices and the values of each tensor are."""
-    places, end = [], _aligned(_COUNT_BYTES * len(capacities))
+    places, end = [], aligned(_COUNT_BYTES * len(capacities))
     for capacity, (dtype, row) in zip(capacities, _kinds(parts), strict=True):
-        values_at = end + _aligned(capacity * 8)
+        values_at = end + aligned(capacity * 8)
         values_end = values_at + capacity * prod(row) * dtype.itemsize
         places.append((slice(end, end + capacity * 8), slice(values_at, values_end)))
-        end = _aligned(values_end)
+        end = aligned(values_end)
     return end, places
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT

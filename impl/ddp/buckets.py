@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..comm.averaging import gradient_dtype
-from ..comm.flat import copy_all
+from ..comm.flat import copy_all, views_like
 from . import kernels
 from .plan import BucketSpec
 
@@ -134,10 +134,7 @@ class GradBucket:
     def set_buffer(self, buffer: torch.Tensor) -> None:
         """Replace the flat tensor; ``gradients`` shows the new one from now on (wrapped hooks read it, COMM-021)."""
         if not buffer.is_sparse and not self._flat.is_sparse and buffer.numel() == self._flat.numel():
-            shift = buffer.storage_offset() - self._flat.storage_offset()
-            self._views = [
-                buffer.as_strided(view.size(), view.stride(), view.storage_offset() + shift) for view in self._views
-            ]
+            self._views = views_like(self._views, self._flat, buffer)
         if buffer.is_sparse:
             self._views = [buffer]
         self._flat = buffer
@@ -261,8 +258,7 @@ class Bucket:
 
         Parameters may have been laid out anew since; the order of elements in the bucket stays.
         """
-        start = flat.storage_offset() - self.views[0].storage_offset()
-        return [flat.as_strided(view.size(), view.stride(), view.storage_offset() + start) for view in self.views]
+        return views_like(self.views, self.views[0], flat)  # the first begins where the bucket does
 
     def reset(self, flats: Collection[int] = ()) -> None:
         """Make ready for the next backward. ``flats``: the addresses of all buckets' memory (views only)."""

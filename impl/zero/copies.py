@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..comm.collectives import all_reduce, all_to_all
-from ..comm.flat import copy_all, new_flat
+from ..comm.flat import aligned, copy_all, new_flat
 from ..comm.optimizer_states import copied
 from ..comm.pending import Watch
 from ..comm.ranks import Team
@@ -28,7 +28,6 @@ from .groups import Group
 Content = dict[int, tuple[torch.Tensor, Any]]
 
 _KEPT = 2  # steps
-_ALIGNMENT = 16  # bytes; the widest element (complex128)
 _LENGTH_BYTES = 8
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # those of other classes are pickled
 
@@ -41,7 +40,7 @@ class _Hole(NamedTuple):
 
     def place(self, end: int) -> range:
         """The bytes of its own behind others that end there."""
-        start = -(-end // _ALIGNMENT) * _ALIGNMENT
+        start = aligned(end)
         return range(start, start + math.prod(self.shape) * self.dtype.itemsize)
 
     def view(self, body: torch.Tensor, place: range) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..comm.flat import PlacedTensors
+from ..comm.flat import PlacedTensors, each_once
 
 #: A subclass of tensors need not have memory of its own.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -91,11 +91,6 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     if rest or one.dtype != other.dtype:
         return True
     marks = torch.zeros(max(_extent(one), apart + _extent(other)), dtype=torch.bool, device="cpu")
-    marks.as_strided(*_each_once(one)).fill_(True)
-    return bool(marks.as_strided(*_each_once(other), apart).any())
-
-
-def _each_once(parameter: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Size and strides without the dimensions that are expanded."""
-    sizes = [size if stride else 1 for size, stride in zip(parameter.shape, parameter.stride(), strict=True)]
-    return sizes, list(parameter.stride())
+    one, other = each_once(one), each_once(other)
+    marks.as_strided(one.size(), one.stride()).fill_(True)
+    return bool(marks.as_strided(other.size(), other.stride(), apart).any())

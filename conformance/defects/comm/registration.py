@@ -113,7 +113,7 @@ def gradients_are_copies() -> None:
 @defect("COMM-016")
 def gradients_stay_in_the_old_buffer() -> None:
     """After a bucket's buffer was replaced its gradients still show the old one."""
-    edit("buffer.as_strided(view.size(), view.stride(), view.storage_offset() + shift)", "view")
+    edit("self._views = views_like(self._views, self._flat, buffer)", "self._views = list(self._views)")
 
 
 @defect("COMM-015")
@@ -232,8 +232,12 @@ def gradients_of_a_bucket_lie_row_by_row() -> None:
 def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
     """Once a hook has replaced the buffer, its views show the elements of every parameter row by row."""
     edit(
-        "buffer.as_strided(view.size(), view.stride(), view.storage_offset() + shift)",
-        "buffer.as_strided((view.numel(),), (1,), view.storage_offset() + shift).view(view.size())",
+        "self._views = views_like(self._views, self._flat, buffer)",
+        "shift = buffer.storage_offset() - self._flat.storage_offset()\n"
+        "        self._views = [\n"
+        "            buffer.as_strided((view.numel(),), (1,), view.storage_offset() + shift).view(view.size())\n"
+        "            for view in self._views\n"
+        "        ]",
     )
 
 

@@ -476,7 +476,7 @@ def a_transposed_gradient_begins_a_run() -> None:
 def results_are_read_in_the_parameters_present_layout() -> None:
     """What a hook hands back elsewhere is read as the parameters lie now, not as the bucket was filled."""
     edit(
-        "[flat.as_strided(view.size(), view.stride(), view.storage_offset() + start) for view in self.views]",
+        "views_like(self.views, self.views[0], flat)",
         "[kernels.dense_view(flat, slot.offset, p) for slot, p in zip(self.spec.slots, self.parameters, strict=True)]",
         within="Bucket.views_of",
     )
@@ -533,7 +533,7 @@ def sparse_messages_are_reused_in_another_dtype() -> None:
 @defect("DDP-057")
 def sparse_tables_of_odd_width_have_no_room() -> None:
     """In a message of several sparse gradients the second begins where the first ends, wherever that is."""
-    edit("end = _aligned(values_end)", "end = values_end")
+    edit("end = aligned(values_end)", "end = values_end")
 
 
 @defect("DDP-074")

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ...comm.flat import views_like
 from ...comm.pending import Pending
 from .default_hooks import allreduce_hook
 from .powersgd_plan import CompressionPlan, MatrixGroup, orthogonalize, plan_layers, plan_square, split
@@ -33,7 +34,6 @@ from .reduction import (
     label_of,
     start_mean,
     team_of,
-    views_like,
 )
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "logger", "powerSGD_hook"]

@@ -193,9 +193,3 @@ def hold_for_current_stream(*tensors: torch.Tensor) -> None:
     for tensor in tensors:
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
-
-
-def views_like(views: list[torch.Tensor], of: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
-    """Views into ``target`` that lie in it as ``views`` lie in ``of``."""
-    shift = target.storage_offset() - of.storage_offset()
-    return [target.as_strided(view.shape, view.stride(), view.storage_offset() + shift) for view in views]
