@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,9 +12,8 @@ from torch import nn
 from ..comm import collectives
 from ..comm.averaging import gradient_dtype
 from ..comm.ranks import GroupRank, Team
+from .log import Fail
 from .plan import BucketCaps, ParameterSpec
-
-Fail = Callable[[type[Exception], str], None]
 
 _IGNORE_LIST = "_ddp_params_and_buffers_to_ignore"  # set on the module; torch's own name, so that lists carry over
 

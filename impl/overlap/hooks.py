@@ -9,11 +9,11 @@ import torch
 
 from ..arguments import flag
 from ..ddp.buckets import GradBucket
-from ..ddp.hooks.reduction import call_hook
+from ..ddp.hooks.reduction import Hook, call_hook
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
 from .clipping import Clipping
-from .reduction import Hook, OwnerReduction, WrappedReduction
+from .reduction import OwnerReduction, WrappedReduction
 from .session import OverlapSession, Reducing, Schedule
 
 _OverlapHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,13 +17,11 @@ from ..comm.pending import Pending, Watch
 from ..comm.ranks import GroupRank, Team
 from ..comm.sharded import added, reduce_to
 from ..ddp.buckets import GradBucket
-from ..ddp.hooks.reduction import call_hook
+from ..ddp.hooks.reduction import Hook, call_hook
 from ..ddp.kernels import divide
 from .layout import BucketPart
 from .plan import Piece
 from .use import BucketUse
-
-Hook = Callable[[Any, Any], "torch.futures.Future[torch.Tensor]"]
 
 
 class BucketReduction(ABC):

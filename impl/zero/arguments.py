@@ -9,10 +9,8 @@ from typing import Any
 
 import torch
 
+from .groups import Group
 from .memory import first_in_memory
-
-#: A parameter group as torch's optimizers write it: ``{"params": [...], "lr": ...}``.
-Group = dict[str, Any]
 
 
 def checked_groups(params: Any) -> list[Group]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .memory import PLAIN
+
 #: Optimizers whose two loops give the same bits (``test_zero_at_once`` compares them).
 _SAME_BITS = frozenset(
     {
@@ -28,9 +30,6 @@ _SAME_BITS = frozenset(
 
 #: The dtypes in which they do; lower ones are rounded elsewhere.
 _SAME_IN = frozenset({torch.float32, torch.float64})
-
-#: A subclass of tensors need not know those loops.
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 #: Below this mean number of elements the foreach loops are faster; above it parameters do not stay in the cache between
 #: one operation and the next.
@@ -62,7 +61,7 @@ def _is_worthwhile(group: dict[str, Any], state: Mapping[Any, Any]) -> bool:
         return False  # there the step adds the momentum to the gradients in place
     if any(_holds_a_tensor(value) for name, value in group.items() if name != "params"):
         return False  # a tensor as learning rate or among the betas is refused there
-    if not _PLAIN.issuperset(map(type, parameters)):
+    if not PLAIN.issuperset(map(type, parameters)):
         return False
     if sum(map(torch.Tensor.numel, parameters)) >= _SMALL_NUMEL * len(parameters):
         return False

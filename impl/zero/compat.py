@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .arguments import Group
+from .groups import Group
 from .shard import Shard
 
 SENT_FROM_BACKWARD = "with overlap_with_ddp=True parameters are sent from inside backward, bucket by bucket"

@@ -23,13 +23,13 @@ from ..comm.optimizer_states import copied
 from ..comm.pending import Watch
 from ..comm.ranks import Team
 from .groups import Group
+from .memory import PLAIN
 
 #: By the parameter's global index: its values and its state. Tensors in containers travel as bytes, all else pickled.
 Content = dict[int, tuple[torch.Tensor, Any]]
 
 _KEPT = 2  # steps
 _LENGTH_BYTES = 8
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # those of other classes are pickled
 
 
 class _Hole(NamedTuple):
@@ -175,7 +175,7 @@ class _Packed:
 
 def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     """The same with a hole for each dense tensor; the list takes them in."""
-    if type(value) in _PLAIN and value.layout == torch.strided and not value.is_quantized:
+    if type(value) in PLAIN and value.layout == torch.strided and not value.is_quantized:
         tensors.append(value.detach())
         return _hole(value)
     return value if isinstance(value, set) else copied(value, lambda item: _without_tensors(item, tensors))

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..comm.optimizer_states import copied
 
+#: A parameter group as torch's optimizers write it: ``{"params": [...], "lr": ...}``.
 Group = dict[str, Any]
 
 

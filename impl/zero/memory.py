@@ -9,8 +9,8 @@ import torch
 
 from ..comm.flat import PlacedTensors, each_once
 
-#: A subclass of tensors need not have memory of its own.
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+#: A subclass of tensors need not have memory of its own, nor know torch's loops over many tensors.
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class Memory:
@@ -72,7 +72,7 @@ def memory_of_its_own(parameters: Sequence[torch.Tensor]) -> set[int]:
 
 def has_memory(parameter: torch.Tensor) -> bool:
     """Whether it has memory that another can have, too."""
-    return type(parameter) in _PLAIN and parameter.numel() > 0 and parameter.device.type != "meta"
+    return type(parameter) in PLAIN and parameter.numel() > 0 and parameter.device.type != "meta"
 
 
 def _span(parameter: torch.Tensor) -> tuple[str, int, int]:

@@ -16,7 +16,6 @@ from ..comm.ranks import GroupRank, Team
 from ..join.hooks import BrokenOff, Follower, FollowingHook, JoinHook
 from . import checkpoint, compat
 from .arguments import (
-    Group,
     check_alike,
     check_own_memory,
     check_shardable,
@@ -24,6 +23,7 @@ from .arguments import (
     checked_groups,
     local_constructor,
 )
+from .groups import Group
 from .joining import ACTS, CONSOLIDATE, HOOKS, STEP, Joining
 from .mirror import Mirror
 from .overlapping import Overlap, OverlapInfo, PartialSteps

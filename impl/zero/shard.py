@@ -15,10 +15,9 @@ from ..comm.optimizer_states import Counters, as_it_was, counters, loadable, put
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
-from .arguments import Group
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
-from .groups import copy_settings, settings_of, take_settings
+from .groups import Group, copy_settings, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
 

@@ -3,24 +3,21 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable
 from typing import Any, NoReturn, get_args, get_origin
 
 import torch
 import torch.distributed as dist
 
 from ..buckets import GradBucket as OwnGradBucket
+from ..log import Fail
 from .reduction import GradBucket
 
 _BFLOAT16_HOOKS = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
 _BUCKET_TEXT = re.compile(r"([\w.]+\.)?GradBucket")
 _FUTURE_TEXT = re.compile(r"([\w.]+\.)?Future\[([\w.]+\.)?Tensor\]")
 
-#: Takes the class and the text of an error and raises it (DDP's own also logs it).
-Raiser = Callable[[type[Exception], str], Any]
 
-
-def check_comm_hook(hook: Any, log_and_throw: Raiser | None = None) -> None:
+def check_comm_hook(hook: Any, log_and_throw: Fail | None = None) -> None:
     """Raise if ``hook`` cannot be a communication hook ``hook(state, bucket) -> Future[Tensor]``.
 
     The two parameters are known by their positions, whatever they are called (COMM-009); partials and callable objects
@@ -85,7 +82,7 @@ def _signature(hook: Any) -> inspect.Signature | None:
         return None
 
 
-def _check_signature(hook: Any, signature: inspect.Signature, refuse: Raiser) -> None:
+def _check_signature(hook: Any, signature: inspect.Signature, refuse: Fail) -> None:
     try:
         signature.bind(None, None)
     except TypeError:
