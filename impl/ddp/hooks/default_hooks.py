@@ -7,7 +7,7 @@ DDP, which compares them with the classes themselves.
 import torch
 import torch.distributed as dist
 
-from .reduction import Bucket, GradBucket, Hook, TensorFuture, call_hook, mean
+from .reduction import GradBucket, Hook, TensorFuture, call_hook, mean
 
 
 def allreduce_hook(process_group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -44,12 +44,12 @@ def bf16_compress_wrapper(hook: Hook) -> Hook:
     return bf16_compress_wrapper_hook
 
 
-def _compressed_mean(dtype: torch.dtype, group: dist.ProcessGroup | None, bucket: Bucket) -> TensorFuture:
+def _compressed_mean(dtype: torch.dtype, group: dist.ProcessGroup | None, bucket: GradBucket) -> TensorFuture:
     buffer = bucket.buffer()
     return mean(group, bucket, buffer.to(dtype), f"{dtype} all-reduce").then(lambda done: _restore(buffer, done))
 
 
-def _call_compressed(dtype: torch.dtype, hook: Hook, hook_state: object, bucket: Bucket) -> TensorFuture:
+def _call_compressed(dtype: torch.dtype, hook: Hook, hook_state: object, bucket: GradBucket) -> TensorFuture:
     """``set_buffer`` also moves the bucket's gradient views to the cast copy, so that any hook can be wrapped."""
     buffer = bucket.buffer()
     bucket.set_buffer(buffer.to(dtype))

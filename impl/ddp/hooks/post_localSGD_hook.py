@@ -11,7 +11,7 @@ from ...comm.local_groups import new_local_group
 from ...comm.placement import host
 from ...comm.ranks import GroupRank, Team
 from .default_hooks import allreduce_hook
-from .reduction import Bucket, GradBucket, settled, team_of
+from .reduction import GradBucket, settled, team_of
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class PostLocalSGDState:
         self.iter = 0
         self._made = {}
 
-    def maybe_increase_iter(self, bucket: Bucket) -> None:
+    def maybe_increase_iter(self, bucket: GradBucket) -> None:
         """Count an iteration when its last bucket comes by."""
         if bucket.is_last():
             self.iter += 1

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from .powersgd_plan import CompressionPlan
-from .reduction import Bucket
+from .reduction import GradBucket
 
 logger = logging.getLogger("impl.ddp.hooks.powerSGD_hook")
 
@@ -133,7 +133,7 @@ class PowerSGDState:
             "Assign state.process_group if DistributedDataParallel runs on another one."
         )
 
-    def maybe_increase_iter(self, bucket: Bucket) -> None:
+    def maybe_increase_iter(self, bucket: GradBucket) -> None:
         """Count an iteration when its last bucket comes by."""
         if bucket.is_last():
             self.iter += 1
@@ -145,7 +145,7 @@ class PowerSGDState:
         before, after = self.total_numel_before_compression, self.total_numel_after_compression
         return (before / after if after else 0, before, after)
 
-    def count(self, plan: CompressionPlan, bucket: Bucket) -> None:
+    def count(self, plan: CompressionPlan, bucket: GradBucket) -> None:
         """Add a bucket to the statistics; log them when they are due."""
         self.total_numel_before_compression += plan.numel_before
         self.total_numel_after_compression += plan.numel_after
@@ -160,13 +160,13 @@ class PowerSGDState:
             found = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
         return found
 
-    def factors_of(self, bucket: Bucket) -> torch.Tensor | None:
+    def factors_of(self, bucket: GradBucket) -> torch.Tensor | None:
         """The factors Q of the last iteration, of all groups of the bucket; None where they are of other parameters."""
         index, names = bucket.index(), _names_of(bucket)
         former, self._factors_for[index] = self._factors_for.get(index, names), names
         return self.q_memory_dict.get(index) if former == names else None
 
-    def error_of(self, bucket: Bucket) -> torch.Tensor:
+    def error_of(self, bucket: GradBucket) -> torch.Tensor:
         """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with.
 
         Errors belong to parameters. Where those are distributed over the buckets anew (another group, a cast, a saved
@@ -205,13 +205,13 @@ def _fits(tensor: torch.Tensor, like: torch.Tensor, numel: int) -> bool:
     return tensor.numel() == numel and tensor.dtype == like.dtype and tensor.device == like.device
 
 
-def _names_of(bucket: Bucket) -> list[Name]:
+def _names_of(bucket: GradBucket) -> list[Name]:
     if hasattr(bucket, "names"):
         return list(bucket.names())
     return [(bucket.index(), place) for place in range(len(bucket.parameters()))]
 
 
-def _parts_of(bucket: Bucket) -> dict[Name, Part]:
+def _parts_of(bucket: GradBucket) -> dict[Name, Part]:
     start = bucket.buffer().storage_offset()
     views = zip(_names_of(bucket), bucket.gradients(), strict=True)
     return {name: (view.size(), view.stride(), int(view.storage_offset() - start)) for name, view in views}

@@ -20,7 +20,7 @@ TensorFuture = torch.futures.Future[torch.Tensor]
 Hook = Callable[[Any, Any], TensorFuture]
 
 
-class Bucket(Protocol):
+class _AnyGradBucket(Protocol):
     """What a hook may ask of a bucket, torch's as well as ours (COMM-016).
 
     Our own bucket also answers ``names()`` of its parameters, ``process_group()``, the group that its DDP runs on, and
@@ -36,7 +36,7 @@ class Bucket(Protocol):
 
 
 if TYPE_CHECKING:
-    GradBucket = Bucket
+    GradBucket = _AnyGradBucket
 else:
     # what the hooks are annotated with: torch's class, so that its DDP takes them too
     GradBucket = dist.GradBucket
@@ -81,7 +81,7 @@ def _divides_by_size(hook: Any, state: Any) -> bool:
     return name in _DIVIDE_BY_SIZE
 
 
-def team_of(group: dist.ProcessGroup | None, bucket: Bucket) -> Team:
+def team_of(group: dist.ProcessGroup | None, bucket: GradBucket) -> Team:
     """The ranks that a hook with this group as its state reduces over; None means the group of the bucket's DDP.
 
     torch takes None for the whole world, which is wrong for a DDP on a subgroup (COMM-024).
@@ -97,7 +97,7 @@ def team_of(group: dist.ProcessGroup | None, bucket: Bucket) -> Team:
     return team
 
 
-def divisor_of(team: Team, bucket: Bucket) -> int:
+def divisor_of(team: Team, bucket: GradBucket) -> int:
     """The number by which a mean over ``team`` divides.
 
     Over the DDP's own group the DDP knows it (inside a join context it may be the number of active ranks); over any
@@ -125,7 +125,7 @@ def finish_mean(tensor: torch.Tensor, divisor: int) -> torch.Tensor:
     return tensor
 
 
-def mean(group: dist.ProcessGroup | None, bucket: Bucket, tensor: torch.Tensor, what: str) -> TensorFuture:
+def mean(group: dist.ProcessGroup | None, bucket: GradBucket, tensor: torch.Tensor, what: str) -> TensorFuture:
     """A future of the average of ``tensor`` over the group: in place, or a new tensor if it is sparse."""
     team = team_of(group, bucket)
     divisor = divisor_of(team, bucket)
@@ -157,7 +157,7 @@ def settled(tensor: torch.Tensor) -> TensorFuture:
     return future
 
 
-def label_of(what: str, bucket: Bucket) -> str:
+def label_of(what: str, bucket: GradBucket) -> str:
     """The name of a collective in traces and errors."""
     return f"ddp hook {what} bucket {bucket.index()}"
 
