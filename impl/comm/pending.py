@@ -196,8 +196,8 @@ class Pending:
 
 def watch_of(team: Team) -> Watch | None:
     """What looks out for failed peers now: the watch of the innermost join block over the team, or its guard."""
-    watches = team.tally.watches
-    return watches[-1] if watches else team.guard
+    blocks = team.tally.blocks
+    return blocks[-1].watch if blocks else team.guard
 
 
 def poll_on_host(is_over: Callable[[], bool], watch: Watch, place: str, team: Team | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -21,6 +21,13 @@ class Place:
         return f" in iteration {self.iteration} of model {self.model}"
 
 
+class Block(NamedTuple):
+    """A join block over a group."""
+
+    watch: Callable[..., Any]  # what looks out for failed peers in it
+    message_size: int  # how many elements its messages have
+
+
 class Tally:
     """The count of one group.
 
@@ -28,7 +35,7 @@ class Tally:
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
     """
 
-    __slots__ = ("label", "started", "watches", "where", "widths")
+    __slots__ = ("blocks", "label", "started", "where")
 
     #: of the group on which this process has started a collective last
     latest: ClassVar[Tally | None] = None
@@ -39,10 +46,8 @@ class Tally:
         self.label = ""
         #: in which iteration of which model, for people; the model that runs says it
         self.where: Place | None = None
-        #: what looks out for failed peers in the join blocks over the group, the innermost last
-        self.watches: list[Callable[..., Any]] = []
-        #: how many elements the messages of those blocks have
-        self.widths: list[int] = []
+        #: the join blocks over the group in which this rank is, the innermost last
+        self.blocks: list[Block] = []
 
     def count(self) -> None:
         """One more, of somebody else's."""

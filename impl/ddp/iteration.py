@@ -124,8 +124,8 @@ class Iteration:
         """What looks out for failed peers while a wait lasts: the join block's watch, or the failure guard, if any."""
         if self.session is not None:
             return self.session.watch
-        watches = self.team.tally.watches  # of blocks that do not list this model
-        return watches[-1] if watches else self.team.guard
+        blocks = self.team.tally.blocks  # which do not list this model
+        return blocks[-1].watch if blocks else self.team.guard
 
     def await_futures(self) -> None:
         """Wait for what buffer hooks have started."""

@@ -11,6 +11,7 @@ import torch
 
 from ..comm.pending import Watch
 from ..comm.ranks import Team
+from ..comm.tally import Block
 from .channel import ControlChannel
 from .failures import SessionFailures
 from .handle import Handle
@@ -64,12 +65,15 @@ class BaseSession(ABC):
     def enter(self) -> None:
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
         self._failures.begin()
-        self.team.tally.watches.append(self.watch)
-        self.team.tally.widths.append(self._layout.size)
+        self.team.tally.blocks.append(self._block)
+
+    @property
+    def _block(self) -> Block:
+        return Block(self.watch, self._layout.size)
 
     def _tell_depth(self) -> None:
         """Messages tell from now on how deep the block lies in others. Only where none is in flight."""
-        self._layout = replace(self._layout, depth=min(len(self.team.tally.watches) - 1, DEEPEST))
+        self._layout = replace(self._layout, depth=min(len(self.team.tally.blocks) - 1, DEEPEST))
         self._channel.lay_out(self._layout)
 
     def report(self, error: BaseException) -> None:
@@ -82,10 +86,9 @@ class BaseSession(ABC):
 
     def close(self) -> None:
         """The block is left, in whatever way."""
-        tally = self.team.tally
-        if self.watch in tally.watches:
-            tally.watches.remove(self.watch)
-            tally.widths.remove(self._layout.size)
+        blocks = self.team.tally.blocks
+        if self._block in blocks:
+            blocks.remove(self._block)
         self._move(SessionState.CLOSED)
 
     def _move(self, to: SessionState) -> None:

@@ -115,9 +115,10 @@ class ControlChannel:
     def _post(self, message: torch.Tensor, label: str) -> Pending:
         self.last_post_s = time.monotonic()
         self.posted += 1
-        widths = self._team.tally.widths
-        if len(widths) > 1:  # of blocks inside each other: one that strays is known by its depth, if read
-            message = torch.nn.functional.pad(message, (0, max(*widths, message.numel()) - message.numel()))
+        blocks = self._team.tally.blocks
+        if len(blocks) > 1:  # inside each other: a message that strays is known by its depth, if read
+            size = max(message.numel(), *(block.message_size for block in blocks))
+            message = torch.nn.functional.pad(message, (0, size - message.numel()))
         return collectives.all_reduce(self._team, message, label)
 
     def _tensor(self, elements: Sequence[int]) -> torch.Tensor:

@@ -94,7 +94,7 @@ class PlainSession(BaseSession):
         return self._counted(self._count(team, device, contribution, "Join: count of exhausted ranks"))
 
     def _count(self, team: Team, device: torch.device, contribution: int, label: str) -> Pending:
-        if team is not self.team or len(team.tally.widths) < 2:
+        if team is not self.team or len(team.tally.blocks) < 2:
             return count(team, device, contribution, label)
         return self._channel.call_roll(0, None) if contribution else self._channel.post_empty()
 

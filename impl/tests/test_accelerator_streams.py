@@ -12,6 +12,7 @@ from impl.comm.futures import wait_for_future
 from impl.comm.pending import Pending
 from impl.comm.ranks import Team
 from impl.comm.sharded import reduce_to
+from impl.comm.tally import Block
 from impl.errors import PeerFailed
 from impl.overlap.reduction import InFlight
 from impl.overlap.session import OverlapSession
@@ -178,7 +179,7 @@ def test_a_backend_that_refuses_to_start_a_collective_says_which_rank_has_failed
     team = SimpleNamespace(group=group, rank=0, size=1, tally=gloo.tally, guard=None, abandon=lambda: None)
     with pytest.raises(dist.DistBackendError, match="remote process exited"):
         start(team)
-    gloo.tally.watches.append(lambda _: failed_peer())
+    gloo.tally.blocks.append(Block(lambda _: failed_peer(), 1))
     with pytest.raises(PeerFailed, match="rank 1 left") as caught:
         start(team)
     assert isinstance(caught.value.__cause__, dist.DistBackendError)

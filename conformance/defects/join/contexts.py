@@ -230,22 +230,22 @@ def contexts_inside_each_other_are_not_told_apart() -> None:
 @defect("JOIN-038")
 def blocks_are_counted_beyond_what_a_message_holds() -> None:
     """Of contexts inside each other more are told apart than a message has room for."""
-    edit("min(len(self.team.tally.watches) - 1, DEEPEST)", "len(self.team.tally.watches) - 1")
+    edit("min(len(self.team.tally.blocks) - 1, DEEPEST)", "len(self.team.tally.blocks) - 1")
 
 
 @defect("JOIN-040")
 def all_inner_contexts_are_one() -> None:
     """A context inside another is told from that one, and not from one inside itself."""
-    edit("depth=min(len(self.team.tally.watches) - 1, DEEPEST)", "depth=min(len(self.team.tally.watches) - 1, 1)")
+    edit("depth=min(len(self.team.tally.blocks) - 1, DEEPEST)", "depth=min(len(self.team.tally.blocks) - 1, 1)")
 
 
 @defect("JOIN-040")
 def plain_contexts_inside_others_count_as_by_themselves() -> None:
     """The counts of a plain context inside a model's, or around it, have the shape that they have outside."""
-    edit("if team is not self.team or len(team.tally.widths) < 2:", "if True:")
+    edit("if team is not self.team or len(team.tally.blocks) < 2:", "if True:")
 
 
 @defect("JOIN-040")
 def messages_of_contexts_inside_each_other_differ_in_length() -> None:
     """Messages are as long as their own context asks for, also where they may meet those of another one."""
-    edit("if len(widths) > 1:", "if False:")
+    edit("if len(blocks) > 1:", "if False:")
