@@ -72,7 +72,6 @@ def reducer_of(
         config.caps,
         log,
         find_unused=config.find_unused_parameters,
-        static_graph=False,
         as_view=config.as_view,
         skip_unused=config.skip_all_reduce_unused_params,
         lowered=lowered,

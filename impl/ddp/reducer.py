@@ -98,7 +98,6 @@ class Reducer:
         log: DDPLogger,
         *,
         find_unused: bool,
-        static_graph: bool,
         as_view: bool,
         skip_unused: bool = False,
         lowered: MixedPrecisionRun | None = None,
@@ -116,7 +115,7 @@ class Reducer:
         self.module = module
         self.iteration = transport.iteration
         #: equal on every rank; changed here only
-        self.facts = SharedFacts(find_unused=find_unused, static=static_graph, skip_unused=skip_unused)
+        self.facts = SharedFacts(find_unused=find_unused, skip_unused=skip_unused)
         self.usage = Usage(self.specs, self.iteration, self.facts, log)
         self.queue = BucketQueue(self.parameters, transport, self.facts, as_view=as_view)
         self.planner = Planner(self.specs, caps, self.facts)

@@ -59,14 +59,13 @@ class SharedFacts:
     #: what nobody uses is left out of later reductions (DDP-116)
     leaves_out: bool
 
-    def __init__(self, *, find_unused: bool, static: bool, skip_unused: bool) -> None:
-        searched = find_unused and not static  # a static graph finds out by itself
-        self._change(static=static, searched=searched, skips_unused=skip_unused, **_BEGINNING)
+    def __init__(self, *, find_unused: bool, skip_unused: bool) -> None:
+        self._change(static=False, searched=find_unused, skips_unused=skip_unused, **_BEGINNING)
 
     # -- how they change
 
     def start_over(self, *, turn_static: bool = False) -> None:
-        """All ranks begin anew; optionally the graph is taken for static from now on."""
+        """All ranks begin anew; optionally the graph is static from now on, and nothing is searched any more."""
         self._change(**({"static": True, "searched": False} if turn_static else {}), **_BEGINNING)
 
     def plan_rebuilt(self) -> None:

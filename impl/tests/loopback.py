@@ -50,8 +50,10 @@ def build(model, *, find_unused=False, static_graph=False, as_view=False, cap=1)
     transport = Loopback()
     reducer = Reducer(
         model, [m.parameter for m in managed], params.specs_of(managed), transport, BucketCaps((cap,)), DDPLogger({}),
-        find_unused=find_unused, static_graph=static_graph, as_view=as_view,
+        find_unused=find_unused, as_view=as_view,
     )
+    if static_graph:
+        reducer.start_over(static_graph=True)
     transport.iteration.order = order_of(reducer, Mock(), None, Mock())
     reducer.optimizers.append(transport)
     return reducer, transport

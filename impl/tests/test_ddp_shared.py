@@ -16,7 +16,10 @@ OWN = {"learning", "expected", "never_here", "unused", "usage", "readiness", "ea
 
 
 def facts(*, find_unused=False, static=False, skip_unused=False):
-    return SharedFacts(find_unused=find_unused, static=static, skip_unused=skip_unused)
+    known = SharedFacts(find_unused=find_unused, skip_unused=skip_unused)
+    if static:
+        known.start_over(turn_static=True)
+    return known
 
 
 def test_buckets_are_rebuilt_after_the_first_reduction_and_once():
