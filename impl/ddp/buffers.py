@@ -144,7 +144,7 @@ class BufferSync:
         self.allowed = self._iteration.wants_reductions
 
     def begin_anew(self) -> None:
-        """Ranks whose last forwards were not the same, behind a join context or in groups of their own, start alike."""
+        """Ranks whose last forwards differed (in a join context, or in groups of their own) start alike again."""
         self.allowed, self.due_after_evaluation = True, False
 
     # -- how

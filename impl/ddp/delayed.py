@@ -1,4 +1,4 @@
-"""Parameters that are reduced late, in one piece, behind all others."""
+"""Parameters that are reduced late, in one piece, after all others."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ PAST_THE_WRAPPER = (
     "A backward has accumulated gradients of this model's parameters without a forward through "
     "DistributedDataParallel, so they stay local to this rank and are not averaged. Usual cause: a method of the "
     "wrapped module called through the wrapper, such as model.training_loss(batch), or model.module(batch). Call the "
-    "wrapper itself, model(batch), with that method behind the module's forward; where local gradients are meant, put "
-    "the iteration into model.no_sync()."
+    "wrapper itself, model(batch), and that method from the module's forward; where local gradients are meant, put the "
+    "iteration into model.no_sync()."
 )
 
 

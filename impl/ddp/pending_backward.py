@@ -170,7 +170,7 @@ def call_when_backward_begins(
 
 
 class OutputSink(torch.autograd.Function):
-    """Ties all outputs of a forward together, so that backward is noticed before anything behind them runs.
+    """Ties all outputs of a forward together, so that backward is noticed before it goes further.
 
     Outputs that get no gradient pass None on rather than zeros (DDP-114).
     """

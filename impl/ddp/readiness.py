@@ -29,7 +29,7 @@ class Listener(Protocol):
 class Arrivals:
     """The hooks on a reducer's parameters. They hold the reducer weakly: parameters outlive it (HOOK-008).
 
-    The hooks that may start something stand on the nodes that accumulate gradients, behind the parameters' own hooks:
+    The hooks that may start something stand on the nodes that accumulate gradients, after the parameters' own hooks:
     what a user's hook makes of a gradient is what is reduced.
 
     Asking the reducer about every parameter costs more than the rest of a small model's reduction. So where the order
@@ -39,12 +39,12 @@ class Arrivals:
 
     def __init__(self, listener: Listener, parameters: Sequence[torch.nn.Parameter], *, recast: bool) -> None:
         """``recast``: the parameters change their dtype between forwards, which gives them new nodes each time. Then
-        our hooks stand on the parameters, and step behind all others before each backward."""
+        our hooks stand on the parameters, and are put after all others before each backward."""
         self._listener = weakref.ref(listener)
         self._parameters = parameters
         self._recast = recast
-        #: what stands behind the other hooks of a recast parameter
-        self._behind: dict[tuple[torch.nn.Parameter, Callable[..., None]], Any] = {}
+        #: our hooks on recast parameters, which come after all others, and their handles
+        self._last: dict[tuple[torch.nn.Parameter, Callable[..., None]], Any] = {}
         #: the watched nodes; autograd holds these only while a graph does, and hooks live as long as their node
         self._nodes: dict[torch.Tensor, torch.autograd.graph.Node] = {}
         self._handles: list[Any] = []
@@ -77,11 +77,11 @@ class Arrivals:
 
     def stop(self) -> None:
         """Watch nothing any more."""
-        for handle in [*self._handles, *self._behind.values()]:
+        for handle in [*self._handles, *self._last.values()]:
             if handle is not None:
                 handle.remove()
         self._handles.clear()
-        self._behind.clear()
+        self._last.clear()
         self._nodes.clear()
         self.watching = False
 
@@ -98,17 +98,17 @@ class Arrivals:
 
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
         if self._recast:
-            self._behind[parameter, hook] = _registered(parameter, hook)
+            self._last[parameter, hook] = _registered(parameter, hook)
             return
         node = self._nodes.setdefault(parameter, kernels.accumulator(parameter))
         self._handles.append(node.register_hook(hook))
 
-    def step_behind(self) -> None:
-        """Come after the hooks that users have registered on recast parameters by now."""
-        for (parameter, hook), handle in self._behind.items():
+    def come_last(self) -> None:
+        """Put our hooks on recast parameters after those that users have registered by now."""
+        for (parameter, hook), handle in self._last.items():
             if handle is not None:
                 handle.remove()
-            self._behind[parameter, hook] = _registered(parameter, hook)
+            self._last[parameter, hook] = _registered(parameter, hook)
 
     def accumulates_now(self) -> bool:
         """Whether the backward pass now running (in one of whose hooks we are) may add to some ``.grad``.

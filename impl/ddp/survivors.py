@@ -52,10 +52,10 @@ class ShardMirror(Protocol):
         """How many steps have been copied to the end on this rank, since the mirror was made."""
 
     def held(self) -> dict[int, list[int]]:
-        """By group rank: the steps behind which this rank holds a copy of that one's shard."""
+        """By group rank: the steps after which this rank holds a copy of that one's shard."""
 
     def restore(self, team: Team, step: int, lost: Collection[int], source: GroupRank) -> None:
-        """Go back to what was behind this step, on the ranks of another team; perhaps again, for fewer."""
+        """Go back to what was there after this step, on the ranks of another team; perhaps again, for fewer."""
 
     def settle(self) -> None:
         """All ranks of that team have gone back."""
@@ -180,7 +180,7 @@ def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counted: Coun
         seen.append(loaded)
         return {**loaded, "state": loadable(loaded["state"])}
 
-    last = optimizer.register_load_state_dict_pre_hook(note)  # behind the user's
+    last = optimizer.register_load_state_dict_pre_hook(note)  # after the user's
     try:
         optimizer.load_state_dict(state)
     finally:
@@ -323,7 +323,7 @@ def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
 def last_whole(
     held: Collection[Mapping[int, Collection[int]]], owners: Collection[int]
 ) -> tuple[int | None, list[int]]:
-    """The last step behind which every owner's shard is held by somebody; where there is none, whose are missing.
+    """The last step after which every owner's shard is held by somebody; where there is none, whose are missing.
 
     ``held``: of each rank that is left, by owner, the steps of which it has that one's shard.
     """

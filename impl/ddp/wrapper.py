@@ -91,7 +91,7 @@ class DistributedDataParallel(Follower, nn.Module):
         gradient_as_bucket_view: let ``.grad`` be views of the communication buffers after the first iteration (not
             where another wrapper, around this one or beside it, averages some of them in the same backward).
         static_graph: promise that every iteration uses the same parameters in the same way.
-        delay_all_reduce_named_params: (name, parameter) pairs to be reduced in one piece, behind all others.
+        delay_all_reduce_named_params: (name, parameter) pairs to be reduced in one piece, after all others.
         param_to_hook_all_reduce: what they wait for in torch's DDP, whose gradient need not come here. Both or neither.
         mixed_precision: lower dtypes for parameters, reduction and buffers.
         device_mesh: a one-dimensional mesh instead of ``process_group``.
@@ -336,7 +336,7 @@ class DistributedDataParallel(Follower, nn.Module):
             kwargs = self._to_own_device(kwargs)
         if self._mixed_precision_run is not None:
             inputs, kwargs = self._mixed_precision_run.before_forward(inputs, kwargs)
-            self.reducer.arrivals.step_behind()
+            self.reducer.arrivals.come_last()
         return inputs, kwargs
 
     def _to_own_device(self, value: Any) -> Any:

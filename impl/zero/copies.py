@@ -39,7 +39,7 @@ class _Hole(NamedTuple):
     shape: tuple[int, ...]
 
     def place(self, end: int) -> range:
-        """The bytes of its own behind others that end there."""
+        """The bytes of its own after others that end there."""
         start = aligned(end)
         return range(start, start + math.prod(self.shape) * self.dtype.itemsize)
 
@@ -64,7 +64,7 @@ class Copies:
         self._others: list[_Copy] = []
         #: whose ranks hold the copies; for another team they are worth nothing
         self.team: Team | None = None
-        # by step: what the local optimizer counted behind it, and the settings with which the next one began
+        # by step: what the local optimizer had counted after it, and the settings with which the next one began
         self._counted: dict[int, Any] = {}
         self._begun: dict[int, list[Group]] = {}
 
@@ -78,11 +78,11 @@ class Copies:
         self._begun = {step: kept for step, kept in self._begun.items() if step == self.steps - 1}
         self._begun[self.steps] = settings
 
-    def settings_behind(self, step: int) -> list[Group] | None:
+    def settings_after(self, step: int) -> list[Group] | None:
         """The settings with which the step after this one began; None if it has not: they are the present ones."""
         return self._begun.get(step)
 
-    def counted_behind(self, step: int) -> Any:
+    def counted_after(self, step: int) -> Any:
         """What the local optimizer had counted then."""
         return self._counted[step]
 
@@ -123,7 +123,7 @@ class Copies:
         return {rank: [copy.step for copy in copies] for rank, copies in self._by_rank().items()}
 
     def content(self, step: int, lost: Collection[int]) -> Content:
-        """What this rank owned behind that step, and what the other did if it is lost; on the CPU, for the caller."""
+        """What this rank owned after that step, and what the other did if it is lost; on the CPU, for the caller."""
         content: Content = {}
         for rank, copies in self._by_rank().items():
             if copies is self._own or rank in lost:

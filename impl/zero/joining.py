@@ -67,7 +67,7 @@ class Joining:
             with self._noting_failure(shadowed=True):
                 loss = self._shard.step(**arguments)
         else:
-            # the closure may run a whole iteration of other joinables, so our act begins behind it
+            # the closure may run a whole iteration of other joinables, so our act begins after it
             session.begin(zero)
             sent = self._publisher.between_evaluations(closure, lambda: self._check_all_live(session), session.watch)
 

@@ -76,7 +76,7 @@ def has_memory(parameter: torch.Tensor) -> bool:
 
 
 def _span(parameter: torch.Tensor) -> tuple[str, int, int]:
-    """Its device, and the bytes from its first element to behind its last."""
+    """Its device, and the bytes from its first element to the end of its last."""
     begin = parameter.data_ptr()
     return str(parameter.device), begin, begin + _extent(parameter) * parameter.element_size()
 

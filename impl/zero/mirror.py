@@ -37,19 +37,19 @@ class Mirror:
         return self._copies.steps
 
     def held(self) -> dict[int, list[int]]:
-        """By group rank: the steps behind which this rank holds a copy of that one's shard."""
+        """By group rank: the steps after which this rank holds a copy of that one's shard."""
         return self._copies.held()
 
     def restore(self, team: Team, step: int, lost: Collection[int], source: GroupRank) -> None:
-        """Go back to what was behind this step, on the ranks of another team; call it on each of them.
+        """Go back to what was there after this step, on the ranks of another team; call it on each of them.
 
         ``lost``: the group ranks that are not among them. ``source``: a rank of the new team, whose settings count.
         Until ``settle`` the copies of before are kept, so that it can be called again for fewer ranks.
         """
         shard, copies = self._shard, self._copies
-        known = (portable(copies.settings_behind(step) or settings_of(shard.exposed.param_groups)), shard.sent)
+        known = (portable(copies.settings_after(step) or settings_of(shard.exposed.param_groups)), shard.sent)
         settings, sent = broadcast_object(team, known, source, shard.device, "mirror: settings")
-        shard.restore(team, copies.content(step, lost), settings, copies.counted_behind(step))
+        shard.restore(team, copies.content(step, lost), settings, copies.counted_after(step))
         shard.take_settings(settings, sent)
         self._publisher.publish()
         self._begin(step)

@@ -56,9 +56,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     Inside a join context a rank that has run out of inputs goes on stepping its shard, with the gradients and the
     settings of a live rank, so that uneven inputs give what one process would (ZERO-020 … 022). Its own ``.grad`` and
-    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks', and hooks before and behind a
+    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks', and hooks before and after a
     step are called on it, too. What the program itself changes between two steps of a block (``p.clamp_()``, entries of
-    ``state``) does not reach it, with or without overlap: make such changes before the block or behind it.
+    ``state``) does not reach it, with or without overlap: make such changes before the block or after it.
 
     A parameter that has never required a gradient, nor had one in a step, is not sent; one that is frozen later still
     is. Parameters that have memory in common (views of one tensor, or one that is listed twice) have one owner; where
@@ -128,7 +128,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         if self._join_session is not None:
             raise RuntimeError(
                 "add_param_group() inside a join context: ranks that have run out of inputs would not hear of it and "
-                "could not follow. Call it on every rank before the block or behind it."
+                "could not follow. Call it on every rank before the block or after it."
             )
         self.shard.look_at_parameters()
         group = checked_group(param_group, len(self.param_groups))
@@ -211,7 +211,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         """Gather every rank's state on group rank ``to``, on the CPU; call it on every rank (in a join context on every
         live one). Afterwards ``state_dict`` works on that rank.
 
-        A hook behind ``step`` may call it, too, in a join context on ranks without inputs as well.
+        A hook after ``step`` may call it, too; in a join context it does so on ranks without inputs as well.
         """
         self._check_overlap_initialized()
         if to not in range(self.shard.team.size):
@@ -232,7 +232,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             )
         if session is None:
             self.shard.consolidate(GroupRank(to))
-        elif session.shadowing:  # in a hook behind a step, which live ranks call, too
+        elif session.shadowing:  # in a hook after a step, which live ranks call, too
             session.follow_to(self, CONSOLIDATE)
         else:
             self._joining.consolidate(session, to)
@@ -270,7 +270,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         if self._join_session is not None or self._joining.inside_unlisted:
             raise RuntimeError(
                 "load_state_dict() inside a join context: ranks that have run out of inputs would go on from the state "
-                "that they have. Call it on every rank before the block or behind it."
+                "that they have. Call it on every rank before the block or after it."
             )
         self.shard.look_at_parameters()
         owned = set(self.shard.plan.owned_by(self.shard.team.rank))
@@ -280,7 +280,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             further.update(checkpoint.further_entries(whole))
             return checkpoint.own_part(whole, owned)
 
-        # behind the user's hooks, which may make another dictionary of it
+        # after the user's hooks, which may make another dictionary of it
         last = self.register_load_state_dict_pre_hook(take)
         # before the user's, which may change what has been loaded
         first = self.register_load_state_dict_post_hook(

@@ -62,8 +62,8 @@ class PartialSteps:
         self._group_of = {id(p): g for g, group in enumerate(self._optim.param_groups) for p in group["params"]}
         # settings and counters at the beginning of the iteration; None between iterations
         self._before: tuple[list[Group], Counters] | None = None
-        # of each part of this iteration that has been stepped: the state behind it, and its parameters
-        self._behind: list[tuple[Any, Sequence[torch.Tensor]]] = []
+        # of each part of this iteration that has been stepped: the state after it, and its parameters
+        self._stepped: list[tuple[Any, Sequence[torch.Tensor]]] = []
 
     def begin(self) -> None:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
@@ -71,7 +71,7 @@ class PartialSteps:
         copy_settings(self._shard.exposed.param_groups, optim.param_groups)
         optim.state = self._shard.exposed.state  # which a user may have replaced
         self._before = (settings_of(optim.param_groups), counters(optim))
-        self._behind = []
+        self._stepped = []
 
     def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Step the parameters of the shard that have a gradient here; the others and their states stay untouched."""
@@ -84,7 +84,7 @@ class PartialSteps:
         """Step these parameters of the shard with these gradients. Their ``.grad`` is what it was afterwards."""
         if self._before is None:
             self.begin()
-        if self._behind:
+        if self._stepped:
             self._put_back()
         shown: list[list[torch.Tensor]] = [[] for _ in self._optim.param_groups]
         kept: list[torch.Tensor | None] = [parameter.grad for parameter in parameters]
@@ -102,17 +102,17 @@ class PartialSteps:
                 group["params"] = members
             for parameter, before in zip(parameters, kept, strict=True):
                 parameter.grad = before
-            self._behind.append((self._optim.state, parameters))
+            self._stepped.append((self._optim.state, parameters))
 
     def end(self) -> None:
         """End the iteration: settings that the local optimizer changed become visible."""
         if self._before is None:
             return
-        if not self._behind:
+        if not self._stepped:
             self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same
         copy_settings(self._optim.param_groups, self._shard.exposed.param_groups)
         self._shard.exposed.state = self._optim.state = self._put_together()
-        self._before, self._behind = None, []
+        self._before, self._stepped = None, []
         self._shard.steps_since_consolidation += 1
         # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it
         self._shard.exposed._opt_called = True  # type: ignore[attr-defined]
@@ -125,13 +125,13 @@ class PartialSteps:
         put_back(counted, self._optim)
 
     def _put_together(self) -> Any:
-        """The state behind all parts: of each what it has made of its own parameters' states."""
+        """The state after all parts: of each what it has made of its own parameters' states."""
         begun = self._shard.exposed.state
-        renewed = [state for state, _ in self._behind if state is not begun]
+        renewed = [state for state, _ in self._stepped if state is not begun]
         if not renewed:
             return begun
         whole = renewed[-1]
-        for state, parameters in self._behind:
+        for state, parameters in self._stepped:
             for parameter in parameters:
                 if parameter in state:
                     whole[parameter] = state[parameter]

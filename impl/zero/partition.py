@@ -38,7 +38,7 @@ class ShardPlan:
         return ShardPlan(world, (), ()).extended(numels, first)
 
     def extended(self, numels: Sequence[int], first: Sequence[int] | None = None) -> ShardPlan:
-        """The plan with more parameters behind those it has; nobody loses one that it owned (ZERO-014)."""
+        """The plan with more parameters after those it has; nobody loses one that it owned (ZERO-014)."""
         return self.changed([*self.owners, *[None] * len(numels)], [*self.numels, *numels], first)
 
     def changed(

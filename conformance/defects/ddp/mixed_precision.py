@@ -177,7 +177,7 @@ def an_evaluation_takes_copies_from_a_backward() -> None:
 @defect("DDP-135")
 def hooks_that_users_registered_come_after_the_reduction() -> None:
     """With mixed precision a bucket starts before hooks that users have registered since on its last parameter."""
-    edit("for (parameter, hook), handle in self._behind.items():", "for (parameter, hook), handle in ():")
+    edit("for (parameter, hook), handle in self._last.items():", "for (parameter, hook), handle in ():")
 
 
 @defect("DDP-135")

@@ -9,4 +9,4 @@ from ..planting import defect, edit
 def every_part_counts_as_a_step() -> None:
     """What an optimizer counts outside of its parameters' states goes on with every bucket instead of every
     iteration."""
-    edit("    if self._behind:\n        self._put_back()\n", "")
+    edit("    if self._stepped:\n        self._put_back()\n", "")

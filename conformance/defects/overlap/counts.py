@@ -96,7 +96,7 @@ def idle_owner_does_not_count() -> None:
 @defect("HOOK-018")
 def counts_are_put_back_before_the_second_part_only() -> None:
     """From the third part of an iteration on, each part counts by itself."""
-    edit("if self._behind:\n        self._put_back()\n", "if len(self._behind) == 1:\n        self._put_back()\n")
+    edit("if self._stepped:\n        self._put_back()\n", "if len(self._stepped) == 1:\n        self._put_back()\n")
 
 
 @defect("HOOK-018")

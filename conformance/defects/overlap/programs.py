@@ -163,7 +163,7 @@ def states_that_were_put_away_come_back_where_owners_move() -> None:
 @defect("HOOK-018")
 def a_state_that_is_replaced_is_that_of_the_last_part() -> None:
     """Where an optimizer puts another state in the place of its own, only the last part's is left of it."""
-    edit("for state, parameters in self._behind:", "for state, parameters in ():")
+    edit("for state, parameters in self._stepped:", "for state, parameters in ():")
 
 
 @defect("HOOK-018")
