@@ -10,7 +10,7 @@ import torch
 def gradient_dtype(parameter: torch.Tensor) -> torch.dtype:
     """The dtype of a parameter's gradient: its ``grad_dtype`` if the user has set one, as a rule its own.
 
-    Who keeps gradients of a bfloat16 parameter in float32 wants no bit of them lost on the way between ranks.
+    Whoever keeps gradients of a bfloat16 parameter in float32 wants no bit of them lost between the ranks.
     """
     chosen: torch.dtype | None = getattr(parameter, "grad_dtype", None)  # torch 2.10 and later
     return parameter.dtype if chosen is None else chosen

@@ -180,10 +180,10 @@ def all_to_all(
     arriving: list[int] | None = None,
     leaving: list[int] | None = None,
 ) -> Pending:
-    """Start sending each rank its part of ``sent``, in rank order, and filling ``received`` with what comes, likewise.
+    """Start sending each rank its part of ``sent``, in rank order, and filling ``received`` with theirs, likewise.
 
     ``arriving`` and ``leaving`` say how many elements each part has; without them all are equal. ``sent`` and
-    ``received`` may overlap where a rank keeps what is its own.
+    ``received`` may overlap in the part that a rank sends to itself.
     """
     if strict.enabled:  # the parts may differ from rank to rank
         strict.agree(team, "all-to-all", label, sent.new_empty(0), gives=sent)
@@ -230,7 +230,7 @@ def all_gather_object(team: Team, value: Any, device: torch.device, label: str) 
 
 
 def all_to_all_object(team: Team, values: Sequence[Any], device: torch.device, label: str) -> list[Any]:
-    """``values[k]`` to rank k; returns what each rank has sent here, in rank order. Blocks.
+    """Send ``values[k]`` to rank k; returns what each rank has sent here, in rank order. Blocks.
 
     Nothing goes to a rank but what is meant for it. What a rank has for itself is handed back as it is.
     """

@@ -102,7 +102,7 @@ class Guard:
         return " and ".join(self._name_of[rank] for rank in sorted(self._beats.missing) if rank in self._name_of)
 
     def refuse_stall(self, for_s: float) -> None:
-        """``CollectivesDiffer`` if all ranks of the group have stood in their waits for so long."""
+        """``CollectivesDiffer`` if all ranks of the group have stood in their waits for ``for_s`` seconds."""
         waits = self._beats.waits.stalled(self._members, self._name_of, for_s)
         if waits:
             self.mark_affected()
@@ -220,7 +220,7 @@ def abandon_together(groups: Sequence[dist.ProcessGroup]) -> None:
 
 
 def abandon(group: dist.ProcessGroup) -> None:
-    """A collective of this group will never end: do not wait for it when the program does.
+    """A collective of this group will never end: do not wait for it at the end of the program.
 
     Gloo cannot abort; its destructor waits for what is under way, until the group's timeout. So it is never called.
     """

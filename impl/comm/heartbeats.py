@@ -3,7 +3,7 @@
 Each process is connected to those whose ranks differ from its own by a power of two: about 2 log2(N) of them, in a
 small world all. Over each connection a thread sends one line a second, a fifth of the detection time. The end of a
 connection is the end of a process: the kernel closes it for one that is killed. One that is frozen, or whose host is
-cut off, says nothing any more. Who notices an end tells all others, from connection to connection.
+cut off, says nothing any more. Whoever notices an end tells all others, from connection to connection.
 
     hello     token, rank, process              first line of each side; without the token nothing else is read
     again     of a side that has waited for hello for too long: it will call anew
@@ -175,7 +175,7 @@ class Heartbeats:
         self._tell({"stall": members, "mark": stalls.mark(waits)})
 
     def leave(self, end: End, text: str) -> None:
-        """This process takes part no longer: say so, and close. Twice is as good as once."""
+        """This process takes part no longer: say so, and close. A second call does nothing."""
         loss = Loss(self.rank, end, str(self._process), "", self.rank, text)
         with self._lock:
             again, self._left = self._left, True

@@ -155,7 +155,7 @@ class Losses:
             return [loss for loss, _ in first] if due else []
 
     def causes(self, ranks: Collection[int], limit_s: float) -> list[Loss]:
-        """A collective has failed: the losses that explain it, waited for so long at most."""
+        """A collective has failed: the losses that explain it. Waits for them for ``limit_s`` seconds at most."""
         with self._changed:
             if self._changed.wait_for(lambda: self._with_own_cause(ranks), limit_s):
                 self._changed.wait(_SETTLE_S)  # what happened at the same moment is named, too

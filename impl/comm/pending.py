@@ -212,7 +212,7 @@ def poll_on_host(is_over: Callable[[], bool], watch: Watch, place: str, team: Te
             next_look = time.monotonic() + until_next_look(time.monotonic() - begun, ranks)
         try:
             time.sleep(nap)
-        except BaseException:  # Ctrl-C, as above
+        except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
             _give_up(team)
             raise
         nap = min(nap * 1.3, _LONGEST_NAP_S)
@@ -267,7 +267,7 @@ def _give_up(team: Team | None) -> None:
 
 def _wait_without_limit(work: Any) -> None:
     """Wait for a ``torch.distributed.Work``, which may be of a class of the user's own."""
-    if _demands_a_limit(type(work)):  # type: ignore[arg-type]  # mypy knows not that classes are hashable
+    if _demands_a_limit(type(work)):  # type: ignore[arg-type]  # mypy does not know that classes are hashable
         work.wait(_NO_LIMIT)
     else:
         work.wait()

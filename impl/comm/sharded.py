@@ -15,7 +15,7 @@ from .ranks import GroupRank, Team
 def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) -> Pending:
     """Start summing ``buffer`` over the team; only ``owner`` gets the sum, elsewhere the content is lost.
 
-    The sum is what ``added`` makes of the buffer and of that of the ``Pending``.
+    The owner makes the sum by ``added(buffer, pending.wait())``.
     """
     other = GroupRank(1 - owner)  # where there are two
     way = way_from(other, team, buffer.device)

@@ -3,8 +3,8 @@
 A rank whose wait has lasted for half of the detection time tells all others, by the heartbeats, what it waits for and
 how many bytes its connections have moved. Where all ranks of a group have stood so for half of the detection time, on
 this group or another of the same ranks, and no byte has moved on any of them, nothing ever will. A rank that computes
-does not wait, and a slow network moves bytes: neither is mistaken for a stall. Who notices it tells the others: its end
-would look to them as if bytes had moved. It costs nothing before a wait has lasted that long.
+does not wait, and a slow network moves bytes: neither is mistaken for a stall. Whoever notices one tells the others, to
+whom its end would look as if bytes had moved. It costs nothing before a wait has lasted that long.
 """
 
 from __future__ import annotations

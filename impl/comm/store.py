@@ -16,13 +16,13 @@ from .connections import own_connections
 
 
 def shared_by(group: dist.ProcessGroup) -> dist.Store | None:
-    """A store that all ranks of the group share, or None where there is none to be had.
+    """A store that all ranks of the group share; None where there is none.
 
-    It is the one that the default group was set up with. Whether the ranks of a group that torch.distributed was never
-    told of share that, nobody knows.
+    It is the one that the default group was set up with. None, too, for a group that torch.distributed was never told
+    of: nobody knows whether its ranks share that store.
 
-    torch has no public way to it. This is the only place that reaches for the private one; who uses the store must be
-    able to do without.
+    torch has no public way to it. This is the only place that reaches for the private one; whoever uses the store must
+    be able to do without.
     """
     try:
         dist.get_global_rank(group, 0)  # ValueError for a stranger
@@ -41,7 +41,7 @@ def of_own(group: dist.ProcessGroup) -> dist.Store | None:
 
 
 class StoreWithDeadline:
-    """A store each of whose answers is waited for so long, in a thread: a host that has frozen never answers.
+    """A store whose answers are waited for in a thread, each for ``limit_s`` at most: a frozen host never answers.
 
     After that, and where its host has gone, it raises ``DistStoreError`` or another ``RuntimeError``. Without a limit
     it is asked like any other.
@@ -130,7 +130,7 @@ def port_of(store: dist.Store) -> int | None:
 
 
 def limit_silence(store: dist.Store, seconds: float) -> None:
-    """A request to the store that the network does not take for so long fails, instead of waiting without end.
+    """Let a request to the store fail that the network does not take for so many seconds, instead of waiting for ever.
 
     A wait for a key goes on as long as it may. torch has no such limit, so it is set on this process's connections to
     the store; only on Linux.

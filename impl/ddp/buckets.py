@@ -15,7 +15,7 @@ from ..comm.flat import copy_all, views_like
 from . import kernels
 from .plan import BucketSpec
 
-#: from so many neighbours of like shape on, joining them costs less than their share in a copy of the whole list
+#: from this many neighbours of like shape on, joining them costs less than copying each
 _LONG_RUN = 8
 
 
@@ -53,7 +53,7 @@ class Filling:
         try:
             for run, target in self._joined:
                 torch.cat(sources[run], out=target)
-        except RuntimeError:  # one that a user has made of the very part that it is to fill, say
+        except RuntimeError:  # a gradient that is a view of the part that it is to fill, say
             return False
         if self._single:
             copy_all(self._single_views, [sources[place] for place in self._single])

@@ -115,9 +115,10 @@ class BufferSync:
         ) and self.will_synchronise()
 
     def due_before_forward(self) -> bool:
-        """Whether that changes anything: not where this rank is the source and nobody trains beside.
+        """Whether this forward begins with a broadcast or the user's hook.
 
-        Joined ranks get the buffers with the final model.
+        No broadcast where only this rank has inputs: it is the source, and joined ranks get the buffers with the final
+        model.
         """
         session = self._iteration.session
         keeps = session is not None and session.alone and self.hook is None

@@ -44,7 +44,7 @@ def syncs_buffers_in_forward(broadcast_buffers: bool | None, forward_sync: bool 
 
 
 def check_kinds(device_mesh: Any, mixed_precision: Any, trigger: Any) -> None:
-    """TypeError for what would otherwise be noticed late, by somebody who cannot name the argument."""
+    """TypeError for what would otherwise be noticed late, by code that cannot name the argument."""
     wanted = (
         ("device_mesh", device_mesh, hasattr(device_mesh, "get_group"), "a DeviceMesh"),
         ("mixed_precision", mixed_precision, hasattr(mixed_precision, "reduce_dtype"), "a _MixedPrecision"),

@@ -108,16 +108,16 @@ class Iteration:
         return bool(getattr(session.hook_of(self.joinable), "keeps_divisor", True))
 
     def known_divisor(self) -> int | None:
-        """The same where no roll call has to be waited for; else None. Which of both, is the same on every rank."""
+        """The same, if no roll call has to be waited for; else None. All ranks get a number, or all get None."""
         waits = self.session is not None and not self._keeps_divisor(self.session)
         return None if waits else self.team.size
 
     def source(self) -> GroupRank:
-        """The rank whose word counts: group rank 0, or inside a join the highest active rank (DDPJ-024)."""
+        """The rank whose buffers and model count: group rank 0, or inside a join the highest active rank (DDPJ-024)."""
         return GroupRank(0) if self.session is None else self.session.source
 
     def likely_source(self) -> GroupRank:
-        """The same as far as is known without waiting: right but for the iteration in which that rank has run out."""
+        """The same as far as is known without waiting: wrong only in the iteration in which that rank has run out."""
         return GroupRank(0) if self.session is None else self.session.likely_source
 
     def watch(self) -> Watch | None:
@@ -198,9 +198,9 @@ class Iteration:
         shadow()
 
     def _announce(self, session: Session, stage: Stage) -> None:
-        """Before a stage's first collective. Of a reduction's single steps joined ranks are told only where another
-        model's may come in between; otherwise all its buckets are announced at once, and at the end it is made sure
-        that the ranks agree."""
+        """Called before a stage's first collective. Joined ranks are told of each bucket by itself only where another
+        model's may come in between; otherwise all buckets are announced at once, and at the end it is made sure that
+        the ranks agree."""
         if session.several_followers:
             session.announce(self.joinable, Stage.BUCKET if stage is Stage.BUCKETS else stage)
         elif stage is Stage.FINISH:

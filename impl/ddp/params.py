@@ -25,7 +25,7 @@ def ignored_names(module: nn.Module) -> set[str]:
     ignored under one of its names is ignored under all of them (DDP-154). TypeError if this is no module.
     """
     if not isinstance(module, nn.Module):
-        raise TypeError(f"DistributedDataParallel wraps an object of torch.nn.Module, and {module!r} is none.")
+        raise TypeError(f"DistributedDataParallel wraps a torch.nn.Module, and {module!r} is not one.")
     listed = {name.removeprefix(".") for name in getattr(module, _IGNORE_LIST, ())}
     tensors = {id(tensor) for name, tensor in _all_names(module) if name in listed}
     return listed | {name for name, tensor in _all_names(module) if id(tensor) in tensors}

@@ -33,7 +33,10 @@ class PerParameterReduction:
         self._handles: list[Any] = []
 
     def install(self, parameters: Sequence[torch.nn.Parameter], beside: Sequence[str]) -> None:
-        """Average these parameters' gradients from now on, in the place of buckets; ``beside``: as below."""
+        """Average these parameters' gradients from now on, in the place of buckets.
+
+        RuntimeError inside a join block, or where there is anything ``beside`` that acts when buckets are reduced.
+        """
         if self._iteration.session is not None:
             self.refuse_uneven_inputs()
         self._refuse(beside)

@@ -137,7 +137,7 @@ class Usage:
             self._since_sync = bytearray(len(self._specs))
 
     def judge_search(self, reductions: int) -> None:
-        """Warn, once, if searching has found nothing in so many reductions."""
+        """Warn, once, if searching has found nothing in two reductions or more."""
         if self._facts.searched and reductions >= 2 and not self._search_is_useful:
             warn_needless()
 

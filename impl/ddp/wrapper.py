@@ -640,7 +640,7 @@ class DistributedDataParallel(Follower, nn.Module):
     def _default_broadcast_coalesced(
         self, bufs: list[torch.Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
     ) -> None:
-        """Overwrite buffers (the managed ones by default) with those of a group rank, in chunks of so many bytes."""
+        """Overwrite buffers (by default the managed ones) with a group rank's, in chunks of ``bucket_size`` bytes."""
         tensors = self.modules_buffers if bufs is None else bufs
         size = bucket_size or self.broadcast_bucket_size
         broadcast_coalesced(self.reducer.team, tensors, GroupRank(authoritative_rank), "buffers", size)
@@ -651,7 +651,10 @@ class DistributedDataParallel(Follower, nn.Module):
         return self.logger._get_ddp_logging_data()
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
-        """Refresh run-time entries every so many iterations after the first ten; ValueError below 1 (DDP-142)."""
+        """Refresh run-time entries in every ``sample_rate``-th iteration after the first ten (DDP-142).
+
+        ValueError below 1.
+        """
         if sample_rate < 1:
             text = f"The sample rate is a number of iterations, at least 1, and not {sample_rate}."
             self._log_and_throw(ValueError, text)

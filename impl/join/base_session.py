@@ -95,7 +95,7 @@ class BaseSession(ABC):
         self._state = moved(self._state, to, SESSION_MOVES)
 
     def _warn_of_skew(self, shadowed: int, *, deeper: int = 0) -> None:
-        """Warn at the user's with statement; ``deeper``: so many calls more lie between it and here than usually."""
+        """Warn, at the user's with statement. ``deeper``: how many more calls than usual lie between that and here."""
         if shadowed <= SKEW_WARNING_ABOVE or self._warned_of_skew:
             return
         self._warned_of_skew = True

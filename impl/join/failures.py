@@ -80,7 +80,7 @@ class FailureNotes:
             raise
 
     def leave(self, error: BaseException) -> None:
-        """Tell whoever looks that this rank left by ``error``. Only the first note of a session is kept."""
+        """Leave a note that this rank left by ``error``. Only the first note of a session is kept."""
         if self._store is None:
             return
         rank = self._team.rank
@@ -237,7 +237,7 @@ class SessionFailures:
         )
 
     def raise_exhausted_elsewhere(self, count: int) -> NoReturn:
-        """Throwing mode: so many other ranks have run out."""
+        """Throwing mode: ``count`` other ranks have run out."""
         self._raise_exhausted(
             "Detected at least one rank that exhausted inputs. Throwing across all ranks. "
             f"({count} of {self._team.size} ran out while rank {self._team.rank} still has some. This iteration has "

@@ -1,4 +1,4 @@
-"""Who is active in a session, as the control messages say that have been read."""
+"""Who is active in a session, as the control messages say that have been read so far."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Membership:
         self.source = ranks[-1]
 
     def gather(self) -> None:
-        """All have run out, and take part alike in what follows; whose word counts stays."""
+        """All have run out and take part alike in what follows; the source stays the same."""
         self.ranks, self.active = self._everyone, len(self._everyone)

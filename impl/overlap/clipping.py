@@ -23,7 +23,7 @@ _AVOIDS_ZERO = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it, so that results
 
 @dataclass(frozen=True)
 class Clipping:
-    """Scale the gradients of the optimizer's parameters such that their common norm is at most ``max_norm``."""
+    """Scale the gradients of the optimizer's parameters so that their common norm is at most ``max_norm``."""
 
     max_norm: float
     norm_type: float = 2.0

@@ -50,9 +50,9 @@ def hook_with_zero_step(
             ``clip_grad_norm_`` would (also in ``.grad``); those of others stay as they are. The norm before clipping is
             ``zero.overlap.info.total_norm``.
         norm_type: which norm.
-        warm_up_iterations: in so many iterations from the first on ``hook`` reduces the gradients and nothing else
-            happens. A script that spends iterations on a warm-up, as torch's hooks make it, gives torch's number: 2,
-            or 3 for a static graph (HOOK-011, HOOK-012).
+        warm_up_iterations: how many iterations, from the first on, only reduce the gradients by ``hook`` and step
+            nothing. A script that spends iterations on the warm-up of torch's hooks gives torch's number: 2, or 3 for a
+            static graph (HOOK-011, HOOK-012).
 
     Raises:
         ValueError: ``zero`` does not overlap, some of its parameters are not reduced by ``ddp``, or the keywords do not

@@ -67,7 +67,7 @@ class WrappedReduction(BucketReduction):
 
 
 def _without_further_copies(dtype: torch.dtype, done: torch.futures.Future[Any]) -> Any:
-    """What a hook has answered with, such that nobody behind it needs a copy of his own, which would not be changed."""
+    """A hook's result as DDP uses it: if DDP cast or copied it later, it would miss what is changed in place here."""
     value = done.value()
     if not isinstance(value, torch.Tensor):
         return value

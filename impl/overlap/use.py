@@ -1,4 +1,4 @@
-"""Who uses what, where DDP searches for unused parameters: asked for one bucket or for several at once, read once."""
+"""Which parameters the ranks use, where DDP searches for unused ones: asked for one bucket or several, read once."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def checked_groups(params: Any) -> list[Group]:
     """
     items = _listed(params)
     if not items:
-        raise ValueError("ZeroRedundancyOptimizer got an empty parameter list: pass those of a model that has some.")
+        raise ValueError("ZeroRedundancyOptimizer got an empty list of parameters: pass those of a model that has any.")
     if all(isinstance(item, torch.Tensor) for item in items):
         groups = [{"params": items}]
     elif all(isinstance(item, dict) for item in items):

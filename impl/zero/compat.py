@@ -38,5 +38,5 @@ def verify_params_per_rank(shard: Shard, params_per_rank: Sequence[Sequence[torc
         for place, parameter in enumerate(members):
             if id(parameter) not in known:
                 raise ValueError(
-                    f"Parameter {place} of rank {rank} in params_per_rank is none of this optimizer's parameters."
+                    f"Parameter {place} of rank {rank} in params_per_rank does not belong to this optimizer."
                 )

@@ -115,7 +115,7 @@ class Copies:
         self._others.append(_Copy(step, received))
 
     def _away(self, team: Team) -> int:
-        """The distance, where so many ranks are left; else as much of it as leads to another rank."""
+        """The distance, where enough ranks are left for it; else one that still leads to another rank."""
         return 1 + (self._distance - 1) % (team.size - 1)
 
     def held(self) -> dict[int, list[int]]:

@@ -44,7 +44,7 @@ class OverlapInfo:
 
 
 class PartialSteps:
-    """Steps parts of the shard, such that all parts of an iteration together amount to one step of the optimizer.
+    """Steps parts of the shard, so that all parts of an iteration together amount to one step of the optimizer.
 
     Any optimizer class serves: a part is stepped by showing the local optimizer only that part's parameters. Whatever
     an optimizer counts per parameter is then right by itself. What it counts per group, in state that belongs to no

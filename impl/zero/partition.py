@@ -30,7 +30,7 @@ class ShardPlan:
         if strangers:
             raise PlanError(f"owners {strangers} are not among ranks 0..{self.world - 1}")
         if any(numel < 0 for numel in self.numels):
-            raise PlanError("a parameter with fewer than no elements")
+            raise PlanError("a parameter with a negative number of elements")
 
     @staticmethod
     def greedy(numels: Sequence[int], world: int, first: Sequence[int] | None = None) -> ShardPlan:

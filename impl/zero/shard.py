@@ -164,8 +164,8 @@ class Shard:
     def look_at_parameters(self) -> None:
         """Notice that a user has replaced, moved, added or removed parameters in the groups, on all ranks alike.
 
-        One that is still there or comes back keeps its owner, one in the place of another (in a group of as many as
-        before) has that one's; others go where the load is least.
+        A parameter that is still there or comes back keeps its owner. One in the place of another, in a group of as
+        many as before, gets that one's. All others go where the load is least.
         """
         present, looked_at = self._by_group(), self._looked_at
         now, before = self.parameters(), [parameter for _, members in looked_at for parameter in members]

@@ -72,7 +72,7 @@ class Transfer:
         if self._flat is not None:
             return self._flat, False
         first = self.members[0]
-        if len(self.members) == 1 and first.is_contiguous() and not first.is_conj():  # whose memory is another number's
+        if len(self.members) == 1 and first.is_contiguous() and not first.is_conj():  # its memory holds the conjugate
             return first.detach(), False
         if self._buffer is None:
             self._buffer = new_flat(self.numel, first.dtype, first.device)

@@ -459,7 +459,7 @@ def rounding_is_taken_for_a_direction() -> None:
 @defect("COMM-026")
 def dependent_columns_become_any_axis() -> None:
     """PowerSGD replaces a column that depends on the others by an axis, which need not be upright on them."""
-    edit("other = _upright(axis, done)", "other = axis")
+    edit("other = _orthogonal_part(axis, done)", "other = axis")
 
 
 @defect("DDPJ-014")

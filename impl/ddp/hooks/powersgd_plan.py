@@ -111,8 +111,8 @@ def split(flat: torch.Tensor, shapes: list[Shape]) -> list[torch.Tensor]:
 def orthogonalize(matrices: torch.Tensor, epsilon: float = 0.0) -> None:
     """Make the columns of each matrix [b, n, r] orthonormal, in place; ``epsilon`` is added to norms that divide them.
 
-    A column that depends on those before it carries no information: it becomes another one that is upright on them, the
-    same on all ranks. Were it not upright, a projection on the columns would count twice what they share.
+    A column that depends on those before it carries no information: it becomes another one that is orthogonal to them,
+    the same on all ranks. Were it not, a projection on the columns would count twice what they share.
     """
     rank = matrices.shape[2]
     work = matrices if matrices.dtype in (torch.float32, torch.float64) else matrices.float()
@@ -130,10 +130,10 @@ def _gram_schmidt(matrices: torch.Tensor, epsilon: float) -> None:
     rounding = 10 * torch.finfo(matrices.dtype).eps * math.sqrt(matrices.shape[1])
     for index in range(matrices.shape[2]):
         done, column = matrices[:, :, :index], matrices[:, :, index]
-        rest = _upright(column, done)
+        rest = _orthogonal_part(column, done)
         norm = _norm(rest)
         axis = torch.zeros_like(column).scatter_(1, done.square().sum(2).argmin(1, keepdim=True), 1)
-        other = _upright(axis, done)
+        other = _orthogonal_part(axis, done)
         is_dependent = norm <= rounding * _norm(column)
         column.copy_(torch.where(is_dependent, other / _norm(other), rest / (norm + epsilon)))
 
@@ -142,8 +142,8 @@ def _norm(columns: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(columns, dim=1, keepdim=True)  # type: ignore[no-any-return]
 
 
-def _upright(columns: torch.Tensor, done: torch.Tensor) -> torch.Tensor:
-    """What these columns [b, n] have not in common with the orthonormal ones of ``done``."""
+def _orthogonal_part(columns: torch.Tensor, done: torch.Tensor) -> torch.Tensor:
+    """These columns [b, n] less their projections on the orthonormal ones of ``done`` [b, n, r]."""
     for _ in range(2 if done.shape[2] else 0):  # the second time for what rounding has left of nearly dependent ones
         columns = columns - torch.bmm(done, torch.bmm(done.transpose(1, 2), columns.unsqueeze(2))).squeeze(2)
     return columns
