@@ -11,8 +11,10 @@ starts in the next bucket's hook, when the first has come as a rule.
 
 All collectives start on the thread that runs backward, in an order that depends on nothing but the plan: a bucket is
 stepped when the next one's reduction has been started, never when a future happens to complete. A future's callback
-neither communicates nor waits. That is why any backend will do. A joined rank goes through the same calls with zero
-buckets, steps what it owns with the reduced gradients, and takes its settings from a live rank.
+neither communicates nor waits. That is why any backend will do. Nobody asks whether an owner is done: every rank takes
+part in the owner's publication, and the last bucket's hook waits until all publications have come. A joined rank goes
+through the same calls with zero buckets, steps what it owns with the reduced gradients, and takes its settings from a
+live rank.
 """
 
 from __future__ import annotations
