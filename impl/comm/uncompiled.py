@@ -12,6 +12,6 @@ import torch
 
 
 @torch.compiler.disable
-def as_it_is(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``function`` returns, of which nothing is compiled."""
+def call_uncompiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What ``function`` returns; nothing of it is compiled."""
     return function(*args, **kwargs)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..comm.uncompiled import as_it_is
+from ..comm.uncompiled import call_uncompiled
 from . import kernels
 from .config import DDPConfig
 
@@ -28,11 +28,11 @@ class Wrapper(Protocol):
 @torch.compiler.disable(recursive=False)
 def forward(ddp: Wrapper, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As ``ddp.forward`` does it; only what the wrapped module does is left to the compiler."""
-    inputs, kwargs = as_it_is(ddp._pre_forward, *inputs, **kwargs)
+    inputs, kwargs = call_uncompiled(ddp._pre_forward, *inputs, **kwargs)
     try:
         with kernels.compiled_by_bucket(ddp._config.caps.steady_bytes):
             output = ddp._run_ddp_forward(*inputs, **kwargs)
     except BaseException as error:
         ddp._forward_failed(error)
         raise
-    return as_it_is(ddp._post_forward, output)
+    return call_uncompiled(ddp._post_forward, output)

@@ -136,7 +136,7 @@ class BucketPlan:
 
 
 @dataclass
-class _Filling:
+class _OpenBucket:
     """A bucket while it is being planned."""
 
     members: list[ParameterSpec] = field(default_factory=list)
@@ -173,7 +173,7 @@ def expected_plan(specs: Sequence[ParameterSpec], caps: BucketCaps) -> BucketPla
 
 def _filled(specs: Sequence[ParameterSpec], order: Iterable[int], caps: BucketCaps) -> list[list[ParameterSpec]]:
     """The members of each bucket, in the order in which the buckets become full."""
-    filling: dict[tuple[torch.dtype, torch.device], _Filling] = {}
+    open_buckets: dict[tuple[torch.dtype, torch.device], _OpenBucket] = {}
     closed: Counter[tuple[torch.dtype, torch.device]] = Counter()
     full: list[list[ParameterSpec]] = []
     for index in order:
@@ -182,13 +182,13 @@ def _filled(specs: Sequence[ParameterSpec], order: Iterable[int], caps: BucketCa
             full.append([spec])
             continue
         kind = (spec.dtype, spec.device)
-        bucket = filling.setdefault(kind, _Filling())
+        bucket = open_buckets.setdefault(kind, _OpenBucket())
         bucket.members.append(spec)
         bucket.bytes += spec.bytes
         if bucket.bytes >= caps.of_bucket(closed[kind]):
-            full.append(filling.pop(kind).members)
+            full.append(open_buckets.pop(kind).members)
             closed[kind] += 1
-    full.extend(bucket.members for bucket in filling.values())
+    full.extend(bucket.members for bucket in open_buckets.values())
     return full
 
 

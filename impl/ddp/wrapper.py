@@ -38,7 +38,7 @@ from .registrations import registrations
 from .stages import order_of
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
-_AS_IT_IS = nullcontext()
+_NO_CONTEXT = nullcontext()
 
 
 class Running:
@@ -278,7 +278,7 @@ class DistributedDataParallel(Follower, nn.Module):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             compiler = "torch._dynamo" in sys.modules  # a part of the module may be compiled
             try:
-                with kernels.compiled_by_bucket(self._config.caps.steady_bytes) if compiler else _AS_IT_IS:
+                with kernels.compiled_by_bucket(self._config.caps.steady_bytes) if compiler else _NO_CONTEXT:
                     output = self._run_ddp_forward(*inputs, **kwargs)
             except BaseException as error:
                 self._forward_failed(error)
@@ -303,7 +303,7 @@ class DistributedDataParallel(Follower, nn.Module):
         if sync:
             reducer.times.forward_start = time.time_ns()
         iteration.training = self.training
-        with kernels.outside_transforms() if kernels.transforming() else _AS_IT_IS:
+        with kernels.outside_transforms() if kernels.transforming() else _NO_CONTEXT:
             if iteration.session is None:
                 iteration.before_forward(needed=False, likely=False)
             else:  # an evaluation needs nobody

@@ -165,9 +165,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         None and logs a warning, because the step happens inside backward.
         """
         if torch.compiler.is_compiling():
-            from ..comm.uncompiled import as_it_is
+            from ..comm.uncompiled import call_uncompiled
 
-            return as_it_is(self.step, closure, **kwargs)
+            return call_uncompiled(self.step, closure, **kwargs)
         if self.overlap is not None:
             logger.warning("step() does nothing with overlap_with_ddp=True: the step has happened inside backward().")
             return None

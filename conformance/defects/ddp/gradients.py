@@ -29,7 +29,7 @@ def accumulated_arrivals_are_forgotten_in_the_first_bucket_only() -> None:
 def averages_are_recorded_where_graphs_are_kept() -> None:
     """Where a backward keeps its graph, what happens in the buckets becomes a part of it."""
     for function in ("_start_full_buckets", "_complete"):
-        edit("torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS", "_AS_IT_IS", within=function)
+        edit("torch.no_grad() if torch.is_grad_enabled() else _NO_CONTEXT", "_NO_CONTEXT", within=function)
 
 
 @defect("DDP-053")

@@ -26,7 +26,6 @@ from .reduction import (
     GradBucket,
     TensorFuture,
     after,
-    as_it_is,
     aside,
     divisor_of,
     finish_mean,
@@ -34,6 +33,7 @@ from .reduction import (
     label_of,
     start_mean,
     team_of,
+    without_autocast,
 )
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "logger", "powerSGD_hook"]
@@ -70,7 +70,7 @@ def _compressed(
     state: PowerSGDState, bucket: GradBucket, plan: CompressionPlan, gradients: list[torch.Tensor]
 ) -> TensorFuture:
     """``gradients`` are views of the bucket's buffer, and all there is in it."""
-    with aside(bucket.buffer().device), as_it_is(bucket.buffer()):
+    with aside(bucket.buffer().device), without_autocast(bucket.buffer()):
         exchange = _Exchange(state, bucket, plan, gradients)
         exchange.add_error()
         exchange.send_p()
@@ -155,7 +155,7 @@ class _Exchange:
         """The bucket as everybody's factors say it. Runs on the backend's thread."""
         hold_for_current_stream(self.p_flat, self.message)
         finish_mean(self.message, self.divisor)
-        with as_it_is(self.buffer):
+        with without_autocast(self.buffer):
             for group, p, q in zip(self.plan.groups, self.ps, self.qs, strict=True):
                 _write(group, self.gradients, torch.bmm(p, q.transpose(1, 2)))
         for slot, position in zip(self.rest, self.plan.plain, strict=True):

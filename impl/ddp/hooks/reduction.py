@@ -179,7 +179,7 @@ def aside(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
-def as_it_is(buffer: torch.Tensor) -> AbstractContextManager[Any]:
+def without_autocast(buffer: torch.Tensor) -> AbstractContextManager[Any]:
     """Compute in the dtype of the buffer, also where backward runs under autocast.
 
     A future's callback may run on the backend's thread, which knows of no autocast, or on this one: in each process on
