@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ..errors import CollectivesDiffer, PeerFailed
 from . import heartbeats, stalls
 from . import store as stores
-from .losses import End, Loss
+from .losses import End, Loss, name_of
 
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
 DETECTION = "JOINERY_FAILURE_DETECTION_S"
@@ -58,9 +58,8 @@ class Guard:
 
     def __init__(self, group: dist.ProcessGroup, beats: heartbeats.Heartbeats) -> None:
         self._beats = beats
-        self._name_of = {dist.get_global_rank(group, rank): f"rank {rank}" for rank in range(group.size())}
-        for rank, name in self._name_of.items():
-            self._name_of[rank] = name if name == f"rank {rank}" else f"{name} (global rank {rank})"
+        ranks = [(rank, dist.get_global_rank(group, rank)) for rank in range(group.size())]
+        self._name_of = {global_rank: name_of(rank, global_rank) for rank, global_rank in ranks}  # in group order
         self._members = stalls.members(self._name_of)
 
     def __call__(self, failure: Exception | None = None) -> None:

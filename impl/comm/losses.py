@@ -67,6 +67,11 @@ class Loss:
         return what + (f". The last thing it said it had started: {self.doing}" if self.doing else "")
 
 
+def name_of(rank: int, global_rank: int) -> str:
+    """A member of a group, for people: by its group rank, and by the global one where that is another number."""
+    return f"rank {rank}" if rank == global_rank else f"rank {rank} (global rank {global_rank})"
+
+
 def text_of(error: BaseException) -> str:
     """The beginning of an exception's text."""
     try:

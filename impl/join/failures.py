@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from ..comm.guard import REMEDY, Guard, explain, guard_of, store_with_deadline
-from ..comm.losses import of_a_collective, text_of
+from ..comm.losses import name_of, of_a_collective, text_of
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
 from ..errors import CollectivesDiffer, InputsExhausted, PeerFailed, RanksDisagree, SharedError
@@ -31,7 +31,7 @@ class Note:
     text: str
 
     def __str__(self) -> str:
-        return f"{_place(self.rank, self.global_rank)} left the join context with {self.kind}" + (
+        return f"{name_of(self.rank, self.global_rank)} left the join context with {self.kind}" + (
             f": {self.text}" if self.text else ""
         )
 
@@ -46,10 +46,6 @@ class Note:
             "the training loop of that rank alone, such as a bad batch or too little memory. Look for the first error "
             "in that rank's log."
         )
-
-
-def _place(rank: int, global_rank: int) -> str:
-    return f"rank {rank}" + (f" (global rank {global_rank})" if global_rank != rank else "")
 
 
 class FailureNotes:
