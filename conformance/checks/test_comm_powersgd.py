@@ -354,7 +354,7 @@ class FromTheFront(nn.Module):
 
 def change_amid_compression(ctx, change):
     """After compression has begun, something changes; from first to last one of two weights has no gradient at all, and
-    just behind the change the other has none either."""
+    just after the change the other has none either."""
     library, told = ctx.subject.powerSGD_hook, []
     for quiet in (0, 1):
         state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2, orthogonalization_epsilon=1e-8)

@@ -366,7 +366,7 @@ def forward_inside_and_outside(ctx, inside_first, expected):
             outputs.append(model(mine(ctx)))
     for output in outputs if inside_first else outputs[:1]:
         output.sum().backward()
-        ctx.meet(f"backward {output is outputs[0]}")  # what is sent behind a backward has ended with it
+        ctx.meet(f"backward {output is outputs[0]}")  # what is sent after a backward has ended with it
     return settled(ctx, model, expected)
 
 

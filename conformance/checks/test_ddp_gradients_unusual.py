@@ -168,7 +168,7 @@ def test_a_penalty_before_the_loss_is_averaged_with_it_where_ranks_use_different
 
 
 def penalise_later(ctx):
-    """A penalty behind the backward, one on the gradient of the inputs alone, and ordinary iterations in between."""
+    """A penalty after the backward, one on the gradient of the inputs alone, and ordinary iterations in between."""
     seen = []
     for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
         model = ddp(ctx, models.Branches().to(ctx.device), **options)

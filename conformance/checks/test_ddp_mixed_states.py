@@ -54,7 +54,7 @@ def test_what_is_saved_and_loaded_before_a_backward_that_never_comes_is_full(ran
 
 
 def step_before_backward(ctx):
-    """A step behind a forward whose backward never comes: the error of the next forward, and what is held."""
+    """A step after a forward whose backward never comes: the error of the next forward, and what is held."""
 
     def run():
         model = mixed(ctx, models.scalar(1.0 + FINE), {"param_dtype": LOW})

@@ -154,7 +154,7 @@ def test_a_restored_model_synchronises_buffers_and_knows_no_sync(ranks):
     for rank, (seen, local, flag, after) in enumerate(ranks(restore_buffers)):
         assert seen == [0.0, 1.0, 2.0], f"rank {rank}"
         assert local == {"a.weight": [12.0 * (rank + 1)]}
-        own = 3.0 + 1.0 + 10 * rank  # behind a local forward, the next one begins with this rank's own buffers
+        own = 3.0 + 1.0 + 10 * rank  # after a local forward, the next one begins with this rank's own buffers
         assert (flag, after) == (False, [own, 5.0]), f"rank {rank}: restored behind a local forward"
 
 

@@ -14,8 +14,8 @@ BEFORE = ("nothing", "an error", "a throw")
 def enter_one_after_another(ctx):
     """The ranks enter in turn, each only after the one before has got in; no rank could wait for a later one.
 
-    Once with nothing before, once behind a context that an error has ended on all ranks and one that went well, and
-    once behind a context that threw.
+    Once with nothing before, once after a context that an error has ended on all ranks and one that went well, and
+    once after a context that threw.
     """
     told = []
     for before in BEFORE:

@@ -232,7 +232,7 @@ def test_a_handle_that_was_waited_for_says_that_it_is_complete_and_what_it_found
 
 
 def train_in_a_post_hook(ctx, schedule, by_all):
-    """Every rank trains and evaluates the model of the context once more in a post hook of a joinable behind it."""
+    """Every rank trains and evaluates the model of the context once more in a post hook of a joinable after it."""
     model = ddp(ctx, models.Counting(1.0))
     seen = []
 
@@ -348,7 +348,7 @@ def test_a_rank_that_cannot_go_on_names_the_peer_that_failed_before_it(ranks):
 
 
 def go_on_alone(ctx, ways):
-    """The only rank of its group catches an error inside the block and goes on; by way, the gradients behind it."""
+    """The only rank of its group catches an error inside the block and goes on; by way, the gradients after it."""
     told = []
     for way in ways:
         model, seen = ddp(ctx, Failing()), []

@@ -178,7 +178,7 @@ def test_an_optimizer_listed_before_its_model_is_refused_with_a_reason_or_trains
 
 
 def step_again(ctx, steps):
-    """Every rank has two batches; behind the second one the optimizer steps more often on some ranks."""
+    """Every rank has two batches; after the second one the optimizer steps more often on some ranks."""
     model = ctx.subject.DistributedDataParallel(models.Sum(2).to(ctx.device))
     optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.25)
     with ctx.subject.Join([model, optimizer]):

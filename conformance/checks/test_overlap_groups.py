@@ -78,7 +78,7 @@ def test_an_overlapped_step_follows_ddp_to_another_group_only_if_both_are_on_the
 
 
 def consolidate_behind_a_move(ctx):
-    """In a context before the first backward on a smaller group, and behind it: refusals, and numbers of states."""
+    """In a context before the first backward on a smaller group, and after it: refusals, and numbers of states."""
     group, other = group_of(ctx), group_of(ctx, range(1, ctx.world))
     model, now, told = ddp(ctx, models.Sum().to(ctx.device), process_group=group), [group], []
     zero = optimizer_of(ctx, model.parameters(), "momentum", group)

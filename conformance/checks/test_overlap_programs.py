@@ -81,7 +81,7 @@ UNEVENLY = [
 
 
 def train_unevenly(ctx, ways, schedule):
-    """For each way the parameters after this rank's iterations in a context, and behind it."""
+    """For each way the parameters after this rank's iterations in a context, and after it."""
     group, told = group_of(ctx), []
     for how in ways:
         pair, seen = pair_of(ctx, how, group), []
@@ -294,7 +294,7 @@ def test_what_a_failed_backward_has_set_aside_is_not_stepped_with_later(ranks):
         assert ranks(fail_beside_an_old_gradient, interleaved) == [expected] * ranks.world, name
 
 
-# -- ZERO-032, HOOK-047: checkpoints in and behind a context of the model alone
+# -- ZERO-032, HOOK-047: checkpoints in and after a context of the model alone
 
 
 def consolidate_in_a_context_of_the_model(ctx, schedule):

@@ -197,7 +197,7 @@ def test_a_consolidated_state_follows_parameters_that_change_their_places_afterw
 
 
 def load_behind_a_change_of_places(ctx):
-    """By move: parameters change places, a state is loaded before the next step; the gap behind that."""
+    """By move: parameters change places, a state is loaded before the next step; the gap after that."""
     told = []
     for move in MOVES:
         parameters, zero, reference = trained(ctx, "Adam", list)

@@ -79,7 +79,7 @@ def test_live_ranks_may_consolidate_after_others_have_joined_or_are_refused(rank
 
 
 def consolidate_in_hooks(ctx, schedule, to, before):
-    """Hooks ``before`` or behind each step do so: how many states are found, the gap at the end, and wrong states."""
+    """Hooks ``before`` or after each step do so: how many states are found, the gap at the end, and wrong states."""
     params = some_parameters(ctx)
     reference, zero, found = Reference(params, "Adam"), sharded(ctx, params, "Adam"), []
 

@@ -167,7 +167,7 @@ class Weighing(torch.optim.SGD):
 
 
 def step_with_more_factors(ctx, jobs):
-    """The program sets other factors before each step, of another number: the gaps behind the contexts."""
+    """The program sets other factors before each step, of another number: the gaps after the contexts."""
     gaps = []
     for schedule in jobs:
         (zero, params), (ordinary, copies) = both(ctx, Weighing, {})
@@ -299,7 +299,7 @@ def remember(ctx):
 
 
 def go_on_behind_a_consolidation(ctx):
-    """What is wrong on the target, if what was consolidated there is not the state of then behind another step."""
+    """What is wrong on the target, if what was consolidated there is not the state of then after another step."""
     (zero, params), (ordinary, copies) = both(ctx, Remembering, {"lr": 0.125})
     for optimizer, targets in ((zero, params), (ordinary, copies)):
         train(optimizer, targets, 2, give)

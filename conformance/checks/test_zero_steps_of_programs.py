@@ -40,7 +40,7 @@ def bound(params):
 
 
 class Bounded(torch.optim.SGD):
-    """Halves gradients before its steps and keeps its parameters within bounds behind them, by hooks of its own."""
+    """Halves gradients before its steps and keeps its parameters within bounds after them, by hooks of its own."""
 
     def __init__(self, params, lr):
         super().__init__(params, lr)
@@ -86,7 +86,7 @@ def test_hooks_of_the_local_optimizer_are_called_around_its_steps(ranks):
 
 
 def take_steps_amid_hooks_of_all(ctx, make):
-    """Hooks of all optimizers double gradients before a step, and add one to the parameters behind it."""
+    """Hooks of all optimizers double gradients before a step, and add one to the parameters after it."""
     params = some_parameters(ctx)
 
     @torch.no_grad()
@@ -587,7 +587,7 @@ def test_groups_that_the_program_gave_are_those_that_it_changes_later(ranks):
     assert ranks(beside_the_ordinary, change_what_was_given) == [None] * ranks.world
 
 
-# -- ZERO-017: hooks behind a load
+# -- ZERO-017: hooks after a load
 
 
 class Finely(torch.optim.SGD):
@@ -602,7 +602,7 @@ class Finely(torch.optim.SGD):
 
 
 def load_finely(ctx, make):
-    """A hook behind the load puts the finer copies in place, which a load by itself rounds."""
+    """A hook after the load puts the finer copies in place, which a load by itself rounds."""
     params = [nn.Parameter(parameter.detach().bfloat16()) for parameter in some_parameters(ctx)]
     ordinary = Finely(params, lr=1.0)
     give(params, 0)
@@ -647,7 +647,7 @@ def test_what_a_hook_behind_a_load_changes_is_what_is_stepped_from(ranks):
     assert ranks(beside_the_ordinary, load_finely) == [None] * ranks.world
 
 
-# -- ZERO-020: what joined ranks do behind and between steps
+# -- ZERO-020: what joined ranks do after and between steps
 
 
 class Fading(torch.optim.SGD):
@@ -661,7 +661,7 @@ class Fading(torch.optim.SGD):
 
 
 def step_in_a_context(ctx, schedule, hooked):
-    """Hooks behind each step bound the parameters, and those before it set the rate by their calls, in which all ranks
+    """Hooks after each step bound the parameters, and those before it set the rate by their calls, in which all ranks
     communicate; without hooks the rate is set before each step. The gap at the end.
 
     The hooks are those of the optimizer, or of all optimizers. Behind the first step the parameters change their order.

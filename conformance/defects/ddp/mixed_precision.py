@@ -328,5 +328,5 @@ def thawed_parameters_tell_of_no_backward() -> None:
 
 @defect("DDP-135")
 def changed_copies_are_lost() -> None:
-    """A step behind a forward that has no backward changes low-precision copies, and is lost without a word."""
+    """A step after a forward that has no backward changes low-precision copies, and is lost without a word."""
     edit("if self._changed():", "if False:", within="_check_unchanged")

@@ -66,7 +66,7 @@ def the_context_around_does_not_come_back() -> None:
 
 @defect("JOIN-024")
 def a_peer_that_failed_before_is_not_named() -> None:
-    """A rank that cannot go on behind a failed batch takes itself for the first that failed."""
+    """A rank that cannot go on after a failed batch takes itself for the first that failed."""
     edit("self.watch()  # a peer that has failed before is the cause", "pass")
 
 
@@ -105,13 +105,13 @@ def only_leaders_begin_iterations() -> None:
 
 @defect("JOIN-027", "JOIN-034")
 def only_the_first_of_a_mixed_list_is_announced() -> None:
-    """Behind a model in the list, a joinable of the user's is not shadowed."""
+    """After a model in the list, a joinable of the user's is not shadowed."""
     edit("self._call_roll(place, Act(place, 0))", "self._call_roll(place, Act(place, 0) if first else None)")
 
 
 @defect("JOIN-024")
 def what_others_shadow_is_forgotten_by_the_last_one() -> None:
-    """The last rank with inputs goes on behind a backward that failed, though the others are in it."""
+    """The last rank with inputs goes on after a backward that failed, though the others are in it."""
     edit("shadowed=reducer.reducing_with_others", "shadowed=False")
 
 
@@ -123,13 +123,13 @@ def the_last_one_goes_on_behind_what_others_are_in() -> None:
 
 @defect("JOIN-024")
 def a_hook_that_failed_is_forgotten() -> None:
-    """A rank goes on behind a hook of the user's that has raised, though others are in its collectives."""
+    """A rank goes on after a hook of the user's that has raised, though others are in its collectives."""
     edit('self.break_off("backward" if row.moment is Moment.IN_BACKWARD else "forward", error, shadowed=True)', "pass")
 
 
 @defect("JOIN-024")
 def an_unfinished_backward_is_forgotten() -> None:
-    """A rank goes on behind the complaint about a backward that has left a parameter out, in which its peers wait."""
+    """A rank goes on after the complaint about a backward that has left a parameter out, in which its peers wait."""
     edit('    self.iteration.break_off("backward", RuntimeError(text), shadowed=self.reducing_with_others)\n', "")
 
 
@@ -147,7 +147,7 @@ def after_a_failure_every_context_meets_at_its_entry() -> None:
 
 @defect("JOIN-021")
 def a_context_that_threw_leaves_doubt() -> None:
-    """Behind a context that threw, as it was asked to, ranks meet to see whether they are in step."""
+    """After a context that threw, as it was asked to, ranks meet to see whether they are in step."""
     edit("if not isinstance(error, InputsExhausted):", "if True:")
 
 
@@ -177,7 +177,7 @@ def in_post_hooks_only_the_last_ones_count() -> None:
 
 @defect("JOIN-024")
 def an_unfinished_last_backward_is_told_to_nobody() -> None:
-    """A rank runs out of inputs behind a backward that has left a parameter out, in which its peers wait."""
+    """A rank runs out of inputs after a backward that has left a parameter out, in which its peers wait."""
     edit("    reducer.check_finished()\n", "    pass\n", within="UnevenInputs.leave")
 
 

@@ -99,19 +99,19 @@ def everybody_came_last() -> None:
 
 @defect("JOIN-024")
 def failed_backward_is_forgotten() -> None:
-    """A rank goes on behind a backward that failed and was caught inside the block."""
+    """A rank goes on after a backward that failed and was caught inside the block."""
     edit("self.iteration.broken is None and reducer.raised", "False")
 
 
 @defect("JOIN-024")
 def failed_forward_is_forgotten() -> None:
-    """A rank goes on behind a forward that failed and was caught inside the block."""
+    """A rank goes on after a forward that failed and was caught inside the block."""
     edit('self.iteration.break_off("forward", error, shadowed=False)', "pass")
 
 
 @defect("JOIN-024")
 def backward_left_out_is_told_to_nobody() -> None:
-    """A rank goes on behind a forward whose backward it has left out, though the others reduce it."""
+    """A rank goes on after a forward whose backward it has left out, though the others reduce it."""
     edit("not hook.left_open() or left_open is None", "True")
 
 
@@ -413,5 +413,5 @@ def who_begins_again_calls_no_roll() -> None:
 
 @defect("JOIN-024", worlds=(1,))
 def who_has_no_peers_may_not_go_on() -> None:
-    """A rank that is alone in its group is refused behind an error that it has caught."""
+    """A rank that is alone in its group is refused after an error that it has caught."""
     edit("if self._state is not SessionState.LIVE or self.team.size == 1:", "if self._state is not SessionState.LIVE:")

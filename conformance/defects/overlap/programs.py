@@ -114,7 +114,7 @@ def checkpoints_in_a_context_of_the_model_hang() -> None:
 
 @defect("ZERO-032")
 def checkpoints_behind_a_context_are_refused() -> None:
-    """As long as the program keeps a context of the model, behind its block a checkpoint is refused."""
+    """As long as the program keeps a context of the model, after its block a checkpoint is refused."""
     edit("session.live and ", "")
 
 
@@ -187,7 +187,7 @@ def a_wrapper_with_the_same_owners_begins_anew() -> None:
 
 @defect("HOOK-018")
 def states_that_one_part_drops_come_back() -> None:
-    """Where an optimizer replaces its state, what it leaves out in one part is there again behind the next."""
+    """Where an optimizer replaces its state, what it leaves out in one part is there again after the next."""
     edit("                whole.pop(parameter, None)\n", "                pass\n")
 
 

@@ -18,7 +18,7 @@ def consolidation_is_not_preceded_by_a_roll_call() -> None:
 
 @defect("JOIN-024", worlds=(3,))
 def a_step_that_failed_alone_is_passed_over() -> None:
-    """The only rank with inputs goes on behind a step that failed, in which the others stand."""
+    """The only rank with inputs goes on after a step that failed, in which the others stand."""
     edit("shadowed=True):\n            loss =", "shadowed=False):\n            loss =")
 
 
@@ -219,5 +219,5 @@ def hooks_of_joined_ranks_consolidate_as_live_ones() -> None:
 
 @defect("ZERO-020")
 def hooks_of_joined_ranks_consolidate_later() -> None:
-    """A hook that consolidates, called on a rank that has run out, returns without the state, which comes behind it."""
+    """A hook that consolidates, called on a rank that has run out, returns without the state, which comes after it."""
     edit("session.follow_to(self, CONSOLIDATE)", "self.shard.consolidated = None")

@@ -19,7 +19,7 @@ def hooks_before_local_steps_are_not_called() -> None:
 
 @defect("ZERO-008", "ZERO-013")
 def what_a_closure_thaws_is_not_sent() -> None:
-    """Whether parameters are trained is looked at before the closure, which may thaw some, and not behind it."""
+    """Whether parameters are trained is looked at before the closure, which may thaw some, and not after it."""
     edit("    if closure is not None:\n        self.look_at_trainability()\n", "", within="Shard.step")
 
 
@@ -52,13 +52,13 @@ def who_overlaps_two_parameters_goes_with_the_last() -> None:
 
 @defect("ZERO-008")
 def memory_is_looked_at_once() -> None:
-    """Parameters that the program ties behind the construction keep an owner each."""
+    """Parameters that the program ties after the construction keep an owner each."""
     edit("if self._memory.stale:", "if False:")
 
 
 @defect("ZERO-008")
 def memory_that_is_shared_is_refused_once() -> None:
-    """The step behind a refused one goes on with parameters of several owners."""
+    """The step after a refused one goes on with parameters of several owners."""
     edit(
         "        self._memory = Memory(now, self.plan.owners)\n",
         "        self._memory = Memory(now)\n            Memory(now, self.plan.owners)\n",
@@ -100,13 +100,13 @@ def joined_rank_takes_settings_only_when_they_have_changed() -> None:
 
 @defect("ZERO-020")
 def joined_rank_calls_no_hooks() -> None:
-    """The hooks behind a step are not called on a rank that has joined, so its parameters are not what they make."""
+    """The hooks after a step are not called on a rank that has joined, so its parameters are not what they make."""
     edit("for hook in hooks.values():", "for hook in ():", within="_call")
 
 
 @defect("ZERO-017")
 def hooks_behind_a_load_come_before_the_local_load() -> None:
-    """What the user's hooks behind a load change is loaded once more, into the local optimizer, which casts it."""
+    """What the user's hooks after a load change is loaded once more, into the local optimizer, which casts it."""
     edit("self.shard.load_local(self.state, further), prepend=True", "self.shard.load_local(self.state, further)")
 
 

@@ -88,7 +88,7 @@ def what_a_closure_thaws_is_sent_behind_the_step_only() -> None:
 
 @defect("ZERO-011")
 def rates_of_closures_come_too_late() -> None:
-    """A rate that a closure sets does not reach the local optimizer, and is taken back behind the step."""
+    """A rate that a closure sets does not reach the local optimizer, and is taken back after the step."""
     edit("self._heard(closure)", "closure")
 
 
@@ -142,7 +142,7 @@ def states_of_another_dtype_are_stepped_at_once() -> None:
 
 @defect("ZERO-020")
 def hooks_of_all_optimizers_pass_joined_ranks_by() -> None:
-    """Of the hooks behind a step a joined rank calls only those of the optimizer, not those of all optimizers."""
+    """Of the hooks after a step a joined rank calls only those of the optimizer, not those of all optimizers."""
     edit(", **_global_optimizer_post_hooks}", "}")
 
 
@@ -224,7 +224,7 @@ def what_closures_take_out_of_groups_comes_back() -> None:
 
 @defect("ZERO-016")
 def saved_states_belong_to_places() -> None:
-    """Parameters that change places behind a consolidation leave their states to those that come there."""
+    """Parameters that change places after a consolidation leave their states to those that come there."""
     edit("then = [parameter for _, members in self._looked_at for parameter in members]", "then = self.parameters()")
 
 
