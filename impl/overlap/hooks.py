@@ -131,7 +131,7 @@ def _reducing(hook: Hook | None, reduce_scatter: bool, clipping: Clipping | None
         return lambda _state, bucket, part, team: OwnerReduction(bucket, part, team)
     assert hook is not None
     clips = clipping is not None
-    return lambda state, bucket, _part, team: WrappedReduction(hook, state, bucket, team, changed=clips)
+    return lambda state, bucket, part, team: WrappedReduction(hook, state, bucket, part, team, changed=clips)
 
 
 def _check(hook: Hook | None, ddp: object, zero: object, reduce_scatter: bool) -> None:

@@ -31,15 +31,18 @@ class BucketReduction(ABC):
     future: torch.futures.Future[Any]
 
     @abstractmethod
-    def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
+    def result(self, watch: Watch | None) -> torch.Tensor:
         """Wait for the end; the reduced bucket, flat (numel,) or sparse."""
 
 
 class WrappedReduction(BucketReduction):
     """The wrapped hook's own reduction. What its future holds is what is stepped and what DDP delivers (HOOK-043)."""
 
-    def __init__(self, hook: Hook, state: Any, bucket: GradBucket, team: Team, *, changed: bool) -> None:
+    def __init__(
+        self, hook: Hook, state: Any, bucket: GradBucket, part: BucketPart, team: Team, *, changed: bool
+    ) -> None:
         """``changed``: what the future holds will be changed in place."""
+        self._bucket = part.bucket
         self._team = team
         self.future = call_hook(hook, state, bucket)
         if not all(callable(getattr(self.future, name, None)) for name in ("wait", "then", "done", "value")):
@@ -50,18 +53,18 @@ class WrappedReduction(BucketReduction):
         if changed:
             self.future = self.future.then(partial(_without_further_copies, bucket.buffer().dtype))
 
-    def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
-        spec = part.bucket.spec
+    def result(self, watch: Watch | None) -> torch.Tensor:
+        spec = self._bucket.spec
         label = f"the wrapped hook's future of bucket {spec.index}"
         value = wait_for_future(self.future, watch, self._team, label)
-        expected = part.bucket.shown_numel
+        expected = self._bucket.shown_numel
         if not isinstance(value, torch.Tensor) or (not spec.sparse and value.numel() != expected):
             raise RuntimeError(
                 f"The wrapped hook's future for bucket {spec.index} does not hold one tensor of {expected} elements, "
                 "shaped like the bucket. A collective's own future holds a list: chain "
                 "`.then(lambda future: future.value()[0])`."
             )
-        gradients = part.bucket.as_gradients(value)
+        gradients = self._bucket.as_gradients(value)
         # a hook may leave it to DDP to cast; an optimizer's gradients are of their parameters' dtype
         return gradients.to(spec.dtype)
 
@@ -115,7 +118,7 @@ class OwnerReduction(BucketReduction):
         pending = reduce_to(team, part_of_flat, GroupRank(piece.owner), label)
         return _Slice(part_of_flat, pending, piece.owner == team.rank)
 
-    def result(self, part: BucketPart, watch: Watch | None) -> torch.Tensor:
+    def result(self, watch: Watch | None) -> torch.Tensor:
         for piece in self._slices:
             arrived = piece.pending.wait(watch)
             buffer = added(piece.flat, arrived) if piece.kept else piece.flat

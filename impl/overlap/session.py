@@ -155,7 +155,7 @@ class OverlapSession:
     def _reduce(self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None) -> None:
         """Wait for a bucket's reduction and find the gradients of the parameters that this rank owns."""
         part = flight.part
-        flight.flat = flat = flight.reduction.result(part, watch)
+        flight.flat = flat = flight.reduction.result(watch)
         untouched = self._untouched(ddp, flight, watch)
         flight.kept = {place: gradient for place, gradient in untouched.items() if gradient is not None}
         if not part.own:

@@ -44,7 +44,7 @@ def answers_are_stepped_in_their_own_dtype() -> None:
 @defect("HOOK-018")
 def complex_answers_are_taken_for_real_ones() -> None:
     """The two real numbers of each complex gradient are stepped with as they were shown."""
-    edit("gradients = part.bucket.as_gradients(value)", "gradients = value")
+    edit("gradients = self._bucket.as_gradients(value)", "gradients = value")
 
 
 @defect("HOOK-018")

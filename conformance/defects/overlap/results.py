@@ -76,7 +76,7 @@ def future_is_not_waited_for() -> None:
     """A bucket is stepped without waiting for its future: the wrapped hook has returned, so it must be averaged."""
     edit(
         "value = wait_for_future(self.future, watch, self._team, label)",
-        "value = self.future.value() if self.future.done() else part.bucket.flat",
+        "value = self.future.value() if self.future.done() else self._bucket.flat",
     )
 
 
@@ -117,7 +117,7 @@ def interleaved_steps_with_local_gradients() -> None:
         "        before = part.bucket.views_of(bucket.buffer().clone())\n"
         "        self._begin(ddp) if index == 0 else None\n"
         "        mine = [part.bucket.parameters[place] for place in part.own]\n"
-        "        self._steps.step_pairs(mine, [before[place] for place in part.own])\n",
+        "        self._overlap.step(mine, [before[place] for place in part.own])\n",
     )
 
 
