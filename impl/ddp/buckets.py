@@ -229,11 +229,6 @@ class Bucket:
                 self._handed = [view.view_as(view) for view in self.views]
                 self._places = list(map(torch.Tensor.data_ptr, self._handed))
 
-    @property
-    def shown_numel(self) -> int:
-        """How many numbers a hook is shown: two real ones for each complex one of a flat bucket."""
-        return self.spec.numel * (2 if self.spec.dtype.is_complex else 1)
-
     def shown(self, contribution: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """What a hook is shown of a contribution: all of it, flat or sparse, and its parts by parameter."""
         if self.spec.sparse:
@@ -245,6 +240,21 @@ class Bucket:
         if not contribution.is_complex():
             return contribution, views
         return torch.view_as_real(contribution).view(-1), list(map(torch.view_as_real, views))
+
+    def answered(self, result: Any, whose: str) -> torch.Tensor:
+        """What a hook answers with, in the bucket's own numbers; RuntimeError unless it is shaped like the bucket.
+
+        ``whose``: the hook's, for people.
+        """
+        numel = self.spec.numel * (2 if self.spec.dtype.is_complex else 1)  # a hook is shown real numbers
+        if not isinstance(result, torch.Tensor) or (not self.spec.sparse and result.numel() != numel):
+            shape = f" of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else ""
+            raise RuntimeError(
+                f"The {whose}'s future for bucket {self.spec.index} holds a {type(result).__name__}{shape}; expected "
+                f"one tensor of {numel} elements, shaped like the bucket. A collective's own future holds a list: "
+                "chain `.then(lambda future: future.value()[0])`."
+            )
+        return self.as_gradients(result)
 
     def as_gradients(self, shown: torch.Tensor) -> torch.Tensor:
         """What a hook was shown, or answers with, in the bucket's own numbers again."""

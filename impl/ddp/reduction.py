@@ -127,15 +127,7 @@ class Transport:
         return flat, 1 if divided else self.iteration.divisor()
 
     def _hook_result(self, bucket: Bucket, result: Any) -> torch.Tensor:
-        expected = bucket.shown_numel
-        if not isinstance(result, torch.Tensor) or (not bucket.spec.sparse and result.numel() != expected):
-            shape = f" of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else ""
-            raise RuntimeError(
-                f"The communication hook's future for bucket {bucket.spec.index} holds a {type(result).__name__}"
-                f"{shape}; expected one tensor of {expected} elements, shaped like the bucket. A collective's own "
-                "future holds a list: chain `.then(lambda future: future.value()[0])`."
-            )
-        return bucket.as_gradients(result)
+        return bucket.answered(result, "communication hook")
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device, *, learned: bool | None = None) -> Agreement:
         """Tell all ranks which parameters this one uses; what no rank uses.

@@ -54,19 +54,11 @@ class WrappedReduction(BucketReduction):
             self.future = self.future.then(partial(_without_further_copies, bucket.buffer().dtype))
 
     def result(self, watch: Watch | None) -> torch.Tensor:
-        spec = self._bucket.spec
-        label = f"the wrapped hook's future of bucket {spec.index}"
+        label = f"the wrapped hook's future of bucket {self._bucket.spec.index}"
         value = wait_for_future(self.future, watch, self._team, label)
-        expected = self._bucket.shown_numel
-        if not isinstance(value, torch.Tensor) or (not spec.sparse and value.numel() != expected):
-            raise RuntimeError(
-                f"The wrapped hook's future for bucket {spec.index} does not hold one tensor of {expected} elements, "
-                "shaped like the bucket. A collective's own future holds a list: chain "
-                "`.then(lambda future: future.value()[0])`."
-            )
-        gradients = self._bucket.as_gradients(value)
+        gradients = self._bucket.answered(value, "wrapped hook")
         # a hook may leave it to DDP to cast; an optimizer's gradients are of their parameters' dtype
-        return gradients.to(spec.dtype)
+        return gradients.to(self._bucket.spec.dtype)
 
 
 def _without_further_copies(dtype: torch.dtype, done: torch.futures.Future[Any]) -> Any:

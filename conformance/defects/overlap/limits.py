@@ -109,8 +109,8 @@ def what_travels_alone_may_be_tied() -> None:
 
 @defect("COMM-014")
 def answers_may_be_longer_in_an_overlapped_step() -> None:
-    """In an overlapped step a result that is longer than the bucket is stepped with before it is refused."""
-    edit("value.numel() != expected", "value.numel() < expected")
+    """A hook's result that is longer than the bucket is taken, and its end dropped."""
+    edit("result.numel() != numel", "result.numel() < numel")
 
 
 @defect("COMM-014")

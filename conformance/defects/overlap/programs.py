@@ -38,13 +38,13 @@ def a_warm_up_counts_buckets() -> None:
 @defect("HOOK-018")
 def answers_are_stepped_in_their_own_dtype() -> None:
     """What a hook answers in another dtype is stepped without a cast."""
-    edit("return gradients.to(spec.dtype)", "return gradients")
+    edit("return gradients.to(self._bucket.spec.dtype)", "return gradients")
 
 
 @defect("HOOK-018")
 def complex_answers_are_taken_for_real_ones() -> None:
     """The two real numbers of each complex gradient are stepped with as they were shown."""
-    edit("gradients = self._bucket.as_gradients(value)", "gradients = value")
+    edit('gradients = self._bucket.answered(value, "wrapped hook")', "gradients = value")
 
 
 @defect("HOOK-018")
