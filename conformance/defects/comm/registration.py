@@ -146,7 +146,7 @@ def hook_for_the_first_bucket_only() -> None:
 def hook_gets_divided_gradients() -> None:
     """The bucket is divided before the hook sees it."""
     def start(self: Transport, hook: Any, bucket: Any, flat: Any, last: bool) -> Any:
-        kernels.divide(flat, self.team.size)
+        kernels.divide(flat, self.iteration.team.size)
         return right(self, hook, bucket, flat, last)
 
     right = swap(Transport, "_start_hook", start)
@@ -180,7 +180,7 @@ def refusals_of_hooks_not_logged() -> None:
 def result_of_the_hook_divided() -> None:
     """The hook's result is divided once more."""
     def result(self: Transport, bucket: Any, value: Any) -> torch.Tensor:
-        return right(self, bucket, value) / self.team.size
+        return right(self, bucket, value) / self.iteration.team.size
 
     right = swap(Transport, "_hook_result", result)
 

@@ -56,9 +56,9 @@ def entering_binds_the_context() -> None:
 def entering_meets() -> None:
     """Entering waits until all ranks have entered."""
     edit(
-        "    self._notes = FailureNotes.of(self._team)\n",
-        "    self._notes = FailureNotes.of(self._team)\n"
-        "    torch.distributed.all_reduce(torch.zeros(1, device=self.device), group=self.team.group)\n",
+        "    self._failures.begin()\n",
+        "    self._failures.begin()\n    torch.distributed.all_reduce(torch.zeros(1), group=self.team.group)\n",
+        within="BaseSession.enter",
     )
 
 
