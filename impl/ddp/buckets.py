@@ -336,9 +336,9 @@ class Bucket:
             if not self.spec.sparse and parameter.grad is not None and parameter.grad.is_sparse:
                 raise RuntimeError(
                     f"The gradient of the parameter at index {index}, of shape {tuple(parameter.shape)}, is sparse, "
-                    "and nobody knew that in time: sparse gradients are expected of nn.Embedding and nn.EmbeddingBag "
-                    "with sparse=True. Usual cause: torch.nn.functional.embedding with sparse=True. Use such a layer, "
-                    "or a dense gradient."
+                    "which was not known when the buckets were laid out: sparse gradients are expected of nn.Embedding "
+                    "and nn.EmbeddingBag with sparse=True. Usual cause: torch.nn.functional.embedding with "
+                    "sparse=True. Use such a layer, or a dense gradient."
                 )
 
     def _resolve_conjugates(self) -> None:

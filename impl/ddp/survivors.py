@@ -95,7 +95,7 @@ def regroup(
     mirror = _mirror_of(optimizer, team)
     guard, store = guard_of(team.group), stores.shared_by(team.group)
     if guard is None or store is None:
-        raise RuntimeError(f"regroup: which ranks are left is not known, for the failure guard is off ({DETECTION}=0).")
+        raise RuntimeError(f"regroup: nobody knows which ranks are left, as the failure guard is off ({DETECTION}=0).")
     model._restore_full_values()  # the failure may have come between a forward in mixed precision and its backward
     record = record_of(team)
     report: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}

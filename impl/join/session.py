@@ -228,7 +228,7 @@ class Session(BaseSession):
                 raise RuntimeError(
                     f"Join: rank {self.team.rank}, which has run out of inputs, waited in a hook for "
                     f"{self._layout.name_of(due)}, but no rank that has inputs came to it. Usual cause: a hook that "
-                    "only some ranks have, or that does so on some of them only. Let all ranks do so alike."
+                    "only some ranks have, or that calls it on some of them only. Let all ranks call it alike."
                 )
             self._take(reading)
 
@@ -310,8 +310,8 @@ class Session(BaseSession):
 
     def _only_some_left_open(self, place: int, who: int) -> RuntimeError:
         return RuntimeError(
-            f"Join: rank {who} has left its last iteration of {self._layout.names[place]} in between its forward and "
-            "its backward, while other ranks reduce the gradients of that iteration: what that rank sent next would be "
+            f"Join: rank {who} has left its last iteration of {self._layout.names[place]} between its forward and its "
+            "backward, while other ranks reduce the gradients of that iteration: what that rank sent next would be "
             "mixed with them. Usual cause: try/except around an iteration, and an error in the loss of one batch. Let "
             "the error leave the block, or let all ranks decide alike, before the forward, which batches are skipped."
         )

@@ -54,7 +54,7 @@ def _group_of(joinable: Joinable) -> dist.ProcessGroup | None:
         return group
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError(
-            f"This process is no member of the process group of {_type(joinable)}: build the Join on members only."
+            f"This process is not a member of the process group of {_type(joinable)}: build the Join on members only."
         )
     hint = "make it a property" if callable(group) else "let it return a torch.distributed.ProcessGroup"
     raise TypeError(f"join_process_group of {_type(joinable)} is a {_type(group)}, not a process group: {hint}.")

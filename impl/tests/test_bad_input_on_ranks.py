@@ -121,7 +121,7 @@ ZERO = {
     ),
     "named parameters": (lambda r: r.shard(r.model.named_parameters()), TypeError, "named_parameters()"),
     "a group without parameters": (lambda r: r.shard([{"lr": 0.1}]), ValueError, "'params'"),
-    "groups of nothing": (lambda r: r.shard([{"params": []}]), ValueError, "not a single parameter"),
+    "groups of nothing": (lambda r: r.shard([{"params": []}]), ValueError, "no parameter at all"),
     "a group that holds a text": (lambda r: r.shard([{"params": ["weight"]}]), TypeError, "where a tensor belongs"),
     "a group that is a list": (lambda r: r.zero.add_param_group([r.model.weight]), TypeError, "not a dictionary"),
     "several data types": (
@@ -136,12 +136,12 @@ ZERO = {
     "an unknown setting": (lambda r: r.shard(None, wings=2), TypeError, "wings"),
     "a learning rate below zero": (lambda r: r.shard(None, lr=-1.0), ValueError, "learning rate"),
     "a state that is not whole": (lambda r: r.zero.state_dict(), RuntimeError, "consolidate_state_dict(to="),
-    "consolidation to no rank": (lambda r: r.zero.consolidate_state_dict(to=9), ValueError, "to=9 is no rank"),
+    "consolidation to no rank": (lambda r: r.zero.consolidate_state_dict(to=9), ValueError, "to=9 is not a rank"),
     "consolidation to one rank too far": (
-        lambda r: r.zero.consolidate_state_dict(to=2), ValueError, "to=2 is no rank",
+        lambda r: r.zero.consolidate_state_dict(to=2), ValueError, "to=2 is not a rank",
     ),
     "consolidation to a rank below the first": (
-        lambda r: r.zero.consolidate_state_dict(to=-1), ValueError, "to=-1 is no rank",
+        lambda r: r.zero.consolidate_state_dict(to=-1), ValueError, "to=-1 is not a rank",
     ),
     "consolidation before a step": (
         lambda r: r.overlapped.consolidate_state_dict(), RuntimeError, "Run one iteration first",

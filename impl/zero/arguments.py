@@ -35,7 +35,7 @@ def checked_groups(params: Any) -> list[Group]:
         )
     everything = [parameter for group in groups for parameter in group["params"]]
     if not everything:
-        raise ValueError("The parameter groups hold not a single parameter: there is nothing to optimize.")
+        raise ValueError("The parameter groups hold no parameter at all: there is nothing to optimize.")
     check_alike(everything)
     return groups
 
@@ -48,7 +48,7 @@ def _listed(params: Any) -> list[Any]:
         )
     if isinstance(params, (set, frozenset)):
         raise TypeError(
-            "Parameters are given in a set, whose order is another on every rank: the ranks would disagree about who "
+            "Parameters are given in a set, whose order differs from rank to rank: they would disagree about who "
             "owns what. Give a list, such as list(model.parameters())."
         )
     try:

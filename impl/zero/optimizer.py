@@ -215,9 +215,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         """
         self._check_overlap_initialized()
         if to not in range(self.shard.team.size):
-            raise ValueError(
-                f"to={to!r} is no rank of this optimizer's process group, which has {self.shard.team.size}."
-            )
+            raise ValueError(f"to={to!r} is not a rank of this optimizer's group of {self.shard.team.size}.")
         session = self._join_session
         if self._joining.inside_unlisted:
             raise RuntimeError(
@@ -315,7 +313,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         if self.overlap is not None:
             raise ValueError(
                 "keep_mirror() is not possible with overlap_with_ddp=True, where the steps happen inside backward: "
-                "whether the last one counts could not be told. Train without overlap, or go on from checkpoints."
+                "it could not be told whether the last one counts. Train without overlap, or go on from checkpoints."
             )
         if self._join_session is not None:
             raise RuntimeError(
