@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
 
 class Tally:
-    """The count of one group.
+    """The count of one group, and the join blocks over it.
 
     What others start (a communication hook of the user's, say) cannot be seen here. Our code counts where it lets them
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
