@@ -1,10 +1,16 @@
 """Planted defects: each is well declared and can be planted, some are trial result, and what does no harm survives."""
 
+import dis
+import functools
+import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -57,11 +63,45 @@ def test_no_two_defects_say_the_same():
     assert sorted(set(sentences)) == sorted(sentences)
 
 
+@functools.cache
+def known_to(kind):
+    """The attributes of a class: those that it and its relatives have, and those that their code speaks of."""
+    below, spoken = [kind], set()
+    for each in below:
+        below += each.__subclasses__()
+    relatives = {*kind.__mro__, *below} - {object}
+    for each in relatives:
+        spoken |= set(getattr(each, "__annotations__", ()))
+        with suppress(OSError, TypeError):  # written in C
+            spoken |= set(re.findall(r"\bself\.(\w+)", inspect.getsource(each)))
+    return spoken.union(*map(dir, relatives))
+
+
+def asked_in_vain():
+    """What planted methods ask of their object that it does not have: an AttributeError is not the mistake."""
+    changed = [(owner, vars(owner).get(name)) for owner, name, _ in planting._undo if isinstance(owner, type)]
+    changed = [(owner, getattr(raw, "fget", None) or getattr(raw, "func", raw)) for owner, raw in changed]
+    methods = [(owner, inspect.unwrap(method)) for owner, method in changed if inspect.isfunction(method)]
+    made = {const for _, method in methods for const in method.__code__.co_consts if isinstance(const, str)}
+    asked = set()
+    for owner, method in methods:
+        first, *_ = method.__code__.co_varnames or ("",)
+        for before, after in pairwise(dis.get_instructions(method)):
+            if before.argval != first:
+                continue
+            if after.opname == "STORE_ATTR":
+                made.add(after.argval)
+            elif after.opname in ("LOAD_ATTR", "LOAD_METHOD") and after.argval not in known_to(owner):
+                asked.add(after.argval)
+    return asked - made
+
+
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.id)
 def test_every_defect_can_be_planted_and_taken_out_again(defect):
     try:
         assert planted.subject(defect.attribute).name == defect.id
         assert planting.changed()
+        assert asked_in_vain() == set()
     finally:
         planted.clear()
     assert not planting.changed()

@@ -110,7 +110,7 @@ def keywords_of_others_are_refused() -> None:
 @defect("ZERO-019")
 def main_hook_does_not_send() -> None:
     """The join hook's main hook steps the shard without sending it."""
-    edit("self.zero.step()", "self.self._shard.step()")
+    edit("self.zero.step()", "self.zero.shard.step()")
 
 
 @defect("ZERO-019")
