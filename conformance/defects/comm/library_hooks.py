@@ -388,12 +388,6 @@ def optimizer_in_the_hook_reads_the_bucket() -> None:
     edit("if averaged is not buffer and not buffer.is_sparse:", "if False:")
 
 
-@defect("COMM-001")
-def optimizer_in_the_hook_answers_with_the_bucket() -> None:
-    """A hook with an optimizer behind it hands on the bucket instead of its own result."""
-    edit("return averaged", "return buffer", within="_hook_then_optimizer")
-
-
 @defect("DDP-034")
 def factors_outlive_a_cast() -> None:
     """PowerSGD goes on with what it remembers in the precision that the model had before a cast."""
