@@ -203,7 +203,7 @@ def test_models_of_contexts_inside_each_other_train_right_or_every_rank_is_told(
 def answer(question, otherwise):
     try:
         return question()
-    except NotImplementedError:  # as the works of NCCL answer
+    except (NotImplementedError, TypeError):  # as the works of NCCL answer, and torch 2.11 where none failed
         return otherwise
 
 

@@ -59,7 +59,12 @@ class Handle(dist.Work):
             return self._arrived and self.is_completed()
 
     def exception(self) -> Any:
-        return self._pending.work.exception()
+        try:
+            return self._pending.work.exception()
+        except TypeError:  # torch 2.11 cannot hand one over, not even none
+            if self.is_success():
+                return None
+            raise
 
     def synchronize(self) -> None:
         self._pending.work.synchronize()

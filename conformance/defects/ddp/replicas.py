@@ -95,7 +95,7 @@ def group_rank_taken_for_global_rank() -> None:
 @defect("DDP-026")
 def init_sync_ignored() -> None:
     """init_sync=False is ignored: the initial broadcast is made all the same."""
-    edit("if init_sync:", "if init_sync is not None:")
+    edit("if flag(\"init_sync\", init_sync):", "if True:")
 
 
 @defect("DDP-034")
