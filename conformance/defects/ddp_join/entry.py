@@ -51,7 +51,7 @@ def join_forgets_the_divide_setting() -> None:
 @defect("DDPJ-004")
 def join_hook_does_not_know_its_default() -> None:
     """join_hook divides by the active ranks unless it is told otherwise."""
-    edit('kwargs.get("divide_by_initial_world_size", True)', 'kwargs.get("divide_by_initial_world_size")')
+    edit("kwargs.get(name, True)", "kwargs.get(name)")
 
 
 @defect("DDPJ-003")

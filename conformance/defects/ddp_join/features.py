@@ -241,10 +241,7 @@ def acts_are_not_compared() -> None:
 @defect("DDPJ-012")
 def absent_divide_setting_is_that_of_before() -> None:
     """A context without the divide keyword divides as the one before it did."""
-    edit(
-        'kwargs.get("divide_by_initial_world_size", True)',
-        'kwargs.get("divide_by_initial_world_size", getattr(self, "_divide_by_initial_world_size", True))',
-    )
+    edit("kwargs.get(name, True)", 'kwargs.get(name, getattr(self, "_divide_by_initial_world_size", True))')
 
 
 @defect("DDPJ-039")

@@ -215,7 +215,7 @@ def complex_doubles_are_spread_as_real_numbers() -> None:
 @defect("ZERO-008")
 def state_may_be_gathered_on_the_rank_behind_the_last() -> None:
     """A consolidation to a rank that does not exist, the next one after the last, is not refused."""
-    edit("if not 0 <= to < self.shard.team.size:", "if to < 0 or to > self.shard.team.size:")
+    edit("if to not in range(self.shard.team.size):", "if to not in range(self.shard.team.size + 1):")
 
 
 @defect("ZERO-011")
