@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from . import strict, trace
-from .flat import aligned, copy_all, each_once
+from .flat import ALIGNMENT, copy_all
 from .pending import Pending, Watch, fail_to_start
 from .ranks import GroupRank, Team
 
@@ -137,6 +137,16 @@ def _chunks(tensors: Sequence[torch.Tensor], chunk_bytes: int) -> Iterator[list[
             yield chunk
 
 
+def each_once(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that shows each of its elements once: an expanded dimension cannot be written as a whole."""
+    if 0 not in tensor.stride():
+        return tensor
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
+
+
 def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Bytes that hold all tensors, dtype after dtype; and the part for each tensor, in their order and shape."""
     kinds: dict[torch.dtype, list[int]] = {}
@@ -145,7 +155,7 @@ def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.
     starts, size = [], 0
     for places in kinds.values():
         starts.append(size)
-        size += aligned(sum(tensors[place].nbytes for place in places))
+        size += -(-sum(tensors[place].nbytes for place in places) // ALIGNMENT) * ALIGNMENT
     packed = torch.empty(size, dtype=torch.uint8, device=tensors[0].device)
     parts = [packed] * len(tensors)
     for (dtype, places), start in zip(kinds.items(), starts, strict=True):

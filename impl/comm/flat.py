@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-_ALIGNMENT = 16  # bytes; the widest element (complex128)
+ALIGNMENT = 16  # bytes; the widest element (complex128)
 
 _CopyAll = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], object]
 
@@ -17,7 +17,7 @@ copy_all: _CopyAll = torch._foreach_copy_  # type: ignore[assignment]
 
 def aligned(nbytes: int) -> int:
     """The first byte, from this one on, at which an element of any dtype can begin."""
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def new_flat(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -39,16 +39,6 @@ def views_like(views: Sequence[torch.Tensor], of: torch.Tensor, target: torch.Te
     """Views of ``target`` that lie in it as ``views`` lie in ``of``."""
     shift = target.storage_offset() - of.storage_offset()
     return [target.as_strided(view.size(), view.stride(), view.storage_offset() + shift) for view in views]
-
-
-def each_once(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that shows each of its elements once: an expanded dimension cannot be written as a whole."""
-    if 0 not in tensor.stride():
-        return tensor
-    for dimension, stride in enumerate(tensor.stride()):
-        if stride == 0:
-            tensor = tensor.narrow(dimension, 0, 1)
-    return tensor
 
 
 def note_change(tensors: Sequence[torch.Tensor]) -> None:

@@ -201,7 +201,7 @@ def test_a_list_that_is_refused_leaves_no_trace_and_says_what_to_do(cluster):
         "two groups": (ValueError, "joinable 1 (Unit) has another one than joinable 0 (Unit)"),
         "device method": (TypeError, "make it a property"),
         "group method": (TypeError, "make it a property"),
-        "no group": (ValueError, "no member"),
+        "no group": (ValueError, "not a member"),
     }
     (seen,) = on_ranks(cluster, refuse, world=1)
     assert len(seen) == 2 * len(wanted)

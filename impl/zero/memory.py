@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..comm.flat import PlacedTensors, each_once
+from ..comm.collectives import each_once
+from ..comm.flat import PlacedTensors
 
 #: A subclass of tensors need not have memory of its own, nor know torch's loops over many tensors.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..comm.collectives import all_gather, all_to_all, broadcast
-from ..comm.flat import copy_all, each_once, flat_views, new_flat, note_change
+from ..comm.collectives import all_gather, all_to_all, broadcast, each_once
+from ..comm.flat import copy_all, flat_views, new_flat, note_change
 from ..comm.pending import Pending, Watch
 from ..comm.placement import on_one_host
 from ..comm.ranks import GroupRank, Team
