@@ -156,18 +156,21 @@ def test_joinables_of_two_process_groups_are_refused_enabled_or_not(ranks):
 
 
 def join_on_the_group_of_all_ranks(ctx):
-    """One names no group, which is that of all ranks; the other names that."""
-    a, b = recorder(ctx, "a"), recorder(ctx, "b", group=dist.group.WORLD)
-    a.group = None
+    """One names no group, which is that of all ranks; another names that; and in a context inside one names none."""
+    a, b, c = recorder(ctx, "a"), recorder(ctx, "b", group=dist.group.WORLD), recorder(ctx, "c")
+    a.group = c.group = None
     with ctx.subject.Join([a, b]):
+        with ctx.subject.Join([c]):
+            for _ in range(1 + ctx.rank):
+                c.step()
         for _ in range(1 + ctx.rank):
             a.step(), b.step()
-    return a.log.count("a main"), b.log.count("b main")
+    return [each.log.count(f"{each.name} main") for each in (a, b, c)]
 
 
 @check("JOIN-015", worlds=(2, 3), beyond=False)
 def test_no_group_and_that_of_all_ranks_are_one(ranks):
-    expected = [(shadowed, shadowed) for shadowed in reversed(range(ranks.world))]
+    expected = [[shadowed] * 3 for shadowed in reversed(range(ranks.world))]
     assert ranks(join_on_the_group_of_all_ranks) == expected
 
 

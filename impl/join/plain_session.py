@@ -14,6 +14,7 @@ from .handle import Handle
 from .hooks import Joinable, JoinHook
 from .lifecycle import SessionState
 from .message import MessageLayout
+from .validation import resolved
 
 
 def count(team: Team, device: torch.device, contribution: int, label: str) -> Pending:
@@ -53,7 +54,7 @@ class PlainSession(BaseSession):
         if self._state is not SessionState.LIVE or not joinable._join_config.is_first_joinable:
             return None
         self._failures.refuse_what_is_over()
-        group = joinable.join_process_group
+        group = resolved(joinable.join_process_group)
         team = self.team if group is self.team.group else Team.of(group)
         device = torch.device(joinable.join_device)
         pending = self._count(team, device, 1, "Join: count of active ranks")

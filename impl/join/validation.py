@@ -28,7 +28,7 @@ def common_group(joinables: Sequence[Joinable]) -> dist.ProcessGroup | None:
     """The one process group of all (JOIN-015); None stands for the default group."""
     groups = [_group_of(joinable) for joinable in joinables]
     for place, group in enumerate(groups):
-        if _resolved(group) is not _resolved(groups[0]):
+        if resolved(group) is not resolved(groups[0]):
             raise ValueError(
                 f"Join expects all joinables on one process group, but joinable {place} "
                 f"({_type(joinables[place])}) has another one than joinable 0 ({_type(joinables[0])}). Build them "
@@ -60,7 +60,8 @@ def _group_of(joinable: Joinable) -> dist.ProcessGroup | None:
     raise TypeError(f"join_process_group of {_type(joinable)} is a {_type(group)}, not a process group: {hint}.")
 
 
-def _resolved(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+def resolved(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The group itself: none named is the default one."""
     return dist.group.WORLD if group is None else group
 
 

@@ -63,7 +63,7 @@ def failed_construction_leaves_joinables_bound() -> None:
 def groups_compared_by_their_members() -> None:
     """Two process groups of the same ranks are taken for one."""
     edit(
-        "if _resolved(group) is not _resolved(groups[0]):",
+        "if resolved(group) is not resolved(groups[0]):",
         "if dist.get_process_group_ranks(group) != dist.get_process_group_ranks(groups[0]):",
     )
 
@@ -71,7 +71,7 @@ def groups_compared_by_their_members() -> None:
 @defect("JOIN-015", worlds=(2,))
 def no_group_is_another_than_that_of_all_ranks() -> None:
     """Groups are compared as joinables name them: None beside the default group is refused."""
-    edit("if _resolved(group) is not _resolved(groups[0]):", "if group is not groups[0]:")
+    edit("if resolved(group) is not resolved(groups[0]):", "if group is not groups[0]:")
 
 
 @defect("JOIN-015")

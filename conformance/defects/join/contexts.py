@@ -23,6 +23,12 @@ def contexts_built_in_between_stay() -> None:
     edit("    self._bindings.put()  # another context may have been built in between\n", "    pass\n")
 
 
+@defect("JOIN-015")
+def who_names_no_group_counts_otherwise_in_an_inner_context() -> None:
+    """In a context inside another a joinable that names no group counts otherwise than the ranks that shadow it."""
+    edit("group = resolved(joinable.join_process_group)", "group = joinable.join_process_group", within="notify")
+
+
 @defect("JOIN-041")
 def exhausted_rank_speaks_as_its_peers_do() -> None:
     """A rank that has run out raises what its peers raise: that some rank, not which, has exhausted its inputs."""

@@ -57,7 +57,7 @@ def group_is_asked_for_outside_a_context() -> None:
 @defect("JOIN-052", worlds=(3,))
 def group_is_that_of_the_construction() -> None:
     """A notification uses the group that the joinable had when the context was built."""
-    edit("group = joinable.join_process_group", "group = self.team.group")
+    edit("group = resolved(joinable.join_process_group)", "group = self.team.group", within="notify")
 
 
 @defect("JOIN-051")
