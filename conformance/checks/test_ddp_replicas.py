@@ -9,6 +9,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
+from conformance.fixtures.observing import takes
 from conformance.fixtures.training import ddp, gradient, private, whole
 from conformance.ranks import Caught, caught
 from conformance.subjects import Unsupported
@@ -100,10 +101,14 @@ def test_without_initial_sync_nothing_is_compared_or_sent_and_buffers_stay_as_th
         assert sent == 0
 
 
-def refused(ctx, build):
-    """What wrapping this rank's own model raises, in a group whose waits end soon."""
-    group = dist.new_group(list(range(ctx.world)), timeout=timedelta(seconds=2))
-    error = caught(ddp, ctx, build(ctx.rank), process_group=group)
+def refused(ctx, build, late=False):
+    """What wrapping this rank's own model raises, in a group whose waits end soon; its last layer may be delayed."""
+    group, module, options = dist.new_group(list(range(ctx.world)), timeout=timedelta(seconds=2)), build(ctx.rank), {}
+    if late:
+        takes(ctx, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+        options["delay_all_reduce_named_params"] = list(module[-1].named_parameters(prefix="1"))
+        options["param_to_hook_all_reduce"] = module[0].weight
+    error = caught(ddp, ctx, module, process_group=group, **options)
     ctx.meet("told")
     return error
 
@@ -176,6 +181,13 @@ def test_a_differing_shape_is_refused_on_rank_0_too(ranks):
     error = ranks(refused, wider_by_rank)[0]
     assert is_refusal(error, "param"), error
     assert not says_time_out(error), f"rank 0 learned of it only by {error}"
+
+
+@check("DDP-029", worlds=MANY)
+def test_what_is_delayed_and_differs_in_its_shape_is_refused_on_every_rank(ranks):
+    for error in ranks(refused, wider_by_rank, True):
+        assert is_refusal(error, "param"), error
+        assert not says_time_out(error), f"a rank learned of it only by {error}"
 
 
 @check("DDP-029", worlds=MANY)

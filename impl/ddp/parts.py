@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,12 +25,16 @@ def synchronise_start(
     module: nn.Module,
     config: DDPConfig,
     managed: Sequence[params.Managed],
+    late: Mapping[str, nn.Parameter],
     chunk_bytes: int,
     fail: Fail,
     *,
     static_graph: bool,
 ) -> DDPConfig:
-    """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025)."""
+    """Compare the ranks' models, then take over that of group rank 0 and its bucket sizes (DDP-025).
+
+    ``late``: parameters that are reduced late, by name; they are compared with the others, and sent by themselves.
+    """
     buffers = managed_buffers(module, config.ignored) if config.sync_buffers_at_start else {}
     for name, buffer in buffers.items():
         if buffer.layout != torch.strided:
@@ -40,7 +44,8 @@ def synchronise_start(
                 "attribute that is no buffer, or leave it out by _set_params_and_buffers_to_ignore_for_model.",
             )
     settings = {"static_graph": static_graph, **config.deciding_collectives()}
-    caps = params.verify_alike(team, settings, managed, buffers, config.caps, config.placement.device, fail)
+    compared = [*managed, *(params.Managed(name, parameter, sparse=False) for name, parameter in late.items())]
+    caps = params.verify_alike(team, settings, compared, buffers, config.caps, config.placement.device, fail)
     state = [item.parameter for item in managed] + list(buffers.values())
     broadcast_coalesced(team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", chunk_bytes)
     return replace(config, caps=caps)

@@ -216,7 +216,7 @@ class DistributedDataParallel(Follower, nn.Module):
         static_graph = flag("static_graph", static_graph)
         if flag("init_sync", init_sync):
             config = parts.synchronise_start(
-                self._iteration.team, module, config, managed, BROADCAST_CHUNK_BYTES, self._log_and_throw,
+                self._iteration.team, module, config, managed, delayed, BROADCAST_CHUNK_BYTES, self._log_and_throw,
                 static_graph=static_graph,
             )
         self._config = config

@@ -22,6 +22,12 @@ def buffers_not_broadcast_at_the_start() -> None:
     edit("+ list(buffers.values())", "")
 
 
+@defect("DDP-029")
+def what_is_delayed_is_not_compared() -> None:
+    """Parameters that are reduced late may be of another shape on each rank."""
+    edit("for name, parameter in late.items()", "for name, parameter in ()")
+
+
 @defect("DDP-034")
 def casting_leaves_the_hooks_behind() -> None:
     """Moving or casting the model does not have its gradients watched anew."""

@@ -1,6 +1,6 @@
 """Parameters of different shape are refused on the other ranks only: rank 0 waits until the group times out."""
 
-# shows: DDP-029 *
+# shows: DDP-029 test_a_differing_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
