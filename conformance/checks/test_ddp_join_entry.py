@@ -140,13 +140,15 @@ def test_making_the_context_is_logged(ranks):
 PAIRS = ((False, True), (True, False), (True, True), (False, None))  # None: the keyword is left out
 
 
-def train_in_two_contexts(ctx, schedule):
+def train_in_two_contexts(ctx, schedule, ahead=False):
+    """``ahead``: both are built before the first is entered."""
     told = []
     for pair in PAIRS:
         model = ddp(ctx, models.scalar())
         job = Job(models.scalar, models.constant, schedule)
         words = [{} if d is None else {"divide_by_initial_world_size": d} for d in pair]
-        seen = [iterate(ctx, model, job, ctx.subject.Join([model], **keywords)) for keywords in words]
+        contexts = (ctx.subject.Join([model], **keywords) for keywords in words)
+        seen = [iterate(ctx, model, job, context) for context in (list(contexts) if ahead else contexts)]
         model.zero_grad()
         model(torch.full((1, 1), 12.0 * (ctx.rank + 1))).sum().backward()
         told.append(([[step["weight"][0] for step in steps] for steps in seen], gradient(model.module.weight)))
@@ -155,10 +157,19 @@ def train_in_two_contexts(ctx, schedule):
 
 @check("DDPJ-012", "DDPJ-034", "DDPJ-035", worlds=MANY, beyond=False)
 def test_each_context_brings_its_own_divide_setting_and_leaves_none_behind(ranks):
+    assert_own_settings(ranks)
+
+
+@check("DDPJ-012", worlds=MANY, beyond=False)
+def test_contexts_that_are_built_ahead_keep_their_own_divide_settings(ranks):
+    assert_own_settings(ranks, ahead=True)
+
+
+def assert_own_settings(ranks, *, ahead=False):
     schedule = UP[ranks.world]
     by_all = [12 * sum(count > i for count in schedule) / ranks.world for i in range(max(schedule))]
     rows = {True: by_all, None: by_all, False: [12.0] * max(schedule)}
-    for rank, told in enumerate(ranks(train_in_two_contexts, schedule)):
+    for rank, told in enumerate(ranks(train_in_two_contexts, schedule, ahead)):
         for (first, second), (both, plain) in zip(PAIRS, told, strict=True):
             assert both == [rows[first][: schedule[rank]], rows[second][: schedule[rank]]], f"rank {rank}"
             assert plain == 12 * sum(range(1, ranks.world + 1)) / ranks.world, f"rank {rank}, after the blocks"

@@ -23,6 +23,15 @@ def divide_setting_of_the_first_context_stays() -> None:
     edit("_world_size = divide_by_initial_world_size", "_world_size &= divide_by_initial_world_size")
 
 
+@defect("DDPJ-012")
+def divide_setting_is_that_of_the_context_that_was_built_last() -> None:
+    """Of contexts that are built before the first is entered, all divide as the last one."""
+    edit(
+        'bool(getattr(session.hook_of(self.joinable), "keeps_divisor", True))', "self.divides_by_initial_world_size",
+        within="_keeps_divisor",
+    )  # fmt: skip
+
+
 @defect("DDPJ-007", "DDPJ-008")
 def divide_settings_mixed_up() -> None:
     """The divide setting is taken the wrong way round."""
