@@ -1,6 +1,7 @@
 """What may be registered as a communication hook, how often, when, and under which name."""
 
 import functools
+import threading
 import warnings
 from typing import Any
 
@@ -13,6 +14,7 @@ from conformance.fixtures.comm_hooks import TINY_MIB, Stepping, alone, done, gap
 from conformance.fixtures.training import ddp, private
 from conformance.ranks import Caught, caught
 
+LATE_S = 0.05
 FutureTensor = torch.futures.Future[torch.Tensor]
 NAMES = (
     "ALLREDUCE", "FP16_COMPRESS", "BF16_COMPRESS", "QUANTIZE_PER_TENSOR", "QUANTIZE_PER_CHANNEL", "POWER_SGD",
@@ -389,10 +391,25 @@ def averaging_elsewhere(group, bucket):
     return done((averages / dist.get_world_size(group)).to(bucket.buffer().dtype))
 
 
+def averaging_late(group, bucket):
+    """A hook whose future another thread completes, which knows nothing of the backward."""
+    averages, future = bucket.buffer(), torch.futures.Future()
+    dist.all_reduce(averages, group=group)
+    threading.Timer(LATE_S, future.set_result, [averages.div_(dist.get_world_size(group))]).start()
+    return future
+
+
+class Plainly:
+    """Steps single parameters, as the program does that calls it in backward: no graph is recorded there."""
+
+    def step_param(self, parameter, gradient):
+        parameter.add_(gradient, alpha=-0.5)
+
+
 def train_with_optimizer_in_hook(ctx, how):
     library = ctx.subject.optimizer_overlap_hooks
-    state = private(library, "_OptimizerHookState")(Stepping())
-    inner = averaging_elsewhere if how else ctx.subject.default_hooks.allreduce_hook
+    state = private(library, "_OptimizerHookState")(Plainly() if how == "late" else Stepping())
+    inner = {"": ctx.subject.default_hooks.allreduce_hook, "late": averaging_late}.get(how, averaging_elsewhere)
     if how == "compressed elsewhere":
         inner = ctx.subject.default_hooks.fp16_compress_wrapper(inner)
     model = hooked(ctx, ctx.group, private(library, "_hook_then_optimizer")(inner, state))
@@ -420,6 +437,12 @@ def test_an_optimizer_in_the_hook_steps_with_what_the_hooks_future_holds(ranks):
         for rank, (mine, found) in enumerate(ranks(train_with_optimizer_in_hook, how)):
             assert found == alone(range(ranks.world)), f"gradients of rank {rank}, averaged {how}"
             assert mine == stepped_alone(ranks.world), f"weights of rank {rank}, averaged {how}"
+
+
+@check("COMM-030", worlds=(1, 2))
+def test_an_optimizer_in_the_hook_records_no_graph_on_whatever_thread_the_average_is_there(ranks):
+    for mine, _ in ranks(train_with_optimizer_in_hook, "late"):
+        assert mine == stepped_alone(ranks.world)
 
 
 def step_some(ctx, places):

@@ -382,6 +382,12 @@ def errors_come_after_the_matrices() -> None:
     )
 
 
+@defect("COMM-030")
+def optimizer_in_the_hook_records_a_graph() -> None:
+    """An optimizer in the hook steps as the thread does on which the future ends, which may record a graph."""
+    edit("@torch.no_grad()", "", within="_hook_then_optimizer")
+
+
 @defect("COMM-001")
 def optimizer_in_the_hook_reads_the_bucket() -> None:
     """An optimizer in the hook steps with what the bucket holds, whatever the hook's future does."""
