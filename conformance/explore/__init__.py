@@ -4,8 +4,8 @@
     program   a program as a value, written as JSON
     drawing   programs from a seed;  covering  a set of them in which every legal pair of choices meets (a file)
     source    the program as plain Python: what the ranks run (``loading``, ``looking``), and what a failure is
-              reported as (``script``)
-    oracle    what one process with a replica for each rank says of it
+              reported as (``script``); by parts in ``source_model``, ``source_optimizer``, ``source_iteration``
+    oracle    what one process with a ``replica`` for each rank says of it
     judging   runs both and compares
     batch     draws and judges a few programs, and makes small what fails
     session   batch after batch on several workers, resumable; failures by their smallest programs

@@ -14,28 +14,31 @@ Feature = tuple[str, str]  # an axis and one of its values that are not plain
 AXES: dict[str, tuple[str, ...]] = {
     # ranks and schedules
     "world": ("2", "1", "3", "4"),
-    "context": ("none", "ddp.join", "Join"),
+    "context": ("none", "ddp.join", "Join", "not enabled"),
     "schedule": ("even", "uneven", "none on some"),
     "divisor": ("by all", "by the active"),
     "early end": ("shadowed", "throws"),
-    "blocks": ("one", "two", "second without context"),
+    "blocks": ("one", "two", "second without context", "second turned"),
     "group": ("world", "of its own", "subgroup"),
     # the model
     "wiring": ("side by side", "chained"),
     "convolution": ("none", "plain", "channels_last"),
     "norm": ("none", "batch", "layer"),
+    "further layer": ("none", "recurrent", "attention", "weight norm", "spectral norm"),
     "table": ("none", "dense", "sparse", "sparse bag"),
     "shared": ("none", "tied"),
-    "frozen": ("none", "one layer", "between blocks"),
+    "frozen": ("none", "one layer", "between blocks", "until the second block", "whole numbers", "shared weight"),
     "use": ("all", "never", "without gradient", "by rank", "by iteration", "by both"),
-    "checkpoint": ("none", "once", "twice", "reentrant"),
+    "checkpoint": ("none", "once", "twice", "reentrant", "the whole model"),
     "types": ("float", "double", "half", "bfloat16", "mixed", "complex"),
     "gradient dtype": ("the parameter's", "wider"),
-    "tensors": ("few", "many small", "transposed"),
+    "tensors": ("few", "many small", "transposed", "numbers"),
     "buffers": ("none", "float", "integer", "double", "replaced", "not persistent"),
     "call": ("positional", "keyword", "container"),
     "outputs": ("one", "tuple", "dictionary", "dataclass", "one outside the loss"),
     "loss": ("of outputs", "and weights", "and slopes"),
+    "batches": ("alike", "of other sizes", "sometimes empty"),
+    "autocast": ("no", "around forwards"),
     # arguments of the constructor
     "buckets": ("usual", "tiny", "list"),
     "unused": ("refused", "found", "skipped"),
@@ -50,20 +53,28 @@ AXES: dict[str, tuple[str, ...]] = {
     "ignored": ("none", "one layer"),
     # hooks
     "hook": ("none", "allreduce", "builtin", "fp16", "wrapped", "user", "asynchronous", "PowerSGD", "post-local"),
+    "parameter hooks": ("none", "of gradients", "behind accumulation"),
+    "module hooks": ("none", "of a layer", "of the wrapper"),
+    "step hooks": ("none", "counting", "halving"),
     # what happens between and in iterations
-    "evaluation": ("none", "by all", "by one", "alone in the wrapper"),
-    "accumulation": ("none", "no_sync", "uncleared"),
+    "evaluation": ("none", "by all", "in inference mode", "by one", "alone in the wrapper"),
+    "accumulation": ("none", "no_sync", "every second", "uncleared"),
     "forwards": ("one", "two", "skipped backward", "failing", "two backwards"),
-    "cleared": ("to None", "to zeros", "after the forward"),
+    "backward": ("whole", "of all by name", "in two parts", "behind a look"),
+    "cleared": ("to None", "to zeros", "in part", "after the forward"),
+    "reworked": ("no", "in place", "replaced", "dropped in part"),
     "clipped": ("no", "by norm", "by value"),
     "data": ("kept", "assigned", "one assigned", "gradients assigned", "laid out anew"),
     "state": ("kept", "saved and loaded", "into a new optimizer"),
     "cast": ("never", "through the wrapper", "past the wrapper"),
     "moved": ("no", "to another group"),
     "copied": ("no", "pickled", "deeply"),
-    "second model": ("none", "beside"),
+    "second model": ("none", "beside", "behind"),
+    "averaged": ("no", "of the module", "of the wrapper"),
     # optimizers
-    "optimizer": ("sgd", "momentum", "decay", "adam", "counting"),
+    "optimizer": ("sgd", "momentum", "decay", "adam", "counting", "maximizing", "fused"),
+    "beside": ("nothing", "another optimizer"),
+    "attached": ("none", "to a layer"),
     "rate": ("constant", "scheduled"),
     "closure": ("none", "around the iteration"),
     "param groups": ("one", "added later"),
@@ -125,10 +136,18 @@ def _sharded(also: dict[str, str]) -> tuple[dict[str, str], ...]:
     return {"sharded": "*", **also}, {"overlapped": "*", **also}
 
 
-ACTS = "evaluation", "accumulation", "forwards"
+def _each(given: dict[str, str], *axes: str) -> tuple[dict[str, str], ...]:
+    """With anything on one of these axes."""
+    return tuple({**given, axis: "*"} for axis in axes)
+
+
+_IN_TIME = "between blocks | until the second block"
 _SPARSE = "sparse | sparse bag"
+_LOW = "half | bfloat16"
 _A_CONTEXT = {"context": "ddp.join | Join"}
-_TWO_BLOCKS = {"blocks": "two | second without context"}
+_TWO_BLOCKS = {"blocks": "two | second without context | second turned"}
+_ROUNDING = "wiring", "norm", "convolution", "further layer"
+_BY_TURNS = "no_sync | every second"
 _A_SEARCH = {"unused": "found | skipped"}
 
 RULES: tuple[Rule, ...] = (
@@ -142,6 +161,7 @@ RULES: tuple[Rule, ...] = (
         {"blocks": "second without context"},
         _A_CONTEXT,
     ),
+    _needs("", "what is turned is uneven", {"blocks": "second turned"}, {"schedule": "uneven | none on some"}),
     _never("", "one rank is never out of inputs before itself", {"world": "1", "schedule": "*"}),
     _never("DDPJ-013", "what follows a thrown error is another program", {"early end": "throws", "blocks": "*"}),
     _needs("", "a subgroup of several ranks needs three", {"group": "subgroup"}, {"world": "3 | 4"}),
@@ -183,9 +203,10 @@ RULES: tuple[Rule, ...] = (
     ),
     _never(
         "DDP-077",
-        "what the second, local backward used counts as used in the next iteration",
+        "what a local backward used counts as used in the next iteration",
         {"forwards": "two backwards", "use": "by iteration | by both"},
-        {"forwards": "two backwards", "frozen": "between blocks"},
+        {"forwards": "two backwards", "frozen": _IN_TIME},
+        {"accumulation": "every second", "frozen": _IN_TIME},
     ),
     _never(
         "DDP-069",
@@ -225,42 +246,47 @@ RULES: tuple[Rule, ...] = (
         {"start": "*"},
         {"ignored": "none"},
     ),
-    _never("DDPJ-026", "uneven inputs with a buffer hook may be refused", {"buffer hook": "*", "context": "*"}),
+    _never("DDP-095", "it may still write when all is repeated", {"buffer hook": "*", "checkpoint": "the whole model"}),
+    _never("DDPJ-026", "uneven inputs with a buffer hook may be refused", {"buffer hook": "*", **_A_CONTEXT}),
     _needs("DDP-096", "a hook is for buffers", {"buffer hook": "*"}, {"buffers": "float | integer | double"}),
     _never("DDP-096", "a hook needs synchronised buffers", {"buffer hook": "*", "buffer sync": "*"}),
     _never(
         "DDP-096",
         "a hook is not called in forwards that do not synchronise",
-        {"buffer hook": "*", "evaluation": "by all | alone in the wrapper"},
-        {"buffer hook": "*", "accumulation": "no_sync"},
+        {"buffer hook": "*", "evaluation": "by all | in inference mode | alone in the wrapper"},
+        {"buffer hook": "*", "accumulation": _BY_TURNS},
     ),
-    _never("DDP-160", "pickling drops the hook", {"buffer hook": "*", "copied": "*"}, {"hook": "*", "copied": "*"}),
+    _never("DDP-160", "pickling drops the hook", {"buffer hook": "*", "copied": "*"}),
+    _never("DDP-165", "a hook divides by what is left of its own group", {"hook": "*", "moved": "*"}),
     _never(
-        "DDP-165",
-        "a hook with a group of its own is the user's to move",
-        {"buffer hook": "*", "moved": "*"},
-        {"hook": "*", "moved": "*"},
+        "DDP-160",
+        "a hook with a group as its state may keep a model from being copied",
+        {"hook": "*", "copied": "*"},
+        {"hook": "*", "averaged": "of the wrapper"},
     ),
     _needs(
         "DDP-047",
         "a forward without gradients needs nobody where no buffers are synchronised",
         {"evaluation": "alone in the wrapper", "buffers": "*"},
         {"evaluation": "alone in the wrapper", "norm": "batch"},
+        {"evaluation": "alone in the wrapper", "further layer": "spectral norm"},
         {"buffer sync": "broadcast_buffers=False | forward_sync_buffers=False"},
     ),
     # freezing
     _needs("DDP-100", "what is frozen later gets no gradient", {"frozen": "between blocks"}, _A_SEARCH),
-    _needs("DDP-100", "it is frozen between two blocks", {"frozen": "between blocks"}, _TWO_BLOCKS),
-    _never("DDP-106", "a static graph has no other parameters later", {"frozen": "between blocks", "graph": "static"}),
-    _never("ZERO-027", "changing requires_grad is refused", {"frozen": "between blocks", "overlapped": "*"}),
+    _needs("DDP-116", "what is thawed was unused before", {"frozen": "until the second block"}, {"unused": "found"}),
+    _needs("DDP-100", "it is frozen or thawed between two blocks", {"frozen": _IN_TIME}, _TWO_BLOCKS),
+    _never("DDP-106", "a static graph has no other parameters later", {"frozen": _IN_TIME, "graph": "static"}),
+    _never("ZERO-027", "changing requires_grad is refused", {"frozen": _IN_TIME, "overlapped": "*"}),
+    _never("DDP-158", "a copy has what is trained then", {"frozen": "until the second block", "copied": "*"}),
+    _needs("", "a shared weight is frozen", {"frozen": "shared weight"}, {"shared": "tied"}),
+    _never("", "something waits for its gradient", *_each({"frozen": "shared weight"}, "delayed", "attached")),
     # tables
-    _never(
-        "", "sparse gradients of half precision are not summed on a CPU", {"table": _SPARSE, "types": "half | bfloat16"}
-    ),
+    _never("", "sparse gradients of half precision are not summed on a CPU", {"table": _SPARSE, "types": _LOW}),
     _never(
         "ZERO-004",
         "sparse gradients have no Adam and no weight decay, and momentum is not defined for them",
-        {"table": _SPARSE, "optimizer": "adam | momentum | decay | counting"},
+        {"table": _SPARSE, "optimizer": "*"},
     ),
     _needs("DDP-049", "only what has two layouts", {"data": "laid out anew"}, {"convolution": "plain"}),
     _never("DDP-029", "layouts are equal on all ranks, run out or not", {"data": "laid out anew", "schedule": "*"}),
@@ -271,13 +297,24 @@ RULES: tuple[Rule, ...] = (
         {"table": _SPARSE, "hook": "fp16 | wrapped | PowerSGD | post-local | asynchronous | user"},
     ),
     # dtypes
-    _never("", "chained layers magnify what low precision rounds", {"types": "half | bfloat16", "wiring": "chained"}),
     _never("", "chained layers soon leave the range of a half", {"hook": "fp16 | wrapped", "wiring": "chained"}),
+    _never(
+        "",
+        "halves leave nothing of the difference of large numbers",
+        {"hook": "fp16 | wrapped", "further layer": "*"},
+        {"hook": "fp16 | wrapped", "second model": "behind"},
+    ),
     _never("", "a norm over two rows magnifies what chained layers round", {"wiring": "chained", "norm": "batch"}),
     _never("", "Adam's epsilon is nothing in a half", {"types": "half | mixed", "optimizer": "adam"}),
     _never("", "the future of a complex collective holds a real tensor", {"types": "complex", "hook": "asynchronous"}),
-    _never("", "norms in low precision round at every step", {"types": "half | bfloat16", "norm": "*"}),
-    _never("", "convolutions in low precision round at every step", {"types": "half | bfloat16", "convolution": "*"}),
+    _never("", "such layers round at every step in low precision", *_each({"types": _LOW}, *_ROUNDING)),
+    _never("", "such layers round at every step in low precision", *_each({"autocast": "*"}, *_ROUNDING)),
+    _never("", "models behind each other magnify what rounds", {"types": f"{_LOW} | mixed", "second model": "behind"}),
+    _needs("", "autocast lowers what is of single precision", {"autocast": "*"}, {"types": "float"}),
+    _never("", "parameters are lowered already", {"autocast": "*", "lowered": "*"}),
+    _never("", "the second model is fed past autocast", {"autocast": "*", "second model": "behind"}),
+    _never("", "a fused kernel reads its state as the parameter lies", {"optimizer": "fused", "data": "laid out anew"}),
+    _needs("", "a fused kernel is for real numbers", {"optimizer": "fused"}, {"types": "float | double"}),
     _never(
         "COMM-018",
         "bfloat16 and doubles in fp16 round or overflow",
@@ -302,14 +339,14 @@ RULES: tuple[Rule, ...] = (
     _never("", "the other model and the old state keep their dtype", {"cast": "*", "second model": "*"}),
     _never("", "the optimizer is made anew with the cast parameters", {"cast": "*", "param groups": "*"}),
     _never("", "an optimizer that is made anew has no former state", {"cast": "*", "state": "*"}),
-    _never("ZERO-004", "a sharded optimizer keeps the dtype that it was made with", *_sharded({"cast": "*"})),
+    _never("ZERO-004", "an optimizer keeps the dtype that it was made with", {"overlapped": "*", "cast": "*"}),
     _never("DDP-128", "delayed parameters may be refused in another dtype", {"cast": "*", "delayed": "*"}),
     _never("", "there is nothing wider, or no gradient dtype", {"gradient dtype": "*", "types": "double | complex"}),
     _never("COMM-018", "hooks of the library may cast", {"gradient dtype": "*", "hook": "fp16 | wrapped"}),
     _never("", "loading gives the optimizer's state the dtype of its parameter", {"gradient dtype": "*", "state": "*"}),
     _never("ZERO-004", "gradients of one dtype", *_sharded({"gradient dtype": "*"})),
     _never("DDP-160", "a pickled parameter forgets it", {"gradient dtype": "*", "copied": "*"}),
-    _never("", "Adam takes no gradient of another dtype", {"gradient dtype": "*", "optimizer": "adam"}),
+    _never("", "Adam takes no gradient of another dtype", {"gradient dtype": "*", "optimizer": "adam | fused"}),
     # delayed and ignored parameters
     _never(
         "DDP-128", "all delayed parameters are of float32 in torch; ours may differ", {"delayed": "*", "types": "mixed"}
@@ -320,21 +357,30 @@ RULES: tuple[Rule, ...] = (
         "the second backward leaves each rank its own gradients, of which one is stepped with",
         {"forwards": "two backwards", "sharded": "*"},
     ),
-    _never("COMM-001", "a hook never meets delayed parameters", {"delayed": "*", "hook": "*"}),
-    _never("DDP-126", "delayed gradients are reduced inside no_sync as well", {"delayed": "*", "accumulation": "*"}),
-    _never("DDP-126", "delayed gradients are reduced in each backward", {"delayed": "*", "forwards": "*"}),
+    _never("DDP-126", "delayed gradients are reduced in no_sync as well", {"delayed": "*", "accumulation": _BY_TURNS}),
+    _never(
+        "DDP-126",
+        "delayed gradients are reduced in each backward",
+        {"delayed": "*", "forwards": "two backwards"},
+        {"delayed": "*", "backward": "in two parts"},
+    ),
     _never("HOOK-013", "the overlapped step is over what DDP reduces in buckets", {"delayed": "*", "overlapped": "*"}),
     _never(
         "DDP-149", "a sharded optimizer makes parameters equal; ignored ones differ", {"ignored": "*", "sharded": "*"}
     ),
     _never("HOOK-013", "the overlapped step is over what DDP reduces", {"ignored": "*", "overlapped": "*"}),
     # acts
-    _never("DDP-105", "a static graph has the same backward in each iteration", {"graph": "static", "forwards": "*"}),
-    _never("DDP-079", "a static graph that begins inside no_sync", {"graph": "static", "accumulation": "no_sync"}),
+    _never(
+        "DDP-105",
+        "a static graph has one backward",
+        {"graph": "static", "forwards": "two | two backwards"},
+        {"graph": "static", "backward": "in two parts"},
+    ),
+    _never("DDP-079", "a static graph that begins inside no_sync", {"graph": "static", "accumulation": _BY_TURNS}),
     _never(
         "JOIN-024",
         "an iteration that an exception ends in a context ends the block",
-        {"forwards": "failing", "context": "*"},
+        {"forwards": "failing", **_A_CONTEXT},
     ),
     _needs(
         "DDP-156", "only a model on the default group is pickled", {"copied": "*"}, {"group": "world", "moved": "no"}
@@ -343,10 +389,20 @@ RULES: tuple[Rule, ...] = (
     _never(
         "JOIN-015",
         "the documents let no overlapping optimizer follow its model: a context may see two groups (HOOK-045)",
-        {"moved": "*", "overlapped": "*", "context": "*", "blocks": "two"},
+        {"moved": "*", "overlapped": "*", "context": "*", "blocks": "two | second turned"},
+    ),
+    _needs(
+        "DDP-156",
+        "only a model on the default group is copied",
+        {"averaged": "of the wrapper"},
+        {"group": "world", "overlapped": "no"},
     ),
     _needs("DDP-162", "it moves between two blocks", {"moved": "*"}, _TWO_BLOCKS),
-    _never("ZERO-017", "the optimizer's group is not moved", {"moved": "*", "sharded": "*"}),
+    _never(
+        "JOIN-015",
+        "the optimizer stays on its group",
+        {"moved": "*", "sharded": "*", "context": "*", "blocks": "two | second turned"},
+    ),
     _needs("DDP-071", "it is saved and loaded between two blocks", {"state": "*"}, _TWO_BLOCKS),
     _never(
         "",
@@ -354,7 +410,6 @@ RULES: tuple[Rule, ...] = (
         {"state": "into a new optimizer", "optimizer": "counting"},
     ),
     _needs("ZERO-014", "a group is added between two blocks", {"param groups": "*"}, _TWO_BLOCKS),
-    _never("", "the second model has an optimizer of its own kind", *_sharded({"second model": "*"})),
     _never("", "the second model is not copied", {"second model": "*", "copied": "*"}),
     _needs(
         "JOIN-040",
@@ -369,6 +424,51 @@ RULES: tuple[Rule, ...] = (
         "the throwing mode counts notifications: one forward to an iteration",
         {"early end": "throws", "forwards": "*"},
     ),
+    _never("", "the other model steps in every iteration", {"accumulation": "every second", "second model": "*"}),
+    _never("DDP-074", "what is synchronised is said by turns", {"accumulation": "every second", "forwards": "*"}),
+    _never("", "a closure ends in a step", {"accumulation": "every second", "closure": "*"}),
+    # layers
+    _never("", "sequences are not empty", {"batches": "sometimes empty", "further layer": "recurrent | attention"}),
+    _never("", "statistics of one row are none", {"batches": "*", "norm": "batch"}),
+    _never("", "one process would lower other tensors", {"lowered": "*", "further layer": "*"}),
+    _never("", "such modules are not pickled", {"copied": "pickled", "further layer": "weight norm | spectral norm"}),
+    _never(
+        "DDP-078",
+        "where buffers may differ, so may what is computed with them",
+        {"accumulation": _BY_TURNS, "further layer": "spectral norm"},
+        {"forwards": "failing", "further layer": "spectral norm"},
+    ),
+    # hooks of users
+    _never("DDP-160", "a copied parameter has no hooks", {"parameter hooks": "*", "copied": "*"}),
+    _needs("", "it is for tensors and tuples of them", {"module hooks": "of the wrapper"}, {"outputs": "one | tuple"}),
+    _never("ZERO-031", "the step is in the backward", {"step hooks": "*", "overlapped": "*"}),
+    _never("", "a hook before a step comes before its closure", {"step hooks": "halving", "closure": "*"}),
+    _never(
+        "ZERO-022",
+        "what a hook does to gradients on a rank without inputs is not said",
+        {"step hooks": "halving", "sharded": "*", "schedule": "*"},
+    ),
+    # backwards
+    _never("DDP-116", "what a part leaves out is skipped", {"backward": "in two parts", "unused": "skipped"}),
+    _never("HOOK-046", "the step is in the first part", {"backward": "in two parts", "overlapped": "*"}),
+    _never("", "each repeats it all", {"checkpoint": "the whole model", "backward": "in two parts | behind a look"}),
+    _never(
+        "DDP-061",
+        "the second backward is of the outputs alone",
+        {"backward": "*", "forwards": "two backwards"},
+        {"second model": "behind", "forwards": "two backwards"},
+    ),
+    _never("DDP-068", "reentrant checkpoints know no inputs", {"backward": "*", "checkpoint": "reentrant"}),
+    _never("DDP-141", "a node is there for one backward", {"backward": "*", "lowered": "*"}),
+    _never("", "it names the parameters of one model", {"backward": "*", "second model": "behind"}),
+    _never("", "the second model is not lowered", {"second model": "behind", "lowered": "*"}),
+    # optimizers in the backward
+    _never("DDP-131", "they take the place of a hook", *_each({"attached": "*"}, "hook", "lowered", "overlapped")),
+    _never("DDP-131", "gradients are not kept", {"attached": "*", "accumulation": "*"}),
+    _never("DDP-131", "gradients are not kept for another backward", {"attached": "*", "forwards": "two backwards"}),
+    _never("DDPJ-040", "how they divide is open", {"attached": "*", "divisor": "*"}),
+    _never("", "they hold the tensors that there were", *_each({"attached": "*"}, "copied", "cast", "gradient dtype")),
+    _never("ZERO-008", "the owner's update is that of everybody", {"attached": "*", "sharded": "*"}),
     # how an optimizer steps
     _never("", "what accumulates is not cleared", {"cleared": "after the forward", "accumulation": "*"}),
     _never("", "one forward, then its backward", {"cleared": "after the forward", "forwards": "*"}),
@@ -376,6 +476,9 @@ RULES: tuple[Rule, ...] = (
     _never("", "sparse gradients are not clipped", {"clipped": "*", "table": _SPARSE}),
     _never("", "complex gradients have no order", {"clipped": "by value", "types": "complex"}),
     _never("HOOK-046", "the step is in the backward, clipped or not", {"clipped": "*", "overlapped": "*"}),
+    _never("HOOK-046", "the step is in the backward", {"reworked": "*", "overlapped": "*"}),
+    _never("HOOK-013", "the overlapped step is over what DDP reduces", {"beside": "*", "overlapped": "*"}),
+    _never("", "both are ways to have several groups", {"beside": "*", "param groups": "*"}),
     _never("HOOK-046", "the step is in the backward", {"closure": "*", "overlapped": "*"}),
     _never("", "a schedule is for the groups that there are", {"rate": "*", "param groups": "*"}),
     _never(
@@ -419,7 +522,6 @@ RULES: tuple[Rule, ...] = (
         {"overlapped": "*", "optimizer": "counting"},
     ),
     _never("ZERO-025", "adding a group is refused", {"overlapped": "*", "param groups": "*"}),
-    _never("DDP-051", "the optimizer's ranks are those of the default group", {"sharded": "*", "copied": "*"}),
     _never("DDP-051", "the hook is dropped with the copy", {"overlapped": "*", "copied": "*"}),
     _never("ZERO-032", "state is not accessible through the functional optimizer", {"overlapped": "*", "state": "*"}),
     _never(

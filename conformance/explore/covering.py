@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from . import axes
@@ -36,7 +37,7 @@ def kept() -> list[Program]:
 
 def written(seed: int = 0) -> int:
     """Make the file anew; how many programs it holds. Some minutes."""
-    lines = [program.json() for program in covering(wanted(), seed)]
+    lines = [program.json() for program in merged(list(covering(wanted(), seed)))]
     FILE.write_text("".join(f"{line}\n" for line in lines))
     return len(lines)
 
@@ -58,6 +59,28 @@ def covering(pairs: Collection[Pair], seed: int) -> Iterator[Program]:
         choices = max(tried, key=lambda each: len(missing.intersection(axes.pairs(axes.features(each)))))
         missing.difference_update(axes.pairs(axes.features(choices)))
         yield with_numbers(drawn, choices, 2, 3)
+
+
+def merged(programs: Sequence[Program]) -> list[Program]:
+    """The same choices in fewer programs: the last ones are small, and many of them may as well be one."""
+    made = list(programs[: len(TOGETHER)])
+    for program in programs[len(TOGETHER) :]:
+        for place in range(len(TOGETHER), len(made)):
+            choices = _both(made[place].choices, program.choices)
+            if choices is not None:
+                made[place] = replace(made[place], choices=choices)
+                break
+        else:
+            made.append(program)
+    return made
+
+
+def _both(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:
+    """The choices of two programs for equally many ranks, if they go together."""
+    choices = {**one, **other}
+    if one.get("world") != other.get("world") or choices != {**other, **one}:
+        return None
+    return choices if axes.closed(choices) == choices else None
 
 
 def _filled(drawn: random.Random, pair: Pair, missing: set[Pair]) -> dict[str, str]:

@@ -157,6 +157,8 @@ def first_difference(program: Program, noted: Noted, expected: Noted) -> str:
 
 def _places(program: Program) -> torch.dtype:
     """The dtype that numbers have gone through and that has the fewest places."""
+    if program.has("autocast"):
+        return torch.bfloat16
     if program["hook"] in ("fp16", "wrapped") or program["types"] == "mixed":
         return torch.float16
     if program.has("lowered"):
@@ -171,11 +173,14 @@ def is_exact(program: Program) -> bool:
     Elsewhere, as with weights that have been divided or decayed again and again, a kernel may even depend on how its
     memory is aligned.
     """
-    if program["types"] == "bfloat16" or program.has("lowered") or program["accumulation"] == "uncleared":
+    rounding = "lowered", "autocast", "further layer"
+    if program["types"] == "bfloat16" or program["accumulation"] == "uncleared" or any(map(program.has, rounding)):
+        return False
+    if program["second model"] == "behind":
         return False
     whole = program["wiring"] == "side by side" and not program.has("norm") and program["clipped"] != "by norm"
     short = not program.has("rate") or program["types"] in ("float", "double")
-    return whole and short and program["optimizer"] not in ("adam", "decay")
+    return whole and short and program["optimizer"] not in ("adam", "fused", "decay")
 
 
 def _diverges(value: Any) -> bool:

@@ -10,6 +10,8 @@ from ..board import columns
 from ..deviations import built_in
 from .program import Program
 
+_BY_ALL = "by all | in inference mode"
+
 #: By clause: choices that a program must have for its failure to be the listed one; any of several sets.
 LISTED: dict[str, list[dict[str, str]]] = {
     "COMM-021": [{"hook": "wrapped", "unused": "found", "use": "by rank | by both"}],
@@ -20,7 +22,10 @@ LISTED: dict[str, list[dict[str, str]]] = {
         {"data": "laid out anew"},
     ],
     "DDP-086": [{"forwards": "two", "norm": "batch"}, {"forwards": "two", "buffers": "*"}],
-    "DDP-089": [{"evaluation": "by all", "buffers": "*"}, {"evaluation": "by all", "norm": "batch"}],
+    "DDP-089": [
+        {"evaluation": _BY_ALL, "buffers": "*"}, {"evaluation": _BY_ALL, "norm": "batch"},
+        {"evaluation": _BY_ALL, "further layer": "spectral norm"},
+    ],
     "DDP-099": [{"forwards": "two", "unused": "*"}],
     "DDP-100": [
         {"gradients": "views", "use": "*"}, {"gradients": "views", "outputs": "one outside the loss"},
@@ -39,10 +44,10 @@ LISTED: dict[str, list[dict[str, str]]] = {
     "DDPJ-027": [{"blocks": "second without context", "buffers": "*"}, {"context": "*", "buffers": "*", "world": "*"}],
     "DDPJ-030": [{"schedule": "*", "unused": "*"}],
     "DDPJ-032": [{"graph": "static", "schedule": "*"}],
-    "DDPJ-038": [{"evaluation": "by all | alone in the wrapper", "context": "*"}],
+    "DDPJ-038": [{"evaluation": f"{_BY_ALL} | alone in the wrapper", "context": "ddp.join | Join"}],
     "DDPJ-039": [{"delayed": "*", "schedule": "*"}],
     "JOIN-040": [{"second model": "*", "schedule": "*"}],
-    "JOIN-054": [{"forwards": "*", "schedule": "*"}, {"accumulation": "no_sync", "schedule": "*"}],
+    "JOIN-054": [{"forwards": "*", "schedule": "*"}, {"accumulation": "no_sync | every second", "schedule": "*"}],
     "ZERO-012": [{"sharded": "bucket views", "data": "assigned | one assigned | laid out anew"}],
     "ZERO-020": [{"listed": "*", "schedule": "*"}],
     "ZERO-022": [{"sharded": "*", "schedule": "*"}],

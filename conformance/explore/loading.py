@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward as attach
 from torch.utils.checkpoint import checkpoint
 
 from ..subjects import Subject
@@ -35,8 +36,8 @@ def loaded(text: str, subject: Subject | None) -> Iterator[Any]:
     """The program's module, importable while it is in use; without a subject only its model can be used."""
     module = ModuleType(NAME)
     given = {
-        "copy": copy, "dataclasses": dataclasses, "pickle": pickle, "torch": torch, "dist": dist, "nn": nn,
-        "checkpoint": checkpoint, "unnamed_group": unnamed_group,
+        "contextlib": contextlib, "copy": copy, "dataclasses": dataclasses, "pickle": pickle, "torch": torch,
+        "dist": dist, "nn": nn, "checkpoint": checkpoint, "attach": attach, "unnamed_group": unnamed_group,
     }  # fmt: skip
     vars(module).update(given)
     if subject is not None:

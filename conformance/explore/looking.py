@@ -22,15 +22,24 @@ class Look:
                 continue
             for name, parameter in each.named_parameters():
                 self.noted[moment, f"gradient {label}{name}"] = _copied(parameter.grad)
-                self.noted[moment, f"weight {label}{name}"] = _copied(parameter)
+            self.weights(moment, label, each)
             for name, buffer in each.named_buffers():
                 self.noted[moment, f"buffer {label}{name}"] = _copied(buffer)
         if outputs is not None:
             self.outputs(moment, outputs)
 
+    def weights(self, moment: str, label: str, module: Any) -> None:
+        """The weights of a module alone."""
+        for name, parameter in module.named_parameters():
+            self.noted[moment, f"weight {label}{name}"] = _copied(parameter)
+
+    def number(self, moment: str, name: str, value: int) -> None:
+        """How often something has happened."""
+        self.noted[moment, name] = value
+
     def outputs(self, moment: str, outputs: Any) -> None:
         """Every tensor of the outputs, and of what they hold."""
-        for place, tensor in enumerate(_tensors(outputs)):
+        for place, tensor in enumerate(tensors(outputs)):
             self.noted[moment, f"output {place}"] = _copied(tensor)
 
     def state(self, moment: str, optimizer: Any, consolidated: int | None = None) -> None:
@@ -61,15 +70,16 @@ def _copied(value: Any) -> Any:
     return value.detach().to_dense().clone() if value.is_sparse else value.detach().clone().contiguous()
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a value, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            yield from _tensors(getattr(value, field.name))
+            yield from tensors(getattr(value, field.name))
     elif isinstance(value, dict):
         for each in value.values():
-            yield from _tensors(each)
+            yield from tensors(each)
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _tensors(each)
+            yield from tensors(each)

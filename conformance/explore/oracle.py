@@ -5,74 +5,29 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
+from torch.utils.checkpoint import checkpoint
 
-from . import source as sources
 from .loading import loaded
-from .looking import Look
+from .looking import tensors
 from .program import Program
+from .replica import Replica, Wrapped
+from .source import source
+from .source_iteration import CLIPPED_NORM, CLIPPED_VALUE
+from .source_model import kept_wider
+from .source_optimizer import LR, RATE, SETTINGS
 
 OPEN = "open"  # noted where the documents leave a value to the implementation
 
 
-@dataclass
-class Wrapped:
-    """One model under DDP on one rank."""
-
-    module: nn.Module
-    ignored: frozenset[str] = frozenset()
-    used: set[str] = field(default_factory=set)  # parameters that have got gradients since the last reduction
-
-    def __post_init__(self) -> None:
-        self.parameters = dict(self.module.named_parameters())
-        self.trained = [n for n, p in self.parameters.items() if p.requires_grad and n not in self.ignored]
-        for name in self.trained:
-            self.parameters[name].register_post_accumulate_grad_hook(self._noting(name))
-
-    def _noting(self, name: str) -> Callable[[torch.Tensor], None]:
-        return lambda _: self.used.add(name)
-
-    @torch.no_grad()
-    def take_parameters(self, source: Wrapped) -> None:
-        for name, parameter in self.parameters.items():
-            if name not in self.ignored:
-                parameter.copy_(source.parameters[name])
-
-    @torch.no_grad()
-    def take_buffers(self, source: Wrapped) -> None:
-        theirs = dict(source.module.named_buffers())
-        for name, buffer in self.module.named_buffers():
-            buffer.data.copy_(theirs[name])  # an earlier graph may still need it (DDP-086)
-
-
-@dataclass
-class Replica:
-    """One rank: its model, its second model, its optimizers, and what it saw."""
-
-    rank: int
-    model: Wrapped
-    optimizer: torch.optim.Optimizer
-    later: list[torch.Tensor]
-    other: Wrapped | None = None
-    descent: torch.optim.Optimizer | None = None
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
-    look: Look = field(default_factory=Look)
-    x: torch.Tensor = field(default_factory=lambda: torch.empty(0))  # what it was fed last
-
-    @property
-    def models(self) -> list[Wrapped]:
-        return [self.model, *([self.other] if self.other else [])]
-
-
 def answers(program: Program) -> dict[int, dict[tuple[str, str], Any]]:
     """What every member must note, by its global rank."""
-    with loaded(sources.source(program), None) as module:
+    with loaded(source(program), None) as module:
         return Oracle(program, module).trained()
 
 
@@ -89,6 +44,11 @@ class Oracle:
             for replica in self.replicas[1:]:
                 for mine, first in zip(replica.models, self.replicas[0].models, strict=True):
                     mine.take_parameters(first)
+        for replica in self.replicas:
+            if program["frozen"] == "until the second block":
+                replica.model.module.freezing.requires_grad_(False)  # type: ignore[union-attr, operator]
+            if program.has("averaged"):
+                replica.averaged = torch.optim.swa_utils.AveragedModel(replica.model.module, avg_fn=self.text.halfway)
 
     def _replica(self, rank: int) -> Replica:
         program, offset = self.program, 0 if self.program.has("start") else rank
@@ -99,35 +59,37 @@ class Oracle:
         if program["use"] == "without gradient":
             wrapped.trained = [name for name in wrapped.trained if not name.startswith("extra.")]
         if program.has("gradient dtype"):
-            self.text.keep_wider([getattr(model, name.split(".")[1]) for name in sources.kept_wider(program)])
-        replica = Replica(rank, wrapped, *self._optimizer(wrapped, program.has("param groups")))
-        self._schedule(replica)
+            self.text.keep_wider([getattr(model, name.split(".")[1]) for name in kept_wider(program)])
+        if program.has("parameter hooks"):
+            self.text.hook_parameters(model)
+        replica = Replica(rank, wrapped)
+        self._step_anew(replica, in_two=program.has("param groups"))
         if program.has("second model"):
             second = nn.Linear(4, 4)
             self.text.fill(second, offset)
             replica.other = Wrapped(self._cast(second))
-            replica.descent = torch.optim.SGD(second.parameters(), lr=sources.LR)
+            replica.descent = torch.optim.SGD(second.parameters(), lr=LR)
         return replica
 
     def _cast(self, model: nn.Module) -> nn.Module:
         dtype = {"double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}.get(self.program["types"])
         return model if dtype is None else model.to(dtype)
 
-    def _optimizer(self, model: Wrapped, in_two: bool) -> tuple[torch.optim.Optimizer, list[torch.Tensor]]:
-        kind, settings = sources.SETTINGS[self.program["optimizer"]]
-        parameters: list[torch.Tensor] = [p for p in model.module.parameters() if p.requires_grad]
-        now, later = (parameters[:-1], parameters[-1:]) if in_two else (parameters, [])
-        scope = {"torch": torch, "Counting": getattr(self.text, "Counting", None), "now": now}
-        made: torch.optim.Optimizer = eval(f"{kind}(now, {settings})", scope)
-        return made, later
-
-    def _step_anew(self, replica: Replica) -> None:
-        replica.optimizer, _ = self._optimizer(replica.model, False)
-        self._schedule(replica)
-
-    def _schedule(self, replica: Replica) -> None:
+    def _step_anew(self, replica: Replica, *, in_two: bool = False) -> None:
+        """Give a replica optimizers for the parameters that it has now."""
+        parameters: list[torch.Tensor] = [p for p in replica.model.module.parameters() if p.requires_grad]
+        if in_two:
+            parameters, replica.later = parameters[:-1], parameters[-1:]
+        if self.program.has("beside"):
+            parameters, rest = parameters[::2], parameters[1::2]
+            replica.further = torch.optim.SGD(rest, lr=LR)
+        kind, settings = SETTINGS[self.program["optimizer"]]
+        scope = {"torch": torch, "Counting": getattr(self.text, "Counting", None), "parameters": parameters}
+        replica.optimizer = eval(f"{kind}(parameters, {settings})", scope)
+        if self.program.has("step hooks"):
+            self.text.hook_steps(replica.optimizer, replica.calls)
         if self.program.has("rate"):
-            replica.schedule = torch.optim.lr_scheduler.ExponentialLR(replica.optimizer, sources.RATE)
+            replica.schedule = torch.optim.lr_scheduler.ExponentialLR(replica.optimizer, RATE)
 
     # -- blocks
 
@@ -147,13 +109,17 @@ class Oracle:
         if throws:
             for replica, count in zip(self.replicas, schedule, strict=True):
                 if count > min(schedule):  # it had cleared its gradients for one more iteration
-                    self._clear(replica, block)
+                    self._clear(replica, block, min(schedule))
                 replica.look.raised("block 1", RuntimeError())
         elif program.in_context(block):
             last = max(range(len(schedule)), key=lambda place: (schedule[place], place))
             self._final(self.replicas[last])
         for replica in self.replicas:
             self._look(replica, f"after block {block + 1}")
+            if replica.averaged is not None:
+                replica.look.weights(f"after block {block + 1}", "averaged ", replica.averaged.module)
+            if program.has("step hooks"):
+                replica.look.number(f"after block {block + 1}", "calls of hooks", len(replica.calls))
             sharded = program.has("sharded")
             if not program.has("overlapped") and (not sharded or replica is self.replicas[0]):
                 replica.look.state(f"after block {block + 1}", replica.optimizer)
@@ -176,10 +142,11 @@ class Oracle:
                 replica.model.module.zero_grad()
                 replica.model.module.double()
                 self._step_anew(replica)
-            if self.program["frozen"] == "between blocks":
-                replica.model.module.freezing.requires_grad_(False)  # type: ignore[union-attr, operator]
+            if self.program["frozen"] in ("between blocks", "until the second block"):
+                thawed = self.program["frozen"] != "between blocks"
+                replica.model.module.freezing.requires_grad_(thawed)  # type: ignore[union-attr, operator]
             if self.program.has("param groups") and not self.program.has("copied"):
-                replica.optimizer.add_param_group({"params": replica.later, "lr": 2 * sources.LR})
+                replica.optimizer.add_param_group({"params": replica.later, "lr": 2 * LR})
 
     # -- one iteration
 
@@ -187,8 +154,9 @@ class Oracle:
         program = self.program
         now, acting = 10 * block + i, i == program.act_at(block)
         context = program.in_context(block)
+        alone = program["accumulation"] == "every second" and i % 2 == 0  # without synchronisation, and no step
         for replica in active:
-            self._clear(replica, block)
+            self._clear(replica, block, i)
         if acting:
             self._evaluate(active, context, now)
             self._extra_forwards(active, context, now)
@@ -197,13 +165,20 @@ class Oracle:
         if acting and program["forwards"] == "two":
             seconds = [self.text.loss(each) for each in self._forwards(active, context, now, 2)]
             losses = [second + first for second, first in zip(seconds, losses, strict=True)]
+        if program["second model"] == "behind":
+            losses = [
+                loss + self._through_second(replica, seen)
+                for replica, loss, seen in zip(active, losses, outputs, strict=True)
+            ]
         twice = acting and program["forwards"] == "two backwards"
         for each in losses:
             each.backward(retain_graph=twice)
         by = len(active) if context and program.has("divisor") else len(self.replicas)
-        self._reduce([replica.model for replica in active], by)
-        if program.has("overlapped"):
-            self._step(active)
+        if alone:
+            self.unsure = 2 if self.synced_buffers else 0
+        else:
+            self._reduce([replica.model for replica in active], by)
+            self._step_in_backward(active)
         if twice:
             for replica, each in zip(active, losses, strict=True):
                 each.backward()
@@ -211,28 +186,40 @@ class Oracle:
         self._train_second(active, now, by)
         for replica, seen in zip(active, outputs, strict=True):
             self._look(replica, f"iteration {now}", seen)
-            self._clip(replica)
-        if not program.has("overlapped"):
+        if not alone:
+            self._end(active)
+
+    def _end(self, active: list[Replica]) -> None:
+        """What follows the backward of an iteration."""
+        for replica in active:
+            self._change(replica)
+        if not self.program.has("overlapped"):
             self._step(active)
         for replica in active:
-            if replica.schedule is not None:
-                replica.schedule.step()
-            if replica.descent is not None:
-                replica.descent.step()
+            for each in (replica.further, replica.schedule, replica.descent):
+                if each is not None:
+                    each.step()
+            if replica.averaged is not None:
+                replica.averaged.update_parameters(replica.model.module)
 
-    def _clear(self, replica: Replica, block: int) -> None:
-        if self.program["accumulation"] == "uncleared":
+    def _clear(self, replica: Replica, block: int, i: int) -> None:
+        how = self.program["accumulation"]
+        if how == "uncleared" or (how == "every second" and i % 2):
             return
-        zeros = self.program["cleared"] == "to zeros"
-        replica.optimizer.zero_grad(set_to_none=not zeros)
-        if replica.descent is not None:
-            replica.descent.zero_grad(set_to_none=not zeros)
+        zeros = self.program["cleared"] in ("to zeros", "in part")
+        for optimizer in (replica.optimizer, replica.further, replica.descent):
+            if optimizer is not None:
+                optimizer.zero_grad(set_to_none=not zeros)
         if block == 0:
             for parameter in replica.later:
                 parameter.grad = torch.zeros_like(parameter.grad) if zeros and parameter.grad is not None else None
+        if self.program["cleared"] == "in part":
+            for parameter in [*replica.model.module.parameters()][::2]:
+                parameter.grad = None
 
     def _evaluate(self, active: list[Replica], context: bool, now: int) -> None:
         how = self.program["evaluation"]
+        how = "by all" if how == "in inference mode" else how
         if how == "alone in the wrapper" and self.replicas[-1] in active:
             with torch.no_grad():
                 self.replicas[-1].look.outputs(f"evaluation {now}", self._forward(self.replicas[-1], now, 3))
@@ -247,7 +234,7 @@ class Oracle:
             replica.model.module.train()
             replica.look.outputs(f"evaluation {now}", outputs)
             own_choice = self.unsure or (context and how == "by all" and self.synced_buffers)
-            if own_choice and self.program["norm"] == "batch":
+            if own_choice and (self.program["norm"] == "batch" or self.program["further layer"] == "spectral norm"):
                 self._leave_open(replica, lambda key: key[0] == f"evaluation {now}")
 
     def _extra_forwards(self, active: list[Replica], context: bool, now: int) -> None:
@@ -273,12 +260,24 @@ class Oracle:
             loss = loss if slopes is None else loss + slopes.sum()
         return loss
 
-    def _clip(self, replica: Replica) -> None:
+    @staticmethod
+    def _through_second(replica: Replica, outputs: Any) -> torch.Tensor:
+        assert replica.other is not None
+        loss: torch.Tensor = (12 * replica.other.module(next(tensors(outputs)))).sum()
+        return loss
+
+    def _change(self, replica: Replica) -> None:
         parameters = replica.model.parameters.values()
+        for place, parameter in enumerate(parameters):
+            match self.program["reworked"]:
+                case "in place" | "replaced" if parameter.grad is not None:
+                    parameter.grad = parameter.grad / 2
+                case "dropped in part" if place % 2 == 0:
+                    parameter.grad = None
         if self.program["clipped"] == "by norm":
-            nn.utils.clip_grad_norm_(parameters, sources.CLIPPED_NORM)
+            nn.utils.clip_grad_norm_(parameters, CLIPPED_NORM)
         if self.program["clipped"] == "by value":
-            nn.utils.clip_grad_value_(parameters, sources.CLIPPED_VALUE)
+            nn.utils.clip_grad_value_(parameters, CLIPPED_VALUE)
 
     def _forward(self, replica: Replica, now: int, again: int = 0) -> Any:
         batch = self.text.data(replica.rank, now, again)
@@ -286,6 +285,10 @@ class Oracle:
             replica.x = batch["x"].requires_grad_()
         module = replica.model.module
         call: Callable[..., Any] = partial(_lowered, module) if self.program.has("lowered") else module
+        if self.program.has("autocast"):
+            call = partial(self.text.autocasting, module)
+        if not again and self.program["checkpoint"] == "the whole model":
+            call = partial(checkpoint, call, use_reentrant=False)
         match self.program["call"]:
             case "keyword":
                 return call(**batch)
@@ -327,10 +330,21 @@ class Oracle:
         for model in models:
             model.used.clear()
 
+    def _step_in_backward(self, active: list[Replica]) -> None:
+        if self.program.has("overlapped"):
+            self._step(active)
+        if self.program.has("attached"):
+            for replica in active:
+                attached = list(replica.model.module.linear0.parameters())  # type: ignore[union-attr, operator]
+                torch.optim.SGD(attached, lr=LR).step()
+                for parameter in attached:
+                    parameter.grad = None
+
     def _train_second(self, active: list[Replica], now: int, by: int) -> None:
         models = [replica.other for replica in active if replica.other is not None]
         for replica, model in zip(active, models, strict=False):
-            (12 * model.module(self.text.data(replica.rank, now)["x"]).sum()).backward()
+            if self.program["second model"] == "beside":
+                (12 * model.module(self.text.data(replica.rank, now)["x"]).sum()).backward()
         if models:
             self._reduce(models, by)
 
@@ -373,6 +387,5 @@ class Oracle:
 
 def _lowered(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """The module's forward with parameters and inputs in bfloat16; gradients arrive in full precision."""
-    low = {name: p.to(torch.bfloat16) for name, p in module.named_parameters()}
     cast = partial(tree_map_only, torch.Tensor, lambda x: x.to(torch.bfloat16) if x.is_floating_point() else x)
-    return torch.func.functional_call(module, low, cast(args), cast(kwargs))
+    return torch.func.functional_call(module, cast(dict(module.named_parameters())), cast(args), cast(kwargs))

@@ -51,14 +51,20 @@ class Program:
         even = (self.iterations,) * size
         if self["schedule"] == "even" or not self.in_context(block):
             return even
-        return _uneven(self.counts[:size], 0 if self["schedule"] == "none on some" else 1)
+        uneven = _uneven(self.counts[:size], 0 if self["schedule"] == "none on some" else 1)
+        return (*uneven[1:], uneven[0]) if block and self["blocks"] == "second turned" else uneven
 
     @property
     def blocks(self) -> int:
         return 1 if self["blocks"] == "one" else 2
 
-    def in_context(self, block: int) -> bool:
+    def enters(self, block: int) -> bool:
+        """Whether a block is written under a context."""
         return self.has("context") and not (block == 1 and self["blocks"] == "second without context")
+
+    def in_context(self, block: int) -> bool:
+        """Whether one does something there."""
+        return self.enters(block) and self["context"] != "not enabled"
 
     def act_at(self, block: int) -> int:
         """The iteration of a block in which the program's acts happen: one that all ranks finish where that throws."""

@@ -24,8 +24,9 @@ from .program import Program
 
 RECORD = "explored.jsonl"
 #: What our overlap hooks do from the first iteration on, torch's do later or not at all (HOOK-011, HOOK-012).
-#: Where a buffer hook runs has no public name in torch, whose mixed precision needs an accelerator.
-OWN_AXES = ("overlapped", "overlap", "buffer hook", "lowered")
+#: Where a buffer hook runs has no public name in torch, whose mixed precision and optimizers in the backward need an
+#: accelerator.
+OWN_AXES = ("overlapped", "overlap", "buffer hook", "lowered", "attached")
 #: What a program asks for with a choice, and a subject may say that it lacks.
 ASKED = {
     ("copied", "pickled"): "pickling", ("copied", "deeply"): "pickling", ("copying", "batched"): "batched_grad_copy",

@@ -6,64 +6,26 @@ and ``look``, which notes what there is to compare.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from .program import Program
+from .source_iteration import indented, iteration, others
+from .source_model import (
+    AUTOCASTING,
+    DTYPES,
+    FILL,
+    MODULE_HOOKS,
+    PARAMETER_HOOKS,
+    SILENT,
+    WIDER,
+    data,
+    kept_wider,
+    loss,
+    model,
+)
+from .source_optimizer import COUNTING, STEP_HOOKS, anew, optimizer, plain_optimizer
 
-LR = 2.0**-6
-RATE = 0.5  # by which a schedule multiplies the learning rate after each step
-CLIPPED_NORM = 32.0
-CLIPPED_VALUE = 16.0
 TINY_MIB = 1e-4
-_DTYPES = {"double": "torch.float64", "half": "torch.float16", "bfloat16": "torch.bfloat16"}
-SETTINGS = {
-    "sgd": ("torch.optim.SGD", "lr=2**-6"),
-    "momentum": ("torch.optim.SGD", "lr=2**-6, momentum=0.5"),
-    "decay": ("torch.optim.SGD", "lr=2**-6, momentum=0.5, weight_decay=2**-2"),
-    "adam": ("torch.optim.Adam", "lr=2**-5, eps=2**-3"),  # else a step of what rounding leaves of a zero
-    "counting": ("Counting", "lr=2**-6"),
-}
-
-COUNTING = '''
-class Counting(torch.optim.Optimizer):
-    def __init__(self, params, lr):
-        self.steps = 0
-        super().__init__(params, {"lr": lr, "count": 0})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        if closure is not None:
-            with torch.enable_grad():
-                closure()
-        self.steps += 1
-        for group in self.param_groups:
-            group["count"] += 1
-            for p in group["params"]:
-                if p.grad is not None:
-                    total = self.state[p].setdefault("total", torch.zeros_like(p))
-                    total.add_(p.grad, alpha=group["count"] + self.steps)
-                    p.sub_(total, alpha=group["lr"])
-'''
-
-#: uses parameters for which its backward passes None
-SILENT = '''
-class Silent(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, total, weight, bias):
-        return total.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None, None
-'''
-
-FILL = '''
-def fill(model, rank):
-    with torch.no_grad():
-        for k, p in enumerate(model.parameters()):
-            p.copy_((torch.arange(p.numel()).view(p.shape) + k) % 5 / 4 - 0.5 + rank)
-'''
 
 HOOKS = {
     "allreduce": "ddp.register_comm_hook(group, default_hooks.allreduce_hook)",
@@ -115,212 +77,45 @@ def from_first(group, buffers):
 }
 
 
-WIDER = '''
-def keep_wider(modules):
-    for p in [p for module in modules for p in module.parameters()]:
-        p.grad_dtype = torch.float64 if p.dtype is torch.float32 else torch.float32
+HALFWAY = '''
+def halfway(averaged, now, count):
+    return (averaged + now) / 2
 '''
+
+#: what a choice on these axes asks for
+TEXTS = {
+    "hook": USERS_HOOKS, "buffer hook": BUFFER_HOOKS, "parameter hooks": PARAMETER_HOOKS, "step hooks": STEP_HOOKS,
+}  # fmt: skip
 
 
 def source(program: Program) -> str:
     """The whole text: model, data, loss and ``train(rank, look)``."""
-    parts = [model(program), FILL, _data(program), _loss(program)]
+    parts = [model(program), FILL, data(program), loss(program)]
     if program["use"] == "without gradient":
         parts.insert(0, SILENT)
     if program["optimizer"] == "counting":
         parts.append(COUNTING)
     if program.has("gradient dtype"):
         parts.append(WIDER)
-    parts.append(USERS_HOOKS.get(program["hook"], ""))
-    parts.append(BUFFER_HOOKS.get(program["buffer hook"], ""))
+    if program.has("module hooks"):
+        parts.append(MODULE_HOOKS)
+    if program.has("autocast"):
+        parts.append(AUTOCASTING)
+    if program.has("averaged"):
+        parts.append(HALFWAY)
+    for axis, texts in TEXTS.items():
+        parts.append(texts.get(program[axis], ""))
     parts.append(_train(program))
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-# --- the model --------------------------------------------------------------------------------------------------------
-
-
-def _nodes(program: Program) -> list[tuple[str, str, str]]:
-    """Every layer: name, how it is made, and what it computes of ``{}``; those that feed nothing special."""
-    made = [(f"linear{k}", "nn.Linear(4, 4)", "self.NAME({})") for k in range(program.layers)]
-    if program["shared"] == "tied":
-        made.append(("tied", "nn.Linear(4, 4)", "self.NAME({})"))
-    if program["convolution"] != "none":
-        form = ".to(memory_format=torch.channels_last)" if program["convolution"] == "channels_last" else ""
-        made.append((
-            "conv", f"nn.Conv2d(2, 2, (3, 1), padding=(1, 0)){form}", "self.NAME({}.view(2, 2, 2, 1)).reshape(2, 4)",
-        ))  # fmt: skip
-    if program["norm"] != "none":
-        made.append(("norm", f"nn.{'BatchNorm1d' if program['norm'] == 'batch' else 'LayerNorm'}(4)", "self.NAME({})"))
-    if program["table"] != "none":
-        sparse = ", sparse=True" if program["table"] != "dense" else ""
-        bag = program["table"] == "sparse bag"
-        kind = f'nn.EmbeddingBag(6, 4, mode="sum"{sparse})' if bag else f"nn.Embedding(6, 4{sparse})"
-        made.append(("table", kind, "self.NAME(rows.view(2, 1))" if bag else "self.NAME(rows)"))
-    if program["frozen"] == "between blocks":
-        made.append(("freezing", "nn.Linear(4, 4)", "self.NAME({})"))
-    if program["frozen"] == "one layer":
-        made.append(("frozen", "nn.Linear(4, 4).requires_grad_(False)", "self.NAME({})"))
-    if program["ignored"] != "none":
-        made.append(("ignored", "nn.Linear(4, 4)", "self.NAME({})"))
-        made.append(("unignored", "nn.Linear(4, 4)", "self.NAME({})"))  # its name ends with that of the other
-    if program["types"] == "mixed":
-        made.append(("wide", "nn.Linear(4, 4).double()", "self.NAME({}.double()).float()"))
-        made.append(("narrow", "nn.Linear(4, 4).half()", "self.NAME({}.half()).float()"))
-    if program["types"] == "complex":
-        made.append(("turning", "nn.Linear(4, 4, dtype=torch.complex64)", "self.NAME({}.to(torch.complex64)).real"))
-    if program["tensors"] == "many small":
-        made += [(f"small{k}", "nn.Parameter(torch.zeros(4))", "self.NAME * {}") for k in range(9)]
-    if program["tensors"] == "transposed":
-        made += [(f"turned{k}", "nn.Parameter(torch.zeros(4, 3).t())", "{}[:, :3] @ self.NAME") for k in range(9)]
-    if program["delayed"] != "none":
-        made.append(("late", "nn.Linear(4, 4)", "self.NAME({})"))
-    turn = program.order % len(made)
-    return made[turn:] + made[:turn]
-
-
-def model(program: Program) -> str:
-    """The class ``Model``."""
-    nodes = _nodes(program)
-    lines = ["class Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
-    lines += [f"        self.{name} = {making}" for name, making, _ in nodes]
-    if program["use"] != "all":
-        lines.append("        self.extra = nn.Linear(4, 4)")
-    if program["outputs"] == "one outside the loss":
-        lines.append("        self.beside = nn.Linear(4, 4)")
-    if program["shared"] == "tied":
-        lines.append("        self.tied.weight = self.linear0.weight")
-    lines += [f"        {line}" for line in _buffers(program)]
-    lines += ["", f"    def forward(self, {_signature(program)}):"]
-    lines += [f"        {line}" for line in _forward(program, nodes)]
-    text = "\n".join(lines) + "\n"
-    if program["outputs"] == "dataclass":
-        text = "@dataclasses.dataclass\nclass Outputs:\n    first: torch.Tensor\n    second: list\n\n\n" + text
-    return text
-
-
-def _buffers(program: Program) -> list[str]:
-    start = {
-        "float": "torch.zeros(2)", "integer": "torch.tensor(2**24 + 1)",
-        "double": "torch.tensor([2.0**40 + 1], dtype=torch.float64)",
-        "replaced": "torch.zeros(2)", "not persistent": "torch.zeros(2)",
-    }.get(program["buffers"])  # fmt: skip
-    keep = ", persistent=False" if program["buffers"] == "not persistent" else ""
-    return [f'self.register_buffer("count", {start}{keep})'] if start else []
-
-
-def _signature(program: Program) -> str:
-    if program["call"] == "container":
-        return "batch"
-    names = _inputs(program)
-    return f"*, {', '.join(names)}" if program["call"] == "keyword" else ", ".join(names)
-
-
-def _inputs(program: Program) -> list[str]:
-    return ["x", *(["rows"] if program["table"] != "none" else []), *(["more"] if _varies(program) else [])]
-
-
-def _varies(program: Program) -> bool:
-    """Whether the data say if the extra layer is used."""
-    return program["use"] not in ("all", "without gradient")
-
-
-def _forward(program: Program, nodes: list[tuple[str, str, str]]) -> Iterator[str]:
-    if program["call"] == "container":
-        yield from (f'{name} = batch["{name}"]' for name in _inputs(program))
-    chained = program["wiring"] == "chained"
-    checkpointed = next((name for name, *_ in nodes if name.startswith("linear")), "")
-    for place, (name, _, computing) in enumerate(nodes):
-        feed = "x"
-        if chained and place:
-            taken = (program.takes[place % len(program.takes)] if program.takes else place - 1) % place
-            feed = f"h{taken}"
-        called = computing.replace("NAME", name)
-        if program["checkpoint"] != "none" and name == checkpointed:
-            reentrant = program["checkpoint"] == "reentrant"
-            fed = f"{feed}.requires_grad_()" if reentrant else feed  # else nothing in it would be trained
-            one = f"checkpoint(self.{name}, {fed}, use_reentrant={reentrant})"
-            yield f"h{place} = {one}" + (f" + {one}" if program["checkpoint"] == "twice" else "")
-        else:
-            yield f"h{place} = {called.format(feed)}"
-    yield f"total = {' + '.join(f'h{place}' for place in range(len(nodes)))}"
-    if program["use"] == "without gradient":
-        yield "total = Silent.apply(total, self.extra.weight, self.extra.bias)"
-    if _varies(program):
-        yield "if more:"
-        yield "    total = total + self.extra(x)"
-    yield from _counting(program)
-    yield f"return {_returned(program, len(nodes) - 1)}"
-
-
-def _counting(program: Program) -> Iterator[str]:
-    if program["buffers"] == "none":
-        return
-    yield "if self.training:"
-    if program["buffers"] == "replaced":
-        yield "    self.count = self.count + x.detach().sum()"
-    elif program["buffers"] == "integer":
-        yield "    self.count += 2 * x.detach().sum().long() + 1"
-    else:
-        yield "    self.count += x.detach().sum()"
-
-
-def _returned(program: Program, last: int) -> str:
-    return {
-        "one": "total", "tuple": f"total, h{last}", "dictionary": f'{{"a": total, "b": [h{last}]}}',
-        "dataclass": f"Outputs(total, [h{last}])", "one outside the loss": "total, self.beside(x)",
-    }[program["outputs"]]  # fmt: skip
-
-
-# --- data and loss ----------------------------------------------------------------------------------------------------
-
-
-def _data(program: Program) -> str:
-    cast = {"double": ".double()", "half": ".half()", "bfloat16": ".bfloat16()"}.get(program["types"], ".float()")
-    use = {"never": "False", "by rank": "rank == 0", "by iteration": "i % 2 == 0", "by both": "(rank + i) % 2 == 0"}
-    lines = [
-        "def data(rank, i, again=0):",
-        "    drawn = torch.Generator().manual_seed(1000 * rank + 10 * i + again)",
-        f"    x = torch.randint(-2, 3, (2, 4), generator=drawn){cast}",
-        *(["    x = x.double() if i >= 10 else x"] if program.has("cast") else []),
-    ]
-    fields = ['"x": x']
-    if program["table"] != "none":
-        fields.append('"rows": torch.tensor([rank % 3, 3 + i % 3])')
-    if _varies(program):
-        fields.append(f'"more": {use[program["use"]]}')
-    return "\n".join([*lines, f"    return {{{', '.join(fields)}}}"]) + "\n"
-
-
-def _loss(program: Program) -> str:
-    total = {
-        "one": "outputs.sum()", "tuple": "outputs[0].sum() + outputs[1].sum()",
-        "dictionary": 'outputs["a"].sum() + outputs["b"][0].sum()',
-        "dataclass": "outputs.first.sum() + outputs.second[0].sum()", "one outside the loss": "outputs[0].sum()",
-    }[program["outputs"]]  # fmt: skip
-    return f"def loss(outputs):\n    return 12 * ({total})\n"
-
-
-def call(program: Program, target: str, batch: str) -> str:
-    """The expression that feeds a batch to a model."""
-    stars = {"positional": f"*{batch}.values()", "keyword": f"**{batch}", "container": batch}[program["call"]]
-    return f"{target}({stars})"
-
-
-# --- training ---------------------------------------------------------------------------------------------------------
-
-
 def _train(program: Program) -> str:
-    lines = ["def train(rank, look):", *_indented(_prepared(program))]
+    lines = ["def train(rank, look):", *indented(_prepared(program))]
     for block in range(program.blocks):
         if block:
-            lines += _indented(_between(program))
-        lines += _indented(_block(program, block))
+            lines += indented(_between(program))
+        lines += indented(_block(program, block))
     return "\n".join(lines) + "\n"
-
-
-def _indented(lines: Iterator[str] | list[str], by: int = 1) -> list[str]:
-    return [textwrap.indent(line, "    " * by) for line in lines]
 
 
 def _prepared(program: Program) -> Iterator[str]:
@@ -335,8 +130,8 @@ def _prepared(program: Program) -> Iterator[str]:
         yield "    return"
     yield "model = Model()"
     yield f"fill(model, {0 if program.has('start') else 'rank'})"
-    if program["types"] in _DTYPES:
-        yield f"model.to({_DTYPES[program['types']]})"
+    if program["types"] in DTYPES:
+        yield f"model.to({DTYPES[program['types']]})"
     if program.has("gradient dtype"):
         yield f"keep_wider([{', '.join(kept_wider(program))}])"
     if program.has("ignored"):
@@ -344,7 +139,17 @@ def _prepared(program: Program) -> Iterator[str]:
             "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model("
             'model, ["ignored.weight", "ignored.bias"])'
         )
+    if program.has("attached"):
+        yield "attach(torch.optim.SGD, model.linear0.parameters(), {'lr': 2**-6})"
+    if program["parameter hooks"] == "of gradients":
+        yield "hook_parameters(model)"
     yield f"ddp = DistributedDataParallel({', '.join(['model', *_options(program)])})"
+    if program["parameter hooks"] == "behind accumulation":
+        yield "hook_parameters(ddp)"
+    if program["module hooks"] == "of the wrapper":
+        yield "ddp.register_forward_pre_hook(watch)"
+        yield "ddp.register_forward_hook(watch)"
+        yield "ddp.register_full_backward_hook(watch)"
     if program.has("hook"):
         yield HOOKS[program["hook"]]
     if program.has("buffer hook"):
@@ -353,16 +158,16 @@ def _prepared(program: Program) -> Iterator[str]:
     if program.has("second model"):
         yield "second = nn.Linear(4, 4)"
         yield f"fill(second, {0 if program.has('start') else 'rank'})"
-        if program["types"] in _DTYPES:
-            yield f"second.to({_DTYPES[program['types']]})"
-        yield f"other = DistributedDataParallel(second{', process_group=group' if program.has('group') else ''})"
-    yield from _optimizer(program)
-
-
-def kept_wider(program: Program) -> list[str]:
-    """The modules whose gradients are kept in a wider dtype."""
-    named = {"late": program.has("delayed"), "table": program.has("table")}
-    return ["model.linear0", *(f"model.{name}" for name, there in named.items() if there)]
+        if program["types"] in DTYPES:
+            yield f"second.to({DTYPES[program['types']]})"
+        grouped = ", process_group=group" if program.has("group") or program.has("overlapped") else ""
+        yield f"other = DistributedDataParallel(second{grouped})"
+    yield from optimizer(program)
+    if program["frozen"] == "until the second block":
+        yield "ddp.module.freezing.requires_grad_(False)"
+    if program.has("averaged"):
+        averaged = "ddp" if program["averaged"] == "of the wrapper" else "ddp.module"
+        yield f"average = torch.optim.swa_utils.AveragedModel({averaged}, avg_fn=halfway)"
 
 
 def _options(program: Program) -> Iterator[str]:
@@ -396,53 +201,17 @@ def _options(program: Program) -> Iterator[str]:
         )
 
 
-def _optimizer(program: Program) -> Iterator[str]:
-    kind, settings = SETTINGS[program["optimizer"]]
-    yield "parameters = [p for p in ddp.parameters() if p.requires_grad]"
-    if program.has("param groups"):
-        yield "parameters, later = parameters[:-1], parameters[-1:]"
-    if program.has("overlapped"):
-        yield (
-            f"optimizer = ZeroRedundancyOptimizer("
-            f"parameters, {kind}, process_group=group, overlap_with_ddp=True, {settings})"
-        )
-        factory = "hook_with_zero_step_interleaved" if program["overlapped"] == "interleaved" else "hook_with_zero_step"
-        extra = "".join(
-            f", {name}=True"
-            for name in ("shard_buckets", "reduce_scatter")
-            if program["overlap"] in (name, "both")
-        )
-        yield f"ddp.register_comm_hook(group, {factory}(default_hooks.allreduce_hook, ddp, optimizer{extra}))"
-    else:
-        yield from _plain_optimizer(program)
-    if program.has("second model"):
-        yield "descent = torch.optim.SGD(other.parameters(), lr=2**-6)"
-
-
-def _plain_optimizer(program: Program) -> Iterator[str]:
-    """One whose step the program calls itself, with its schedule."""
-    kind, settings = SETTINGS[program["optimizer"]]
-    if program.has("sharded"):
-        views = ", parameters_as_bucket_view=True" if program["sharded"] == "bucket views" else ""
-        group = ", process_group=group" if program.has("group") else ""
-        yield f"optimizer = ZeroRedundancyOptimizer(parameters, {kind}{group}{views}, {settings})"
-    else:
-        yield f"optimizer = {kind}(parameters, {settings})"
-    if program.has("rate"):
-        yield f"schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, {RATE})"
-
-
 def _between(program: Program) -> Iterator[str]:
     """What happens on every rank between two blocks."""
     if program.has("copied"):
         yield "ddp = copy.deepcopy(ddp)" if program["copied"] == "deeply" else "ddp = pickle.loads(pickle.dumps(ddp))"
-        yield from _anew(program)
+        yield from anew(program)
     if program.has("cast"):
         yield "ddp.zero_grad()"  # a gradient that is cast as well may not be of its parameter's gradient dtype
         yield "ddp.double()" if program["cast"] == "through the wrapper" else "ddp.module.double()"
-        yield from _anew(program)
-    if program["frozen"] == "between blocks":
-        yield "ddp.module.freezing.requires_grad_(False)"
+        yield from anew(program)
+    if program["frozen"] in ("between blocks", "until the second block"):
+        yield f"ddp.module.freezing.requires_grad_({program['frozen'] != 'between blocks'})"
     if program.has("moved"):
         yield "ddp._update_process_group(elsewhere)"
     if program.has("state"):
@@ -459,19 +228,14 @@ def _between(program: Program) -> Iterator[str]:
         else:
             yield "state = optimizer.state_dict()"
         if program["state"] == "into a new optimizer":
-            yield from _plain_optimizer(program)
+            yield from plain_optimizer(program)
         yield "optimizer.load_state_dict(copy.deepcopy(state))"
     if program.has("param groups") and not program.has("copied"):
         yield 'optimizer.add_param_group({"params": later, "lr": 2**-5})'
 
 
-def _anew(program: Program) -> Iterator[str]:
-    yield "parameters = [p for p in ddp.parameters() if p.requires_grad]"
-    yield from _plain_optimizer(program)
-
-
 def _context(program: Program) -> str:
-    words = []
+    words = ["enable=False"] if program["context"] == "not enabled" else []
     if program.has("divisor"):
         words.append("divide_by_initial_world_size=False")
     if program.has("early end"):
@@ -493,126 +257,23 @@ def _block(program: Program, block: int) -> Iterator[str]:
     uneven = f"{list(schedule)}[rank{f' - {first}' if first else ''}]"
     count = uneven if len(set(schedule)) > 1 else str(schedule[0])
     body = [f"for i in range({count}):" if not block else f"for i in range(10, 10 + {count}):"]
-    body += _indented(_iteration(program, block))
-    if not program.in_context(block):
+    body += indented(iteration(program, block))
+    if not program.enters(block):
         yield from body
     else:
-        inside = [f"with {_context(program)}:", *_indented(body)]
+        inside = [f"with {_context(program)}:", *indented(body)]
         if program.has("early end"):
             yield "try:"
-            yield from _indented(inside)
+            yield from indented(inside)
             yield "except RuntimeError as error:"
             yield '    look.raised("block 1", error)'
         else:
             yield from inside
-    yield f'look(f"after block {block + 1}", ddp.module{_others(program)})'
+    yield f'look(f"after block {block + 1}", ddp.module{others(program)})'
+    if program.has("averaged"):
+        module = "average.module.module" if program["averaged"] == "of the wrapper" else "average.module"
+        yield f'look.weights("after block {block + 1}", "averaged ", {module})'
+    if program.has("step hooks"):
+        yield f'look.number("after block {block + 1}", "calls of hooks", len(calls))'
     if not program.has("overlapped"):
         yield f'look.state("after block {block + 1}", optimizer{", 0" if program.has("sharded") else ""})'
-
-
-def _others(program: Program) -> str:
-    return ", other=other.module" if program.has("second model") else ""
-
-
-def _iteration(program: Program, block: int) -> Iterator[str]:
-    act = program.act_at(block) + 10 * block
-    if program["cleared"] != "after the forward":
-        yield from _cleared(program, block)
-    acts = list(_acts(program))
-    if acts:
-        yield f"if i == {act}:"
-        yield from _indented(acts)
-    gradients = list(_gradients(program, block, act))
-    if program.has("closure"):
-        yield "def closure():"
-        yield from _indented(gradients)
-        yield "    return 0.0"
-    else:
-        yield from gradients
-    if not program.has("overlapped"):
-        yield f"optimizer.step({'closure' if program.has('closure') else ''})"
-    if program.has("rate"):
-        yield "schedule.step()"
-    if program.has("second model"):
-        yield "descent.step()"
-
-
-def _cleared(program: Program, block: int) -> Iterator[str]:
-    if program["accumulation"] == "uncleared":
-        return
-    zeros = program["cleared"] == "to zeros"
-    yield f"optimizer.zero_grad(set_to_none={not zeros})"
-    if program.has("param groups") and not block:
-        yield "for p in later:"
-        yield "    p.grad = None" if not zeros else "    p.grad = None if p.grad is None else torch.zeros_like(p.grad)"
-    if program.has("second model"):
-        yield f"descent.zero_grad(set_to_none={not zeros})"
-
-
-def _gradients(program: Program, block: int, act: int) -> Iterator[str]:
-    """Forwards, backwards, and what is seen and done between them and the step."""
-    yield "batch = data(rank, i)"
-    if program["loss"] == "and slopes":
-        yield 'batch["x"].requires_grad_()'
-    yield f"outputs = {call(program, 'ddp', 'batch')}"
-    if program["cleared"] == "after the forward":
-        yield from _cleared(program, block)
-    yield "whole = loss(outputs)"
-    if program["loss"] == "and weights":
-        yield "whole = whole + 12 * sum(p.float().sum() for p in ddp.parameters() if p.requires_grad)"
-    if program["loss"] == "and slopes":
-        yield '(slopes,) = torch.autograd.grad(whole, batch["x"], create_graph=True, allow_unused=True)'
-        yield "whole = whole if slopes is None else whole + slopes.sum()"
-    if program["forwards"] == "two":
-        yield f"if i == {act}:"
-        yield f"    whole = loss({call(program, 'ddp', 'data(rank, i, 2)')}) + whole"
-    twice = program["forwards"] == "two backwards"
-    yield f"whole.backward({f'retain_graph=i == {act}' if twice else ''})"
-    if twice:
-        yield f"if i == {act}:"
-        yield "    loss(outputs).backward()"
-    if program.has("second model"):
-        yield '(12 * other(data(rank, i)["x"]).sum()).backward()'
-    yield f'look(f"iteration {{i}}", ddp.module, outputs=outputs{_others(program)})'
-    if program["clipped"] == "by norm":
-        yield f"torch.nn.utils.clip_grad_norm_(ddp.parameters(), {CLIPPED_NORM})"
-    if program["clipped"] == "by value":
-        yield f"torch.nn.utils.clip_grad_value_(ddp.parameters(), {CLIPPED_VALUE})"
-
-
-def _acts(program: Program) -> Iterator[str]:
-    """What happens before the forward of one iteration."""
-    if program["data"] == "laid out anew":
-        yield "ddp.to(memory_format=torch.channels_last)"
-    elif program["data"] == "gradients assigned":
-        yield "for p in [*ddp.parameters()][1::2]:"  # the first of a bucket or not, the others stay in it
-        yield "    if p.grad is not None and not p.grad.is_sparse:"
-        yield "        p.grad.data = p.grad.data.clone()"
-    elif program.has("data"):
-        yield f"for p in [*ddp.parameters()]{'[:1]' if program['data'] == 'one assigned' else ''}:"
-        yield "    p.data = p.data.clone()"
-    if program["evaluation"] == "by all":
-        yield "ddp.eval()"
-        yield "with torch.no_grad():"
-        yield f'    look.outputs(f"evaluation {{i}}", {call(program, "ddp", "data(rank, i, 3)")})'
-        yield "ddp.train()"
-    elif program["evaluation"] == "by one":
-        yield f"if rank == {program.members[-1]}:"
-        yield "    ddp.eval()"
-        yield "    with torch.no_grad():"
-        yield f'        look.outputs(f"evaluation {{i}}", {call(program, "ddp.module", "data(rank, i, 3)")})'
-        yield "    ddp.train()"
-    elif program["evaluation"] == "alone in the wrapper":
-        yield f"if rank == {program.members[-1]}:"
-        yield "    with torch.no_grad():"
-        yield f'        look.outputs(f"evaluation {{i}}", {call(program, "ddp", "data(rank, i, 3)")})'
-    if program["accumulation"] == "no_sync":
-        yield "with ddp.no_sync():"
-        yield f"    loss({call(program, 'ddp', 'data(rank, i, 1)')}).backward()"
-    if program["forwards"] == "skipped backward":
-        yield call(program, "ddp", "data(rank, i, 2)")
-    if program["forwards"] == "failing":
-        yield "try:"
-        yield "    " + call(program, "ddp", '{**data(rank, i), "x": None}')
-        yield "except (TypeError, AttributeError):"
-        yield "    pass"
