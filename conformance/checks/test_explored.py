@@ -62,7 +62,7 @@ def test_programs_with_a_sharded_optimizer_train_as_one_process(ranks):
     twice = {"blocks": ("two",), "tensors": ("few", "many small")}
     assigned = {"data": ("kept", "assigned", "one assigned")}
     train_full_programs(ranks, 12, {"sharded": ("zero",), **assigned, **twice}, (*ACTS, *SAVED), COUNT // 2)
-    train_full_programs(ranks, 14, {"sharded": ("bucket views",), **twice}, (*ACTS, *SAVED), COUNT // 2)
+    train_full_programs(ranks, 16, {"sharded": ("bucket views",), **twice}, (*ACTS, *SAVED), COUNT // 2)
 
 
 @check("ZERO-022", worlds=MANY, deadline_s=20)
