@@ -480,6 +480,11 @@ RULES: tuple[Rule, ...] = (
     _never("HOOK-013", "the overlapped step is over what DDP reduces", {"beside": "*", "overlapped": "*"}),
     _never("", "both are ways to have several groups", {"beside": "*", "param groups": "*"}),
     _never("HOOK-046", "the step is in the backward", {"closure": "*", "overlapped": "*"}),
+    _never(
+        "",
+        "a step whose closure throws has called the hooks before it, and not those after it",
+        {"closure": "*", "early end": "throws", "step hooks": "*"},
+    ),
     _never("", "a schedule is for the groups that there are", {"rate": "*", "param groups": "*"}),
     _never(
         "ZERO-011",

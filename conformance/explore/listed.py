@@ -19,6 +19,7 @@ LISTED: dict[str, list[dict[str, str]]] = {
     "DDP-049": [
         {"gradient dtype": "*"},  # refused, which is allowed
         {"sharded": "bucket views", "tensors": "transposed"},
+        {"sharded": "bucket views", "frozen": "between blocks"},  # not stepped with the zeros that it kept
         {"data": "laid out anew"},
     ],
     "DDP-086": [{"forwards": "two", "norm": "batch"}, {"forwards": "two", "buffers": "*"}],
