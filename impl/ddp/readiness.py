@@ -350,6 +350,10 @@ class Readiness:
             if index in came_before or kernels.is_evaluated(kernels.accumulator(self._parameters[index]))
         ]
 
+    def of_this_backward(self, indices: Iterable[int]) -> list[int]:
+        """Those that the backward now running evaluates. A parameter that changes its dtype tells only until then."""
+        return [index for index in indices if kernels.is_evaluated(kernels.accumulator(self._parameters[index]))]
+
     def passed_over(self, node: torch.autograd.graph.Node) -> bool:
         """Whether a backward through this node has left parameters behind it out, since it was asked for others."""
         silent = {self._parameters[index]: index for index in self._silent()}

@@ -154,6 +154,7 @@ class Reducer:
         #: likewise: the forward, what arrived between it and this backward, and where this one has entered the graph
         self._pending = PendingBackward(sync=False)
         self._came_before: list[int] = []
+        self._came_now: list[int] = []  # those that came in the same backward as what follows
         self._entered_at: torch.autograd.graph.Node | None = None
         self._lay_out(self.planner.first())
         #: reducers of other wrappers that average some of the same parameters
@@ -418,6 +419,7 @@ class Reducer:
         self.phase = Phase.FILLING
         fresh = self.iteration.awaits_backward and pending is self.forwards.latest
         self._came_before = self.readiness.noted() if fresh and not self.arrivals.counted else []
+        self._came_now = self.readiness.of_this_backward(self._came_before) if self._came_before else []
         if self.forwards.early:
             self._came_before += self.forwards.came_before(kernels.backward_id())
         self._pending, self._entered_at = pending, None
@@ -599,7 +601,7 @@ class Reducer:
 
     def _counts_on_another(self) -> bool:
         """Whether a further backward is to bring what the count still misses."""
-        for index in self.readiness.overlooked([] if self._pending.unreached > 0 else self._came_before):
+        for index in self.readiness.overlooked(self._came_now if self._pending.unreached > 0 else self._came_before):
             self.arrived(index)
         if self._entered_at is not None:
             self._pending.partial = self.readiness.passed_over(self._entered_at)
