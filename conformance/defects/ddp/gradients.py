@@ -373,7 +373,7 @@ def what_came_before_the_first_output_is_overlooked() -> None:
 @defect("DDP-049")
 def what_came_in_a_backward_before_is_overlooked() -> None:
     """A gradient that only a backward between a forward and its own has reached counts as missing."""
-    edit("[] if self._pending.unreached > 0 else self._came_before", "[]")
+    edit("self._came_now if self._pending.unreached > 0 else self._came_before", "[]")
 
 
 @defect("DDP-099")
@@ -560,7 +560,7 @@ def a_local_backward_takes_a_complaint_back() -> None:
 @defect("DDP-049")
 def penalised_weights_of_another_output_count_as_come() -> None:
     """Of two outputs the first one's backward takes for its own what came in a backward before both."""
-    edit("[] if self._pending.unreached > 0 else self._came_before", "self._came_before")
+    edit("self._came_now if self._pending.unreached > 0 else self._came_before", "self._came_before")
 
 
 @defect("DDP-070")
