@@ -304,6 +304,12 @@ RULES: tuple[Rule, ...] = (
         {"hook": "fp16 | wrapped", "further layer": "*"},
         {"hook": "fp16 | wrapped", "second model": "behind"},
     ),
+    _never("", "a norm before a model magnifies what that one rounds", {"norm": "batch", "second model": "behind"}),
+    _never(
+        "COMM-018",
+        "what no_sync and the parts of a backward have left is no multiple any more of the ranks",
+        {"hook": "fp16 | wrapped", "backward": "in two parts", "accumulation": "no_sync | every second"},
+    ),
     _never("", "a norm over two rows magnifies what chained layers round", {"wiring": "chained", "norm": "batch"}),
     _never("", "Adam's epsilon is nothing in a half", {"types": "half | mixed", "optimizer": "adam"}),
     _never("", "the future of a complex collective holds a real tensor", {"types": "complex", "hook": "asynchronous"}),
