@@ -44,7 +44,7 @@ def _under(head: str, body: list[str]) -> list[str]:
 
 
 def _gradients(program: Program, clearing: list[str], act: int) -> Iterator[str]:
-    """Forwards and backwards, and what is seen behind them."""
+    """Forwards and backwards, and what is looked at after them."""
     yield "batch = data(rank, i)"
     if program["loss"] == "and slopes":
         yield 'batch["x"].requires_grad_()'

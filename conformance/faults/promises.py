@@ -43,7 +43,7 @@ _STAGE = re.compile(
     r"was waiting for: \S|collective that failed: \S",
     re.IGNORECASE,
 )
-#: but for joined ranks, which wait for messages between iterations
+#: of what a rank waits for, leaving out a context's messages: joined ranks wait for those between iterations, too
 _ITERATION = re.compile(r"was waiting for: (?!Join)[^.]* in iteration (\d+)")
 _LINK = re.compile(r"\blink\b|\bnetwork\b|\bhost\b", re.IGNORECASE)
 _STORE = re.compile(r"\bstore\b", re.IGNORECASE)

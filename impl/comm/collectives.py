@@ -155,6 +155,7 @@ def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.
     starts, size = [], 0
     for places in kinds.values():
         starts.append(size)
+        # flat.aligned, written out: every iteration comes here
         size += -(-sum(tensors[place].nbytes for place in places) // ALIGNMENT) * ALIGNMENT
     packed = torch.empty(size, dtype=torch.uint8, device=tensors[0].device)
     parts = [packed] * len(tensors)
