@@ -28,8 +28,8 @@ def rebuilt(model):
 # -- DDP-162, DDP-163, DDP-164
 
 
-def train_then_move(ctx, members):
-    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+def train_then_move(ctx, members, options=None):
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, **(options or {}))
     told = {"before": steps(ctx, model, count=COUNT), "rebuilt": [rebuilt(model)]}
     group = dist.new_group(members)
     private(model, "_update_process_group")(group)
@@ -87,6 +87,16 @@ def test_buckets_are_rebuilt_after_the_move(ranks):
             raise Unsupported("no attribute tells whether buckets were rebuilt")
         after = [False, True] if rank in members else []  # one iteration tells the order, and then they are rebuilt
         assert told["rebuilt"] == [True, False, *after], f"rank {rank}"
+
+
+@check("DDP-164", worlds=(3, 4))
+def test_buckets_of_a_static_graph_are_rebuilt_after_the_move(ranks):
+    members = members_of(ranks.world)
+    for rank, told in enumerate(ranks(train_then_move, members, {"static_graph": True})):
+        if None in told["rebuilt"]:
+            raise Unsupported("no attribute tells whether buckets were rebuilt")
+        assert told["rebuilt"][1] is False, f"rank {rank}"
+        assert told["rebuilt"][-1] is (rank in members), f"rank {rank}"
 
 
 def count_across_the_move(ctx, members):

@@ -14,6 +14,8 @@ from .. import deviations
 from ..results import Case, Outcome
 from .verdict import Verdict
 
+NOT_A_LIMIT = "falls short in a way that is not among its limits"
+
 
 @cache
 def _of(spec: str) -> frozenset[str] | None:
@@ -31,7 +33,7 @@ def within(verdict: Verdict, notes: Sequence[str], case: Case, subjects: Mapping
     unlisted = [text for text in said if text not in limits]
     if not unlisted:
         return verdict
-    return Verdict(Outcome.FAILED, f"{case.subject} falls short in a way that is not among its limits: {unlisted[0]}")
+    return Verdict(Outcome.FAILED, f"{case.subject} {NOT_A_LIMIT}: {unlisted[0]}")
 
 
-__all__ = ["within"]
+__all__ = ["NOT_A_LIMIT", "within"]

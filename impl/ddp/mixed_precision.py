@@ -56,8 +56,6 @@ class MixedPrecisionRun:
         #: while there are any: their versions after the last forward, and what looks out for who asks for the state
         self._versions: dict[nn.Parameter, int] = {}
         self._handles: list[Any] = []
-        #: whether the forward that is running has lowered them
-        self._lowered_here = False
         self._module = weakref.ref(module)
         #: whether everything is restored when the backward that is running is over
         self._armed = False
@@ -93,9 +91,7 @@ class MixedPrecisionRun:
         if low is None:
             return inputs, kwargs
         self._check_unchanged()
-        self._lowered_here = not self._full
-        if self._lowered_here:
-            self._lower_all(low)
+        self._lower_all(low)
         return self._lowered(inputs, low), self._lowered(kwargs, low)
 
     def _lower_all(self, low: torch.dtype) -> None:
@@ -114,15 +110,15 @@ class MixedPrecisionRun:
         return map_tensors(lambda tensor: tensor.to(low) if tensor.is_floating_point() else tensor, value)
 
     def after_forward(self, *, failed: bool = False) -> None:
-        """A forward without gradients leaves nothing lowered that it has lowered, and one that raised does not either.
+        """A forward without gradients leaves nothing lowered, and one that raised does not either.
 
-        A backward may still be to come of an earlier forward, which needs what that has lowered. What the forward has
-        changed itself (an embedding with ``max_norm`` does) is changed in the full values, too.
+        Should a backward be to come of an earlier forward, it lowers them once more. What the forward has changed
+        itself (an embedding with ``max_norm`` does) is changed in the full values, too.
         """
         for parameter in self._changed():
             full = self._full[parameter]
             full.copy_(torch.where(parameter.data == full.to(parameter.dtype), full, parameter.data.to(full.dtype)))
-        if self._lowered_here and (failed or not torch.is_grad_enabled()):
+        if failed or not torch.is_grad_enabled():
             self.restore_all()
         self._note_versions()
 

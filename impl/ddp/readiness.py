@@ -89,12 +89,11 @@ class Arrivals:
         """Have the parameter appended.
 
         A built-in function on the parameter itself is the cheapest hook there is. That it comes before some of the
-        user's does no harm: nothing is read before the node of the last parameter is done. (A frozen one takes none.)
+        user's does no harm: nothing is read before the node of the last parameter is done. A frozen one takes none:
+        should it be thawed, what has arrived is counted again.
         """
         if parameter.requires_grad:
             self._handles.append(parameter.register_post_accumulate_grad_hook(append))
-        else:
-            self._hook(parameter, lambda *_: append(parameter))
 
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
         if self._recast:

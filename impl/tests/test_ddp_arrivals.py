@@ -191,6 +191,19 @@ def test_noted_arrivals_keep_neither_reducer_nor_model_alive():
     assert [reference() for reference in gone] == [None, None]
 
 
+def test_buckets_of_a_model_that_was_cast_start_while_its_backward_goes_on(settled, cap):
+    model, reducer, transport = settled
+    model.double()
+    reducer.notice_changes()
+    seen = []
+    model.a.register_post_accumulate_grad_hook(lambda _: seen.append(len(transport.started)))
+    for _ in range(2):
+        transport.started.clear()
+        forward(model, reducer, x=torch.ones(1, 2, dtype=torch.float64)).backward()
+        reducer.rebuild(reducer.proposed_order())
+    assert seen == [0, 2 if cap == ONE_EACH else 0], "before it is rebuilt it has one bucket"
+
+
 def test_a_model_may_be_frozen_for_a_while(cap):
     """As adversarial training does with a discriminator, also while the buckets are laid out anew."""
     model = Steps()

@@ -94,6 +94,9 @@ def test_a_missing_gradient_is_reported_by_name_and_then_forgotten(model):
     with pytest.raises(RuntimeError, match=r"2\.weight.*find_unused_parameters"):
         reducer.check_finished()
     reducer.check_finished()
+    forward(model[:2], reducer).backward()
+    with pytest.raises(RuntimeError, match="find_unused_parameters"):
+        reducer.prepare_for_backward([])
     forward(model, reducer).backward()
     assert reducer.facts.reductions == 1
 

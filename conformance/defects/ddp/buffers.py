@@ -156,15 +156,6 @@ def ignored_buffers_take_part() -> None:
     swap(buffers, "managed_buffers", lambda module, ignored: dict(module.named_buffers()))
 
 
-@defect("DDP-095")
-def later_futures_of_buffers_replace_earlier_ones() -> None:
-    """Of two forwards before a backward only the second one's buffer futures are waited for."""
-    edit(
-        "self._iteration.futures.extend(self.hook.call(self.named))",
-        "self._iteration.futures = self.hook.call(self.named)",
-    )
-
-
 @defect("DDP-083")
 def newer_switch_silences_the_start() -> None:
     """forward_sync_buffers=False switches off the broadcast at construction too."""

@@ -69,12 +69,6 @@ def complains_of_what_came() -> None:
     )
 
 
-@defect("DDP-056")
-def dense_gradients_of_tables_become_wholly_sparse() -> None:
-    """The dense gradient of a sparse table is made sparse element by element, not row by row."""
-    edit("to_sparse(1)", "to_sparse()")
-
-
 @defect("DDP-049", "DDP-050")
 def divides_by_one_too_many() -> None:
     """The average divides by one rank too many."""
@@ -306,12 +300,6 @@ def sums_instead_of_averaging() -> None:
     swap(Iteration, "known_divisor", lambda self: 1)
 
 
-@defect("DDP-063")
-def preparing_gives_up_what_is_unfinished() -> None:
-    """A reduction that could not be completed is given up where the reducer is told of another backward."""
-    edit("    self.check_finished()\n", "    self.abandon()\n", within="prepare_for_backward")
-
-
 @defect("DDP-062", "DDP-063")
 def unfinished_reductions_forgotten() -> None:
     """A reduction that could not be completed is given up at the next forward without a word."""
@@ -436,12 +424,6 @@ def sparse_halves_are_summed() -> None:
     edit("gradient = gradient / self.iteration.divisor()", "pass")
 
 
-@defect("DDP-049")
-def frozen_at_the_cast_it_is_watched_no_more() -> None:
-    """A parameter that is frozen while its model is cast is not watched afterwards."""
-    edit("self._hook(parameter, lambda *_: append(parameter))", "pass")
-
-
 @defect("DDP-068")
 def settled_though_layers_arrive_twice() -> None:
     """A static graph whose layers arrive twice in a backward is watched as if each arrived once."""
@@ -458,12 +440,6 @@ def complex_results_are_taken_for_pairs() -> None:
 def an_old_gradient_counts_outside_the_loss() -> None:
     """What runs outside the loss contributes the gradient that it still holds."""
     edit("gradient = self.parameters[index].grad if passed else None", "gradient = self.parameters[index].grad")
-
-
-@defect("DDP-049")
-def a_loss_of_gradients_alone_forgets_the_search() -> None:
-    """In a backward that does not pass the outputs, what the search has found is awaited."""
-    edit("not_awaited(self.plan.left_out, pending.unused)", "not_awaited(self.plan.left_out, None)")
 
 
 @defect("DDP-049", "DDP-050")

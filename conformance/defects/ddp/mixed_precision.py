@@ -75,13 +75,13 @@ def buffers_cast_at_the_first_forward() -> None:
 @defect("DDP-135")
 def evaluation_leaves_parameters_lowered() -> None:
     """After a forward without gradients the parameters stay in low precision."""
-    edit("(failed or not torch.is_grad_enabled())", "failed", within="after_forward")
+    edit("if failed or not torch.is_grad_enabled():", "if failed:", within="after_forward")
 
 
 @defect("DDP-135")
 def failed_forward_leaves_parameters_lowered() -> None:
     """After a forward that raised the parameters stay in low precision until the next one."""
-    edit("(failed or not torch.is_grad_enabled())", "not torch.is_grad_enabled()", within="after_forward")
+    edit("if failed or not torch.is_grad_enabled():", "if not torch.is_grad_enabled():", within="after_forward")
 
 
 @defect("DDP-138")
@@ -102,12 +102,6 @@ def integers_are_cast() -> None:
 def low_precision_drops_old_gradients() -> None:
     """What a parameter had accumulated is lost where it is lowered."""
     edit("lower(changing, low)", "lower(changing, low), self._module().zero_grad()")
-
-
-@defect("DDP-135")
-def lowered_copies_taken_for_full_values() -> None:
-    """A second forward before backward takes the lowered parameters for the full ones."""
-    edit("if self._lowered_here:", "if True:", within="before_forward")
 
 
 @defect("DDP-135")
@@ -165,13 +159,7 @@ def gradients_given_in_the_dtype_of_their_bucket() -> None:
 @defect("DDP-135")
 def each_forward_lowers_anew() -> None:
     """A second forward before backward restores and lowers again, so that its graph ends in other nodes."""
-    edit("self._lowered_here = not self._full", "self.restore_all(); self._lowered_here = True")
-
-
-@defect("DDP-135")
-def an_evaluation_takes_copies_from_a_backward() -> None:
-    """An evaluation between a forward and its backward gives back the full values."""
-    edit("self._lowered_here and (failed or", "(failed or", within="after_forward")
+    edit("    self._lower_all(low)\n", "    self.restore_all()\n    self._lower_all(low)\n", within="before_forward")
 
 
 @defect("DDP-135")

@@ -105,12 +105,6 @@ def init_sync_ignored() -> None:
 
 
 @defect("DDP-034")
-def nodes_of_a_cast_model_are_remembered() -> None:
-    """Whoever watches a cast model anew goes on with the nodes that its parameters had before."""
-    edit("    self._nodes.clear()\n", "")
-
-
-@defect("DDP-034")
 def a_replaced_parameter_is_taken_for_an_unused_one() -> None:
     """Where unused parameters are searched for, nobody looks for what came into their places."""
     edit("self.usage.unused - self._unused_before or not self.readiness.anything()", "not self.readiness.anything()")
