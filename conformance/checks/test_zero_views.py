@@ -73,7 +73,7 @@ def keep_places(ctx):
     told = []
     for name in NAMES:
         parameters = some_parameters(ctx)
-        parameters[0].data = parameters[0].data.t().contiguous().t()  # not in row order: views would change that
+        parameters[0].data = parameters[0].data.t().contiguous().t()  # not in row order
         strides = [parameter.stride() for parameter in parameters]
         before = [parameter.data_ptr() for parameter in parameters]
         zero = sharded(ctx, parameters, name)
@@ -110,7 +110,7 @@ def turned_on_odd_ranks(tensor, rank):
 LAYOUTS = (turned, spaced, turned_on_odd_ranks)
 
 
-def step_what_lies_otherwise(ctx, lay):
+def step_what_lies_otherwise(ctx, lay, views):
     """The gaps after two steps of as many parameters as ranks: each is sent alone, and one of them is large."""
     gaps = []
     for name in NAMES:
@@ -119,7 +119,7 @@ def step_what_lies_otherwise(ctx, lay):
         reference = Reference(parameters, name)
         for parameter in parameters:
             parameter.data = lay(parameter.data, ctx.rank)
-        zero = sharded(ctx, parameters, name)
+        zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
         for iteration in range(2):
             for targets, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
                 give(targets, iteration)
@@ -131,7 +131,47 @@ def step_what_lies_otherwise(ctx, lay):
 @check("ZERO-033", worlds=MANY, beyond=False)
 def test_parameters_that_do_not_lie_in_row_order_are_stepped_and_sent(ranks):
     for lay in LAYOUTS:
-        assert ranks(step_what_lies_otherwise, lay) == [[None] * len(NAMES)] * ranks.world, lay.__name__
+        for views in (False, True):
+            gaps = ranks(step_what_lies_otherwise, lay, views)
+            assert gaps == [[None] * len(NAMES)] * ranks.world, f"{lay.__name__}, views {views}"
+
+
+def step_from_end_to_end(ctx, views, resumed):
+    """The gap after steps of a fused optimizer, whose parameters, gradients and states lie column by column."""
+    parameters = some_parameters(ctx)
+    for parameter in parameters:
+        parameter.data = turned(parameter.data, ctx.rank) if parameter.dim() == 2 else parameter.data
+    reference = Reference(parameters, "Adam", fused=True)
+    if resumed:
+        give_alike(reference.parameters, 0)
+        reference.optimizer.step()
+        state = copy.deepcopy(reference.optimizer.state_dict())
+        parameters = [nn.Parameter(parameter.detach().clone()) for parameter in reference.parameters]
+    else:
+        give_alike(parameters, 0)  # gradients that are there before the optimizer
+    zero = sharded(ctx, parameters, "Adam", fused=True, parameters_as_bucket_view=views)
+    if resumed:
+        zero.load_state_dict(state)
+    for iteration in range(3):
+        if iteration or resumed:
+            give_alike(parameters, iteration)
+        give_alike(reference.parameters, iteration)
+        zero.step()
+        reference.optimizer.step()
+    return reference.gap(parameters)
+
+
+def give_alike(parameters, iteration):
+    """Gradients that lie as their parameters do."""
+    give(parameters, iteration)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+
+
+@check("ZERO-033", worlds=MANY, beyond=False)
+def test_a_fused_optimizer_meets_parameters_gradients_and_states_that_lie_alike(ranks):
+    for views, resumed in ((False, False), (False, True), (True, False), (True, True)):
+        assert ranks(step_from_end_to_end, views, resumed) == [None] * ranks.world, f"{views=}, {resumed=}"
 
 
 def step_conjugates(ctx):

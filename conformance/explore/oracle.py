@@ -276,7 +276,7 @@ class Oracle:
                     parameter.grad = None
         if self.program["clipped"] == "by norm":
             nn.utils.clip_grad_norm_(parameters, CLIPPED_NORM)
-        if self.program["clipped"] == "by value":
+        if self.program["clipped"] == "by value" and any(each.grad is not None for each in parameters):
             nn.utils.clip_grad_value_(parameters, CLIPPED_VALUE)
 
     def _forward(self, replica: Replica, now: int, again: int = 0) -> Any:

@@ -105,7 +105,8 @@ def _changes(program: Program) -> Iterator[str]:
     if program["clipped"] == "by norm":
         yield f"torch.nn.utils.clip_grad_norm_(ddp.parameters(), {CLIPPED_NORM})"
     if program["clipped"] == "by value":
-        yield f"torch.nn.utils.clip_grad_value_(ddp.parameters(), {CLIPPED_VALUE})"
+        yield "if any(p.grad is not None for p in ddp.parameters()):"
+        yield f"    torch.nn.utils.clip_grad_value_(ddp.parameters(), {CLIPPED_VALUE})"
 
 
 def _stepping(program: Program) -> Iterator[str]:

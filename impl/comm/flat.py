@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -33,6 +34,33 @@ def flat_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.T
     """Consecutive pieces of ``flat``, each in the shape of its model."""
     pieces = flat[: sum(tensor.numel() for tensor in like)].split([tensor.numel() for tensor in like])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
+
+
+def dense_view(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
+    """A view of ``flat`` from element ``offset`` on, shaped like ``like``, with its strides if those are dense.
+
+    Tensors of a parameter that are laid out alike keep the optimizer's loops simple (channels_last stays
+    channels_last); a fused one goes through them from end to end.
+    """
+    if _is_dense(like):
+        return flat.as_strided(like.size(), like.stride(), flat.storage_offset() + offset)
+    return flat[offset : offset + like.numel()].view(like.size())
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements fill a block of memory with neither holes nor overlaps."""
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def dense_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Consecutive pieces of ``flat``, each in the shape of its model, with its strides if those are dense."""
+    offsets = accumulate((tensor.numel() for tensor in like), initial=0)
+    return [dense_view(flat, offset, tensor) for offset, tensor in zip(offsets, like, strict=False)]
 
 
 def views_like(views: Sequence[torch.Tensor], of: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:

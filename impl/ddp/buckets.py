@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..comm.averaging import gradient_dtype
-from ..comm.flat import copy_all, views_like
+from ..comm.flat import copy_all, dense_view, views_like
 from . import kernels
 from .plan import BucketSpec
 
@@ -222,7 +222,7 @@ class Bucket:
         if not spec.sparse:
             self.flat = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
             pairs = zip(spec.slots, self.parameters, strict=True)
-            self.views = [kernels.dense_view(self.flat, slot.offset, parameter) for slot, parameter in pairs]
+            self.views = [dense_view(self.flat, slot.offset, parameter) for slot, parameter in pairs]
             self._large = kernels.are_large(self.flat, self.views)
             self._filling = Filling(self.flat, self.views)
             if as_view:

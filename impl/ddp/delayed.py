@@ -10,7 +10,7 @@ from torch import nn
 from ..comm import collectives
 from ..comm.averaging import divides_first, gradient_dtype
 from ..comm.collectives import broadcast_coalesced
-from ..comm.flat import new_flat
+from ..comm.flat import dense_views, new_flat
 from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
 from . import kernels
@@ -100,10 +100,7 @@ class DelayedReduction:
         for (dtype, device), members in kinds.items():
             flat = new_flat(sum(p.numel() for p in members), dtype, device)
             self._flats.append(flat)
-            offset = 0
-            for parameter in members:
-                self._views[parameter] = kernels.dense_view(flat, offset, parameter)
-                offset += parameter.numel()
+            self._views.update(zip(members, dense_views(flat, members), strict=True))
 
     def _notice_cast(self) -> None:
         """Lay out anew if some parameters were moved or cast, on all ranks alike; gradients are taken in later."""

@@ -158,26 +158,6 @@ def is_evaluated(node: torch.autograd.graph.Node) -> bool:
         return False
 
 
-def dense_view(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
-    """A view of ``flat`` from element ``offset`` on, shaped like ``like``, with its strides if those are dense.
-
-    Gradients laid out like their parameters keep the optimizer's loops simple (channels_last stays channels_last).
-    """
-    if _is_dense(like):
-        return flat.as_strided(like.size(), like.stride(), flat.storage_offset() + offset)
-    return flat[offset : offset + like.numel()].view(like.size())
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's elements fill a block of memory with neither holes nor overlaps."""
-    expected = 1
-    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def weak_call(method: weakref.WeakMethod[Any]) -> Callable[..., None]:
     """A hook that calls ``method`` as long as its object lives, and does not keep it alive."""
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from ..comm.duplex import way_from
-from ..comm.flat import PlacedTensors
+from ..comm.flat import PlacedTensors, dense_views
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
-from ..ddp.kernels import dense_view
 from ..zero.memory import has_memory
 from ..zero.transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
 from .plan import OverlapPlan, Piece, windows
@@ -107,9 +106,5 @@ class Layout:
     def _flattened(self, members: Sequence[torch.Tensor], length: int) -> torch.Tensor:
         """Move the values into one new flat tensor and make the members views of it, each with the strides it has."""
         flat = torch.zeros(length, dtype=members[0].dtype, device=members[0].device)
-        views, offset = [], 0
-        for member in members:
-            views.append(dense_view(flat, offset, member))
-            offset += member.numel()
-        self._moved.move(members, views)
+        self._moved.move(members, dense_views(flat, members))
         return flat

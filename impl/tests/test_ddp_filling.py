@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impl.ddp import kernels
+from impl.comm.flat import dense_view
 from impl.ddp.buckets import Filling
 
 SHAPES = st.sampled_from([(), (3,), (5,), (2, 2), (3, 2), (0,), (0, 2), (1, 2, 2), (3000,)])
@@ -18,7 +18,7 @@ def laid_out(shapes, strange=()):
     flat = torch.full((7 + sum(like.numel() for like in likes),), -1.0)[7:]
     views, offset = [], 0
     for like in likes:
-        views.append(kernels.dense_view(flat, offset, like))
+        views.append(dense_view(flat, offset, like))
         offset += like.numel()
     return flat, views
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from impl.comm.flat import dense_view
 from impl.ddp import config as options
 from impl.ddp import kernels, params
 from impl.ddp.containers import find_tensors, map_tensors
@@ -186,7 +187,7 @@ def test_a_shared_tensor_ignored_under_one_name_is_ignored_under_all():
 def test_a_dense_view_has_the_parameters_strides(order):
     parameter = torch.arange(2 * 3 * 4 * 5).view(2, 3, 4, 5).permute(order)
     flat = torch.zeros(200)
-    view = kernels.dense_view(flat, 7, parameter)
+    view = dense_view(flat, 7, parameter)
     assert (view.shape, view.stride()) == (parameter.shape, parameter.stride())
     view.copy_(parameter)
     assert flat[:7].count_nonzero() == 0
@@ -195,7 +196,7 @@ def test_a_dense_view_has_the_parameters_strides(order):
 
 def test_an_overlapping_parameter_gets_a_contiguous_view():
     parameter = torch.zeros(1).expand(4)
-    assert kernels.dense_view(torch.zeros(8), 2, parameter).stride() == (1,)
+    assert dense_view(torch.zeros(8), 2, parameter).stride() == (1,)
 
 
 @given(st.integers(1, 64), st.lists(st.integers(-1000, 1000), min_size=1, max_size=20))

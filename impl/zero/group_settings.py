@@ -125,6 +125,7 @@ def exchange_gradients(
         if team.rank == source:
             copy_all(views, [model.grad for model in models if model.grad is not None])
         broadcast(team, flat, source, f"zero: gradients for joined ranks on {device}").wait(watch)
-        for place, view in zip(places, views, strict=True):
-            gradients[place] = view
+        for place, model, view in zip(places, models, views, strict=True):
+            # laid out like its parameter: a fused optimizer goes through memory from end to end
+            gradients[place] = view if model.is_contiguous() else torch.empty_like(model, dtype=dtype).copy_(view)
     return gradients

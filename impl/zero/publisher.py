@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..comm.flat import PlacedTensors, flat_views, new_flat
+from ..comm.flat import PlacedTensors, dense_views, new_flat
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .memory import memory_of_its_own
@@ -89,8 +89,8 @@ class Transfers:
     """The messages of one layout: which parameters are sent, by whom, in which order.
 
     ``sent[i]`` says whether parameter ``i`` is sent at all; it must be equal on every rank, as ``owners`` must.
-    With ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place; those
-    that have memory in common keep it.
+    With ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place if all of
+    them lie row by row; those that have memory in common keep it.
     """
 
     def __init__(
@@ -165,7 +165,8 @@ class Transfers:
         transfers = []
         if (kind, owner) in self._flats:
             flat, inside = self._flats[kind, owner]
-            transfers.append(Transfer(self._team, owner, inside, label, flat))
+            row_by_row = all(member.is_contiguous() for member in inside)  # else it may lie otherwise on another rank
+            transfers.append(Transfer(self._team, owner, inside, label, flat if row_by_row else None))
             moved = set(map(id, inside))
             members = [member for member in members if id(member) not in moved]
         small = [member for member in members if member.nbytes < IN_PLACE_BYTES]
@@ -174,8 +175,8 @@ class Transfers:
         return transfers + [Transfer(self._team, owner, batch, label) for batch in batches]
 
     def _flattened(self, members: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Move one owner's values into a new flat tensor, and make the parameters views of it."""
+        """Move one owner's values into a new flat tensor, and make the parameters views of it, laid out as they were."""
         numel = sum(member.numel() for member in members)
         flat = new_flat(numel, members[0].dtype, members[0].device)
-        self._moved.move(members, flat_views(flat, members))
+        self._moved.move(members, dense_views(flat, members))
         return flat

@@ -223,7 +223,7 @@ def partials_go_by_no_name() -> None:
 def gradients_of_a_bucket_lie_row_by_row() -> None:
     """Views of a bucket show the elements of every parameter row by row."""
     edit(
-        "kernels.dense_view(self.flat, slot.offset, parameter)",
+        "dense_view(self.flat, slot.offset, parameter)",
         "self.flat[slot.offset : slot.offset + parameter.numel()].view(parameter.size())",
     )
 

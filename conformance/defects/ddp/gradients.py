@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from impl.comm import averaging, pending
+from impl.comm import averaging, flat, pending
 from impl.comm.pending import Pending, Watch
 from impl.ddp import buckets, kernels, params
 from impl.ddp.iteration import Iteration
@@ -309,7 +309,7 @@ def unfinished_reductions_forgotten() -> None:
 @defect("DDP-049")
 def views_take_any_strides() -> None:
     """Places in a bucket are laid out by the parameter's strides, also where those leave holes."""
-    swap(kernels, "_is_dense", lambda _tensor: True)
+    swap(flat, "_is_dense", lambda _tensor: True)
 
 
 @defect("DDP-049")
@@ -453,7 +453,7 @@ def results_are_read_in_the_parameters_present_layout() -> None:
     """What a hook hands back elsewhere is read as the parameters lie now, not as the bucket was filled."""
     edit(
         "views_like(self.views, self.views[0], flat)",
-        "[kernels.dense_view(flat, slot.offset, p) for slot, p in zip(self.spec.slots, self.parameters, strict=True)]",
+        "[dense_view(flat, slot.offset, p) for slot, p in zip(self.spec.slots, self.parameters, strict=True)]",
         within="Bucket.views_of",
     )
 
