@@ -434,7 +434,6 @@ RULES: tuple[Rule, ...] = (
     _never("DDP-074", "what is synchronised is said by turns", {"accumulation": "every second", "forwards": "*"}),
     _never("", "a closure ends in a step", {"accumulation": "every second", "closure": "*"}),
     # layers
-    _never("", "many iterations of it magnify what rounds", {"blocks": "two", "further layer": "attention"}),
     _never("", "sequences are not empty", {"batches": "sometimes empty", "further layer": "recurrent | attention"}),
     _never("", "statistics of one row are none", {"batches": "*", "norm": "batch"}),
     _never("", "one process would lower other tensors", {"lowered": "*", "further layer": "*"}),

@@ -1,4 +1,4 @@
-"""A fused optimizer over bucket views, with gradients from before it: it pairs elements of different places, silently."""
+"""A fused optimizer over bucket views, given gradients before: it pairs elements of different places, silently."""
 
 # shows: ZERO-033 test_a_fused_optimizer_meets_*
 
