@@ -161,10 +161,10 @@ def _places(program: Program) -> torch.dtype:
         return torch.bfloat16
     if program["hook"] in ("fp16", "wrapped") or program["types"] == "mixed":
         return torch.float16
-    if program["further layer"] == "attention":
-        return torch.float16  # what rounds in an exponent is magnified
     if program.has("lowered"):
         return torch.bfloat16
+    if program["further layer"] == "attention":
+        return torch.float16  # what rounds in an exponent is magnified
     before = {"half": torch.float16, "bfloat16": torch.bfloat16}.get(program["types"], torch.float32)
     return before if program.has("cast") else torch.float64
 
