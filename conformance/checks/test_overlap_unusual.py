@@ -377,6 +377,36 @@ def test_after_a_hook_that_failed_every_bucket_is_stepped_and_sent_with_the_pres
         assert_went_on(ranks(fail_in_the_hook, how), how)
 
 
+def fail_before_a_context(ctx, how):
+    """The parameters at the beginning of a context that follows an iteration in which a hook has failed."""
+    hook = Raising()
+    pair = pair_of(ctx, replace(how, hook=hook))
+    seen = iterations(pair, READY)
+    hook.fails_at = 2
+    failed = caught(iteration, pair, READY) is not None
+    hook.fails_at = -1
+    with ctx.subject.Join([pair.ddp, pair.zero]):
+        found = parameters(pair.model)
+        iterations_after_a_failure(pair)
+    return failed, seen, found
+
+
+@check("HOOK-037", worlds=MANY, deadline_s=DEADLINE_S, beyond=False)
+def test_a_context_that_follows_a_hook_that_failed_begins_with_the_same_parameters_everywhere(ranks):
+    for how in (replace(schedule, optimizer="sgd") for schedule in HOOKS.values()):
+        results = ranks(fail_before_a_context, how)
+        alone = overlapping.Alone(how, ranks.world)
+        for seen in zip(*[run for _, run, _ in results], strict=True):
+            alone.follow(seen)
+        before = parameters(alone.model)
+        alone.step(overlapping.averaged(alone.model, READY, range(ranks.world), ranks.world))
+        after = parameters(alone.model)
+        for rank, (failed, _, found) in enumerate(results):
+            assert failed
+            assert found == results[0][2], f"rank {rank}"
+            assert all(found[name] in (before[name], after[name]) for name in before), f"rank {rank}"
+
+
 @check("HOOK-037", worlds=(1,), deadline_s=DEADLINE_S, beyond=False)
 def test_after_a_step_that_failed_the_optimizer_has_its_groups_and_takes_the_present_settings(ranks):
     for how in (replace(schedule, optimizer="sgd") for schedule in HOOKS.values()):

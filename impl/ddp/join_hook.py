@@ -46,6 +46,7 @@ class UnevenInputs:
         RuntimeError where gradients are averaged parameter by parameter, which nobody can shadow.
         """
         self._per_parameter.refuse_uneven_inputs(entered=True)
+        self._reducer.end_what_raised()
         self._begin_anew()
         self._reducer.notice_changes()
         self.iteration.recast = False  # all ranks have done the same

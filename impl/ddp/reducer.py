@@ -350,9 +350,7 @@ class Reducer:
         if self.phase is Phase.IDLE:
             return
         if self._armed or not self.readiness.anything():
-            self.abandon()  # that backward raised, and its caller has seen it; or it went past all parameters
-            for end in self.iteration.if_raised:
-                end()
+            self._end_what_raised()  # and its caller has seen it; or it went past all parameters
             return
         self._complain(self._unfinished(self.readiness.missing()))
 
@@ -646,6 +644,16 @@ class Reducer:
         """Nothing follows any more from a backward that has raised."""
         if self.raised:
             self.abandon()
+
+    def end_what_raised(self) -> None:
+        """The same, and what hooks have begun beside its reductions is ended: by all ranks at one place."""
+        if self.raised:
+            self._end_what_raised()
+
+    def _end_what_raised(self) -> None:
+        self.abandon()
+        for end in self.iteration.if_raised:
+            end()
 
     def abandon(self) -> None:
         """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""

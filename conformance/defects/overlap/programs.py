@@ -219,3 +219,9 @@ def states_that_move_are_loaded_as_from_a_file() -> None:
 def what_is_gathered_is_no_change_to_a_graph() -> None:
     """Where parameters are gathered in place, a graph that has saved them goes on from their new values."""
     edit("        else:\n            note_change(members)\n", "", within="Gathering.finish")
+
+
+@defect("HOOK-037")
+def a_context_forgets_what_a_failure_has_left() -> None:
+    """What has been sent in a backward that failed before a context is not received there."""
+    edit("    self._reducer.end_what_raised()\n", "")
