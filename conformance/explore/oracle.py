@@ -175,7 +175,7 @@ class Oracle:
             each.backward(retain_graph=twice)
         by = len(active) if context and program.has("divisor") else len(self.replicas)
         if alone:
-            self.unsure = 2 if self.synced_buffers else 0
+            self.unsure = max(self.unsure, 2) if self.synced_buffers else 0
         else:
             self._reduce([replica.model for replica in active], by)
             self._step_in_backward(active)
@@ -223,7 +223,7 @@ class Oracle:
         if how == "alone in the wrapper" and self.replicas[-1] in active:
             with torch.no_grad():
                 self.replicas[-1].look.outputs(f"evaluation {now}", self._forward(self.replicas[-1], now, 3))
-        if how == "by all" and not context:
+        if how == "by all" and not context and not self.unsure:
             self._sync_buffers(active, False)
         for replica in active if how == "by all" else self.replicas[-1:] if how == "by one" else ():
             if replica not in active:
@@ -241,7 +241,7 @@ class Oracle:
         if self.program["accumulation"] == "no_sync":
             for each in self._forwards(active, context, now, 1):
                 self.text.loss(each).backward()
-            self.unsure = 2 if self.synced_buffers else 0
+            self.unsure = max(self.unsure, 2) if self.synced_buffers else 0
         if self.program["forwards"] == "failing":
             unsure = self.unsure
             self._sync_buffers(active, context)
