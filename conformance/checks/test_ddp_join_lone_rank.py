@@ -177,3 +177,34 @@ def test_two_models_of_one_context_are_searched_each_for_itself(ranks):
     rest = ranks.world - 1
     for schedule, turns in (((1, *[4] * rest), False), ((*[4] * rest, 1), True), ((4, *[1] * rest), True)):
         assert ranks(train_two_searching, schedule, turns) == two_alone(schedule), f"{schedule=}, {turns=}"
+
+
+class LeavingOut(models.Sum):
+    """Leaves its first layer out when it is asked to: the one whose gradient comes last."""
+
+    def forward(self, x, leaves_out=False):
+        return sum(layer(x) for layer in self.layers[1 if leaves_out else 0 :])
+
+
+def leave_the_last_backward_incomplete(ctx, schedule):
+    """The last rank's last backward leaves a layer out, while the others shadow what a hook of the user's reduces."""
+    model = ddp(ctx, LeavingOut(), bucket_cap_mb=TINY_MIB)
+    model.register_comm_hook(ctx.world, reduced)
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad(set_to_none=True)
+            lasts = ctx.rank == ctx.world - 1 and iteration == schedule[-1] - 1
+            model(models.divisible(ctx.rank, iteration), leaves_out=lasts).sum().backward()
+
+
+def reduced(world, bucket):
+    return dist.all_reduce(bucket.buffer().div_(world), async_op=True).get_future().then(lambda f: f.value()[0])
+
+
+@check("DDP-062", worlds=(2, 3))
+def test_a_last_backward_that_leaves_a_layer_out_is_told_on_every_rank_also_where_only_one_has_inputs(ranks):
+    run = ranks.run(leave_the_last_backward_incomplete, (3,) * (ranks.world - 1) + (5,))
+    for rank, outcome in enumerate(run.outcomes):
+        assert type(outcome).__name__ == "Raised", f"rank {rank}: {run.summary()}"
+        assert outcome.error.is_a(RuntimeError), f"rank {rank}: {outcome.error}"
+    assert "find_unused_parameters" in run.outcomes[-1].error.text, run.summary()

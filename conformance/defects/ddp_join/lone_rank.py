@@ -75,3 +75,9 @@ def a_models_forward_waits_for_the_roll_call() -> None:
         "        self._call_roll(place, act or likely)\n        self._read_message()\n",
         within="_begin_iteration",
     )
+
+
+@defect("DDP-062")
+def who_is_alone_leaves_its_reduction_unfinished() -> None:
+    """A rank that is alone, and whose last backward leaves a layer out, leaves though a hook reduces with others."""
+    edit(" or reducer.reducing_with_others:", ":")
