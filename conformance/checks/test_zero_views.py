@@ -242,6 +242,29 @@ def trained_as_ordinary(results):
                 assert kept, f"rank {rank}, iteration {iteration}: a frozen parameter has moved"
 
 
+def freeze_with_gradients(ctx, views):
+    """The gap after steps in which a frozen parameter keeps a gradient, with which momentum goes on."""
+    name = NAMES[0]
+    parameters = some_parameters(ctx)
+    reference = Reference(parameters, name)
+    zero = sharded(ctx, parameters, name, parameters_as_bucket_view=views)
+    for iteration in range(3):
+        for side, optimizer in ((parameters, zero), (reference.parameters, reference.optimizer)):
+            if iteration:
+                side[0].requires_grad_(False)
+            give(side, iteration)
+            if iteration:
+                side[0].grad = torch.zeros_like(side[0])
+            optimizer.step()
+    return reference.gap(parameters)
+
+
+@check("ZERO-013", beyond=False)
+def test_a_frozen_parameter_that_keeps_a_gradient_is_stepped_as_by_the_ordinary_optimizer(ranks):
+    for views in (False, True):
+        assert ranks(freeze_with_gradients, views) == [None] * ranks.world, f"{views=}"
+
+
 @check("ZERO-013")
 def test_freezing_and_thawing_is_logged_at_the_next_step_and_only_then(ranks):
     for rank, told in enumerate(ranks(freeze, False)):
