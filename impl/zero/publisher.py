@@ -89,8 +89,8 @@ class Transfers:
     """The messages of one layout: which parameters are sent, by whom, in which order.
 
     ``sent[i]`` says whether parameter ``i`` is sent at all; it must be equal on every rank, as ``owners`` must.
-    With ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place if all of
-    them lie row by row; those that have memory in common keep it.
+    With ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place if all
+    of them lie row by row; those that have memory in common keep it.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Transfers:
         return transfers + [Transfer(self._team, owner, batch, label) for batch in batches]
 
     def _flattened(self, members: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Move one owner's values into a new flat tensor, and make the parameters views of it, laid out as they were."""
+        """Move one owner's values into a new flat tensor; the parameters are views of it then, laid out as they were."""
         numel = sum(member.numel() for member in members)
         flat = new_flat(numel, members[0].dtype, members[0].device)
         self._moved.move(members, dense_views(flat, members))
