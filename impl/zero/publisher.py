@@ -175,7 +175,7 @@ class Transfers:
         return transfers + [Transfer(self._team, owner, batch, label) for batch in batches]
 
     def _flattened(self, members: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Move one owner's values into a new flat tensor; the parameters are views of it then, laid out as they were."""
+        """Move one owner's values into a new flat tensor and make the parameters views of it, laid out as before."""
         numel = sum(member.numel() for member in members)
         flat = new_flat(numel, members[0].dtype, members[0].device)
         self._moved.move(members, dense_views(flat, members))
