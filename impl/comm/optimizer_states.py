@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Number
 from typing import Any, NamedTuple
 
@@ -54,6 +54,18 @@ def as_it_was(value: Any, loaded: Any) -> Any:
         counterparts = iter(loaded)
         return copied(value, lambda item: as_it_was(item, next(counterparts)))
     return value
+
+
+def lay_out(states: Mapping[Any, Any]) -> None:
+    """Lay tensors of a parameter's shape out as it is, in states by parameter: a fused optimizer goes through all of
+    them from end to end."""
+    for parameter, state in states.items():
+        if not isinstance(parameter, torch.Tensor) or not isinstance(state, dict):
+            continue
+        for name, value in state.items():
+            dense = type(value) is torch.Tensor and value.layout == torch.strided
+            if dense and value.shape == parameter.shape and value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
 
 
 class Counters(NamedTuple):

@@ -142,3 +142,27 @@ def test_behind_the_load_of_an_empty_state_the_optimizer_shows_what_it_makes(run
     shown = run(load_before_the_first_step, world=2)
     assert sum(mine for mine, _ in shown) == 3
     assert all(mine == held for mine, held in shown)
+
+
+def fused_from_states_that_lie_row_by_row(ctx):
+    """A fused optimizer goes on from a state that was saved row by row, over parameters that lie column by column."""
+    made = []
+    for sharded in (False, True):
+        params = [torch.nn.Parameter(torch.arange(12.0).view(3, 4).t() / 8) for _ in range(3)]
+        optimizer = torch.optim.Adam(params, lr=0.125, fused=True)
+        for iteration in range(3):
+            for param in params:
+                param.grad = torch.empty_like(param).copy_(torch.arange(12.0).view(4, 3) % (5 + iteration) - 2)
+            if sharded and iteration == 1:
+                state = copy.deepcopy(optimizer.state_dict())
+                for each in state["state"].values():
+                    each.update(exp_avg=each["exp_avg"].contiguous(), exp_avg_sq=each["exp_avg_sq"].contiguous())
+                optimizer = ctx.subject.ZeroRedundancyOptimizer(params, torch.optim.Adam, lr=0.125, fused=True)
+                optimizer.load_state_dict(state)
+            optimizer.step()
+        made.append([param.detach() for param in params])
+    return all(map(torch.equal, *made))
+
+
+def test_a_fused_optimizer_goes_on_from_a_state_that_lies_otherwise(run):
+    assert run(fused_from_states_that_lie_row_by_row, world=2) == [True, True]
