@@ -221,3 +221,9 @@ def hooks_of_joined_ranks_consolidate_as_live_ones() -> None:
 def hooks_of_joined_ranks_consolidate_later() -> None:
     """A hook that consolidates, called on a rank that has run out, returns without the state, which comes after it."""
     edit("session.follow_to(self, CONSOLIDATE)", "self.shard.consolidated = None")
+
+
+@defect("DDP-049")
+def gradients_for_joined_ranks_lie_row_by_row() -> None:
+    """A joined rank is given gradients that do not lie as their parameters do: a fused optimizer mixes elements up."""
+    edit("view if model.is_contiguous() else torch.empty_like(model, dtype=dtype).copy_(view)", "view")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+import impl.comm.flat
 import impl.zero.checkpoint
+import impl.zero.publisher
 
 from ..planting import defect, edit, swap
 
@@ -424,3 +426,15 @@ def what_an_optimizer_adds_to_its_state_is_left_out() -> None:
 def what_an_optimizer_adds_to_its_state_is_loaded_as_it_is() -> None:
     """Where a state is loaded, the local optimizer is handed what it adds itself, and not what was saved."""
     edit("self.shard.load_local(self.state, further)", "self.shard.load_local(self.state)")
+
+
+@defect("ZERO-033")
+def bucket_views_lie_row_by_row() -> None:
+    """Parameters lose their layout where they become views of a flat tensor, and gradients that are there keep it."""
+    swap(impl.zero.publisher, "dense_views", impl.comm.flat.flat_views)
+
+
+@defect("ZERO-033")
+def what_lies_in_bucket_views_is_sent_as_it_lies() -> None:
+    """Flat tensors are sent in place whatever the layout of their parameters, which other ranks may not share."""
+    edit("flat if row_by_row else None", "flat")
