@@ -290,3 +290,45 @@ def test_a_model_that_is_checkpointed_as_a_whole_trains_like_any_other(ranks):
     means = [mean_of_all(ranks.world, iteration + 1) for iteration in range(4)]
     for rank, seen in enumerate(ranks(checkpoint_all)):
         assert seen == means * len(WAYS), f"rank {rank}"
+
+
+def checkpoint_a_part(ctx):
+    """Each forward leaves a layer out."""
+    model = wrapped(ctx, models.Branches(), find_unused_parameters=True)
+    seen = []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        x = mine(ctx, iteration + 1).requires_grad_()
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+        seen.append((gradient(model.module.a.weight), model.module.b.weight.grad))
+    return seen
+
+
+@check("DDP-067", worlds=(1, *MANY), beyond=False)
+def test_a_model_that_is_checkpointed_as_a_whole_may_leave_layers_out(ranks):
+    means = [(mean_of_all(ranks.world, iteration + 1), None) for iteration in range(3)]
+    for rank, seen in enumerate(ranks(checkpoint_a_part)):
+        assert seen == means, f"rank {rank}"
+
+
+def checkpoint_unevenly(ctx):
+    """As many iterations as this rank's place says, with what the model held after each."""
+    model = wrapped(ctx, models.scalar())
+    seen = []
+    with model.join():
+        for iteration in range(ctx.rank + 1):
+            model.zero_grad(set_to_none=True)
+            x = mine(ctx, iteration + 1).requires_grad_()
+            checkpoint(model, x, use_reentrant=False).sum().backward()
+            seen.append(gradient(model.module.weight))
+    return seen
+
+
+@check("DDP-067", worlds=MANY, beyond=False)
+def test_a_model_that_is_checkpointed_as_a_whole_may_have_uneven_inputs(ranks):
+    means = [
+        sum(12.0 * (rank + 1) * (iteration + 1) for rank in range(iteration, ranks.world)) / ranks.world
+        for iteration in range(ranks.world)
+    ]
+    for rank, seen in enumerate(ranks(checkpoint_unevenly)):
+        assert seen == means[: rank + 1], f"rank {rank}"

@@ -303,3 +303,44 @@ def test_rows_of_a_backward_that_failed_are_never_sent(ranks):
             assert "Expected to have finished reduction" in error.text, f"rank {rank}: {error}"
             ranks.at_limit("after a backward that failed, the next forward is refused")
         assert told == [[[mean], [0.0, mean, 0.0, 0.0]]] * (4 if error is None else 2), f"rank {rank}"
+
+
+# -- DDP-057: a table, and another model behind it
+
+
+class InFront(nn.Module):
+    """A layer and a sparse table, whose outputs are added."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = nn.Linear(4, 4, bias=False), nn.Embedding(4, 4, sparse=True)
+
+    def forward(self, x, rows):
+        return self.layer(x) + self.table(rows)
+
+
+def train_in_front_of_another(ctx):
+    first, second = ddp(ctx, InFront()), nn.Linear(4, 4, bias=False)
+    nn.init.constant_(second.weight, 0.25)
+    second = ddp(ctx, second)
+    seen = []
+    for iteration in range(3):
+        first.zero_grad(set_to_none=True)
+        x = torch.full((1, 4), mine(ctx, iteration + 1).item(), device=ctx.device)
+        second(first(x, torch.tensor([ctx.rank], device=ctx.device))).sum().backward()
+        seen.append((first.module.layer.weight.grad.tolist(), first.module.table.weight.grad.to_dense().tolist()))
+    return seen
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_a_table_in_front_of_another_model_leaves_the_gradients_of_its_neighbours_right(ranks):
+    world = ranks.world
+    rows = [[1 / world if row < world else 0.0] * 4 for row in range(4)]
+    for rank, seen in enumerate(ranks(train_in_front_of_another)):
+        for iteration, (layer, table) in enumerate(seen):
+            assert layer == [[mean_of_all(world, iteration + 1)] * 4] * 4, f"rank {rank}, iteration {iteration}"
+            assert gap(table, rows) < 1e-6, f"rank {rank}, iteration {iteration}"
+
+
+def gap(found, expected):
+    return (torch.tensor(found) - torch.tensor(expected)).abs().max().item()

@@ -19,7 +19,15 @@ LISTED: dict[str, list[dict[str, str]]] = {
     "DDP-049": [
         {"gradient dtype": "*"},  # refused, which is allowed
         {"sharded": "bucket views", "tensors": "transposed"},
+        {"sharded": "bucket views", "convolution": "channels_last"},
         {"data": "laid out anew"},
+    ],
+    "DDP-057": [{"second model": "behind", "table": "sparse | sparse bag"}],
+    "DDP-067": [
+        {"checkpoint": "the whole model", "buffers": "*"}, {"checkpoint": "the whole model", "norm": "batch"},
+        {"checkpoint": "the whole model", "further layer": "spectral norm"},
+        {"checkpoint": "the whole model", "frozen": "*"}, {"checkpoint": "the whole model", "use": "*"},
+        {"checkpoint": "the whole model", "schedule": "*"},
     ],
     "DDP-086": [{"forwards": "two", "norm": "batch"}, {"forwards": "two", "buffers": "*"}],
     "DDP-089": [
@@ -32,7 +40,10 @@ LISTED: dict[str, list[dict[str, str]]] = {
         {"table": "sparse | sparse bag", "unused": "*"},
     ],
     "DDP-105": [{"graph": "static", "outputs": "one outside the loss"}],
-    "DDP-110": [{"graph": "static", "loss": "and slopes"}, {"graph": "static", "outputs": "dataclass"}],
+    "DDP-110": [
+        {"graph": "static", "loss": "and slopes"}, {"graph": "static", "outputs": "dataclass"},
+        {"graph": "static", "backward": "behind a look"},
+    ],
     "DDP-117": [{"data": "gradients assigned", "gradients": "views"}],
     "DDP-122": [{"delayed": "*", "types": "double | half | bfloat16"}],
     "DDP-124": [{"delayed": "*"}],
@@ -41,7 +52,10 @@ LISTED: dict[str, list[dict[str, str]]] = {
     "DDPJ-009": [{"table": "sparse | sparse bag", "schedule": "*"}],
     "DDPJ-014": [{"hook": "*", "divisor": "*", "schedule": "*"}],
     "DDPJ-015": [{"second model": "*", "divisor": "*", "schedule": "*"}],
-    "DDPJ-027": [{"blocks": "second without context", "buffers": "*"}, {"context": "*", "buffers": "*", "world": "*"}],
+    "DDPJ-027": [
+        {"blocks": "second without context", "buffers": "*"}, {"blocks": "second without context", "norm": "batch"},
+        {"context": "*", "buffers": "*", "world": "*"},
+    ],
     "DDPJ-030": [{"schedule": "*", "unused": "*"}],
     "DDPJ-032": [{"graph": "static", "schedule": "*"}],
     "DDPJ-038": [{"evaluation": f"{_BY_ALL} | alone in the wrapper", "context": "ddp.join | Join"}],
