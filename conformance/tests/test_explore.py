@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +22,6 @@ from conformance.explore.session import Asked, Explored, batch_row, explore
 from conformance.explore.source import source
 from conformance.ranks import Cluster
 
-CASES = sorted((Path(judging.__file__).parent / "cases").glob("*.json"))
 DRAWN = [drawn(random.Random(seed)) for seed in range(30)]
 
 
@@ -154,14 +152,6 @@ def test_ranks_of_ours_do_what_one_process_says_and_a_planted_defect_is_noticed(
         failure = judging.judged(choices, cluster, planted)
     assert failure is not None
     assert "gradient" in failure.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_what_once_failed_is_as_one_process(path):
-    with Cluster(placing=False) as cluster:
-        failure = judging.judged(Program.read(path.read_text(encoding="utf-8")), cluster, "impl")
-    assert failure is None, failure.text
 
 
 @pytest.mark.slow
