@@ -109,6 +109,18 @@ def test_plain_averages_before_the_start_and_equal_approximations_after_it(ranks
             assert 1e-4 < gap([compressed], [right]) < furthest, "neither exact nor beside the point"
 
 
+def train_from_seeds(ctx, seeds):
+    options = [{"random_seed": seed, "warm_start": False, "matrix_approximation_rank": 1} for seed in seeds]
+    return [train(ctx, "powerSGD_hook", Layers, several_rows, START + 1, each)[START] for each in options]
+
+
+@check("COMM-026", worlds=(1, 2))
+def test_approximations_follow_from_the_seed(ranks):
+    for first, other, again in ranks(train_from_seeds, (1, 2, 1)):
+        assert first == again, "one seed, and other approximations"
+        assert first != other, "another seed, and the same approximations"
+
+
 @check("COMM-026")
 def test_what_is_not_compressed_is_averaged_exactly(ranks):
     exact = alone(range(ranks.world), batch=several_rows, model=Layers, count=ITERATIONS)

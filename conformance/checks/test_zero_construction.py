@@ -131,6 +131,20 @@ def test_a_functional_optimizer_without_overlap_is_refused(ranks):
     assert_refused(ranks(construct_with_functional), ValueError, "functional")
 
 
+class _FunctionalNothing:
+    """What no class of torch.optim is the counterpart of."""
+
+
+def overlap_unknown(ctx):
+    zero = ctx.subject.ZeroRedundancyOptimizer
+    return caught(zero, some_parameters(ctx), _FunctionalNothing, overlap_with_ddp=True, lr=0.5)
+
+
+@check("ZERO-005", worlds=(1, 2))
+def test_overlap_with_a_functional_optimizer_that_nobody_knows_is_refused(ranks):
+    assert_refused(ranks(overlap_unknown), ValueError, "_FunctionalNothing")
+
+
 def overlap_functional(ctx):
     gaps = {"functional SGD": Overlapped(ctx, "SGD", kind=functional_sgd()).train_many(range(4))}
     return gaps | {name: Overlapped(ctx, name).train_many(range(4)) for name in FUNCTIONAL}

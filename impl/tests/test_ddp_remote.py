@@ -5,6 +5,7 @@ import torch.distributed.autograd as dist_autograd
 from torch import nn
 
 from conformance.fixtures.rpc import remote_calls
+from conformance.ranks import caught
 from impl.ddp import DistributedDataParallel
 
 
@@ -70,3 +71,17 @@ def keep_gradients_in_buckets(ctx):
 
 def test_gradients_from_before_stay_what_they_were_also_where_they_lie_in_buckets(run):
     assert run(keep_gradients_in_buckets, world=2) == [[[15.0, 1.5]] * 2] * 2
+
+
+def leave_one_incomplete(ctx):
+    """The backward of one iteration leaves a parameter out without a search; whether the next forward says so."""
+    with remote_calls(ctx):
+        ddp = DistributedDataParallel(Two())
+        with dist_autograd.context() as context:
+            dist_autograd.backward(context, [ddp(mine(ctx), False).sum()])
+        with dist_autograd.context():
+            return str(caught(ddp, mine(ctx)))
+
+
+def test_a_backward_in_a_context_that_leaves_a_parameter_out_is_reported_by_the_next_forward(run):
+    assert all("find_unused_parameters" in said for said in run(leave_one_incomplete, world=2))

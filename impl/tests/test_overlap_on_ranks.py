@@ -255,34 +255,38 @@ def test_no_sync_does_not_step(run, interleaved):
 
 
 def regrouped(ctx, options):
-    """DDP moves to another group: first one of the same ranks, then to two of the three."""
+    """DDP moves to another group: first one of the same ranks, then to two of the three. What is logged of each."""
     model = Net()
     alone = Alone(model, "adam", options)
     ddp, zero = build(ctx, model, "adam", options)
     same, fewer = torch.distributed.new_group([0, 1, 2]), torch.distributed.new_group([0, 2])
-    found = []
+    found, said = [], []
     for iteration in range(6):
         if iteration == 2:
             ddp._update_process_group(same)
         if iteration == 4:
             ddp._update_process_group(fewer)
             if ctx.rank == 1:
-                return found
+                return found, said
         place, world = (ctx.rank, 3) if iteration < 4 else (ctx.rank // 2, 2)
         ddp.zero_grad()
-        loss_of(ddp(batch(place, iteration), True)).backward()
+        said.append(what_is_logged(loss_of(ddp(batch(place, iteration), True)).backward))
         alone.step([9] * world, iteration)
         if iteration < 4:  # what rank 1 owned starts anew afterwards
             found += [f"iteration {iteration}: {text}" for text in differences(model, alone)]
     held = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     both = [torch.empty_like(held) for _ in range(2)]
     torch.distributed.all_gather(both, held, group=fewer)
-    return found if torch.equal(*both) and zero.world_size == 2 else [*found, "ranks differ"]
+    return (found if torch.equal(*both) and zero.world_size == 2 else [*found, "ranks differ"]), said
 
 
 @pytest.mark.parametrize("options", SCHEDULES[1:3], ids=str)
-def test_the_step_follows_ddp_to_another_group(run, options):
-    assert run(regrouped, options, world=3) == [[]] * 3
+def test_the_step_follows_ddp_to_another_group_and_says_which_states_are_lost(run, options):
+    found, said = zip(*run(regrouped, options, world=3), strict=True)
+    assert found == ([],) * 3
+    *before, left, _ = zip(said[0], said[2], strict=True)
+    assert before == [([], [])] * 4
+    assert any("start anew" in text for text in (*left[0], *left[1]))
 
 
 def checkpointing(ctx, interleaved):
