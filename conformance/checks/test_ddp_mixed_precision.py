@@ -341,7 +341,7 @@ def test_after_a_backward_that_failed_parameters_are_full_there_and_in_later_ite
 
 
 class Choosy(nn.Module):
-    """A table looked up by row numbers, a mask, and a parameter and a buffer that are meant to be left alone."""
+    """A table looked up by row numbers, a mask, a complex parameter, and a parameter and a buffer to be left alone."""
 
     def __init__(self):
         super().__init__()
@@ -349,16 +349,17 @@ class Choosy(nn.Module):
         self.own = models.scalar()
         self.own.register_buffer("fixed", torch.ones(1))
         self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+        self.phase = nn.Parameter(torch.full((2,), 1j))
         self.seen = {}
 
     def forward(self, rows, more):
         own, fixed = self.own.weight, self.own.fixed
         given = {"rows": rows, "mask": more["mask"], "floats": more["floats"][0], "table": self.table.weight}
-        given |= {"complex": more["complex"], "count": self.count}
+        given |= {"complex": more["complex"], "count": self.count, "phase": self.phase}
         self.seen = {name: tensor.dtype for name, tensor in given.items()}
         self.seen |= {"own": own.dtype, "fixed": fixed.dtype, "place": own.data_ptr(), "fixed place": fixed.data_ptr()}
         chosen = self.table(rows) * more["mask"].unsqueeze(-1) * more["floats"][0]
-        return chosen.sum().float() + own.sum() * fixed.sum()
+        return chosen.sum().float() + own.sum() * fixed.sum() + (self.phase * more["complex"]).sum().real
 
 
 def be_choosy(ctx):
@@ -373,15 +374,17 @@ def be_choosy(ctx):
         more["complex"] = torch.full((2,), 1 + 2j, device=ctx.device)
         ddp(rows, more=more).backward()
         assert model.own.weight.data_ptr() == places[0], "an ignored parameter was moved"
-        return model.seen, places, model.table.weight.grad[:, 0].tolist(), whole(model.own.weight.grad).item()
+        found = model.table.weight.grad[:, 0].tolist(), model.phase.grad.tolist(), whole(model.own.weight.grad).item()
+        return model.seen, places, *found
 
     return or_lacks_accelerator(ctx, run)
 
 
 @check("DDP-137", "DDP-138", worlds=(1, 2, 3))
 def test_numbers_that_are_not_floats_and_ignored_tensors_keep_their_dtype(ranks):
-    for seen, (own, fixed), table, local in ranks(be_choosy):
+    for seen, (own, fixed), table, phase, local in ranks(be_choosy):
         assert (seen["rows"], seen["mask"], seen["complex"]) == (torch.int64, torch.bool, torch.complex64)
+        assert (seen["phase"], phase) == (torch.complex64, [1 - 2j] * 2)
         assert (seen["floats"], seen["table"]) == (LOW, LOW)
         assert (seen["own"], seen["fixed"], seen["count"]) == (FULL, FULL, torch.int64)
         assert (seen["place"], seen["fixed place"]) == (own, fixed)
