@@ -523,14 +523,14 @@ def test_a_batch_that_fails_on_one_rank_in_a_hook_of_the_users_is_told_on_every_
         assert_told(ranks.run(stumble, schedule, at, where), f"schedule {schedule}, batch {at}, {where}", *words)
 
 
-def lose_one_of_two_losses(ctx, last):
-    """Of two models' losses the highest rank's last one of the first model fails, caught inside the block."""
+def lose_one_of_two_losses(ctx, last, lost):
+    """Of two models' losses the highest rank's last one of model ``lost`` fails, caught inside the block."""
     pair = [ddp(ctx, models.Sum(), bucket_cap_mb=1e-4) for _ in range(2)]
     with ctx.subject.Join(pair):
         for iteration in range(1 + last):
             losses = [model(models.divisible(ctx.rank, iteration)).sum() for model in pair]
             for place, loss in enumerate(losses):
-                if place or iteration < last or ctx.rank < ctx.world - 1:
+                if place != lost or iteration < last or ctx.rank < ctx.world - 1:
                     loss.backward()
 
 
@@ -550,7 +550,8 @@ def test_a_loss_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on
     everybody, one_joins = (3,) * ranks.world, (2, *[4] * (ranks.world - 1))
     runs = [(skip_a_batch_that_fails, schedule, at, "between") for schedule, at in [(everybody, 1), (everybody, 2)]]
     runs += [(skip_a_batch_that_fails, one_joins, 2, "between")] * (ranks.world > 2)
-    runs += [(skip_a_batch_that_fails, everybody, 1, "between", "accumulate"), (lose_one_of_two_losses, 1)]
+    runs += [(skip_a_batch_that_fails, everybody, 1, "between", "accumulate")]
+    runs += [(lose_one_of_two_losses, 1, lost) for lost in (0, 1)]
     runs += [(lose_a_loss_beside_another_joinable, at) for at in (0, 1)]
     for program in runs:
         assert_told(ranks.run(*program), program, "between")
