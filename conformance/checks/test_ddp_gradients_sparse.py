@@ -344,3 +344,35 @@ def test_a_table_in_front_of_another_model_leaves_the_gradients_of_its_neighbour
 
 def gap(found, expected):
     return (torch.tensor(found) - torch.tensor(expected)).abs().max().item()
+
+
+# -- DDP-057: a table that no module says to be sparse
+
+
+class Looking(nn.Module):
+    """Looks rows up by itself, and asks for a sparse gradient of them, beside a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.layer = nn.Parameter(torch.ones(4, 2)), nn.Linear(2, 2)
+
+    def forward(self, rows):
+        return self.layer(nn.functional.embedding(rows, self.rows, sparse=True))
+
+
+def look_up_by_itself(ctx):
+    model = ddp(ctx, Looking())
+    error = caught(lambda: model(torch.tensor([ctx.rank], device=ctx.device)).sum().backward())
+    ctx.meet("told")
+    return error, None if error else model.module.rows.grad.to_dense()[:, 0].count_nonzero().item()
+
+
+@check("DDP-057", worlds=(2, 3), beyond=False)
+def test_rows_that_nobody_knew_to_be_sparse_are_averaged_or_refused(ranks):
+    for error, rows in ranks(look_up_by_itself):
+        if error is None:
+            assert rows == ranks.world
+        else:
+            assert error.is_a(RuntimeError)
+            assert "sparse" in error.text.lower(), error.text
+            ranks.at_limit("a sparse gradient that no module announces is refused")
