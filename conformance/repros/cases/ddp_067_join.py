@@ -1,6 +1,6 @@
 """A model that is checkpointed as a whole, in a join context: ranks end in different collectives, and hang or die."""
 
-# shows: DDP-067 test_a_model_that_is_checkpointed_as_a_whole_may_have_uneven_inputs
+# shows: DDP-067 test_a_model_that_is_checkpointed_as_a_whole_may_have_uneven_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
