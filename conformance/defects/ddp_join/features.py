@@ -63,7 +63,7 @@ def joined_rank_does_not_rebuild() -> None:
     """A joined rank takes part in the agreement on the order of buckets, but keeps its old buckets."""
     edit(
         "    self.rebuild(",
-        "    if iteration.session is not None and iteration.session.shadowing:\n        return\n"
+        "    if self.iteration.session is not None and self.iteration.session.shadowing:\n        return\n"
         "    self.rebuild(",
     )
 
@@ -215,12 +215,6 @@ def of_several_backwards_one_is_answered_for() -> None:
 def an_answer_may_be_taken_back() -> None:
     """A rank that waits for the others' word says meanwhile that it has come less far."""
     edit("if message > self._said[place, iteration]:", "if True:")
-
-
-@defect("DDPJ-016")
-def final_model_is_sent_as_the_last_forward_has_left_it() -> None:
-    """What a forward in mixed precision has lowered is low in the final broadcast, too."""
-    edit("    self._reducer.restore_full_values()\n", "", within="sync_final_model")
 
 
 @defect("JOIN-054", worlds=(3,))
