@@ -63,6 +63,13 @@ def dense_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.
     return [dense_view(flat, offset, tensor) for offset, tensor in zip(offsets, like, strict=False)]
 
 
+def laid_out_like(value: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """``value``, or a copy that lies in memory as its model, of the same shape, does."""
+    if value.stride() == model.stride():
+        return value
+    return torch.empty_like(model, dtype=value.dtype, device=value.device).copy_(value)
+
+
 def views_like(views: Sequence[torch.Tensor], of: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
     """Views of ``target`` that lie in it as ``views`` lie in ``of``."""
     shift = target.storage_offset() - of.storage_offset()

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .flat import laid_out_like
+
 _BY_KEY = frozenset({dict, OrderedDict, defaultdict, Counter})
 
 
@@ -56,16 +58,16 @@ def as_it_was(value: Any, loaded: Any) -> Any:
     return value
 
 
-def lay_out(states: Mapping[Any, Any]) -> None:
-    """Lay tensors of a parameter's shape out as it is, in states by parameter: a fused optimizer goes through all of
-    them from end to end."""
+def lie_like_parameters(states: Mapping[Any, Any]) -> None:
+    """Let tensors of a parameter's shape lie in memory as it does, in states by parameter: a fused optimizer goes
+    through all of them from end to end."""
     for parameter, state in states.items():
         if not isinstance(parameter, torch.Tensor) or not isinstance(state, dict):
             continue
         for name, value in state.items():
-            dense = type(value) is torch.Tensor and value.layout == torch.strided
-            if dense and value.shape == parameter.shape and value.stride() != parameter.stride():
-                state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
+            strided = type(value) is torch.Tensor and value.layout == torch.strided
+            if strided and value.shape == parameter.shape:
+                state[name] = laid_out_like(value, parameter)
 
 
 class Counters(NamedTuple):

@@ -60,9 +60,8 @@ class UnevenInputs:
             reducer.check_finished()
 
     def _begin_anew(self) -> None:
-        """All ranks stand at one place: what failed or was left open here before is over."""
+        """All ranks stand at one place: what was broken off or left open here before is over."""
         self.iteration.broken, self.iteration.awaits_backward = None, False
-        self._reducer.give_up_what_raised()
 
     @property
     def unbroken(self) -> bool:
@@ -101,6 +100,7 @@ class UnevenInputs:
             state += buffers.tensors
         broadcast_coalesced(team, state, source, "final model", buffers.chunk_bytes, self.iteration.watch())
         buffers.begin_anew()
+        self._reducer.give_up_what_raised()  # all ranks have other values now
         self._begin_anew()  # also for a context around this one
 
     def find_common_rank(self, input_rank: int, rank_cond: bool) -> int:

@@ -31,7 +31,7 @@ def parts_of(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], 
     """What a pickled state is made of: attributes of the object's own, those that parts keep, the names of delayed
     parameters, and whether the graph is static. A state of an older version may lack what parts keep (DDP-159)."""
     own = dict(state)
-    delayed = own.pop("_delayed_names")
+    delayed = own.pop("_delayed_names", None)
     kept = {name: own.pop(name) for name in KEPT_BY_PARTS if name in own}
     return own, kept, delayed, bool(own["static_graph"])
 

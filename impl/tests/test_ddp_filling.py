@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impl.comm.flat import dense_view
+from impl.comm.flat import dense_views
 from impl.ddp.buckets import Filling
 
 SHAPES = st.sampled_from([(), (3,), (5,), (2, 2), (3, 2), (0,), (0, 2), (1, 2, 2), (3000,)])
@@ -16,11 +16,7 @@ def laid_out(shapes, strange=()):
     likes = [torch.zeros(shape) for shape in shapes]
     likes = [like.t() if place in strange and like.dim() == 2 else like for place, like in enumerate(likes)]
     flat = torch.full((7 + sum(like.numel() for like in likes),), -1.0)[7:]
-    views, offset = [], 0
-    for like in likes:
-        views.append(dense_view(flat, offset, like))
-        offset += like.numel()
-    return flat, views
+    return flat, dense_views(flat, likes)
 
 
 def unlike(views):

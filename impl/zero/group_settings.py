@@ -16,7 +16,7 @@ import torch
 
 from ..comm.averaging import gradient_dtype
 from ..comm.collectives import broadcast, broadcast_object
-from ..comm.flat import copy_all, flat_views
+from ..comm.flat import copy_all, flat_views, laid_out_like
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .groups import Group, portable
@@ -126,6 +126,5 @@ def exchange_gradients(
             copy_all(views, [model.grad for model in models if model.grad is not None])
         broadcast(team, flat, source, f"zero: gradients for joined ranks on {device}").wait(watch)
         for place, model, view in zip(places, models, views, strict=True):
-            # laid out like its parameter: a fused optimizer goes through memory from end to end
-            gradients[place] = view if model.is_contiguous() else torch.empty_like(model, dtype=dtype).copy_(view)
+            gradients[place] = laid_out_like(view, model)  # a fused optimizer goes through both from end to end
     return gradients

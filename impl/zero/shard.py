@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..comm.optimizer_states import Counters, as_it_was, counters, lay_out, loadable, put_back
+from ..comm.optimizer_states import Counters, as_it_was, counters, lie_like_parameters, loadable, put_back
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
@@ -286,7 +286,7 @@ class Shard:
         packed_groups = [{**group, "params": [place_of[id(p)] for p in group["params"]]} for group in groups]
         further = self.further_entries() if further is None else further
         self.optim.load_state_dict({**further, "state": packed, "param_groups": packed_groups})
-        lay_out(self.optim.state)
+        lie_like_parameters(self.optim.state)
         copy_settings(self.optim.param_groups, self.exposed.param_groups)  # which may be older and lack some
         self.exposed.state = self.optim.state
 
@@ -324,7 +324,7 @@ class Shard:
         self.load_local(loadable(states))
         for parameter, state in states.items():
             self.optim.state[parameter] = as_it_was(state, self.optim.state[parameter])
-        lay_out(self.optim.state)
+        lie_like_parameters(self.optim.state)
         for key in begun.keys() - self.optim.state.keys():  # what is lost begins as the constructor makes it
             self.optim.state[key] = begun[key]
         put_back(counted, self.optim)

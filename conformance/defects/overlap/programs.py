@@ -224,4 +224,4 @@ def what_is_gathered_is_no_change_to_a_graph() -> None:
 @defect("HOOK-037")
 def a_context_forgets_what_a_failure_has_left() -> None:
     """What has been sent in a backward that failed before a context is not received there."""
-    edit("    self._reducer.end_what_raised()\n", "")
+    edit("self._reducer.end_what_raised()", "self._reducer.give_up_what_raised()", within="UnevenInputs.enter")

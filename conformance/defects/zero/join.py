@@ -226,4 +226,4 @@ def hooks_of_joined_ranks_consolidate_later() -> None:
 @defect("DDP-049")
 def gradients_for_joined_ranks_lie_row_by_row() -> None:
     """A joined rank is given gradients that do not lie as their parameters do: a fused optimizer mixes elements up."""
-    edit("view if model.is_contiguous() else torch.empty_like(model, dtype=dtype).copy_(view)", "view")
+    edit("laid_out_like(view, model)", "view")
