@@ -1,6 +1,7 @@
 """What a loop does to parameters and gradients between iterations: loads, other memory, other strides, a freeze."""
 
 import torch
+import torch.distributed as dist
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
@@ -16,6 +17,16 @@ WAYS = {
     "views and a search": {"gradient_as_bucket_view": True, "find_unused_parameters": True},
     "views and a static graph": {"gradient_as_bucket_view": True, "static_graph": True},
 }
+HOOKED = "copies of what a hook answers elsewhere"
+
+
+def average_elsewhere(_state, bucket):
+    """The average of a bucket, in memory of its own."""
+    flat = bucket.buffer().clone()
+    dist.all_reduce(flat)
+    future = torch.futures.Future()
+    future.set_result(flat / dist.get_world_size())
+    return future
 
 
 def two_parts():
@@ -139,8 +150,10 @@ SETS = {"usual": CHANGES, "turned": TURNED, "moved": MOVED}
 def change_between_iterations(ctx, chosen):
     """By way and change: the gradients of an iteration from zero, and of one that adds to it."""
     told = {}
-    for way, options in WAYS.items():
-        model = wrapped(ctx, two_parts(), **options)
+    for way in (*WAYS, HOOKED):
+        model = wrapped(ctx, two_parts(), **WAYS.get(way, {}))
+        if way == HOOKED:
+            model.register_comm_hook(None, average_elsewhere)
         for number, (name, change) in enumerate(SETS[chosen].items()):
             change(model)
             model.zero_grad(set_to_none=number % 2 == 1 and "gradients" not in name)

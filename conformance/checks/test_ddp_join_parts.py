@@ -159,6 +159,7 @@ def test_forwards_of_models_that_are_never_trained_keep_nobody_from_training_ano
     ways = (1, 0, "trained"), (2, 0, "open"), (1, 0, "beside")
     jobs = [(schedule, *way) for schedule, way in itertools.product(schedules, ways)]
     jobs.append(((*[5] * rest, 3), 1, 2, "trained"))  # the rank that leaves first is the source of buffers
+    jobs += [((1, *[5] * (rest - 1), 3), 1, 2, begins) for begins in ("trained", "beside")]  # one has left before
     for rank, told in enumerate(ranks(leave_some_open, jobs)):
         for (schedule, *way), seen in zip(jobs, told, strict=True):
             assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}, schedule {schedule}, {way}"

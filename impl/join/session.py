@@ -194,7 +194,6 @@ class Session(BaseSession):
         else:
             self._refuse_if_only_here_left_open(self._followers)
             roll = self._call_roll(place, Act(place, 0))
-            self._say_left_open(self._channel.posted)  # what this rank waits for next, nobody watches
         if not first:
             return None
         number = self._channel.reader_of_active()

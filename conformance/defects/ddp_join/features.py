@@ -200,12 +200,6 @@ def who_waits_for_a_message_answers_nobody() -> None:
 
 
 @defect("JOIN-054")
-def who_notifies_answers_nobody() -> None:
-    """A rank that has run out waits for an answer from ranks that wait for it in another joinable's collective."""
-    edit("self._say_left_open(self._channel.posted)  # what this rank waits for next, nobody watches", "pass")
-
-
-@defect("JOIN-054")
 def of_several_backwards_one_is_answered_for() -> None:
     """Two ranks that have left out the backwards of two models each wait for the other's word about another one."""
     edit("self._say_left_open(message)", "left_open.say(place, self._iterations[place], message)")

@@ -103,7 +103,7 @@ def built_beside_another_it_forgets_the_outer_one() -> None:
     edit("self.below = _topmost_open(top)", "self.below = top if top is not None and top.is_open else None")
 
 
-@defect("ZERO-022", "JOIN-040")
+@defect("JOIN-040")
 def only_leaders_begin_iterations() -> None:
     """A loop that begins with an optimizer's step calls the roll at the forward only."""
     edit("if not self._begun:", "if not self._begun and place in self._leaders:", within="join.session.Session.begin")
