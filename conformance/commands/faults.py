@@ -21,10 +21,8 @@ from ..faults.cells import Cell, sample, selected
 from ..faults.running import RECORD, Row, Workers, recorded
 from ..faults.table import summary
 from ..power.drawing import SUBJECT as MUTATED
-from ..subjects import resolve
+from ..subjects import STRICT, resolve
 
-#: turns our implementation's strict mode on
-STRICT = "JOINERY_STRICT"
 OURS = ("impl", MUTATED)
 
 

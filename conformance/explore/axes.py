@@ -20,6 +20,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "early end": ("shadowed", "throws"),
     "blocks": ("one", "two", "second without context", "second turned"),
     "group": ("world", "of its own", "subgroup"),
+    "mode": ("usual", "strict"),
     # the model
     "wiring": ("side by side", "chained"),
     "convolution": ("none", "plain", "channels_last"),

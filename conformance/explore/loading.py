@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 import pickle
 import re
 import sys
@@ -33,10 +34,13 @@ SUBJECTS_NAMES = (
 
 @contextlib.contextmanager
 def loaded(text: str, subject: Subject | None) -> Iterator[Any]:
-    """The program's module, importable while it is in use; without a subject only its model can be used."""
-    module = ModuleType(NAME)
+    """The program's module, importable while it is in use; without a subject only its model can be used.
+
+    What it does to the environment lasts as long.
+    """
+    module, before = ModuleType(NAME), dict(os.environ)
     given = {
-        "contextlib": contextlib, "copy": copy, "dataclasses": dataclasses, "pickle": pickle, "torch": torch,
+        "contextlib": contextlib, "copy": copy, "dataclasses": dataclasses, "os": os, "pickle": pickle, "torch": torch,
         "dist": dist, "nn": nn, "checkpoint": checkpoint, "attach": attach, "unnamed_group": unnamed_group,
     }  # fmt: skip
     vars(module).update(given)
@@ -50,6 +54,8 @@ def loaded(text: str, subject: Subject | None) -> Iterator[Any]:
     finally:
         if subject is not None:
             sys.modules.pop(NAME, None)
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def used_names(text: str) -> list[str]:

@@ -100,8 +100,8 @@ def script(program: Program, subject: str = "torch", found: str = "") -> str:
     title = title.replace("\\", "/").replace('"""', "'''")
     repeat = f"python -m conformance explore --subject {subject} --program '{program.json()}'"
     names = [f"{_OURS.get(n, f'from impl import {n}') if subject == 'impl' else _PLACES[n]}" for n in used_names(text)]
-    standard = ["import contextlib", "import copy", "import dataclasses", "import pickle", "import queue", "import sys",
-                "import tempfile", "import time", "from datetime import timedelta",
+    standard = ["import contextlib", "import copy", "import dataclasses", "import os", "import pickle",
+                "import queue", "import sys", "import tempfile", "import time", "from datetime import timedelta",
                 "from multiprocessing import get_context"]  # fmt: skip
     torchs = ["import torch", "import torch.distributed as dist", "from torch import nn",
               "from torch.distributed.optim import _apply_optimizer_in_backward as attach",

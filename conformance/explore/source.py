@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..subjects import STRICT
 from .program import Program
 from .source_iteration import indented, iteration, others
 from .source_model import (
@@ -122,6 +123,8 @@ def _prepared(program: Program) -> Iterator[str]:
     members = list(program.members)
     group = {"world": "dist.group.WORLD", "of its own": "dist.new_group()", "subgroup": f"dist.new_group({members})"}
     overlapped = program.has("overlapped")
+    if program.has("mode"):
+        yield f'os.environ["{STRICT}"] = "1"'
     yield f"group = {f'unnamed_group({members})' if overlapped else group[program['group']]}"
     if program.has("moved"):
         yield f"elsewhere = {f'unnamed_group({members})' if overlapped else f'dist.new_group({members})'}"

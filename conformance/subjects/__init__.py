@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: an environment variable: "1" turns our implementation's strict mode on; others take no notice
+STRICT = "JOINERY_STRICT"
 _KEYWORD = re.compile(r"(?:unexpected|multiple values for) keyword argument '(\w+)'")  # as Python says it
 
 

@@ -12,7 +12,7 @@ from . import Subject
 _PACKAGES = {
     "impl.join": ("Join", "Joinable", "JoinHook", "_JoinConfig"),
     "impl.ddp.survivors": ("regroup",),
-    "impl.errors": ("PeerFailed",),
+    "impl.errors": ("PeerFailed", "CollectivesDiffer"),
     "impl.ddp": (
         "DistributedDataParallel", "GradBucket", "_DDPJoinHook", "_MixedPrecision", "_BufferCommHookLocation",
         "_dump_DDP_relevant_env_vars",

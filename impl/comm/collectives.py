@@ -26,7 +26,7 @@ _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_i
 
 def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.ReduceOp.SUM) -> Pending:
     """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
-    if strict.enabled:
+    if team.is_strict:
         strict.agree(team, "all-reduce", label, buffer, op, gives := strict.addable(buffer, op))
     if trace.sink is not None:
         trace.note(label)
@@ -38,14 +38,14 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
     except dist.DistError as error:
         fail_to_start(error, team, label)
     pending = Pending(label, buffer, work, team, result_in_future=team.is_in_python)
-    if not strict.enabled:
+    if not team.is_strict:
         return pending
     return strict.confirmed(team, pending, got=gives if team.rank == 0 else None)  # all have the same
 
 
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` of group rank ``source`` to the whole team, in place."""
-    if strict.enabled:
+    if team.is_strict:
         strict.agree(team, "broadcast", label, buffer, f" from rank {source}")
         sent = strict.sent(buffer) if team.rank == source else 0
     if trace.sink is not None:
@@ -58,7 +58,7 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
     except dist.DistError as error:
         fail_to_start(error, team, label)
     pending = Pending(label, buffer, work, team)
-    if not strict.enabled:
+    if not team.is_strict:
         return pending
     return strict.confirmed(team, pending, sent=sent, found=buffer if team.rank == source else None)
 
@@ -169,7 +169,7 @@ def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.
 
 def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) -> Pending:
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
-    if strict.enabled:
+    if team.is_strict:
         strict.agree(team, "all-gather", label, part)
         sent = strict.sent(part)
     trace.note(label)
@@ -178,7 +178,7 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
     except dist.DistError as error:
         fail_to_start(error, team, label)
     pending = Pending(label, whole, work, team)
-    if not strict.enabled:
+    if not team.is_strict:
         return pending
     return strict.confirmed(team, pending, sent=sent, found=whole.view(team.size, -1)[team.rank])
 
@@ -196,7 +196,7 @@ def all_to_all(
     ``arriving`` and ``leaving`` say how many elements each part has; without them all are equal. ``sent`` and
     ``received`` may overlap in the part that a rank sends to itself.
     """
-    if strict.enabled:  # the parts may differ from rank to rank
+    if team.is_strict:  # the parts may differ from rank to rank
         strict.agree(team, "all-to-all", label, sent.new_empty(0), gives=sent)
     trace.note(label)
     try:
@@ -204,7 +204,7 @@ def all_to_all(
     except dist.DistError as error:
         fail_to_start(error, team, label)
     pending = Pending(label, received, work, team)
-    return strict.confirmed(team, pending, alike=False, got=received) if strict.enabled else pending
+    return strict.confirmed(team, pending, alike=False, got=received) if team.is_strict else pending
 
 
 def broadcast_object(

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from . import strict
 from .guard import abandon_together
 from .local_groups import new_local_group
 from .placement import on_one_host
@@ -28,7 +27,7 @@ def way_from(source: GroupRank, team: Team, device: torch.device) -> Team:
 
     Call it on every rank alike: the first call for a group may be a collective.
     """
-    if team.size != 2 or device.type != "cpu" or strict.enabled:  # strict: one message at a time in any case
+    if team.size != 2 or device.type != "cpu" or team.is_strict:  # strict: one message at a time in any case
         return team
     if team.group not in _ways:
         _ways[team.group] = () if on_one_host(team, device) else _each_way(team)

@@ -18,6 +18,9 @@ from .tally import Tally, tally_of
 GroupRank = NewType("GroupRank", int)
 GlobalRank = NewType("GlobalRank", int)
 
+#: an environment variable: "1" turns strict mode on
+STRICT = "JOINERY_STRICT"
+
 
 @dataclass(frozen=True)
 class Team:
@@ -102,6 +105,11 @@ class Team:
         behind the computation, and the host would wait for both.
         """
         return torch.device("cpu") if "cpu" in self._backends else device
+
+    @cached_property
+    def is_strict(self) -> bool:
+        """Whether the ranks compare each collective (``strict``). Looked up once, for every collective asks."""
+        return os.environ.get(STRICT, "0").lower() not in ("", "0", "off", "false", "no")
 
     @cached_property
     def is_in_python(self) -> bool:

@@ -22,7 +22,7 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
     if way is not team:  # Gloo takes as long to sum for one as for all
         arriving = torch.empty_like(buffer) if team.rank == owner else buffer
         return broadcast(way, arriving, other, label)
-    if strict.enabled:
+    if team.is_strict:
         gives = strict.addable(buffer, dist.ReduceOp.SUM)
         strict.agree(team, "reduce", label, buffer, f" to rank {owner}", gives)
     trace.note(label)
@@ -32,7 +32,7 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
     except dist.DistError as error:
         fail_to_start(error, team, label)
     pending = Pending(label, buffer, work, team)
-    if not strict.enabled:
+    if not team.is_strict:
         return pending
     return strict.confirmed(team, pending, alike=False, got=gives if team.rank == owner else None)
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,14 +33,9 @@ from .local_groups import new_local_group
 from .pending import Pending, Watch, watch_of
 from .ranks import Team
 
-#: "1" turns strict mode on
-STRICT = "JOINERY_STRICT"
 _LONGEST_VIEW = 256
 _DEVICE = re.compile(r" on \w+(:\d+)?$")
 _ROUNDINGS = 64  # of adding up a buffer in double precision, in its own last places
-
-#: whether it is on; read once, for every collective asks
-enabled = os.environ.get(STRICT, "0").lower() not in ("", "0", "off", "false", "no")
 
 
 @dataclass
@@ -138,6 +132,8 @@ def _sums(buffer: torch.Tensor | None) -> tuple[float, float]:
     """The elements of a buffer added up, and their magnitudes."""
     if buffer is None:
         return 0.0, 0.0
+    if buffer.is_sparse:
+        buffer = buffer.coalesce().values()
     if buffer.is_complex():
         buffer = torch.view_as_real(buffer)
     exact = buffer.detach().cpu().double()
@@ -156,6 +152,9 @@ def _counted(group: dist.ProcessGroup) -> int:
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:
+    if tensor.is_sparse:
+        rows = tensor.coalesce()
+        return _bytes_of(rows.indices()).tobytes() + _bytes_of(rows.values()).tobytes()
     flat = tensor.detach().cpu().reshape(-1)
     return (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1).view(torch.uint8).numpy()
 

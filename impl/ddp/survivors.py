@@ -111,6 +111,8 @@ def regroup(
             if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
                 taken.settle(model, optimizer, mirror)
                 record.regroups += 1
+                record.smaller[tuple(plan["ranks"])] = taken.group
+                record_of(Team.of(taken.group)).smaller = record.smaller
                 return Survivors(taken.group, tuple(plan["ranks"]), plan["steps"], plan["source"])
     except dist.DistNetworkError as error:
         raise RuntimeError(
@@ -206,7 +208,9 @@ def _take_over(
     """Form the group and bring the state to all of its ranks; None if one of them was lost meanwhile."""
     guard.begin_anew()
     try:
-        group = _new_group(plan["ranks"], min(limit_s, plan["timeout_s"]), plan["timeout_s"])
+        group = record_of(team).smaller.get(tuple(plan["ranks"]))  # which another model on this group has formed
+        if group is None:
+            group = _new_group(plan["ranks"], min(limit_s, plan["timeout_s"]), plan["timeout_s"])
         left, source = Team.of(group), GroupRank(plan["ranks"].index(plan["source"]))
         tensors = [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
         values = tensors

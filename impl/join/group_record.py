@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch.distributed as dist
 
@@ -22,6 +22,8 @@ class GroupRecord:
         self.published: list[str] = []
         #: how often models on it have gone on without lost ranks (ddp/survivors.py)
         self.regroups = 0
+        #: by global ranks: the groups that have come of it in that way; the same mapping in each of them
+        self.smaller: WeakValueDictionary[tuple[int, ...], dist.ProcessGroup] = WeakValueDictionary()
         self._sessions = 0
         self._tally = team.tally
         self._before = team.tally.started

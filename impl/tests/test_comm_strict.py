@@ -10,7 +10,7 @@ from torch import nn
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm import collectives, strict
 from impl.comm.local_groups import new_local_group
-from impl.comm.ranks import GroupRank, Team
+from impl.comm.ranks import STRICT, GroupRank, Team
 from impl.errors import CollectivesDiffer
 from impl.tests.comm_hook_ranks import run_on_ranks
 
@@ -23,7 +23,7 @@ def net():
 
 
 def differ(rank, world, how):
-    strict.enabled = True
+    os.environ[STRICT] = "1"
     team, mine = Team.of(), torch.ones(4)
     odd = rank == 1
     collectives.all_reduce(team, torch.ones(3), "first").wait()
@@ -56,7 +56,7 @@ def test_every_rank_names_both_views_where_one_collective_differs(how, views):
 
 def damaged_below(rank, world, how):
     """What rank 1's process group does is not what it was asked for."""
-    strict.enabled = True
+    os.environ[STRICT] = "1"
     team = Team.of()
     collectives.all_reduce(team, torch.ones(3), "first").wait()
     real = team.group
@@ -103,7 +103,7 @@ def test_a_collective_that_is_damaged_below_is_told_before_its_result_is_used(ho
 
 def rounded(rank, world):
     """Sums of numbers that no float holds exactly, that cancel, that overflow, and of none."""
-    strict.enabled = True
+    os.environ[STRICT] = "1"
     team = Team.of()
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.int64):
         torch.manual_seed(rank)
@@ -121,7 +121,7 @@ def test_rounding_is_no_damage():
 
 def evaluates_alone(rank, world):
     """Rank 1 alone evaluates, which starts the broadcast of buffers that the others do not start."""
-    strict.enabled = True
+    os.environ[STRICT] = "1"
     model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     with pytest.raises(CollectivesDiffer, match="in iteration") as told:
         for iteration in range(3):
@@ -139,7 +139,7 @@ def test_an_evaluation_on_one_rank_is_told_before_buffers_and_gradients_meet():
 
 
 def train(rank, world, on):
-    strict.enabled = on
+    os.environ[STRICT] = "1" if on else "0"
     model = DistributedDataParallel(net(), bucket_cap_mb=1e-5)
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.25)
     with Join([model, zero]):
@@ -157,8 +157,15 @@ def test_right_programs_train_to_the_same_bits_with_uneven_inputs():
     assert [on for _, on in strictly + loosely] == [True] * 3 + [False] * 3
 
 
+def is_strict(_rank, _world, text):
+    if text is not None:
+        os.environ[STRICT] = text
+    return Team.of().is_strict
+
+
 def test_it_is_off_unless_it_is_asked_for():
-    assert strict.enabled is (os.environ.get(strict.STRICT, "0") not in ("", "0"))
+    assert run_on_ranks(is_strict, 1, None) == [os.environ.get(STRICT, "0") not in ("", "0")]
+    assert [run_on_ranks(is_strict, 1, text) for text in ("off", "0", "", "1", "on")] == [[False]] * 3 + [[True]] * 2
 
 
 def make_groups_on_some(rank, _world):
@@ -176,7 +183,7 @@ def test_groups_of_some_ranks_keep_nobody_from_making_one_of_all():
 
 def train_on_overlapping_groups(rank, _world):
     """Rank 1 is in two groups, the others in one each."""
-    strict.enabled, told = True, []
+    os.environ[STRICT], told = "1", []
     for members in ([0, 1], [1, 2]):
         group = dist.new_group(members)
         if rank in members:

@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
-from impl.comm import collectives, heartbeats, strict
+from impl.comm import collectives, heartbeats
 from impl.comm.guard import DETECTION
+from impl.comm.ranks import STRICT
 from impl.ddp.mixed_precision import _MixedPrecision
 from impl.errors import InputsExhausted, PeerFailed, RanksDisagree
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -343,7 +344,7 @@ def fail_on_another_group(rank, _world):
 
 
 def raise_in_strict_mode(rank, _world):
-    strict.enabled = True
+    os.environ[STRICT] = "1"
     model = model_of()
     if rank == 1:
         with pytest.raises(KeyError), model.join():

@@ -38,6 +38,12 @@ def waits_are_not_broken_off() -> None:
     edit("return [loss for loss, _ in first] if due else []", "return []")
 
 
+@defect("JOIN-057", worlds=(4,))
+def each_model_goes_on_over_a_group_of_its_own() -> None:
+    """Models that shared a group do not any more once a rank is lost, so no context takes them both."""
+    edit("group = record_of(team).smaller.get(tuple(plan[\"ranks\"]))", "group = None")
+
+
 @defect("JOIN-057", worlds=(3,))
 def survivors_go_on_from_the_slowest() -> None:
     """What another survivor had made is made again, or twice."""

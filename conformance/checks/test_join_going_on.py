@@ -1,0 +1,106 @@
+"""Ranks that are killed one after the other in a context, while those that are left go on: one model and several."""
+
+import os
+import signal
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+
+from conformance.api import oracle
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp, numbers
+from conformance.ranks import Finished
+
+STEPS = 7
+LR, MOMENTUM = 0.125, 0.5
+SGD = {"lr": LR, "momentum": MOMENTUM}
+
+
+def data(rank, iteration, place):
+    return models.divisible(rank, 10 * place + iteration)
+
+
+def make(ctx, model, mirrored):
+    if not mirrored:
+        return torch.optim.SGD(model.parameters(), **SGD)
+    made = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, **SGD)
+    made.keep_mirror()
+    return made
+
+
+def go_on(ctx, deaths, several, mirrored, joined):
+    """By model: from which step on which ranks took part, and its parameters. A death: rank, iteration, model."""
+    regroup, group = ctx.subject.regroup, None
+    wrapped = [ddp(ctx, models.Parts("ab")) for _ in range(several)]
+    optimizers = [make(ctx, model, mirrored) for model in wrapped]
+    steps, segments = [0] * several, [[(0, tuple(range(ctx.world)))] for _ in wrapped]
+
+    def train():
+        for iteration in range(STEPS):
+            for place, (model, optimizer) in enumerate(zip(wrapped, optimizers, strict=True)):
+                if steps[place] > iteration:
+                    continue
+                model.zero_grad()
+                loss = model(data(ctx.rank, iteration, place)).sum()
+                if (ctx.rank, iteration, place) in deaths:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                loss.backward()
+                optimizer.step()
+                steps[place] += 1
+        dist.all_reduce(torch.zeros(1), group=group)  # nobody leaves while another may still need it
+
+    while True:
+        try:
+            with ctx.subject.Join([*wrapped, *(optimizers if mirrored else ())]) if joined else nullcontext():
+                train()
+            break
+        except ctx.subject.PeerFailed:
+            for place, (model, optimizer) in enumerate(zip(wrapped, optimizers, strict=True)):
+                left = regroup(model, optimizer, steps[place])
+                group = left.group
+                steps[place] = left.steps
+                segments[place].append((left.steps, left.ranks))
+    return segments, [numbers(model.module.named_parameters()) for model in wrapped]
+
+
+def alone(segments, place):
+    """One process's parameters of a model."""
+    module = models.Parts("ab")
+    optimizer = torch.optim.SGD(module.parameters(), **SGD)
+    for iteration in range(STEPS):
+        there = next(ranks for first, ranks in reversed(segments) if first <= iteration)
+        batches = [data(rank, iteration, place) for rank in there]
+        gradients = oracle.averaged_gradients(module, batches, len(there))
+        for name, parameter in module.named_parameters():
+            parameter.grad = gradients[name]
+        optimizer.step()
+    return numbers(module.named_parameters())
+
+
+WAYS = {
+    "one model": (((3, 2, 0), (1, 4, 0)), 1, False, True),
+    "copies of its shards": (((0, 1, 0), (2, 4, 0)), 1, True, True),
+    "three models": (((1, 3, 1), (2, 5, 2)), 3, False, True),
+    "two models with copies, without a context": (((3, 3, 0), (0, 5, 1)), 2, True, False),
+}
+
+
+@check("JOIN-057", worlds=(4,), backends=("gloo",), beyond=False, deadline_s=60, scenarios=WAYS, each=True)
+def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_other(ranks, scenario):
+    deaths, several, *_ = scenario
+    run = ranks.run(go_on, *scenario, stall_s=30)
+    lost = [rank for rank, *_ in deaths]
+    for rank, end in enumerate(run.outcomes):
+        if rank in lost:
+            continue
+        assert isinstance(end, Finished), run.summary()
+        segments, weights = end.value
+        for place in range(several):
+            followed, ends = segments[place], [(there, first) for first, there in segments[place][1:]]
+            left = [tuple(r for r in range(ranks.world) if r not in lost[:count]) for count in (1, 2)]
+            assert [there for there, _ in ends] == left, f"rank {rank}, model {place}: {followed}"
+            for (_, iteration, model), (_, first) in zip(deaths, ends, strict=True):
+                assert first in (iteration, iteration + (place < model)), f"rank {rank}, model {place}: {followed}"
+            assert weights[place] == alone(followed, place), f"rank {rank}, model {place}: {followed}"

@@ -1,0 +1,74 @@
+"""A subject's strict mode: what a collective does wrong below it is told before its result is used.
+
+Cells of the fault matrix (`make faults`), and a program whose ranks do not start the same collectives.
+"""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from conformance.api.checking import check
+from conformance.faults.cells import Cell
+from conformance.faults.running import tried
+from conformance.faults.training import run_cell
+from conformance.fixtures import models
+from conformance.fixtures.training import ddp
+from conformance.ranks import caught
+from conformance.subjects import STRICT
+
+STRICTLY = {STRICT: "1"}
+#: a rank ends itself before that
+DEADLINE_S = 60.0
+
+CELLS = {
+    "a sum": "corrupted/first bucket/live/Join",
+    "a sum of who has run out": "corrupted/delayed gradients/shadowing/Join with ZeRO",
+    "whole numbers": "corrupted/roll call/about to join/interleaved",
+    "what is sent": "corrupted/published shard/live/Join with ZeRO",
+    "what is sent by who goes on alone": "corrupted/published in backward/alone/reduce-scatter",
+    "what is gathered": "corrupted/consolidation/live/Join with ZeRO",
+    "one too many": "repeated/second bucket/shadowing/Join",
+    "one too many to an owner": "repeated/published in backward/shadowing/reduce-scatter",
+    "another dtype": "another dtype/agreement on use/shadowing/Join",
+}
+
+
+@check(
+    "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=CELLS, each=True,
+    at=lambda cell: (Cell.of(cell).world,),
+)  # fmt: skip
+def test_in_strict_mode_a_collective_that_does_something_else_is_told(ranks, scenario):
+    has_a_strict_mode(ranks.subject)
+    cell = Cell.of(scenario)
+    found = tried(cell, ranks.subject.name, partial(ranks.run, run_cell, init=False, stall_s=DEADLINE_S, env=STRICTLY))
+    assert found.good or found.verdict == "late", f"{cell.id}: {found.verdict}: {found.why}"
+
+
+def evaluate_alone(ctx):
+    """Rank 1 alone evaluates before the second iteration, which begins with a broadcast of buffers."""
+    model = ddp(ctx, nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+
+    def use():
+        for iteration in range(3):
+            if iteration == ctx.rank == 1:
+                with torch.no_grad():
+                    model(models.divisible(ctx.rank, 7))
+            model(models.divisible(ctx.rank, iteration)).sum().backward()
+
+    return caught(use)
+
+
+@check("DDP-047", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_in_strict_mode_ranks_that_start_different_collectives_are_all_told_which(ranks):
+    has_a_strict_mode(ranks.subject)
+    for rank, error in enumerate(ranks(evaluate_alone, env=STRICTLY)):
+        assert error is not None, f"rank {rank}"
+        assert error.is_a(ranks.subject.CollectivesDiffer), f"rank {rank}: {error}"
+        other = "ranks 0, 2: " if ranks.world > 2 else "rank 0: "
+        for words in ("rank 1: ", other, "buffers", "bucket", "iteration 2"):
+            assert words in error.text, f"rank {rank}: {error.text}"
+
+
+def has_a_strict_mode(subject):
+    return subject.CollectivesDiffer
