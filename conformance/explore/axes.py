@@ -53,6 +53,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "delayed": ("none", "one layer"),
     "ignored": ("none", "one layer"),
     # hooks
+    "registered": ("at once", "between blocks"),
     "hook": ("none", "allreduce", "builtin", "fp16", "wrapped", "user", "asynchronous", "PowerSGD", "post-local"),
     "parameter hooks": ("none", "of gradients", "behind accumulation"),
     "module hooks": ("none", "of a layer", "of the wrapper"),
@@ -71,6 +72,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "moved": ("no", "to another group"),
     "copied": ("no", "pickled", "deeply"),
     "second model": ("none", "beside", "behind"),
+    "joinable": ("none", "listed first", "listed last"),
     "averaged": ("no", "of the module", "of the wrapper"),
     # optimizers
     "optimizer": ("sgd", "momentum", "decay", "adam", "counting", "maximizing", "fused"),
@@ -258,6 +260,8 @@ RULES: tuple[Rule, ...] = (
         {"buffer hook": "*", "accumulation": _BY_TURNS},
     ),
     _never("DDP-160", "pickling drops the hook", {"buffer hook": "*", "copied": "*"}),
+    _needs("COMM-007", "a hook is registered, before or after the first block", {"registered": "*"}, {"hook": "*"}),
+    _needs("", "it is registered between two blocks", {"registered": "*"}, _TWO_BLOCKS),
     _never("DDP-165", "a hook divides by what is left of its own group", {"hook": "*", "moved": "*"}),
     _never(
         "DDP-160",
@@ -425,6 +429,8 @@ RULES: tuple[Rule, ...] = (
         {"context": "Join"},
     ),
     _never("JOIN-015", "both models are on one group", {"second model": "*", "moved": "*"}),
+    _needs("JOIN-040", "a joinable of the user's is in a context that lists it", {"joinable": "*"}, {"context": "Join"}),
+    _never("JOIN-015", "all joinables are on one group", {"joinable": "*", "moved": "*"}),
     _never("JOIN-054", "a context counts iterations of its models alike", {"second model": "*", "early end": "throws"}),
     _never(
         "JOIN-054",

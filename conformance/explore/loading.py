@@ -26,8 +26,8 @@ NAME = "conformance.explored_program"
 UNNAMED = "gloo_unnamed"  # Gloo under another name: torch's overlap hooks refuse Gloo by its name
 
 SUBJECTS_NAMES = (
-    "DistributedDataParallel", "Join", "ZeroRedundancyOptimizer", "hook_with_zero_step_interleaved",
-    "hook_with_zero_step", "BuiltinCommHookType", "default_hooks", "powerSGD_hook", "post_localSGD_hook",
+    "DistributedDataParallel", "Join", "Joinable", "JoinHook", "ZeroRedundancyOptimizer",
+    "hook_with_zero_step_interleaved", "hook_with_zero_step", "BuiltinCommHookType", "default_hooks", "powerSGD_hook", "post_localSGD_hook",
     "_BufferCommHookLocation", "_MixedPrecision",
 )  # fmt: skip
 
@@ -44,8 +44,7 @@ def loaded(text: str, subject: Subject | None) -> Iterator[Any]:
         "dist": dist, "nn": nn, "checkpoint": checkpoint, "attach": attach, "unnamed_group": unnamed_group,
     }  # fmt: skip
     vars(module).update(given)
-    if subject is not None:
-        vars(module).update({name: getattr(subject, name) for name in used_names(text)})
+    vars(module).update({name: object if subject is None else getattr(subject, name) for name in used_names(text)})
     if subject is not None:
         sys.modules[NAME] = module
     try:

@@ -38,6 +38,7 @@ class Oracle:
         self.program, self.text = program, module
         self.synced_buffers = not program.has("buffer sync")
         self.source: Replica | None = None  # of the buffers, so far
+        self.counted = 0  # iterations of all ranks
         self.unsure: float = 0  # so many synchronised forwards more, until all ranks surely have the same buffers again
         self.replicas = [self._replica(rank) for rank in program.members]
         if not program.has("start"):
@@ -118,6 +119,8 @@ class Oracle:
             self._look(replica, f"after block {block + 1}")
             if replica.averaged is not None:
                 replica.look.weights(f"after block {block + 1}", "averaged ", replica.averaged.module)
+            if program.has("joinable"):
+                replica.look.number(f"after block {block + 1}", "counted", self.counted)
             if program.has("step hooks"):
                 replica.look.number(f"after block {block + 1}", "calls of hooks", len(replica.calls))
             sharded = program.has("sharded")
@@ -152,6 +155,7 @@ class Oracle:
 
     def _iteration(self, active: list[Replica], block: int, i: int) -> None:
         program = self.program
+        self.counted += len(active)
         now, acting = 10 * block + i, i == program.act_at(block)
         context = program.in_context(block)
         alone = program["accumulation"] == "every second" and i % 2 == 0  # without synchronisation, and no step

@@ -15,6 +15,8 @@ from .source import source
 _PLACES = {
     "DistributedDataParallel": "from torch.nn.parallel import DistributedDataParallel",
     "Join": "from torch.distributed.algorithms.join import Join",
+    "Joinable": "from torch.distributed.algorithms.join import Joinable",
+    "JoinHook": "from torch.distributed.algorithms.join import JoinHook",
     "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
     "BuiltinCommHookType": "from torch.distributed import BuiltinCommHookType",
     "_BufferCommHookLocation": "from torch.nn.parallel.distributed import _BufferCommHookLocation",

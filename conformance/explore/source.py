@@ -83,6 +83,43 @@ def halfway(averaged, now, count):
     return (averaged + now) / 2
 '''
 
+COUNTER = '''
+class Counter(Joinable):
+    """Adds up how many ranks have inputs, by an all-reduce in each iteration."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.group, self.counted = group, 0
+
+    @property
+    def join_device(self):
+        return torch.empty(0).device
+
+    @property
+    def join_process_group(self):
+        return self.group
+
+    def join_hook(self, **_):
+        return CounterHook(self)
+
+    def step(self):
+        Join.notify_join_context(self)
+        self.count(1)
+
+    def count(self, number):
+        total = torch.tensor([number])
+        dist.all_reduce(total, group=self.group)
+        self.counted += int(total)
+
+
+class CounterHook(JoinHook):
+    def __init__(self, counter):
+        self.counter = counter
+
+    def main_hook(self):
+        self.counter.count(0)
+'''
+
 #: what a choice on these axes asks for
 TEXTS = {
     "hook": USERS_HOOKS, "buffer hook": BUFFER_HOOKS, "parameter hooks": PARAMETER_HOOKS, "step hooks": STEP_HOOKS,
@@ -104,6 +141,8 @@ def source(program: Program) -> str:
         parts.append(AUTOCASTING)
     if program.has("averaged"):
         parts.append(HALFWAY)
+    if program.has("joinable"):
+        parts.append(COUNTER)
     for axis, texts in TEXTS.items():
         parts.append(texts.get(program[axis], ""))
     parts.append(_train(program))
@@ -153,7 +192,7 @@ def _prepared(program: Program) -> Iterator[str]:
         yield "ddp.register_forward_pre_hook(watch)"
         yield "ddp.register_forward_hook(watch)"
         yield "ddp.register_full_backward_hook(watch)"
-    if program.has("hook"):
+    if program.has("hook") and not program.has("registered"):
         yield HOOKS[program["hook"]]
     if program.has("buffer hook"):
         where = "PRE_FORWARD" if program["buffer hook"] == "before forward" else "POST_FORWARD"
@@ -165,6 +204,8 @@ def _prepared(program: Program) -> Iterator[str]:
             yield f"second.to({DTYPES[program['types']]})"
         grouped = ", process_group=group" if program.has("group") or program.has("overlapped") else ""
         yield f"other = DistributedDataParallel(second{grouped})"
+    if program.has("joinable"):
+        yield "counter = Counter(group)"
     yield from optimizer(program)
     if program["frozen"] == "until the second block":
         yield "ddp.module.freezing.requires_grad_(False)"
@@ -217,6 +258,8 @@ def _between(program: Program) -> Iterator[str]:
         yield f"ddp.module.freezing.requires_grad_({program['frozen'] != 'between blocks'})"
     if program.has("moved"):
         yield "ddp._update_process_group(elsewhere)"
+    if program.has("registered"):
+        yield HOOKS[program["hook"]]
     if program.has("state"):
         yield "kept = copy.deepcopy(ddp.state_dict())"
         yield "with torch.no_grad():"
@@ -250,6 +293,8 @@ def _context(program: Program) -> str:
         parts.append("other")
     if program.has("sharded") or program.has("overlapped"):
         parts.insert(0 if program.has("listed") else len(parts), "optimizer")
+    if program.has("joinable"):
+        parts.insert(0 if program["joinable"] == "listed first" else len(parts), "counter")
     together = f"[{', '.join(parts)}]"
     return f"Join({', '.join([together, *words])})"
 
@@ -276,6 +321,8 @@ def _block(program: Program, block: int) -> Iterator[str]:
     if program.has("averaged"):
         module = "average.module.module" if program["averaged"] == "of the wrapper" else "average.module"
         yield f'look.weights("after block {block + 1}", "averaged ", {module})'
+    if program.has("joinable"):
+        yield f'look.number("after block {block + 1}", "counted", counter.counted)'
     if program.has("step hooks"):
         yield f'look.number("after block {block + 1}", "calls of hooks", len(calls))'
     if not program.has("overlapped"):

@@ -20,6 +20,8 @@ def iteration(program: Program, block: int) -> Iterator[str]:
     clearing = list(cleared(program, block))
     if program["cleared"] != "after the forward":
         yield from _under("if i % 2 == 0:", clearing) if in_turns else clearing
+    if program["joinable"] == "listed first":
+        yield "counter.step()"
     yield from _under(f"if i == {act}:", list(_acts(program)))
     gradients = list(_gradients(program, clearing, act))
     changes = list(_changes(program))
@@ -32,6 +34,8 @@ def iteration(program: Program, block: int) -> Iterator[str]:
         yield from gradients
     stepping = [*changes, *_stepping(program)]
     yield from _under("if i % 2:", stepping) if in_turns else stepping
+    if program["joinable"] == "listed last":
+        yield "counter.step()"
 
 
 def indented(lines: Iterator[str] | list[str], by: int = 1) -> list[str]:
