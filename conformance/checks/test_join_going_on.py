@@ -22,16 +22,31 @@ def data(rank, iteration, place):
     return models.divisible(rank, 10 * place + iteration)
 
 
+class Finer(torch.optim.SGD):
+    """Adds up in each parameter's state, in double precision, what it has stepped with."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["sum"] = state.get("sum", torch.zeros_like(parameter, dtype=torch.float64)) + 1 + parameter.grad / 2**40
+
+
 def make(ctx, model, mirrored):
     if not mirrored:
-        return torch.optim.SGD(model.parameters(), **SGD)
-    made = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, **SGD)
+        return Finer(model.parameters(), **SGD)
+    made = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), Finer, **SGD)
     made.keep_mirror()
     return made
 
 
-def go_on(ctx, deaths, several, mirrored, joined):
-    """By model: from which step on which ranks took part, and its parameters. A death: rank, iteration, model."""
+def go_on(ctx, deaths, several, mirrored, joined, behind=None):
+    """By model: from which step on which ranks took part, its parameters, and the optimizer's sums.
+
+    A death: rank, iteration, model; before its backward, or after it where another rank, ``behind``, stays behind: that
+    one is told of the death by other means, and does not make the step.
+    """
     regroup, group = ctx.subject.regroup, None
     wrapped = [ddp(ctx, models.Parts("ab")) for _ in range(several)]
     optimizers = [make(ctx, model, mirrored) for model in wrapped]
@@ -44,9 +59,16 @@ def go_on(ctx, deaths, several, mirrored, joined):
                     continue
                 model.zero_grad()
                 loss = model(data(ctx.rank, iteration, place)).sum()
-                if (ctx.rank, iteration, place) in deaths:
+                dies = (ctx.rank, iteration, place) in deaths
+                if dies and behind is None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 loss.backward()
+                if dies:
+                    ctx.store.set(f"{ctx.rank} dies", "")
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if ctx.rank == behind and deaths[0][1:] == (iteration, place):
+                    ctx.store.wait([f"{deaths[0][0]} dies"])
+                    raise ctx.subject.PeerFailed("told by other means")
                 optimizer.step()
                 steps[place] += 1
         dist.all_reduce(torch.zeros(1), group=group)  # nobody leaves while another may still need it
@@ -62,13 +84,23 @@ def go_on(ctx, deaths, several, mirrored, joined):
                 group = left.group
                 steps[place] = left.steps
                 segments[place].append((left.steps, left.ranks))
-    return segments, [numbers(model.module.named_parameters()) for model in wrapped]
+    weights = [numbers(model.module.named_parameters()) for model in wrapped]
+    return segments, weights, [sums(optimizer, group if mirrored else None) for optimizer in optimizers]
+
+
+def sums(optimizer, group=None):
+    """What the optimizer has added up, by the parameter's place; of a sharded one on one rank, None on the others."""
+    if group is not None:
+        optimizer.consolidate_state_dict(0)
+        if group.rank() != 0:
+            return None
+    return {place: state["sum"].flatten().tolist() for place, state in optimizer.state_dict()["state"].items()}
 
 
 def alone(segments, place):
-    """One process's parameters of a model."""
+    """One process's parameters of a model, and its optimizer's sums."""
     module = models.Parts("ab")
-    optimizer = torch.optim.SGD(module.parameters(), **SGD)
+    optimizer = Finer(module.parameters(), **SGD)
     for iteration in range(STEPS):
         there = next(ranks for first, ranks in reversed(segments) if first <= iteration)
         batches = [data(rank, iteration, place) for rank in there]
@@ -76,11 +108,13 @@ def alone(segments, place):
         for name, parameter in module.named_parameters():
             parameter.grad = gradients[name]
         optimizer.step()
-    return numbers(module.named_parameters())
+    return numbers(module.named_parameters()), sums(optimizer)
 
 
 WAYS = {
     "one model": (((3, 2, 0), (1, 4, 0)), 1, False, True),
+    "one is a step behind": (((3, 2, 0),), 1, False, True, 1),
+    "one is a step behind, without a context": (((0, 3, 1),), 2, False, False, 2),
     "copies of its shards": (((0, 1, 0), (2, 4, 0)), 1, True, True),
     "three models": (((1, 3, 1), (2, 5, 2)), 3, False, True),
     "two models with copies, without a context": (((3, 3, 0), (0, 5, 1)), 2, True, False),
@@ -89,18 +123,21 @@ WAYS = {
 
 @check("JOIN-057", worlds=(4,), backends=("gloo",), beyond=False, deadline_s=60, scenarios=WAYS, each=True)
 def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_other(ranks, scenario):
-    deaths, several, *_ = scenario
+    deaths, several, mirrored, _, *behind = scenario
     run = ranks.run(go_on, *scenario, stall_s=30)
     lost = [rank for rank, *_ in deaths]
     for rank, end in enumerate(run.outcomes):
         if rank in lost:
             continue
         assert isinstance(end, Finished), run.summary()
-        segments, weights = end.value
+        segments, weights, states = end.value
         for place in range(several):
             followed, ends = segments[place], [(there, first) for first, there in segments[place][1:]]
-            left = [tuple(r for r in range(ranks.world) if r not in lost[:count]) for count in (1, 2)]
+            left = [tuple(r for r in range(ranks.world) if r not in lost[: place + 1]) for place in range(len(lost))]
             assert [there for there, _ in ends] == left, f"rank {rank}, model {place}: {followed}"
             for (_, iteration, model), (_, first) in zip(deaths, ends, strict=True):
-                assert first in (iteration, iteration + (place < model)), f"rank {rank}, model {place}: {followed}"
-            assert weights[place] == alone(followed, place), f"rank {rank}, model {place}: {followed}"
+                made = iteration + bool(place < model or (place == model and behind))
+                assert made - mirrored <= first <= made, f"rank {rank}, model {place}: {followed}"
+            expected, state = alone(followed, place)
+            assert weights[place] == expected, f"rank {rank}, model {place}: {followed}"
+            assert states[place] in (None, state), f"rank {rank}, model {place}: {followed}"
