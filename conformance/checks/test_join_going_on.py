@@ -30,7 +30,8 @@ class Finer(torch.optim.SGD):
         super().step(closure)
         for parameter in self.param_groups[0]["params"]:
             state = self.state[parameter]
-            state["sum"] = state.get("sum", torch.zeros_like(parameter, dtype=torch.float64)) + 1 + parameter.grad / 2**40
+            zeros = torch.zeros_like(parameter, dtype=torch.float64)
+            state["sum"] = state.get("sum", zeros) + 1 + parameter.grad / 2**40
 
 
 def make(ctx, model, mirrored):

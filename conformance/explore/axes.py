@@ -429,7 +429,7 @@ RULES: tuple[Rule, ...] = (
         {"context": "Join"},
     ),
     _never("JOIN-015", "both models are on one group", {"second model": "*", "moved": "*"}),
-    _needs("JOIN-040", "a joinable of the user's is in a context that lists it", {"joinable": "*"}, {"context": "Join"}),
+    _needs("JOIN-040", "a joinable is in a context that lists it", {"joinable": "*"}, {"context": "Join"}),
     _never("JOIN-015", "all joinables are on one group", {"joinable": "*", "moved": "*"}),
     _never("JOIN-054", "a context counts iterations of its models alike", {"second model": "*", "early end": "throws"}),
     _never(

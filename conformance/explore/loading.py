@@ -27,8 +27,8 @@ UNNAMED = "gloo_unnamed"  # Gloo under another name: torch's overlap hooks refus
 
 SUBJECTS_NAMES = (
     "DistributedDataParallel", "Join", "Joinable", "JoinHook", "ZeroRedundancyOptimizer",
-    "hook_with_zero_step_interleaved", "hook_with_zero_step", "BuiltinCommHookType", "default_hooks", "powerSGD_hook", "post_localSGD_hook",
-    "_BufferCommHookLocation", "_MixedPrecision",
+    "hook_with_zero_step_interleaved", "hook_with_zero_step", "BuiltinCommHookType", "default_hooks",
+    "powerSGD_hook", "post_localSGD_hook", "_BufferCommHookLocation", "_MixedPrecision",
 )  # fmt: skip
 
 
