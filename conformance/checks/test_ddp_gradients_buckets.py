@@ -86,6 +86,15 @@ def test_the_first_bucket_holds_the_parameters_registered_last(ranks):
         assert [layers for _, _, _, layers in shapes(calls)] == [[2, 3], [0, 1]]
 
 
+@check("DDP-053", worlds=(1, 2))
+def test_a_bucket_is_full_when_it_holds_its_size_to_the_byte(ranks):
+    layer = WIDTH * WIDTH * 4
+    for size, held in ((layer - 1, 1), (layer, 1), (layer + 1, 2)):
+        for told in ranks(watch_buckets, 2, IN_ORDER, {}, None, 4, (size / 2**20,)):
+            calls, _ = told[1]
+            assert [len(layers) for _, _, _, layers in calls] == [held] * (4 // held), f"{size} bytes"
+
+
 @check("DDP-053", "DDP-055", worlds=WORLDS)
 def test_buckets_that_stay_are_filled_in_the_order_of_registration(ranks):
     for told in ranks(watch_buckets, 3, ((0, 1, 2),), {"find_unused_parameters": True}):

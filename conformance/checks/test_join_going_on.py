@@ -11,7 +11,7 @@ from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.training import ddp, numbers
-from conformance.ranks import Finished
+from conformance.ranks import Finished, caught
 
 STEPS = 7
 LR, MOMENTUM = 0.125, 0.5
@@ -20,6 +20,34 @@ SGD = {"lr": LR, "momentum": MOMENTUM}
 
 def data(rank, iteration, place):
     return models.divisible(rank, 10 * place + iteration)
+
+
+def lose_one_between_contexts(ctx):
+    """All ranks leave a context by an error, rank 1 is killed, and the others enter the next one: what they are told."""
+    model = ddp(ctx, models.scalar())
+
+    def train():
+        with model.join():
+            model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+            if ctx.rank == 1 or not left:
+                raise KeyError("planted")
+
+    left = caught(train)
+    if ctx.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return caught(train)
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=30)
+def test_peers_of_a_rank_that_is_lost_after_a_context_failed_are_told_which_one_in_the_next(ranks):
+    run = ranks.run(lose_one_between_contexts, stall_s=20)
+    for rank, end in enumerate(run.outcomes):
+        if rank == 1:
+            continue
+        assert isinstance(end, Finished), run.summary()
+        assert end.value is not None, f"rank {rank}"
+        if "rank 1" not in end.value.text:
+            ranks.at_limit("a rank that is lost between contexts shows as the error of a connection")
 
 
 class Finer(torch.optim.SGD):
