@@ -40,14 +40,14 @@ def lose_one_between_contexts(ctx):
 
 @check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=30)
 def test_peers_of_a_rank_that_is_lost_after_a_context_failed_are_told_which_one_in_the_next(ranks):
+    lost = ranks.subject.PeerFailed
     run = ranks.run(lose_one_between_contexts, stall_s=20)
     for rank, end in enumerate(run.outcomes):
         if rank == 1:
             continue
         assert isinstance(end, Finished), run.summary()
         assert end.value is not None, f"rank {rank}"
-        if "rank 1" not in end.value.text:
-            ranks.at_limit("a rank that is lost between contexts shows as the error of a connection")
+        assert end.value.is_a(lost) and "rank 1" in end.value.text, f"rank {rank}: {end.value}"
 
 
 class Finer(torch.optim.SGD):
