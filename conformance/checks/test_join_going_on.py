@@ -23,7 +23,7 @@ def data(rank, iteration, place):
 
 
 def lose_one_between_contexts(ctx):
-    """All ranks leave a context by an error, rank 1 is killed, and the others enter the next one: what they are told."""
+    """All ranks leave a context by an error, and rank 1 is killed: what the others are told in the next one."""
     model = ddp(ctx, models.scalar())
 
     def train():
@@ -47,7 +47,8 @@ def test_peers_of_a_rank_that_is_lost_after_a_context_failed_are_told_which_one_
             continue
         assert isinstance(end, Finished), run.summary()
         assert end.value is not None, f"rank {rank}"
-        assert end.value.is_a(lost) and "rank 1" in end.value.text, f"rank {rank}: {end.value}"
+        assert end.value.is_a(lost), f"rank {rank}: {end.value}"
+        assert "rank 1" in end.value.text, f"rank {rank}: {end.value}"
 
 
 class Finer(torch.optim.SGD):
