@@ -130,6 +130,26 @@ def test_what_is_not_compressed_is_averaged_exactly(ranks):
             assert gap(biases[:1], biases[1:]) <= 1e-5
 
 
+def count_elements(ctx):
+    """The state's statistics before compression starts, and after each iteration from then on."""
+    library = ctx.subject.powerSGD_hook
+    state = library.PowerSGDState(ctx.group, 2, START, min_compression_rate=1)
+    wrapped = hooked(ctx, state, library.powerSGD_hook, model=Layers(), bucket_cap_mb=WHOLE_MIB)
+    seen = []
+    for iteration in range(ITERATIONS):
+        step(wrapped, several_rows(ctx.rank, iteration))
+        seen.append(tuple(state.compression_stats()))
+    return seen
+
+
+@check("COMM-026", worlds=(1, 2))
+def test_the_statistics_count_what_there_was_and_what_was_sent(ranks):
+    whole_numel, sent = 2 * (16 * 24 + 24), 2 * ((16 + 24) * 2 + 24)
+    compressed = [max(0, iteration + 1 - START) for iteration in range(ITERATIONS)]
+    for seen in ranks(count_elements):
+        assert seen == [(whole_numel / sent if times else 0, times * whole_numel, times * sent) for times in compressed]
+
+
 class Shifted(Layers):
     """With a parameter of no dimension, which no matrix can be made of."""
 
