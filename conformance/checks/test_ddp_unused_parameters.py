@@ -313,6 +313,24 @@ def test_needless_detection_is_told_once_a_process(ranks):
     assert ranks(listen_for_a_warning) == [(0, 0, 1, 0)] * ranks.world
 
 
+def listen_after_a_find(ctx):
+    """How often a search that has left a part out in the first iteration, and none since, is called needless."""
+    model = wrapped(ctx, models.Parts(), find_unused_parameters=True)
+
+    def several():
+        for iteration in range(4):
+            model.module.use = "abc" if iteration else "ab"
+            model(batch(ctx, iteration)).sum().backward()
+
+    return sum("find_unused_parameters" in line for line in said(several).splitlines())
+
+
+@check("DDP-104", worlds=(1, 2))
+def test_detection_that_has_found_something_is_not_called_needless(ranks):
+    if any(ranks(listen_after_a_find)):
+        ranks.at_limit("a search that has found something is called needless once it finds nothing")
+
+
 # -- DDP-116: leaving unused parameters out of the reduction
 
 

@@ -136,8 +136,11 @@ def test_parameters_that_do_not_lie_in_row_order_are_stepped_and_sent(ranks):
             assert gaps == [[None] * len(NAMES)] * ranks.world, f"{lay.__name__}, views {views}"
 
 
-def step_from_end_to_end(ctx, views, resumed):
-    """The gap after steps of a fused optimizer, whose parameters, gradients and states lie column by column."""
+def step_from_end_to_end(ctx, views, resumed, in_rows=False):
+    """The gap after steps of a fused optimizer, whose parameters, gradients and states lie column by column.
+
+    ``in_rows``: but for the states that it is given when it is resumed.
+    """
     parameters = some_parameters(ctx)
     for parameter in parameters:
         parameter.data = turned(parameter.data, ctx.rank) if parameter.dim() == 2 else parameter.data
@@ -146,6 +149,11 @@ def step_from_end_to_end(ctx, views, resumed):
         give_alike(reference.parameters, 0)
         reference.optimizer.step()
         state = copy.deepcopy(reference.optimizer.state_dict())
+        if in_rows:
+            state["state"] = {
+                place: {name: value.contiguous() for name, value in values.items()}
+                for place, values in state["state"].items()
+            }
         parameters = [nn.Parameter(parameter.detach().clone()) for parameter in reference.parameters]
     else:
         give_alike(parameters, 0)  # gradients that are there before the optimizer
@@ -172,6 +180,8 @@ def give_alike(parameters, iteration):
 def test_a_fused_optimizer_meets_parameters_gradients_and_states_that_lie_alike(ranks):
     for views, resumed in ((False, False), (False, True), (True, False), (True, True)):
         assert ranks(step_from_end_to_end, views, resumed) == [None] * ranks.world, f"{views=}, {resumed=}"
+    for views in (False, True):
+        assert ranks(step_from_end_to_end, views, True, True) == [None] * ranks.world, f"{views=}, states in rows"
 
 
 def step_conjugates(ctx):
