@@ -3,6 +3,8 @@
 import os
 import signal
 from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -64,25 +66,49 @@ class Finer(torch.optim.SGD):
             state["sum"] = state.get("sum", zeros) + 1 + parameter.grad / 2**40
 
 
-def make(ctx, model, mirrored):
-    if not mirrored:
+class Death(NamedTuple):
+    """Of a rank, before the backward of a model in an iteration; or behind it, if another rank stays a step behind."""
+
+    rank: int
+    iteration: int
+    model: int = 0
+
+
+@dataclass(frozen=True)
+class Way:
+    """What trains, and who is lost."""
+
+    deaths: tuple[Death, ...]
+    models: int = 1
+    distance: int = 0  # of the copies of a shard from their owner; 0: the optimizers are ordinary ones
+    joined: bool = True  # in a context
+    behind: int | None = None  # is told of the death by other means, and does not make that step
+
+    @property
+    def lost(self):
+        return [death.rank for death in self.deaths]
+
+
+def make(ctx, model, distance):
+    if not distance:
         return Finer(model.parameters(), **SGD)
     made = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), Finer, **SGD)
-    made.keep_mirror(mirrored)
+    made.keep_mirror(distance)
     return made
 
 
-def go_on(ctx, deaths, several, mirrored, joined, behind=None):
-    """By model: from which step on which ranks took part, its parameters, and the optimizer's sums.
+def die_when_all_have_come(ctx):
+    ctx.store.wait([f"{rank} has come" for rank in range(ctx.world)])
+    ctx.store.set("dies", "")
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    ``mirrored``: 0, or how far a shard's copies are from their owner. A death: rank, iteration, model;
-    before its backward, or after it where another rank, ``behind``, stays behind: that
-    one is told of the death by other means, and does not make the step.
-    """
+
+def go_on(ctx, way):
+    """By model: from which step on which ranks took part, its parameters, and the optimizer's sums."""
     regroup, group = ctx.subject.regroup, None
-    wrapped = [ddp(ctx, models.Parts("ab")) for _ in range(several)]
-    optimizers = [make(ctx, model, mirrored) for model in wrapped]
-    steps, segments = [0] * several, [[(0, tuple(range(ctx.world)))] for _ in wrapped]
+    wrapped = [ddp(ctx, models.Parts("ab")) for _ in range(way.models)]
+    optimizers = [make(ctx, model, way.distance) for model in wrapped]
+    steps, segments = [0] * way.models, [[(0, tuple(range(ctx.world)))] for _ in wrapped]
 
     def train():
         for iteration in range(STEPS):
@@ -91,23 +117,25 @@ def go_on(ctx, deaths, several, mirrored, joined, behind=None):
                     continue
                 model.zero_grad()
                 loss = model(data(ctx.rank, iteration, place)).sum()
-                dies = (ctx.rank, iteration, place) in deaths
-                if dies and behind is None:
+                dies = Death(ctx.rank, iteration, place) in way.deaths
+                if dies and way.behind is None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 loss.backward()
-                if dies:
-                    ctx.store.set(f"{ctx.rank} dies", "")
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if ctx.rank == behind and deaths[0][1:] == (iteration, place):
-                    ctx.store.wait([f"{deaths[0][0]} dies"])
-                    raise ctx.subject.PeerFailed("told by other means")
+                if way.behind is not None and (iteration, place) == way.deaths[0][1:]:
+                    ctx.store.set(f"{ctx.rank} has come", "")
+                    if dies:
+                        die_when_all_have_come(ctx)
+                    if ctx.rank == way.behind:
+                        ctx.store.wait(["dies"])
+                        raise ctx.subject.PeerFailed("told by other means")
                 optimizer.step()
                 steps[place] += 1
         dist.all_reduce(torch.zeros(1), group=group)  # nobody leaves while another may still need it
 
     while True:
         try:
-            with ctx.subject.Join([*wrapped, *(optimizers if mirrored else ())]) if joined else nullcontext():
+            follow = [*wrapped, *(optimizers if way.distance else ())]
+            with ctx.subject.Join(follow) if way.joined else nullcontext():
                 train()
             break
         except ctx.subject.PeerFailed:
@@ -116,7 +144,7 @@ def go_on(ctx, deaths, several, mirrored, joined, behind=None):
                 group, steps[place] = left.group, left.steps - MADE_BEFORE
                 segments[place].append((steps[place], left.ranks))
     weights = [numbers(model.module.named_parameters()) for model in wrapped]
-    return segments, weights, [sums(optimizer, group if mirrored else None) for optimizer in optimizers]
+    return segments, weights, [sums(optimizer, group if way.distance else None) for optimizer in optimizers]
 
 
 def sums(optimizer, group=None):
@@ -143,32 +171,36 @@ def alone(segments, place):
 
 
 WAYS = {
-    "one model": (((3, 2, 0), (1, 4, 0)), 1, 0, True),
-    "one is a step behind": (((3, 2, 0),), 1, 0, True, 1),
-    "one is a step behind, without a context": (((0, 3, 1),), 2, 0, False, 2),
-    "copies of its shards, far away": (((0, 1, 0), (2, 4, 0)), 1, 3, True),
-    "three models": (((1, 3, 1), (2, 5, 2)), 3, 0, True),
-    "two models with copies, without a context": (((3, 3, 0), (0, 5, 1)), 2, 1, False),
+    "one model": Way((Death(3, 2), Death(1, 4))),
+    "one is a step behind": Way((Death(3, 2),), behind=1),
+    "one is a step behind, without a context": Way((Death(0, 3, 1),), models=2, joined=False, behind=2),
+    "copies of its shards, far away": Way((Death(0, 1), Death(2, 4)), distance=3),
+    "three models": Way((Death(1, 3, 1), Death(2, 5, 2)), models=3),
+    "two models with copies, without a context": Way((Death(3, 3), Death(0, 5, 1)), models=2, distance=1, joined=False),
 }
 
 
 @check("JOIN-057", worlds=(4,), backends=("gloo",), beyond=False, deadline_s=60, scenarios=WAYS, each=True)
 def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_other(ranks, scenario):
-    deaths, several, mirrored, _, *behind = scenario
-    run = ranks.run(go_on, *scenario, stall_s=30)
-    lost = [rank for rank, *_ in deaths]
+    run = ranks.run(go_on, scenario, stall_s=30)
     for rank, end in enumerate(run.outcomes):
-        if rank in lost:
+        if rank in scenario.lost:
             continue
         assert isinstance(end, Finished), run.summary()
-        segments, weights, states = end.value
-        for place in range(several):
-            followed, ends = segments[place], [(there, first) for first, there in segments[place][1:]]
-            left = [tuple(r for r in range(ranks.world) if r not in lost[: place + 1]) for place in range(len(lost))]
-            assert [there for there, _ in ends] == left, f"rank {rank}, model {place}: {followed}"
-            for (_, iteration, model), (_, first) in zip(deaths, ends, strict=True):
-                made = iteration + bool(place < model or (place == model and behind))
-                assert made - bool(mirrored) <= first <= made, f"rank {rank}, model {place}: {followed}"
-            expected, state = alone(followed, place)
-            assert weights[place] == expected, f"rank {rank}, model {place}: {followed}"
-            assert states[place] in (None, state), f"rank {rank}, model {place}: {followed}"
+        for place, (segments, weights, state) in enumerate(zip(*end.value, strict=True)):
+            where = f"rank {rank}, model {place}: {segments}"
+            assert_as_lost(scenario, place, segments, ranks.world, where)
+            expected, its_state = alone(segments, place)
+            assert weights == expected, where
+            assert state in (None, its_state), where
+
+
+def assert_as_lost(way, place, segments, world, where):
+    """A model goes on without each rank that is lost, from the step that had been made."""
+    left = set(range(world))
+    for death, (first, there) in zip(way.deaths, segments[1:], strict=True):
+        left.discard(death.rank)
+        assert set(there) == left, where
+        made = death.iteration + (place < death.model or (place == death.model and way.behind is not None))
+        # copies of the last step may be lost with the rank
+        assert made - (way.distance > 0) <= first <= made, where
