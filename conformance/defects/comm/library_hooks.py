@@ -414,7 +414,7 @@ def hooks_are_shown_complex_numbers() -> None:
     edit("if not self.spec.dtype.is_complex:", "if shown.layout is torch.strided:")
 
 
-@defect("COMM-026")
+@defect("COMM-026", worlds=(1,))
 def power_sgd_follows_autocast() -> None:
     """PowerSGD computes in the low dtype of the autocast in which the program runs backward."""
     edit("return torch.autocast(buffer.device.type, enabled=False)", "return torch.no_grad()")
