@@ -4,13 +4,14 @@ import pickle
 import time
 
 import torch
+from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done, summing
 from conformance.fixtures.errors import BadBatch, Wrong, each_and_on, fail
-from conformance.fixtures.observing import TINY_MIB, wrapped
+from conformance.fixtures.observing import TINY_MIB, trained, wrapped
 from conformance.fixtures.training import gradients, numbers, private
 from conformance.ranks import caught
 
@@ -361,6 +362,53 @@ def test_after_a_forward_or_loss_that_failed_everywhere_training_goes_on_as_if_w
 @check("DDP-049", worlds=WORLDS, deadline_s=15)
 def test_after_a_backward_that_failed_everywhere_training_goes_on_as_if_without(ranks):
     as_if_without(ranks, fail_amid_each, on_purpose=True)
+
+
+# -- a rank goes on while what it has sent before the error is still on its way
+
+
+def fail_and_go_on_before_the_others(ctx, options):
+    """The gradients after a backward that failed amid its buckets, which rank 1 comes to when rank 0 is in the next.
+
+    None where that one is refused.
+    """
+    model = wrapped(ctx, nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), bucket_cap_mb=TINY_MIB, **options)
+    with torch.no_grad():
+        for place, parameter in enumerate(model.parameters()):
+            parameter.fill_(1.0 + place)
+    last = model.module[0].weight  # of the parameters that a backward comes to
+    for iteration in range(2):  # then the buckets follow the order of arrival
+        trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
+    if ctx.rank:
+        ctx.store.wait([f"gone on {options}"])
+    with last.register_hook(fail):
+        assert caught(trained, model, models.divisible(ctx.rank, 2).to(ctx.device)) is not None
+    said = last.register_hook(lambda _: ctx.store.set(f"gone on {options}", ""))
+    refused = caught(trained, model, models.divisible(ctx.rank, 3).to(ctx.device))
+    ctx.store.set(f"gone on {options}", "")
+    said.remove()
+    return None if refused else gradients(model)
+
+
+def fail_and_go_on_in_each_way(ctx, ways):
+    return [fail_and_go_on_before_the_others(ctx, options) for options in ways]
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_after_a_backward_that_failed_what_is_on_its_way_meets_nothing_of_the_next(ranks):
+    ways = [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}]
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with torch.no_grad():
+        for place, parameter in enumerate(module.parameters()):
+            parameter.fill_(1.0 + place)
+    batches = [models.divisible(rank, 3) for rank in range(ranks.world)]
+    expected = numbers(oracle.averaged_gradients(module, batches, ranks.world).items())
+    for rank, told in enumerate(ranks(fail_and_go_on_in_each_way, ways)):
+        for options, found in zip(ways, told, strict=True):
+            if found is None:
+                ranks.at_limit("after a backward that failed, the next forward is refused")
+            else:
+                assert found == expected, f"rank {rank}, {options}"
 
 
 # -- a backward that failed is tried again, or another one takes its place
