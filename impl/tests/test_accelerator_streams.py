@@ -176,7 +176,9 @@ def test_a_backend_that_refuses_to_start_a_collective_says_which_rank_has_failed
     monkeypatch.setattr(dist, "all_to_all_single", refuse)
     monkeypatch.setattr(dist, "reduce", refuse)
     group = SimpleNamespace(allreduce=refuse, broadcast=refuse)
-    team = SimpleNamespace(group=group, rank=0, size=1, tally=gloo.tally, guard=None, abandon=lambda: None)
+    team = SimpleNamespace(
+        group=group, rank=0, size=1, is_strict=False, tally=gloo.tally, guard=None, abandon=lambda: None
+    )
     with pytest.raises(dist.DistBackendError, match="remote process exited"):
         start(team)
     gloo.tally.blocks.append(Block(lambda _: failed_peer(), 1))
