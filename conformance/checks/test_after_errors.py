@@ -367,15 +367,19 @@ def test_after_a_backward_that_failed_everywhere_training_goes_on_as_if_without(
 # -- a rank goes on while what it has sent before the error is still on its way
 
 
+def two_layers():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    for place, parameter in enumerate(module.parameters()):
+        nn.init.constant_(parameter, 1.0 + place)
+    return module
+
+
 def fail_and_go_on_before_the_others(ctx, options):
     """The gradients after a backward that failed amid its buckets, which rank 1 comes to when rank 0 is in the next.
 
     None where that one is refused.
     """
-    model = wrapped(ctx, nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), bucket_cap_mb=TINY_MIB, **options)
-    with torch.no_grad():
-        for place, parameter in enumerate(model.parameters()):
-            parameter.fill_(1.0 + place)
+    model = wrapped(ctx, two_layers(), bucket_cap_mb=TINY_MIB, **options)
     last = model.module[0].weight  # of the parameters that a backward comes to
     for iteration in range(2):  # then the buckets follow the order of arrival
         trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
@@ -397,12 +401,8 @@ def fail_and_go_on_in_each_way(ctx, ways):
 @check("DDP-049", worlds=MANY, beyond=False)
 def test_after_a_backward_that_failed_what_is_on_its_way_meets_nothing_of_the_next(ranks):
     ways = [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}]
-    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    with torch.no_grad():
-        for place, parameter in enumerate(module.parameters()):
-            parameter.fill_(1.0 + place)
     batches = [models.divisible(rank, 3) for rank in range(ranks.world)]
-    expected = numbers(oracle.averaged_gradients(module, batches, ranks.world).items())
+    expected = numbers(oracle.averaged_gradients(two_layers(), batches, ranks.world).items())
     for rank, told in enumerate(ranks(fail_and_go_on_in_each_way, ways)):
         for options, found in zip(ways, told, strict=True):
             if found is None:
