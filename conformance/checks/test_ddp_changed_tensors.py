@@ -6,6 +6,7 @@ import torch.distributed as dist
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import done
 from conformance.fixtures.observing import TINY_MIB, trained, wrapped
 from conformance.fixtures.training import gradients, numbers, private
 from conformance.ranks import caught
@@ -24,9 +25,7 @@ def average_elsewhere(_state, bucket):
     """The average of a bucket, in memory of its own."""
     flat = bucket.buffer().clone()
     dist.all_reduce(flat)
-    future = torch.futures.Future()
-    future.set_result(flat / dist.get_world_size())
-    return future
+    return done(flat / dist.get_world_size())
 
 
 def two_parts():
