@@ -251,7 +251,7 @@ def test_what_a_failed_backward_has_sent_has_arrived_when_the_next_forward_begin
 LEFT_OUT = 3  # from this iteration on nobody uses the second part
 
 
-def fail_beside_an_old_gradient(ctx, interleaved):
+def fail_beside_an_old_gradient(ctx, interleaved, to_none):
     """A backward fails when it has set aside an old gradient, which the program then clears; what each one leaves."""
     options = {"bucket_cap_mb": EACH_MIB, "find_unused_parameters": True, "gradient_as_bucket_view": True}
     pair, found = pair_of(ctx, Overlap(interleaved, model=Columns, ddp=options, keywords=AT_ONCE)), []
@@ -264,7 +264,7 @@ def fail_beside_an_old_gradient(ctx, interleaved):
             found.append(caught(backward, pair, number) is not None)
             zero.param_groups[0]["lr"], pair.model.fails = rate, False
             zero.state.update(kept)
-        pair.ddp.zero_grad(set_to_none=False)
+        pair.ddp.zero_grad(set_to_none=to_none)
         backward(pair, number)
         found.append(parameters(pair.model))
     return found
@@ -274,10 +274,10 @@ def backward(pair, number):
     overlapping.loss(pair.ddp(pair.batch(number))).backward()
 
 
-def left_out_alone(world):
+def left_out_alone(world, to_none):
     alone = overlapping.Alone(Overlap(model=Columns), world)
     for number in range(LEFT_OUT + 3):
-        alone.optimizer.zero_grad(set_to_none=False)
+        alone.optimizer.zero_grad(set_to_none=to_none)
         if number == LEFT_OUT:
             alone.model.use = "ac"
             yield True
@@ -289,9 +289,9 @@ def left_out_alone(world):
 
 @check("HOOK-037", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False)
 def test_what_a_failed_backward_has_set_aside_is_not_stepped_with_later(ranks):
-    expected = list(left_out_alone(ranks.world))
-    for name, interleaved in HOOKS.items():
-        assert ranks(fail_beside_an_old_gradient, interleaved) == [expected] * ranks.world, name
+    for (name, interleaved), to_none in itertools.product(HOOKS.items(), (False, True)):
+        expected = [list(left_out_alone(ranks.world, to_none))] * ranks.world
+        assert ranks(fail_beside_an_old_gradient, interleaved, to_none) == expected, f"{name}, set_to_none={to_none}"
 
 
 # -- ZERO-032, HOOK-047: checkpoints in and after a context of the model alone

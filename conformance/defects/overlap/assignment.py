@@ -102,7 +102,7 @@ def optimizer_follows_from_other_ranks() -> None:
     )
 
 
-@defect("HOOK-018")
+@defect("HOOK-042")
 def joined_ranks_step_what_nobody_uses() -> None:
     """Joined ranks step parameters that no rank ever uses, with gradients of zeros."""
     edit(
