@@ -187,31 +187,27 @@ def reduce_each(ctx, pair, schedule, divide):
 @check("HOOK-018", worlds=(3, 4), deadline_s=DEADLINE_S, beyond=False)
 def test_gradients_that_are_reduced_to_their_owners_train_as_one_process(ranks):
     up = tuple(range(1, ranks.world))
-    owners_train_as_one_process(ranks, (False, True), (False, True), ((up, True), (up[::-1], False)))
+    kinds = (False, True), (False, True), (models.SumBackwards,)
+    owners_train_as_one_process(ranks, *kinds, ((up, True), (up[::-1], False)))
 
 
 @check("HOOK-018", "HOOK-044", worlds=(4,), deadline_s=DEADLINE_S)
 def test_in_a_group_of_three_owners_are_counted_within_the_group(ranks):
     """Two ranks have more than one way to each other; three need a collective that is told the owner."""
-    owners_train_as_one_process(ranks, (False,), (False,), (((1, 1, 1), True),))
+    kinds = (False,), (False,), (models.SumBackwards, models.Complex)
+    owners_train_as_one_process(ranks, *kinds, (((1, 1, 1), True),))
 
 
 def owners_train_as_one_process(ranks, *kinds):
-    """``kinds``: whether interleaved, whether sharded within buckets, schedules with their divide rule."""
+    """``kinds``: whether interleaved, whether sharded within buckets, models, schedules with their divide rule."""
     world = ranks.world - 1
     jobs = [
-        (
-            Overlap(
-                interleaved, shard, model=models.SumBackwards, keywords={"reduce_scatter": True}, optimizer="momentum"
-            ),
-            schedule,
-            divide,
-        )
-        for interleaved, shard, (schedule, divide) in itertools.product(*kinds)
+        (Overlap(interleaved, shard, "momentum", model, keywords={"reduce_scatter": True}), schedule, divide)
+        for interleaved, shard, model, (schedule, divide) in itertools.product(*kinds)
     ]
     _, *found = ranks(reduce_to_owners, jobs)
     for (how, schedule, divide), *runs in zip(jobs, *found, strict=True):
-        about = f"{how.interleaved=}, {how.shard=}, {schedule=}, {divide=}"
+        about = f"{how.interleaved=}, {how.shard=}, {how.model=}, {schedule=}, {divide=}"
         owner = {name: rank for rank, (_, _, mine) in enumerate(runs) for name in mine}
         alone = Follower(how, world, divide)
         assert set(owner) == set(parameters(alone.model)), about

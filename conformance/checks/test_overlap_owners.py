@@ -128,6 +128,21 @@ def test_buckets_that_are_never_rebuilt_have_one_owner_each_in_turn_too(ranks):
         assert found == [[index % ranks.world] * len(names) for index, names in enumerate(found)], how
 
 
+def without_the_second(module):
+    return [each for name, each in module.named_parameters() if ".1." not in name]
+
+
+@check("HOOK-038", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_buckets_of_which_the_optimizer_has_nothing_count_too(ranks):
+    ways = [Overlap(interleaved, model=Equal, listed=without_the_second) for interleaved in (False, True)]
+    for how, results in zip(ways, zip(*ranks(owned_in_each, ways), strict=True), strict=True):
+        of = {name: rank for rank, (_, mine) in enumerate(results) for name in mine}
+        assert len(of) == 3, how
+        for index, names in enumerate(results[0][0]):
+            owned = [name for name in names if name in of]
+            assert [of[name] for name in owned] == [index % ranks.world] * len(owned), how
+
+
 # -- HOOK-039, HOOK-040: shards
 
 

@@ -151,27 +151,13 @@ def test_a_scheduler_may_be_there_before_the_first_backward(ranks, scenario):
 # -- HOOK-018: complex parameters, answers in another dtype
 
 
-class Complex(nn.Module):
-    """Complex layers side by side; no gradient depends on a weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(4, 4, dtype=torch.complex64) for _ in range(3)])
-        for index, parameter in enumerate(self.parameters()):
-            nn.init.constant_(parameter, 1 + 2j * index)
-
-    def forward(self, x):
-        outputs = [(index + 1 - 2j) * layer(x.to(torch.complex64)) for index, layer in enumerate(self.layers)]
-        return torch.stack(outputs).sum(dim=0).real
-
-
 WAYS = [
     Overlap(interleaved, model=model, hook=hook, keywords=keywords)
     for interleaved, (model, hook, keywords) in itertools.product(
         (False, True),
         (
-            (Complex, None, AT_ONCE), (Complex, None, {"reduce_scatter": True}),
-            (models.Sum, overlapping.in_doubles, AT_ONCE), (Complex, overlapping.in_doubles, AT_ONCE),
+            (models.Complex, None, AT_ONCE), (models.Complex, None, {"reduce_scatter": True}),
+            (models.Sum, overlapping.in_doubles, AT_ONCE), (models.Complex, overlapping.in_doubles, AT_ONCE),
         ),
     )
 ]  # fmt: skip
