@@ -12,7 +12,7 @@ from conformance.api.oracle import active_ranks
 from conformance.api.schedules import deficits, last_joiners, linear, one_long, promised_log, shapes
 from conformance.fixtures.joinables import adder, collector, recorder, total, upper_ranks, walker
 from conformance.fixtures.models import divisible_scalar, scalar
-from conformance.fixtures.training import ddp, gradient
+from conformance.fixtures.training import ddp, gradient, scalar_means
 
 NAMES = ("a", "b", "c")
 
@@ -47,6 +47,34 @@ def test_main_hooks_make_up_each_ranks_deficit_whoever_ends_first(ranks, schedul
                 assert [log.count(f"{name} main") for log, _ in seen] == deficits(schedule), schedule
 
     schedules.examine(examine)
+
+
+def follow_a_model_and_a_crowd(ctx, numbers, schedule):
+    """A model beside so many joinables: its gradients, and how often each of the others has shadowed."""
+    seen = []
+    for count in numbers:
+        log, model = [], ddp(ctx, scalar())
+        crowd = [recorder(ctx, str(place), log) for place in range(count)]
+        found = []
+        with ctx.subject.Join([model, *crowd]):
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(divisible_scalar(ctx.rank, iteration)).sum().backward()
+                found.append(gradient(model.module.weight))
+                for each in crowd:
+                    each.step()
+        seen.append((found, [log.count(f"{place} main") for place in range(count)]))
+    return seen
+
+
+@check("JOIN-025", worlds=(2, 3), deadline_s=20, beyond=False)
+def test_a_context_may_hold_any_number_of_joinables_beside_a_model(ranks):
+    numbers, schedule = range(1, 36), (1, *[2] * (ranks.world - 1))
+    means = scalar_means(schedule)
+    for rank, told in enumerate(ranks(follow_a_model_and_a_crowd, numbers, schedule)):
+        mine, missed = schedule[rank], deficits(schedule)[rank]
+        for count, seen in zip(numbers, told, strict=True):
+            assert seen == (means[:mine], [missed] * count), f"rank {rank}, {count} beside the model"
 
 
 @check("JOIN-032", worlds=MANY, deadline_s=15)

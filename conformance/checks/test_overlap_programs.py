@@ -7,6 +7,7 @@ import collections
 import copy
 import itertools
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -119,6 +120,7 @@ def test_a_warm_up_and_clipped_gradients_on_uneven_inputs_are_those_of_one_proce
 # -- HOOK-018, ZERO-031: a scheduler from the very beginning
 
 STEPS = 6
+CYCLED = Overlap(optimizer="sgd", model=models.SumBackwards)  # its owners are others from the second iteration on
 
 
 def cycle(optimizer):
@@ -128,7 +130,7 @@ def cycle(optimizer):
 
 def train_with_a_cycle(ctx, interleaved):
     """What each iteration leaves, and what is warned of when the scheduler goes on."""
-    pair = pair_of(ctx, Overlap(interleaved, optimizer="sgd", keywords=AT_ONCE))
+    pair = pair_of(ctx, replace(CYCLED, interleaved=interleaved, keywords=AT_ONCE))
     scheduler, seen = cycle(pair.zero), []
     with overlapping.heard() as notes:
         for number in range(STEPS):
@@ -141,7 +143,7 @@ def train_with_a_cycle(ctx, interleaved):
 def test_a_scheduler_may_be_there_before_the_first_backward(ranks, scenario):
     runs, notes = zip(*ranks(train_with_a_cycle, scenario), strict=True)
     assert notes == ([],) * ranks.world
-    alone = overlapping.Alone(Overlap(optimizer="sgd"), ranks.world)
+    alone = overlapping.Alone(CYCLED, ranks.world)
     scheduler = cycle(alone.optimizer)
     for seen in zip(*runs, strict=True):
         alone.follow(seen, tolerance=1e-6)

@@ -541,7 +541,12 @@ def tie(model):
     model.layers[1].bias.data = model.layers[0].weight.data[0]
 
 
-def train_with_one_memory(ctx, how, later):
+def tie_ahead(model):
+    """What is stepped first shares memory with a weight that backward needs to go on."""
+    model[3].bias.data = model[2].weight.data[0]
+
+
+def train_with_one_memory(ctx, how, later, tie):
     """Why this is refused, and what each iteration before leaves; memory is shared from iteration ``later`` on."""
     seen = []
 
@@ -550,7 +555,7 @@ def train_with_one_memory(ctx, how, later):
         for number in range(READY + 2):
             if number == later:
                 tie(pair.model)
-            seen.append(iteration(pair, number))
+            seen.append(iteration(pair, number, overlapping.squares))
 
     return caught(train), seen
 
@@ -558,12 +563,14 @@ def train_with_one_memory(ctx, how, later):
 @check("HOOK-018", worlds=(1, 2, 3, 4), scenarios=HOOKS, deadline_s=DEADLINE_S)
 def test_parameters_with_memory_in_common_are_stepped_as_by_one_process_or_refused(ranks, scenario):
     each = replace(scenario, ddp={"bucket_cap_mb": 1e-6})  # a bucket for each parameter
-    for how, later in ((replace(scenario, model=tied), None), (each, READY)):
-        errors, runs = zip(*ranks(train_with_one_memory, how, later), strict=True)
+    ways = [(replace(scenario, model=tied), None, tie), (each, READY, tie)]
+    ways.append((replace(each, model=overlapping.small), READY, tie_ahead))
+    for how, later, tying in ways:
+        errors, runs = zip(*ranks(train_with_one_memory, how, later, tying), strict=True)
         if any(errors):
             assert_refused(errors, Exception, "memory")
-        alone = overlapping.Alone(how, ranks.world)
+        alone = overlapping.Alone(how, ranks.world, overlapping.squares)
         for number, seen in enumerate(zip(*runs, strict=True)):
             if number == later:
-                tie(alone.model)
-            alone.follow(seen)
+                tying(alone.model)
+            alone.follow(seen, tolerance=1e-6)

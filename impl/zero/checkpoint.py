@@ -18,7 +18,7 @@ States = dict[int, Any]
 
 
 def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device) -> States | None:
-    """Every rank's states on rank ``to``, ascending by index; None elsewhere (ZERO-016).
+    """Every rank's states on rank ``to``, by index; None elsewhere (ZERO-016).
 
     One shard travels at a time, so that the target never holds more than the result and one packed shard. Between CPUs
     it goes straight to the target, and no other rank holds anything of its peers. Where the group has a backend for an
@@ -37,7 +37,7 @@ def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device)
         if rank != to:
             part = _sent_on(team, body, GroupRank(rank), to, by_rank[rank])
             gathered.update(_unpacked(part) if team.rank == to else {})
-    return dict(sorted(gathered.items())) if team.rank == to else None
+    return gathered if team.rank == to else None
 
 
 def _sent_on(team: Team, body: torch.Tensor, source: GroupRank, to: GroupRank, size: int) -> torch.Tensor:
@@ -84,7 +84,7 @@ def _shared(team: Team, mine: States, to: GroupRank, device: torch.device) -> St
         broadcast(team, whole, rank, f"zero: states of rank {rank}").wait()
         if team.rank == to:
             gathered.update(_unpacked(whole))
-    return dict(sorted(gathered.items())) if team.rank == to else None
+    return gathered if team.rank == to else None
 
 
 def _packed(states: States) -> torch.Tensor:

@@ -16,7 +16,7 @@ def optimizer_is_built_anew_with_the_buckets() -> None:
     """When the buckets are rebuilt the local optimizer is built again, and its state is lost."""
     edit(
         "    if plan.owners != self._shard.plan.owners:\n        self._overlap.move_to(self._shard.team, plan)\n",
-        "    self._overlap.fix_owners(plan)\n",
+        "    self._overlap.steps = None\n    self._overlap.fix_owners(plan)\n",
     )
 
 

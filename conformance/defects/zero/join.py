@@ -205,7 +205,7 @@ def what_is_listed_first_only_announces() -> None:
     edit("if place <= min(self._leaders)}", "if place < 0}")
 
 
-@defect("ZERO-021")
+@defect("JOIN-025")
 def counts_reach_the_sign() -> None:
     """The counts of a message take up the sign of its numbers, too, where a context lists several joinables."""
     edit("if used + width > _BITS:", "if used + width > _BITS + 2:")

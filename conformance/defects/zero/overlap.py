@@ -159,15 +159,6 @@ def trainability_may_change_in_overlap_mode() -> None:
 
 
 @defect("ZERO-031")
-def learning_rate_goes_back_where_owners_change() -> None:
-    """Where states move to other owners, so do the settings of the last step, and a change since then is lost."""
-    edit(
-        "held, settings_of(self.exposed.param_groups), counters(self.optim)",
-        "held, settings_of(self.optim.param_groups), counters(self.optim)",
-    )
-
-
-@defect("ZERO-031")
 def learning_rate_of_joined_ranks_is_old_in_a_context_of_the_model() -> None:
     """A context that does not list the overlapping optimizer does not bring new settings to joined ranks."""
     edit("if session is not None:", "if self._joining._zero._join_session is not None:", within="Overlap.begin")

@@ -290,12 +290,6 @@ def smallest_parameter_goes_first() -> None:
 
 
 @defect("ZERO-016")
-def states_are_in_the_order_of_arrival() -> None:
-    """The consolidated state is not sorted: it stands in the order in which the shards have arrived."""
-    edit("return dict(sorted(gathered.items()))", "return gathered", within="gather_states")
-
-
-@defect("ZERO-016")
 def states_are_indexed_by_shard() -> None:
     """A rank's states are indexed by their place in its shard, so those of several ranks overwrite each other."""
     edit(
@@ -345,12 +339,6 @@ def views_are_never_made() -> None:
 def views_begin_without_values() -> None:
     """The flat tensors are made, but the values are not moved into them."""
     edit("copy_all(views, [tensor.detach() for tensor in tensors])", "[view.zero_() for view in views]")
-
-
-@defect("ZERO-013")
-def what_is_frozen_is_no_longer_stepped() -> None:
-    """A parameter that is frozen with a gradient is neither stepped nor sent any more."""
-    edit("old or new", "new")
 
 
 @defect("ZERO-009")
@@ -408,12 +396,6 @@ def complex_numbers_come_from_a_global_rank() -> None:
 def defaults_are_what_was_given() -> None:
     """Of the local optimizer's defaults only those are shown that were given to the constructor."""
     edit("{**self.given_defaults, **local.defaults}", "{key: local.defaults[key] for key in self.given_defaults}")
-
-
-@defect("ZERO-016")
-def states_are_in_the_order_of_their_names() -> None:
-    """The consolidated state is sorted as text: the eleventh parameter comes before the third."""
-    edit("sorted(gathered.items())", "sorted(gathered.items(), key=str)", within="gather_states")
 
 
 @defect("ZERO-016")
