@@ -275,10 +275,14 @@ def another_result(state, bucket: "GradBucket") -> "Future[list[Tensor]]":  # no
     return bucket
 
 
+def full_names(state: "Unknown", bucket: "torch.distributed.GradBucket") -> "Future[Tensor]":  # noqa: F821
+    return bucket
+
+
 def annotate_as_text(ctx):
     told = [
         caught(ddp(ctx, models.scalar()).register_comm_hook, None, hook)
-        for hook in (another_bucket, another_result)
+        for hook in (another_bucket, another_result, full_names)
     ]
     builtin = caught(private(ddp(ctx, models.scalar()), "_register_builtin_comm_hook"), "ALLREDUCE")
     return told, builtin
@@ -286,8 +290,9 @@ def annotate_as_text(ctx):
 
 @check("COMM-004", "COMM-005", worlds=(1,))
 def test_annotations_that_are_text_and_name_something_else_are_refused_and_so_is_a_built_in_hook_by_name(ranks):
-    ((refused, builtin),) = ranks(annotate_as_text)
+    (((*refused, of_full_names), builtin),) = ranks(annotate_as_text)
     assert_refused(refused, ValueError)
+    assert of_full_names is None
     assert_refused([builtin], TypeError)
 
 

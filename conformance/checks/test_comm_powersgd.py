@@ -384,16 +384,16 @@ class FromTheFront(nn.Module):
         return last + (self.one * one + 0 * last).sum()
 
 
-def change_amid_compression(ctx, change):
+def change_amid_compression(ctx, change, cap_mib):
     """After compression has begun, something changes; from first to last one of two weights has no gradient at all, and
     just after the change the other has none either."""
     library, told = ctx.subject.powerSGD_hook, []
     for quiet in (0, 1):
         state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2, orthogonalization_epsilon=1e-8)
-        model = hooked(ctx, state, library.powerSGD_hook, model=FromTheFront(), bucket_cap_mb=WHOLE_MIB)
+        model = hooked(ctx, state, library.powerSGD_hook, model=FromTheFront(), bucket_cap_mb=cap_mib)
         for iteration in range(9):
             if iteration == 5:
-                model = change(ctx, model, state) or model
+                model = change(ctx, model, state, cap_mib) or model
             loud = torch.randn(8, 8, generator=torch.Generator().manual_seed(10 * iteration + ctx.rank))
             loud *= iteration != 5
             fed = [loud, torch.zeros(8, 8)] if quiet else [torch.zeros(8, 8), loud]
@@ -404,37 +404,44 @@ def change_amid_compression(ctx, change):
     return told
 
 
-def another_group(ctx, model, _state):
+def another_group(ctx, model, _state, _cap_mib):
     private(model, "_update_process_group")(dist.new_group(list(range(ctx.world))))
 
 
-def doubles(_ctx, model, _state):
+def doubles(_ctx, model, _state, _cap_mib):
     model.double()
 
 
-def starts_again(ctx, _model, state):
+def starts_again(ctx, _model, state, cap_mib):
     """From a saved state, so that the buckets are those of a model's first iteration."""
     state = pickle.loads(pickle.dumps(state))
     hook = ctx.subject.powerSGD_hook.powerSGD_hook
-    return hooked(ctx, state, hook, model=FromTheFront(), bucket_cap_mb=WHOLE_MIB)
+    return hooked(ctx, state, hook, model=FromTheFront(), bucket_cap_mb=cap_mib)
 
 
-CHANGES = {"another group": another_group, "doubles": doubles, "starts again": starts_again}
+CHANGES = {
+    "another group": (another_group, WHOLE_MIB), "doubles": (doubles, WHOLE_MIB),
+    "starts again": (starts_again, WHOLE_MIB), "starts again, in several buckets": (starts_again, TINY_MIB),
+}  # fmt: skip
 
 
 @check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False, each=True, scenarios=CHANGES)
 def test_what_one_parameter_has_lost_arrives_there_and_never_at_another(ranks, scenario):
-    for rank, told in enumerate(ranks(change_amid_compression, scenario)):
+    for rank, told in enumerate(ranks(change_amid_compression, *scenario)):
         for quiet, iteration, largest, own in told:
             assert largest < 1e-4, f"rank {rank}, iteration {iteration}: weight {quiet} has got {largest}, not 0"
-            if own < 1e-2 and scenario is doubles:
+            if own < 1e-2 and scenario[0] is doubles:
                 ranks.at_limit("what was lost before a cast is forgotten")
             else:
                 assert own > 1e-2, f"rank {rank}, iteration {iteration}: what weight {1 - quiet} had lost is gone"
 
 
+LARGE = 1e6  # more than any gradient is
+
+
 def overflow_once(ctx, hook, feedback):
-    """Whether the gradients of each iteration are finite; in one of them rank 0 has met a number that is not."""
+    """Whether the gradients of each iteration are of ordinary size; in one of them rank 0 has met a number that is not.
+    """
     library, told = ctx.subject.powerSGD_hook, []
     for rank in (1, 3):
         options = {"use_error_feedback": feedback, "matrix_approximation_rank": rank, "min_compression_rate": 1}
@@ -443,7 +450,7 @@ def overflow_once(ctx, hook, feedback):
         for iteration in range(7):
             rows = several_rows(ctx.rank, iteration)
             rows[0, 0] *= math.inf if (iteration, ctx.rank) == (4, 0) else 1
-            told.append(all(math.isfinite(value) for values in step(model, rows).values() for value in values))
+            told.append(all(abs(value) < LARGE for values in step(model, rows).values() for value in values))
     return told
 
 
@@ -451,7 +458,7 @@ def overflow_once(ctx, hook, feedback):
 def test_a_gradient_that_overflows_damages_no_later_iteration(ranks, scenario):
     for hook in HOOKS.values():
         for rank, told in enumerate(ranks(overflow_once, hook, scenario)):
-            assert told == [True, True, True, True, False, True, True] * 2, f"rank {rank}: finite are {told}, {hook}"
+            assert told == [True, True, True, True, False, True, True] * 2, f"rank {rank}, {hook}: right are {told}"
 
 
 def gap_of_mean(ranks, hook, count=60, **options):

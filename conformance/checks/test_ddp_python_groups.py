@@ -6,8 +6,10 @@ import torch.distributed as dist
 from conformance.api.checking import WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, steps
+from conformance.fixtures.joinables import recorder
 from conformance.fixtures.observing import wrapped
 from conformance.fixtures.training import private
+from conformance.ranks import caught
 
 COUNT = 3
 OF_PYTHON = "process groups written in Python"  # what a subject that works through torch.distributed may lack
@@ -135,3 +137,31 @@ def train_with_the_built_in_hook(ctx):
 def test_the_built_in_hook_takes_the_result_from_the_future_too(ranks):
     for rank, seen in enumerate(ranks(train_with_the_built_in_hook)):
         assert seen == alone(range(ranks.world), count=COUNT), f"rank {rank}"
+
+
+class Spilled(LookupError):
+    """What a body raises."""
+
+
+def spill_in_a_context(ctx):
+    """By group, the error that leaves a block over a joinable on a group that torch has not made."""
+    ctx.subject.require(OF_PYTHON)
+    told = []
+    for demands_timeout in GROUPS.values():
+        joinable = recorder(ctx, group=Elsewhere(ctx.group, demands_timeout))
+
+        def train(joinable=joinable):
+            with ctx.subject.Join([joinable]):
+                joinable.step()
+                raise Spilled("the tea")
+
+        told.append(caught(train))
+    return told
+
+
+@check("JOIN-023", worlds=(1, 2), beyond=False)
+def test_the_error_of_a_body_leaves_a_block_on_such_a_group_as_it_is(ranks):
+    for rank, told in enumerate(ranks(spill_in_a_context)):
+        for error in told:
+            assert error is not None, f"rank {rank}"
+            assert error.is_a(Spilled), f"rank {rank}: {error}"

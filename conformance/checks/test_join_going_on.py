@@ -83,6 +83,8 @@ class Way:
     distance: int = 0  # of the copies of a shard from their owner; 0: the optimizers are ordinary ones
     joined: bool = True  # in a context
     behind: int | None = None  # is told of the death by other means, and does not make that step
+    early: bool = False  # it is told before the backward of that step, which then fails everywhere else
+    hooked: bool = False  # a hook counts the iterations, which makes no difference
 
     @property
     def lost(self):
@@ -97,16 +99,31 @@ def make(ctx, model, distance):
     return made
 
 
-def die_when_all_have_come(ctx):
-    ctx.store.wait([f"{rank} has come" for rank in range(ctx.world)])
-    ctx.store.set("dies", "")
-    os.kill(os.getpid(), signal.SIGKILL)
+def lose_one_beside_one_behind(ctx, way, dies):
+    ctx.store.set(f"{ctx.rank} has come", "")
+    if dies:
+        ctx.store.wait([f"{rank} has come" for rank in range(ctx.world)])
+        ctx.store.set("dies", "")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ctx.rank == way.behind:
+        ctx.store.wait(["dies"])
+        raise ctx.subject.PeerFailed("told by other means")
+
+
+def count_in_a_hook(ctx, model):
+    """A hook that would compress gradients after more iterations than there are; its state."""
+    library = ctx.subject.powerSGD_hook
+    state = library.PowerSGDState(None, start_powerSGD_iter=10 * STEPS)
+    model.register_comm_hook(state, library.powerSGD_hook)
+    return state
 
 
 def go_on(ctx, way):
-    """By model: from which step on which ranks took part, its parameters, and the optimizer's sums."""
+    """By model: from which step on which ranks took part, its parameters, and the optimizer's sums; then what hooks
+    have counted."""
     regroup, group = ctx.subject.regroup, None
     wrapped = [ddp(ctx, models.Parts("ab")) for _ in range(way.models)]
+    counting = [count_in_a_hook(ctx, model) for model in wrapped] if way.hooked else []
     optimizers = [make(ctx, model, way.distance) for model in wrapped]
     steps, segments = [0] * way.models, [[(0, tuple(range(ctx.world)))] for _ in wrapped]
 
@@ -120,14 +137,13 @@ def go_on(ctx, way):
                 dies = Death(ctx.rank, iteration, place) in way.deaths
                 if dies and way.behind is None:
                     os.kill(os.getpid(), signal.SIGKILL)
+                apart = way.behind is not None and (iteration, place) == way.deaths[0][1:]
+                apart &= len(segments[place]) == 1  # it may be made again, without the lost one
+                if apart and way.early:
+                    lose_one_beside_one_behind(ctx, way, dies)
                 loss.backward()
-                if way.behind is not None and (iteration, place) == way.deaths[0][1:]:
-                    ctx.store.set(f"{ctx.rank} has come", "")
-                    if dies:
-                        die_when_all_have_come(ctx)
-                    if ctx.rank == way.behind:
-                        ctx.store.wait(["dies"])
-                        raise ctx.subject.PeerFailed("told by other means")
+                if apart and not way.early:
+                    lose_one_beside_one_behind(ctx, way, dies)
                 optimizer.step()
                 steps[place] += 1
         dist.all_reduce(torch.zeros(1), group=group)  # nobody leaves while another may still need it
@@ -144,7 +160,8 @@ def go_on(ctx, way):
                 group, steps[place] = left.group, left.steps - MADE_BEFORE
                 segments[place].append((steps[place], left.ranks))
     weights = [numbers(model.module.named_parameters()) for model in wrapped]
-    return segments, weights, [sums(optimizer, group if way.distance else None) for optimizer in optimizers]
+    added = [sums(optimizer, group if way.distance else None) for optimizer in optimizers]
+    return (segments, weights, added), [state.iter for state in counting]
 
 
 def sums(optimizer, group=None):
@@ -173,6 +190,7 @@ def alone(segments, place):
 WAYS = {
     "one model": Way((Death(3, 2), Death(1, 4))),
     "one is a step behind": Way((Death(3, 2),), behind=1),
+    "one is behind in what hooks count": Way((Death(3, 2),), behind=1, early=True, hooked=True, joined=False),
     "one is a step behind, without a context": Way((Death(0, 3, 1),), models=2, joined=False, behind=2),
     "copies of its shards, far away": Way((Death(0, 1), Death(2, 4)), distance=3),
     "three models": Way((Death(1, 3, 1), Death(2, 5, 2)), models=3),
@@ -187,7 +205,9 @@ def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_ot
         if rank in scenario.lost:
             continue
         assert isinstance(end, Finished), run.summary()
-        for place, (segments, weights, state) in enumerate(zip(*end.value, strict=True)):
+        by_model, counted = end.value
+        assert counted in ([], [STEPS] * scenario.models), f"rank {rank}"
+        for place, (segments, weights, state) in enumerate(zip(*by_model, strict=True)):
             where = f"rank {rank}, model {place}: {segments}"
             assert_as_lost(scenario, place, segments, ranks.world, where)
             expected, its_state = alone(segments, place)
@@ -201,6 +221,7 @@ def assert_as_lost(way, place, segments, world, where):
     for death, (first, there) in zip(way.deaths, segments[1:], strict=True):
         left.discard(death.rank)
         assert set(there) == left, where
-        made = death.iteration + (place < death.model or (place == death.model and way.behind is not None))
+        furthest = way.behind is not None and not way.early
+        made = death.iteration + (place < death.model or (place == death.model and furthest))
         # copies of the last step may be lost with the rank
         assert made - (way.distance > 0) <= first <= made, where

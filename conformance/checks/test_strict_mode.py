@@ -13,7 +13,7 @@ from conformance.faults.cells import Cell
 from conformance.faults.running import tried
 from conformance.faults.training import run_cell
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp
+from conformance.fixtures.training import ddp, gradients
 from conformance.ranks import caught
 from conformance.subjects import STRICT
 
@@ -68,6 +68,25 @@ def test_in_strict_mode_ranks_that_start_different_collectives_are_all_told_whic
         other = "ranks 0, 2: " if ranks.world > 2 else "rank 0: "
         for words in ("rank 1: ", other, "buffers", "bucket", "iteration 2"):
             assert words in error.text, f"rank {rank}: {error.text}"
+
+
+def train_a_classifier(ctx):
+    """Gradients of the last layer, of which those of all classes add up to nothing but rounding errors."""
+    model = ddp(ctx, nn.Linear(6, 5))
+    nn.init.ones_(model.module.weight)
+    nn.init.zeros_(model.module.bias)
+    for iteration in range(4):
+        model.zero_grad()
+        numbers = torch.Generator().manual_seed(10 * iteration + ctx.rank)
+        rows, labels = torch.randn(7, 6, generator=numbers), torch.randint(5, (7,), generator=numbers)
+        nn.functional.cross_entropy(model(rows), labels).backward()
+    return gradients(model)
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_in_strict_mode_sums_that_cancel_are_no_damage(ranks):
+    has_a_strict_mode(ranks.subject)
+    assert ranks(train_a_classifier, env=STRICTLY) == ranks(train_a_classifier)
 
 
 def has_a_strict_mode(subject):

@@ -63,16 +63,30 @@ class Net(nn.Module):
 Segments = tuple[tuple[int, tuple[int, ...]], ...]
 
 
-def momentum(program: str) -> float:
-    """Where ranks go on without another, there is a state to go on with."""
-    return 0.5 if program in REGROUPING else 0.0
+class Counting(torch.optim.SGD):
+    """Counts its steps by itself, and learns twice as much in every second one."""
+
+    made = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.made += 1
+        for settings in self.param_groups:
+            settings["lr"] = LR * (1 + self.made % 2)
+        return super().step(closure)
+
+
+def optimizer_of(program: str) -> tuple[type[torch.optim.SGD], dict[str, Any]]:
+    """Where ranks go on without another, there is a state to go on with; in a mirror, counts too."""
+    kind = Counting if program == MIRRORED else torch.optim.SGD
+    return kind, {"lr": LR, "momentum": 0.5 if program in REGROUPING else 0.0}
 
 
 @cache
 def expected(cell: Cell, segments: Segments = (), skipped: int = 0) -> list[list[float]]:
     """One process's parameters after the cell's schedule; ``skipped``: so many first iterations do not step."""
     model = Net(cell.point)
-    optimizer = torch.optim.SGD(model.parameters(), LR, momentum(cell.program))
+    kind, settings = optimizer_of(cell.program)
+    optimizer = kind(model.parameters(), **settings)
     for iteration in range(max(cell.schedule)):
         there: Sequence[int] = range(cell.world)
         for first, ranks in segments:
@@ -381,11 +395,10 @@ def _optimizer(ctx: RankContext, cell: Cell, fault: Fault, model: Any, pg: Any) 
         return zero
     if cell.point == "comm hook":
         model.register_comm_hook(None, reduce)
+    kind, settings = optimizer_of(cell.program)
     if cell.program not in SHARDED:
-        return torch.optim.SGD(model.parameters(), LR, momentum(cell.program))
-    zero = ctx.subject.ZeroRedundancyOptimizer(
-        model.parameters(), torch.optim.SGD, lr=LR, momentum=momentum(cell.program)
-    )
+        return kind(model.parameters(), **settings)
+    zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), kind, **settings)
     if cell.program == MIRRORED:
         zero.keep_mirror()
     return zero

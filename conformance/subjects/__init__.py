@@ -11,6 +11,8 @@ from typing import Any
 
 #: an environment variable: "1" turns our implementation's strict mode on; others take no notice
 STRICT = "JOINERY_STRICT"
+#: another: after so many seconds of silence a rank counts as frozen, and ranks as waiting for each other
+DETECTION = "JOINERY_FAILURE_DETECTION_S"
 _KEYWORD = re.compile(r"(?:unexpected|multiple values for) keyword argument '(\w+)'")  # as Python says it
 
 

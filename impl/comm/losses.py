@@ -82,15 +82,15 @@ def text_of(error: BaseException) -> str:
 
 def of_a_collective(error: BaseException | None) -> bool:
     """Whether an error looks like a collective's that failed, or follows from one: such a rank is only affected."""
-    return any(map(_is_a_backends, _chain(error)))
+    return any(map(_is_a_backends, chain_of(error)))
 
 
 def follows_from_a_peer(error: BaseException | None) -> bool:
     """Whether it comes of a collective or of what all ranks of a block raise: another rank may be the cause."""
-    return any(isinstance(each, SharedError) or _is_a_backends(each) for each in _chain(error))
+    return any(isinstance(each, SharedError) or _is_a_backends(each) for each in chain_of(error))
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
+def chain_of(error: BaseException | None) -> list[BaseException]:
     """An error and those that it comes of."""
     chain: list[BaseException] = []
     while error is not None and all(error is not each for each in chain):

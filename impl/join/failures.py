@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from ..comm.guard import REMEDY, Guard, explain, guard_of, store_with_deadline
-from ..comm.losses import name_of, of_a_collective, text_of
+from ..comm.losses import chain_of, name_of, of_a_collective, text_of
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
 from ..errors import CollectivesDiffer, InputsExhausted, PeerFailed, RanksDisagree, SharedError
@@ -185,7 +185,8 @@ class SessionFailures:
         if (isinstance(error, SharedError) and error.shared_in is self) or isinstance(error, CollectivesDiffer):
             return True
         guard = guard_of(self._team.group)
-        return isinstance(error, PeerFailed) and guard is not None and bool(guard.lost())
+        of_a_peer = any(isinstance(each, PeerFailed) for each in chain_of(error))
+        return of_a_peer and guard is not None and bool(guard.lost())
 
     def _explain(self, error: BaseException) -> None:
         """Say in a note what made a collective fail, unless one says so already."""

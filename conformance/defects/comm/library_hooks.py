@@ -542,3 +542,9 @@ def factors_of_another_rank_of_approximation_are_taken() -> None:
 def a_bucket_has_more_columns_than_rows() -> None:
     """The batched PowerSGD makes of a tiny bucket as many columns as it is told, more than its matrix has rows."""
     edit("MatrixGroup((0,), side, side, min(rank, side))", "MatrixGroup((0,), side, side, rank)")
+
+
+@defect("COMM-027")
+def one_bucket_keeps_its_errors() -> None:
+    """Where parameters go to other buckets, those of all but the last lose what has not been sent of them."""
+    edit("self._errors_apart |= {name", "self._errors_apart = {name")

@@ -150,3 +150,10 @@ def constructors_fail_with_type_errors() -> None:
 def dataclasses_can_be_copied() -> None:
     """A dataclass that cannot be copied ends the forward."""
     edit("    except Exception:", "    except TypeError:", within="_object_like")
+
+
+@defect("DDP-049")
+def each_look_at_a_future_is_the_first() -> None:
+    """A wait for a hook's future never counts as long, so ranks that wait for each other are never told."""
+    look = "look(watch, place, team, {begun})\n            next_look"
+    edit(look.format(begun="begun"), look.format(begun="time.monotonic()"))

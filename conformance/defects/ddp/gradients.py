@@ -632,3 +632,9 @@ def rows_of_a_failed_backward_travel_with_the_next() -> None:
 def what_came_before_the_outputs_tells_at_the_end_only() -> None:
     """In mixed precision, what a penalty has brought in the same backward is not known where an output is left out."""
     edit("self._came_now if self._pending.unreached > 0 else", "[] if self._pending.unreached > 0 else")
+
+
+@defect("DDP-049")
+def strict_mode_allows_for_roundings_of_the_sum_only() -> None:
+    """A sum in which the numbers cancel looks damaged in strict mode, since their own roundings are larger than it."""
+    edit("* _last_place(dtype) * magnitude)", "* _last_place(dtype) * abs(given))")

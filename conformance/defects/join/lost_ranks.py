@@ -60,3 +60,24 @@ def a_lost_shard_is_not_restored() -> None:
 def the_copies_are_taken_for_those_of_the_next_rank() -> None:
     """They come from the one before."""
     edit("(team.rank - self._away(team)) % team.size: self", "(team.rank + self._away(team)) % team.size: self")
+
+
+@defect("JOIN-057", worlds=(3,))
+def who_hides_the_cause_is_the_cause() -> None:
+    """A rank that raises another error ``from None`` where a collective has failed is named in the lost one's place."""
+    edit(
+        "error = error.__cause__ or error.__context__",
+        "error = error.__cause__ if error.__suppress_context__ else error.__context__",
+    )
+
+
+@defect("JOIN-057", worlds=(3,))
+def survivors_keep_the_limit_of_their_meeting() -> None:
+    """The new group's collectives may last only as long as its ranks had to come."""
+    edit("    group.set_timeout(timedelta(seconds=timeout_s))\n", "")
+
+
+@defect("JOIN-057", worlds=(4,))
+def survivors_count_as_the_furthest_hook() -> None:
+    """An iteration that is made again is counted twice by hooks that count."""
+    edit("counted = [min(each) for each in zip(", "counted = [max(each) for each in zip(")

@@ -415,3 +415,9 @@ def who_begins_again_calls_no_roll() -> None:
 def who_has_no_peers_may_not_go_on() -> None:
     """A rank that is alone in its group is refused after an error that it has caught."""
     edit("if self._state is not SessionState.LIVE or self.team.size == 1:", "if self._state is not SessionState.LIVE:")
+
+
+@defect("JOIN-023")
+def every_group_has_the_default_store() -> None:
+    """A failure on a group that torch.distributed was never told of is written to a store of others."""
+    edit("dist.get_global_rank(group, 0)  # ValueError for a stranger", "pass", within="shared_by")

@@ -1,0 +1,194 @@
+"""Failures whose cause is not the nearest one, waits that will never end, and what only looks like a failure."""
+
+import os
+import signal
+import subprocess
+import time
+
+import torch
+import torch.distributed as dist
+
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import summing
+from conformance.fixtures.errors import BadBatch
+from conformance.fixtures.training import ddp, gradient, scalar_means
+from conformance.ranks import Finished, caught
+from conformance.subjects import DETECTION
+
+SOON = {DETECTION: "1"}  # seconds of silence
+LONGER_S = 2.5
+DEADLINE_S = 30.0
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# -- JOIN-057: who is named
+
+
+def hide_the_cause(ctx):
+    """Rank 2 is killed; rank 0 leaves by an error of its own in the place of the collective's; rank 1 comes later."""
+    model = ddp(ctx, models.scalar())
+
+    def train():
+        with model.join():
+            loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
+            if ctx.rank == 2:
+                killed()
+            if ctx.rank == 1:
+                ctx.store.wait(["left"])
+                return loss.backward()
+            try:
+                loss.backward()
+            except RuntimeError:
+                raise BadBatch("spilled the tea") from None
+
+    error = caught(train)
+    ctx.store.set("left", "")
+    return error
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_leaves_by_another_error_because_of_a_lost_rank_is_not_named_in_its_place(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(hide_the_cause, stall_s=DEADLINE_S)
+    first, second, _ = run.outcomes
+    assert isinstance(first, Finished), run.summary()
+    assert isinstance(second, Finished), run.summary()
+    assert first.value.is_a(BadBatch), first.value
+    assert second.value.is_a(lost), second.value
+    assert "rank 2" in second.value.text, second.value
+    assert "rank 0" not in second.value.text, second.value
+
+
+def lose_one_long_after_another_has_ended(ctx):
+    """Rank 0 ends in good order; rank 1 is killed a while later, when rank 2 still computes."""
+    model = ddp(ctx, models.scalar())
+    for iteration in range(3):  # then no forward needs the others any more
+        model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+    if ctx.rank == 0:
+        return None
+    loss = model(models.divisible_scalar(ctx.rank, 3)).sum()
+    time.sleep(LONGER_S)
+    if ctx.rank == 1:
+        killed()
+    time.sleep(1)
+    return caught(loss.backward)
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_rank_that_is_killed_is_named_though_another_has_long_ended_in_good_order(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(lose_one_long_after_another_has_ended, stall_s=DEADLINE_S)
+    error = run.outcomes[2].value if isinstance(run.outcomes[2], Finished) else None
+    assert error is not None, run.summary()
+    assert error.is_a(lost), error
+    assert "rank 1" in error.text, error
+
+
+# -- JOIN-057: what is no failure
+
+
+def suspend_all(ctx):
+    """All ranks are stopped at once, for longer than a silent one is waited for, and go on."""
+    model, seen = ddp(ctx, models.scalar(), process_group=dist.new_group()), []
+    with model.join():
+        for iteration in range(1 + ctx.rank):
+            model.zero_grad()
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(gradient(model.module.weight))
+            if not iteration:
+                waking = subprocess.Popen(["sh", "-c", f"sleep {LONGER_S}; kill -CONT {os.getpid()}"])
+                ctx.meet("all are stopped")
+                os.kill(os.getpid(), signal.SIGSTOP)
+                waking.wait()
+    return seen
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_that_are_all_suspended_and_go_on_take_nobody_for_lost(ranks):
+    schedule = tuple(range(1, ranks.world + 1))
+    run = ranks.run(suspend_all, env=SOON, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes):
+        assert isinstance(end, Finished), run.summary()
+        assert end.value == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
+
+
+def be_slow_behind_a_loss(ctx):
+    """The others go on without rank 2, and one of them is once slower than they were to wait for each other."""
+    model, regroup = ddp(ctx, models.scalar()), ctx.subject.regroup
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
+    if ctx.rank == 2:
+        killed()
+    assert caught(loss.backward) is not None
+    regroup(model, optimizer, 0, limit_s=2.0)
+    seen = []
+    for iteration in range(3):
+        model.zero_grad()
+        loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+        if (ctx.rank, iteration) == (0, 1):
+            time.sleep(LONGER_S)
+        loss.backward()
+        seen.append(gradient(model.module.weight))
+    return seen
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_that_went_on_without_another_may_be_as_slow_as_before(ranks):
+    run = ranks.run(be_slow_behind_a_loss, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes[:2]):
+        assert isinstance(end, Finished), run.summary()
+        assert end.value == scalar_means((3, 3)), f"rank {rank}"
+
+
+# -- DDP-049: ranks that wait for each other
+
+
+def train_in_turns(ctx, hooked, block):
+    """Two models on two groups; from the third iteration on rank 1 trains them in the other order."""
+    wrapped = [ddp(ctx, models.scalar(), process_group=dist.new_group()) for _ in range(2)]
+    for model in wrapped if hooked else ():
+        model.register_comm_hook(model.process_group, summing)
+
+    def train():
+        with wrapped[0].join(enable=block), wrapped[1].join(enable=block):
+            for iteration in range(3):
+                turned = iteration == 2 and ctx.rank == 1
+                for model in reversed(wrapped) if turned else wrapped:
+                    model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+
+    return caught(train)
+
+
+def train_with_the_store_on_rank_0(ctx):
+    if ctx.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        ctx.store.set("port", str(store.port))
+    else:
+        store = dist.TCPStore("127.0.0.1", int(ctx.store.get("port")))
+    dist.init_process_group("gloo", store=store, rank=ctx.rank, world_size=ctx.world)
+    error = train_in_turns(ctx, False, True)
+    ctx.meet("nobody needs the store any more")
+    return error
+
+
+def all_are_told(run, differ):
+    for rank, end in enumerate(run.outcomes):
+        assert isinstance(end, Finished), run.summary()
+        assert end.value is not None, f"rank {rank}"
+        assert end.value.is_a(differ), f"rank {rank}: {end.value}"
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_that_wait_for_each_other_beside_a_hook_are_all_told(ranks):
+    differ = ranks.subject.CollectivesDiffer
+    all_are_told(ranks.run(train_in_turns, True, False, env=SOON, stall_s=DEADLINE_S), differ)
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_that_wait_for_each_other_in_contexts_are_told_where_one_has_the_store(ranks):
+    differ = ranks.subject.CollectivesDiffer
+    all_are_told(ranks.run(train_with_the_store_on_rank_0, init=False, env=SOON, stall_s=DEADLINE_S), differ)
