@@ -440,8 +440,7 @@ LARGE = 1e6  # more than any gradient is
 
 
 def overflow_once(ctx, hook, feedback):
-    """Whether the gradients of each iteration are of ordinary size; in one of them rank 0 has met a number that is not.
-    """
+    """Whether each iteration's gradients are of ordinary size; in one of them rank 0 has met an infinite number."""
     library, told = ctx.subject.powerSGD_hook, []
     for rank in (1, 3):
         options = {"use_error_feedback": feedback, "matrix_approximation_rank": rank, "min_compression_rate": 1}

@@ -24,7 +24,7 @@ from conformance.fixtures.training import (
     whole,
 )
 from conformance.ranks import caught
-from conformance.subjects import Unsupported
+from conformance.subjects import DETECTION, Unsupported
 
 TINY_MIB = 1e-4
 
@@ -118,7 +118,7 @@ def test_the_divisor_is_the_size_of_the_subgroup(ranks):
 
 def wait_in_one_of_two_groups(ctx):
     """Two models on groups that share rank 1, which trains the one of rank 2 first; that rank is slow, and not lost."""
-    os.environ["JOINERY_FAILURE_DETECTION_S"] = "0.5"
+    os.environ[DETECTION] = "0.5"
     first, second = dist.new_group([0, 1]), dist.new_group([1, 2])
     told = []
     for group, members, slow in ((second, (1, 2), 2), (first, (0, 1), None)):

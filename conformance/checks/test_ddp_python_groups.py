@@ -6,6 +6,7 @@ import torch.distributed as dist
 from conformance.api.checking import WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, steps
+from conformance.fixtures.errors import BadBatch
 from conformance.fixtures.joinables import recorder
 from conformance.fixtures.observing import wrapped
 from conformance.fixtures.training import private
@@ -139,10 +140,6 @@ def test_the_built_in_hook_takes_the_result_from_the_future_too(ranks):
         assert seen == alone(range(ranks.world), count=COUNT), f"rank {rank}"
 
 
-class Spilled(LookupError):
-    """What a body raises."""
-
-
 def spill_in_a_context(ctx):
     """By group, the error that leaves a block over a joinable on a group that torch has not made."""
     ctx.subject.require(OF_PYTHON)
@@ -153,7 +150,7 @@ def spill_in_a_context(ctx):
         def train(joinable=joinable):
             with ctx.subject.Join([joinable]):
                 joinable.step()
-                raise Spilled("the tea")
+                raise BadBatch("planted")
 
         told.append(caught(train))
     return told
@@ -164,4 +161,4 @@ def test_the_error_of_a_body_leaves_a_block_on_such_a_group_as_it_is(ranks):
     for rank, told in enumerate(ranks(spill_in_a_context)):
         for error in told:
             assert error is not None, f"rank {rank}"
-            assert error.is_a(Spilled), f"rank {rank}: {error}"
+            assert error.is_a(BadBatch), f"rank {rank}: {error}"

@@ -49,34 +49,6 @@ def test_main_hooks_make_up_each_ranks_deficit_whoever_ends_first(ranks, schedul
     schedules.examine(examine)
 
 
-def follow_a_model_and_a_crowd(ctx, numbers, schedule):
-    """A model beside so many joinables: its gradients, and how often each of the others has shadowed."""
-    seen = []
-    for count in numbers:
-        log, model = [], ddp(ctx, scalar())
-        crowd = [recorder(ctx, str(place), log) for place in range(count)]
-        found = []
-        with ctx.subject.Join([model, *crowd]):
-            for iteration in range(schedule[ctx.rank]):
-                model.zero_grad()
-                model(divisible_scalar(ctx.rank, iteration)).sum().backward()
-                found.append(gradient(model.module.weight))
-                for each in crowd:
-                    each.step()
-        seen.append((found, [log.count(f"{place} main") for place in range(count)]))
-    return seen
-
-
-@check("JOIN-025", worlds=(2, 3), deadline_s=20, beyond=False)
-def test_a_context_may_hold_any_number_of_joinables_beside_a_model(ranks):
-    numbers, schedule = range(1, 36), (1, *[2] * (ranks.world - 1))
-    means = scalar_means(schedule)
-    for rank, told in enumerate(ranks(follow_a_model_and_a_crowd, numbers, schedule)):
-        mine, missed = schedule[rank], deficits(schedule)[rank]
-        for count, seen in zip(numbers, told, strict=True):
-            assert seen == (means[:mine], [missed] * count), f"rank {rank}, {count} beside the model"
-
-
 @check("JOIN-032", worlds=MANY, deadline_s=15)
 def test_a_rank_without_any_input_shadows_everything(ranks):
     several = [tuple(0 if rank == idle else 1 + rank for rank in range(ranks.world)) for idle in range(ranks.world)]
@@ -293,3 +265,18 @@ def test_live_and_shadowing_ranks_start_the_same_collectives_in_the_same_order(r
     assert traces[0][: 3 * rounds] == [count, adding, gathering] * rounds
     assert traces[0][3 * rounds] == count, "the count that finds everybody joined"
     assert [each[0] for each in traces[0][3 * rounds + 1 :]][-2:] == ["all_reduce", "broadcast"]
+
+
+def train_beside_each_number(ctx, schedule, numbers):
+    return [train_many_beside_a_model(ctx, schedule, count) for count in numbers]
+
+
+@check("JOIN-025", worlds=(2, 3), deadline_s=20, beyond=False)
+def test_a_context_may_hold_any_number_of_joinables_beside_a_model(ranks):
+    numbers, schedule = range(1, 36), (1, *[2] * (ranks.world - 1))
+    means = scalar_means(schedule)
+    for rank, told in enumerate(ranks(train_beside_each_number, schedule, numbers)):
+        for count, (log, seen) in zip(numbers, told, strict=True):
+            missed = [log.count(f"{place} main") for place in range(count)]
+            assert missed == [deficits(schedule)[rank]] * count, f"rank {rank}, {count} beside the model"
+            assert seen == means[: schedule[rank]], f"rank {rank}, {count} beside the model"

@@ -290,6 +290,12 @@ def smallest_parameter_goes_first() -> None:
 
 
 @defect("ZERO-016")
+def states_are_in_the_order_of_arrival() -> None:
+    """The whole state stands in the order in which the shards have arrived."""
+    edit("{parameter: states[parameter] for parameter in self.parameters() if parameter in states}", "states")
+
+
+@defect("ZERO-016")
 def states_are_indexed_by_shard() -> None:
     """A rank's states are indexed by their place in its shard, so those of several ranks overwrite each other."""
     edit(
