@@ -155,6 +155,7 @@ def test_listed_sizes_hold_for_the_first_buckets_and_the_last_of_them_for_all_ot
     of_doubles = [1] * 6
     for sizes, expected, twice in (
         ([1, 2], [1, 2, 2, 1], of_doubles), ([2, 1], [2, 1, 1, 1, 1], of_doubles), ([3], [3, 3], [2, 2, 2]),
+        ([1, 3, 1], [1, 3, 1, 1], [1, 2, 1, 1, 1]),
     ):  # fmt: skip
         for told in ranks(watch_listed_sizes, [size * ROOM_FOR_ONE_MIB for size in sizes]):
             assert told[::2] == [expected] * 2, sizes
