@@ -145,6 +145,8 @@ class Iteration:
             self.await_futures()
         self.begin()
         due = self.due(Moment.BEFORE_FORWARD)
+        if self.session is not None:
+            self.session.forward_begins()
         if self.session is not None and (due or needed):
             early = likely and self.buckets_only and not self.session.several_followers
             self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)

@@ -549,7 +549,8 @@ class DistributedDataParallel(Follower, nn.Module):
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """The hook for one context; reads ``divide_by_initial_world_size`` (True) and ignores the rest (DDPJ-004)."""
         name = "divide_by_initial_world_size"
-        return _DDPJoinHook(self, divide_by_initial_world_size=flag(name, kwargs.get(name, True)))
+        self._following_hook = _DDPJoinHook(self, divide_by_initial_world_size=flag(name, kwargs.get(name, True)))
+        return self._following_hook
 
     @property
     def join_device(self) -> torch.device:

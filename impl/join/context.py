@@ -13,7 +13,7 @@ from ..arguments import flag
 from ..comm.ranks import Team
 from .base_session import BaseSession
 from .bindings import Bindings
-from .hooks import FollowedSession, FollowingHook, Joinable, JoinHook
+from .hooks import FollowedSession, FollowingHook, Joinable, JoinHook, following_hook
 from .lifecycle import BLOCK_MOVES, BlockState, moved
 from .plain_session import PlainSession
 from .session import Session
@@ -73,7 +73,14 @@ class Join:
         self._joinables: Sequence[Joinable] = listed(joinables)
         self._team = Team.of(common_group(self._joinables))
         self._device = device_of(self._joinables[0])
-        self._join_hooks: Sequence[JoinHook] = [joinable.join_hook(**kwargs) for joinable in self._joinables]
+        self._join_hooks: list[JoinHook] = []
+        #: by place in the list, what lets joined ranks follow it
+        self._followers: dict[int, FollowingHook] = {}
+        for place, joinable in enumerate(self._joinables):
+            self._join_hooks.append(joinable.join_hook(**kwargs))
+            following = following_hook(joinable, self._join_hooks[place])
+            if following is not None:
+                self._followers[place] = following
         self._state = BlockState.BUILT  # only __enter__ and __exit__ assign it
         self._bind()
 
@@ -149,8 +156,10 @@ class Join:
         self._bindings.put()
 
     def _new_session(self) -> BaseSession:
-        if any(isinstance(hook, FollowingHook) for hook in self._join_hooks):
-            return Session(self._team, self._device, self._throw, self._joinables, self._join_hooks)
+        if self._followers:
+            return Session(
+                self._team, self._device, self._throw, self._joinables, self._join_hooks, self._followers
+            )
         return PlainSession(self._team, self._device, self._throw, self._join_hooks)
 
     def _enter(self, session: BaseSession) -> None:

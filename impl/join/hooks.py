@@ -43,8 +43,8 @@ class BrokenOff:
 class FollowingHook(JoinHook):
     """The hook of a *follower*: a joinable of this package whose joined ranks are told each act before it begins.
 
-    A context that holds a follower never calls ``main_hook`` of followers; see "how joined ranks follow" in
-    ARCHITECTURE.md.
+    It is ``follow`` that shadows. ``main_hook`` is called, too, once per iteration that this rank lacks, for those who
+    wrap or replace it; it starts nothing. See "how joined ranks follow" in ARCHITECTURE.md.
     """
 
     #: Names of the follower's acts, the same on every rank; an act is known by its place in this tuple.
@@ -202,6 +202,8 @@ class Follower(Joinable):
 
     #: what ``_join_config`` reads
     _followed_config: _JoinConfig
+    #: what ``join_hook`` has made last; a subclass may hand out one of its own around it
+    _following_hook: FollowingHook | None = None
 
     @property
     def _join_config(self) -> _JoinConfig:
@@ -217,3 +219,19 @@ class Follower(Joinable):
                 f"timeout. Use the Join of its own package: from {home} import Join."
             )
         self._followed_config = _JoinConfig(*config)
+
+
+def following_hook(joinable: Joinable, hook: JoinHook) -> FollowingHook | None:
+    """What follows a joinable whose ``join_hook`` has just returned ``hook``; None for a plain one.
+
+    TypeError for a follower whose subclass has a hook of its own in place of ours.
+    """
+    if isinstance(hook, FollowingHook) or not isinstance(joinable, Follower):
+        return hook if isinstance(hook, FollowingHook) else None
+    if joinable._following_hook is None:
+        raise TypeError(
+            f"{type(joinable).__name__}.join_hook returns a {type(hook).__name__} without having called "
+            "super().join_hook(), whose hook lets ranks that have run out follow the others. Call it, and call its "
+            "post_hook from that of your own."
+        )
+    return joinable._following_hook

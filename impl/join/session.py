@@ -52,13 +52,20 @@ class Session(BaseSession):
     """
 
     def __init__(
-        self, team: Team, device: torch.device, throw: bool, joinables: Sequence[Joinable], hooks: Sequence[JoinHook]
+        self,
+        team: Team,
+        device: torch.device,
+        throw: bool,
+        joinables: Sequence[Joinable],
+        hooks: Sequence[JoinHook],
+        followers: Mapping[int, FollowingHook],
     ) -> None:
-        super().__init__(team, device, throw, _layout(joinables, hooks, team.size))
+        """``followers``: by place in the list, what follows a joinable; its hook may be one of the user's around it."""
+        super().__init__(team, device, throw, _layout(joinables, followers, team.size))
         self._membership = Membership(team)
         self._pending_announcement: Act | None = None  # early, its act not yet begun
         self._hooks = tuple(hooks)
-        self._followers = {place: hook for place, hook in enumerate(hooks) if isinstance(hook, FollowingHook)}
+        self._followers = followers
         self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
         self._leaders = _leaders(self._followers)
         #: whether more than one joinable leads: their acts may interleave, so they must be announced finely
@@ -69,6 +76,8 @@ class Session(BaseSession):
         self._absence = False  # whether somebody was known to be absent when the current iteration began
         self._iterations: Counter[int] = Counter()  # how many each joinable has begun here, on live ranks
         self._shadowed: Counter[int] = Counter()  # and how many this rank has shadowed
+        self._notified: set[int] = set()  # the plain joinables that have notified in this iteration, and the first one
+        self._announced: set[int] = set()  # those whose main hook has run here, since they had notified
         #: asked where a backward is left out; None before the block, and once all ranks have left one out alike
         self._left_open: LeftOpen | None = None
         self.watch = self._watch
@@ -95,6 +104,7 @@ class Session(BaseSession):
         if not self._begun:
             self._callers.add(place)
         if place in self._callers or place in self._begun:
+            self.forward_begins()
             self._begin_iteration(place, following, None if likely is None or following else Act(place, likely))
             return
         if following is not None:
@@ -116,9 +126,13 @@ class Session(BaseSession):
             self._pending_announcement = Act(self._place_of(joinable), act)
             self._channel.announce(self._pending_announcement)
 
-    def hook_of(self, joinable: Joinable) -> JoinHook:
+    def forward_begins(self) -> None:
+        """A follower's iteration begins, or an evaluation: what plain joinables notify next belongs to it."""
+        self._notified.clear()
+
+    def hook_of(self, joinable: Joinable) -> FollowingHook:
         """The hook by which this block's context follows it."""
-        return self._hooks[self._place_of(joinable)]
+        return self._followers[self._place_of(joinable)]
 
     def confirm(self) -> None:
         """Read what is in flight: that the ranks agree must be known before anything that they made is handed out."""
@@ -178,9 +192,10 @@ class Session(BaseSession):
         self._membership.gather()
 
     def notify(self, joinable: Joinable) -> Handle | None:
-        """A plain joinable is about to communicate: joined ranks run its main hook here.
+        """A plain joinable is about to communicate: joined ranks run its main hook here, once per iteration.
 
-        Called for a follower, which begins its iterations by itself, this only counts the active ranks.
+        So of those that are not the first, further notifications before the next forward are vacuous. Called for a
+        follower, which begins its iterations by itself, this only counts the active ranks.
         """
         if self._state is not SessionState.LIVE:
             return None
@@ -191,7 +206,10 @@ class Session(BaseSession):
             if not first:
                 return None
             roll = self._call_roll(place, None)
+        elif not first and place in self._notified:
+            return None
         else:
+            self._notified.add(place)
             self._refuse_if_only_here_left_open(self._followers)
             roll = self._call_roll(place, Act(place, 0))
         if not first:
@@ -215,6 +233,7 @@ class Session(BaseSession):
             reading = self._channel.read(self._channel.post_empty(), self.watch)
         if self.shadowing:
             self._take(reading)
+            self._run_unannounced()
         return self._state is SessionState.LIVE
 
     def follow_to(self, joinable: Joinable, act: int) -> None:
@@ -240,8 +259,24 @@ class Session(BaseSession):
             self._warn_of_skew(max(self._shadowed.values()), deeper=1)
             if reading.begins in self._followers:
                 self._followers[reading.begins].begins(reading.iterations)
+                self._run_main_hooks(reading.begins, reading.iterations)
         if reading.act is not None:
             self._follow(reading.act)
+
+    def _run_main_hooks(self, leader: int, iterations: int) -> None:
+        """Those of the follower whose iterations begin; with the first that leads, of those that do not."""
+        others = self._followers.keys() - self._leaders if leader == min(self._leaders) else ()
+        for place in sorted({leader, *others}):
+            for _ in range(iterations):
+                self._hooks[place].main_hook()
+
+    def _run_unannounced(self) -> None:
+        """The main hooks of plain joinables that have never notified: they had nothing to shadow, and count all the
+        same (JOIN-025)."""
+        for place, hook in enumerate(self._hooks):
+            if place not in self._followers and place not in self._announced:
+                for _ in range(max(self._shadowed.values(), default=0)):
+                    hook.main_hook()
 
     def refuse_to_go_on(self) -> None:
         """RuntimeError, and a note of it, if an exception that was caught inside the block has broken off an iteration.
@@ -408,11 +443,11 @@ class Session(BaseSession):
             self._read_message()
 
     def _follow(self, act: Act) -> None:
-        hook = self._hooks[act.joinable]
-        if isinstance(hook, FollowingHook):
-            hook.follow(act.number)
+        if act.joinable in self._followers:
+            self._followers[act.joinable].follow(act.number)
         else:
-            hook.main_hook()
+            self._announced.add(act.joinable)
+            self._hooks[act.joinable].main_hook()
 
     def _place_of(self, joinable: Joinable) -> int:
         try:
@@ -424,13 +459,12 @@ class Session(BaseSession):
             ) from None
 
 
-def _layout(joinables: Sequence[Joinable], hooks: Sequence[JoinHook], ranks: int) -> MessageLayout:
+def _layout(
+    joinables: Sequence[Joinable], followers: Mapping[int, FollowingHook], ranks: int
+) -> MessageLayout:
     names = tuple(f"joinable {place} ({type(joinable).__name__})" for place, joinable in enumerate(joinables))
-    return MessageLayout(names, tuple(_acts(hook) for hook in hooks), ranks)
-
-
-def _acts(hook: JoinHook) -> tuple[str, ...]:
-    return tuple(hook.acts) if isinstance(hook, FollowingHook) else (_MAIN_HOOK,)
+    acts = (followers[place].acts if place in followers else (_MAIN_HOOK,) for place in range(len(joinables)))
+    return MessageLayout(names, tuple(acts), ranks)
 
 
 def _leaders(followers: Mapping[int, FollowingHook]) -> frozenset[int]:

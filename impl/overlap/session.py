@@ -5,6 +5,8 @@ For every bucket: reduce (R), step what this rank owns of it (S), publish the ow
     sequential     R0 R1 R2 ─ in the last bucket's hook: S0 S1 S2 P, or between processes of one host S0 P0 S1 P1 S2 P2
     interleaved    R0 │ R1 S0 P0 │ R2 S1 P1 S2 P2
 
+An optimizer that is none of torch's own steps once, S012, in the last bucket's hook, whatever the schedule.
+
 Between hosts whose collectives are not pipelined (Gloo) the buckets of a *window*, in which every rank owns a part, are
 published together, in the sequential schedule all. Where a publication is of two messages (``Gathering``), the second
 starts in the next bucket's hook, when the first has come as a rule.
@@ -20,7 +22,7 @@ live rank.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -115,32 +117,47 @@ class OverlapSession:
     def _advance(self, ddp: DistributedDataParallel, last: bool) -> None:
         """Step and send what the schedule says is due now that one more reduction has been started."""
         due = len(self._flights)
-        if self._schedule is Schedule.SEQUENTIAL:
+        if self._all_together:
             due = due if last else 0
         elif not last:
             due -= 1
         watch = ddp.reducer.iteration.watch()
         due_flights = self._flights[self._completed : due]
-        if self._clipping is not None and due_flights:
+        if due_flights and (self._clipping is not None or not self._overlap.in_parts):
             for flight in due_flights:
                 self._reduce(ddp, flight, watch)
+        if self._clipping is not None and due_flights:
             self._overlap.info.total_norm = self._clipping.apply(due_flights, self._shard, watch)
+        if not self._overlap.in_parts:
+            self._step(due_flights)
         for flight in due_flights:
             self._step_and_send(ddp, flight, watch)
         self._completed = max(self._completed, due)
         if last:
             self._end(watch)
 
+    @property
+    def _all_together(self) -> bool:
+        """Whether all buckets are stepped in the last one's hook."""
+        return self._schedule is Schedule.SEQUENTIAL or not self._overlap.in_parts
+
     def _step_and_send(self, ddp: DistributedDataParallel, flight: InFlight, watch: Watch | None) -> None:
         if flight.flat is None:
             self._reduce(ddp, flight, watch)
-        part = flight.part
-        if flight.gradients:
-            parameters = [part.bucket.parameters[place] for place in flight.gradients]
-            self._overlap.step(parameters, list(flight.gradients.values()))
+        if self._overlap.in_parts:
+            self._step([flight])
         under_way = len(self._publications)
-        self._publish(part)
+        self._publish(flight.part)
         self._advance_publications(under_way, watch)
+
+    def _step(self, flights: Sequence[InFlight]) -> None:
+        """Step what this rank owns of these buckets."""
+        gradients = {
+            flight.part.bucket.parameters[place]: gradient
+            for flight in flights for place, gradient in flight.gradients.items()
+        }  # fmt: skip
+        if gradients:
+            self._overlap.step(list(gradients), list(gradients.values()))
 
     def _publish(self, part: BucketPart) -> None:
         for publication in part.publications:
@@ -171,7 +188,7 @@ class OverlapSession:
     def _ask_who_uses(self, ddp: DistributedDataParallel, last: bool) -> None:
         """Where DDP searches for unused parameters: of each bucket as it comes, or of all at once if all are due."""
         asked = self._flights[-1:]
-        if self._schedule is Schedule.SEQUENTIAL:
+        if self._all_together:
             asked = self._flights if last else []
         use = agree_on_use(ddp, [flight.part for flight in asked]) if asked else None
         for flight in asked:
@@ -279,8 +296,7 @@ class OverlapSession:
         buckets = ddp.reducer.buckets
         members = tuple(self._indices(ddp, bucket.spec.parameters) for bucket in buckets)
         plan = OverlapPlan(members, self._shard.plan.owners)
-        together = self._schedule is Schedule.SEQUENTIAL
-        self._layout = Layout(plan, buckets, self._shard.team, together=together)
+        self._layout = Layout(plan, buckets, self._shard.team, together=self._all_together)
         left, parameters = self._indices(ddp, tuple(ddp.reducer.plan.left_out)), self._shard.parameters()
         self._left_out = {index: parameters[index] for index in sorted(left) if index >= 0}
         info = self._overlap.info

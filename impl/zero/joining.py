@@ -27,7 +27,7 @@ from ..join.hooks import BrokenOff, FollowedSession, Joinable
 from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, mark, sparse_gradients
 from .groups import settings_of
 from .publisher import Publisher, forms_of
-from .shard import Shard
+from .shard import Shard, needs_closure
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
 STEP, CONSOLIDATE, HOOKS = range(3)
@@ -69,7 +69,9 @@ class Joining:
         else:
             # the closure may run a whole iteration of other joinables, so our act begins after it
             session.begin(zero)
-            sent = self._publisher.between_evaluations(closure, lambda: self._check_all_live(session), session.watch)
+            sent = self._publisher.between_evaluations(
+                closure, lambda moved: self._all_live(session, moved), session.watch
+            )
 
             def evaluate(*args: Any, **kwargs: Any) -> Any:
                 nonlocal settings
@@ -109,13 +111,17 @@ class Joining:
             )
         self._forms = forms
 
-    def _check_all_live(self, session: FollowedSession) -> None:
-        if self._absent_ranks(session):
+    def _all_live(self, session: FollowedSession, moved: bool) -> bool:
+        """Whether all ranks are there. RuntimeError if not, though parameters have moved within the step."""
+        absent = self._absent_ranks(session)
+        if absent and moved:
             raise RuntimeError(
-                "The optimizer evaluates its closure several times in a step, inside a join context in which a rank "
-                "has run out of inputs: that rank steps its shard without the closure, so the result would be wrong. "
-                "Train on even inputs, or with an optimizer that evaluates it once."
+                "The optimizer evaluates its closure several times in a step, or moves parameters before that, inside "
+                "a join context in which a rank has run out of inputs: that rank steps its shard without the closure, "
+                "so the result would be wrong. Train on even inputs, or with an optimizer that evaluates it once, and "
+                "first."
             )
+        return not absent
 
     def shadow_step(self, session: FollowedSession) -> None:
         """The same step on a rank that has joined."""
@@ -123,8 +129,10 @@ class Joining:
         received, gradients = self._pass_on(None, self._absent_ranks(session), session)
         # also where they are the last ones: the local optimizer may have changed its own since
         self._shard.take_settings(received.settings, received.sent)
+        # what the closure would do has been done: the gradients are those that it has left on the source
+        closure = _nothing if needs_closure(self._shard.optim) else None
         with shown_gradients(gradients):
-            self._shard.step(**received.arguments)
+            self._shard.step(closure, **received.arguments)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
 
@@ -192,6 +200,11 @@ class Joining:
         mine = {id(parameter) for parameter in self._shard.owned_by(team.rank)}
         pairs = zip(parameters, gradients, strict=True)
         return received, [(parameter, gradient) for parameter, gradient in pairs if id(parameter) in mine]
+
+
+def _nothing() -> torch.Tensor:
+    """The loss of a rank without inputs."""
+    return torch.zeros(())
 
 
 @contextmanager

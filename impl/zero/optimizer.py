@@ -358,7 +358,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """The hook by which a rank without inputs follows the others' steps; keywords are ignored."""
-        return _ZeROJoinHook(self)
+        self._following_hook = _ZeROJoinHook(self)
+        return self._following_hook
 
     @property
     def join_device(self) -> torch.device:
@@ -439,8 +440,10 @@ class _ZeROJoinHook(FollowingHook):
         super().__init__()
 
     def main_hook(self) -> None:
-        """Perform an optimizer step."""
-        self.zero.step()
+        """Perform an optimizer step; nothing on a joined rank, which follows those of the others."""
+        session = self.zero._join_session
+        if session is None or not session.shadowing:
+            self.zero.step()
 
     def entered(self) -> None:
         """All ranks stand at one place."""

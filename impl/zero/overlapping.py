@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 import torch
 
-from ..comm.optimizer_states import Counters, counters, put_back
 from ..comm.ranks import Team
 from ..join.hooks import FollowedSession, Joinable
 from .at_once import small_ones_at_once
-from .groups import Group, copy_settings, settings_of, take_settings
+from .groups import copy_settings
 from .joining import Joining, Kept
 from .partition import ShardPlan
-from .shard import Shard, step_of
+from .shard import Shard, is_of_torch, step_of
 
 
 class OverlapState(IntEnum):
@@ -44,14 +44,11 @@ class OverlapInfo:
 
 
 class PartialSteps:
-    """Steps parts of the shard, so that all parts of an iteration together amount to one step of the optimizer.
+    """Steps the shard with the gradients that it is given, so that an iteration amounts to one step of the optimizer.
 
-    Any optimizer class serves: a part is stepped by showing the local optimizer only that part's parameters. Whatever
-    an optimizer counts per parameter is then right by itself. What it counts per group, in state that belongs to no
-    parameter or in its own attributes would be counted once per part. So from the second part of an iteration on that
-    is put back before the part is stepped: each part sees what the iteration began with. This covers numbers, flags,
-    strings, tensors, and lists, dicts and the like that hold nothing else; also those that begin in the first step.
-    Where an optimizer puts another state in the place of its own, that is put together from what its parts have made.
+    One of torch's own optimizers may be given a part after the other, since all that it keeps belongs to a parameter:
+    it is shown that part's parameters only. What others keep beside that (lists of parameters, counters) nobody can
+    know, so they are given all gradients at once.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -60,18 +57,15 @@ class PartialSteps:
         self._owned = shard.owned_by(shard.team.rank)
         # id of a parameter -> index of its group
         self._group_of = {id(p): g for g, group in enumerate(self._optim.param_groups) for p in group["params"]}
-        # settings and counters at the beginning of the iteration; None between iterations
-        self._before: tuple[list[Group], Counters] | None = None
-        # of each part of this iteration that has been stepped: the state after it, and its parameters
-        self._stepped: list[tuple[Any, Sequence[torch.Tensor]]] = []
+        # whether this iteration has begun, and something of it been stepped
+        self._begun = self._stepped = False
 
     def begin(self) -> None:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
         optim = self._optim = self._shard.optim
         copy_settings(self._shard.exposed.param_groups, optim.param_groups)
         optim.state = self._shard.exposed.state  # which a user may have replaced
-        self._before = (settings_of(optim.param_groups), counters(optim))
-        self._stepped = []
+        self._begun, self._stepped = True, False
 
     def step(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Step the parameters of the shard that have a gradient here; the others and their states stay untouched."""
@@ -81,63 +75,52 @@ class PartialSteps:
         self.step_pairs([parameter for parameter, _ in pairs], [gradient for _, gradient in pairs])
 
     def step_pairs(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
-        """Step these parameters of the shard with these gradients. Their ``.grad`` is what it was afterwards."""
-        if self._before is None:
+        """Step these parameters of the shard with these gradients. Every ``.grad`` is what it was afterwards."""
+        if not self._begun:
             self.begin()
-        if self._stepped:
-            self._put_back()
-        shown: list[list[torch.Tensor]] = [[] for _ in self._optim.param_groups]
-        kept: list[torch.Tensor | None] = [parameter.grad for parameter in parameters]
-        whole = [group["params"] for group in self._optim.param_groups]
+        self._stepped = True
+        in_parts = is_of_torch(self._optim)
+        seen = parameters if in_parts else self._owned
+        kept: list[torch.Tensor | None] = [parameter.grad for parameter in seen]
         try:
+            for parameter in seen:
+                parameter.grad = None
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-                shown[self._group_of[id(parameter)]].append(parameter)
-            for group, part in zip(self._optim.param_groups, shown, strict=True):
-                group["params"] = part
-            with small_ones_at_once(self._optim):
+            with self._shown(parameters) if in_parts else nullcontext():
                 step_of(self._optim)
         finally:
-            for group, members in zip(self._optim.param_groups, whole, strict=True):
-                group["params"] = members
-            for parameter, before in zip(parameters, kept, strict=True):
+            for parameter, before in zip(seen, kept, strict=True):
                 parameter.grad = before
-            self._stepped.append((self._optim.state, parameters))
+
+    @contextmanager
+    def _shown(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Let the groups hold these parameters only."""
+        groups = self._optim.param_groups
+        whole = [group["params"] for group in groups]
+        for group in groups:
+            group["params"] = []
+        for parameter in parameters:
+            groups[self._group_of[id(parameter)]]["params"].append(parameter)
+        try:
+            with small_ones_at_once(self._optim):
+                yield
+        finally:
+            for group, members in zip(groups, whole, strict=True):
+                group["params"] = members
 
     def end(self) -> None:
         """End the iteration: settings that the local optimizer changed become visible."""
-        if self._before is None:
+        if not self._begun:
             return
         if not self._stepped:
             self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same
         copy_settings(self._optim.param_groups, self._shard.exposed.param_groups)
-        self._shard.exposed.state = self._optim.state = self._put_together()
-        self._before, self._stepped = None, []
+        self._shard.exposed.state = self._optim.state
+        self._begun = self._stepped = False
         self._shard.steps_since_consolidation += 1
         # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it
         self._shard.exposed._opt_called = True  # type: ignore[attr-defined]
-
-    def _put_back(self) -> None:
-        assert self._before is not None
-        settings, counted = self._before
-        self._optim.state = self._shard.exposed.state
-        take_settings(settings, self._optim.param_groups)
-        put_back(counted, self._optim)
-
-    def _put_together(self) -> Any:
-        """The state after all parts: of each what it has made of its own parameters' states."""
-        begun = self._shard.exposed.state
-        renewed = [state for state, _ in self._stepped if state is not begun]
-        if not renewed:
-            return begun
-        whole = renewed[-1]
-        for state, parameters in self._stepped:
-            for parameter in parameters:
-                if parameter in state:
-                    whole[parameter] = state[parameter]
-                else:
-                    whole.pop(parameter, None)
-        return whole
 
 
 class Overlap:
@@ -160,6 +143,11 @@ class Overlap:
     def follow(self, model: Joinable) -> None:
         """Where this model, which is on our group, changes groups, the optimizer does so with its next step."""
         self._leader = weakref.ref(model)
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the shard may be stepped a bucket at a time; else ``step`` is to be called once."""
+        return is_of_torch(self.shard.optim)
 
     @property
     def next_group(self) -> Any:

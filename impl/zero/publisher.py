@@ -17,7 +17,7 @@ from ..comm.flat import PlacedTensors, dense_views, new_flat
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .memory import memory_of_its_own
-from .shard import Shard
+from .shard import Shard, is_of_torch
 from .transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
 
 #: Parameters of at least this many bytes travel in place; smaller ones share a staging buffer with their neighbours.
@@ -66,23 +66,31 @@ class Publisher:
             transfers.publish_of(GroupRank(owner), watch)
 
     def between_evaluations(
-        self, closure: Callable[..., Any], check: Callable[[], None] | None = None, watch: Watch | None = None
+        self, closure: Callable[..., Any], check: Callable[[bool], bool] | None = None, watch: Watch | None = None
     ) -> Callable[..., Any]:
-        """``closure``, for local optimizers that evaluate it several times in a step: what their owners have made of
-        the parameters since the last time reaches all ranks first. ``check`` is called before that."""
-        evaluated = False
+        """``closure``, for local optimizers that evaluate it several times in a step, or move parameters before: what
+        their owners have made of these since the last time reaches all ranks first.
+
+        ``check`` is told before that whether they are known to have moved, and says whether all ranks take part.
+        """
+        shard, evaluated = self._shard, False
+        before = _versions(shard)
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             nonlocal evaluated
-            if evaluated:
-                if check is not None:
-                    check()
-                self._shard.look_at_trainability()  # the closure may have thawed some
+            may_have_moved = evaluated or not is_of_torch(shard.optim)
+            if may_have_moved and (check is None or check(evaluated or _versions(shard) != before)):
+                shard.look_at_trainability()  # the closure may have thawed some
                 self.publish(watch)
             evaluated = True
             return closure(*args, **kwargs)
 
         return evaluate
+
+
+def _versions(shard: Shard) -> list[int]:
+    """How often each parameter that this rank owns has been changed in place."""
+    return [parameter._version for parameter in shard.owned_by(shard.team.rank)]
 
 
 class Transfers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -105,6 +106,12 @@ class Shard:
 
     def _show_settings_of(self, local: torch.optim.Optimizer) -> None:
         """The local optimizer fills in its own defaults; schedulers read them here, in groups and in ``defaults``."""
+        made, given = len(local.param_groups), len(self.exposed.param_groups)
+        if made != given:
+            raise ValueError(
+                f"{type(local).__name__} makes {made} parameter groups of the {given} that it is given, so that no "
+                "settings can be told from one to the other: give the groups as it would make them."
+            )
         copy_settings(local.param_groups, self.exposed.param_groups)
         self.exposed.defaults = {**self.given_defaults, **local.defaults}
 
@@ -280,10 +287,13 @@ class Shard:
 
         ``further``: what else its state is to hold; by default what it holds now.
         """
-        groups = self.local_groups(self.team.rank)
-        place_of = {id(p): place for place, p in enumerate(p for group in groups for p in group["params"])}
+        members = [group["params"] for group in self.optim.param_groups]  # in the optimizer's own order
+        place_of = {id(p): place for place, p in enumerate(p for params in members for p in params)}
         packed = {place_of[id(key)] if isinstance(key, torch.Tensor) else key: state for key, state in states.items()}
-        packed_groups = [{**group, "params": [place_of[id(p)] for p in group["params"]]} for group in groups]
+        packed_groups = [
+            {**group, "params": [place_of[id(p)] for p in params]}
+            for group, params in zip(self.exposed.param_groups, members, strict=True)
+        ]
         further = self.further_entries() if further is None else further
         self.optim.load_state_dict({**further, "state": packed, "param_groups": packed_groups})
         lie_like_parameters(self.optim.state)
@@ -370,6 +380,18 @@ class Shard:
 def numels_of(parameters: Sequence[torch.Tensor]) -> list[int]:
     """Their numbers of elements."""
     return [parameter.numel() for parameter in parameters]
+
+
+def is_of_torch(optim: torch.optim.Optimizer) -> bool:
+    """Whether it is one of torch's own, and of no class made from one: all that it keeps belongs to a parameter, and
+    nothing moves before its closure has been evaluated."""
+    return type(optim).__module__.startswith(f"{torch.optim.__name__}.")
+
+
+def needs_closure(optim: torch.optim.Optimizer) -> bool:
+    """Whether it cannot step without one."""
+    closure = inspect.signature(optim.step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 def step_of(optim: torch.optim.Optimizer, **arguments: Any) -> Any:
