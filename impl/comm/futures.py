@@ -1,14 +1,40 @@
-"""Waiting for the future of a user's communication hook, with an eye on peers that have failed."""
+"""Calling a user's communication hook, and waiting for its future with an eye on peers that have failed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d
 
 from .losses import of_a_collective
 from .pending import Watch, fail, poll_on_host
 from .ranks import Team
+
+
+@contextmanager
+def calling_a_hook(team: Team) -> Iterator[None]:
+    """Around the call of a hook: counts for all that it starts, and notices whether that is anything on any group.
+
+    A hook that communicates by other means, or only computes, has futures that do not depend on the team's peers.
+    """
+    tally, before = team.tally, _started_anywhere(team)
+    tally.count()
+    yield
+    tally.count()
+    if before is None or _started_anywhere(team) != before:
+        tally.hooks_communicate = True
+
+
+def _started_anywhere(team: Team) -> int | None:
+    """How many collectives this process has started on all groups that it knows; None if one of them does not tell."""
+    try:
+        groups: set[Any] = {team.group, *distributed_c10d._world.pg_map}
+        return int(sum(group._get_sequence_number_for_group() for group in groups))
+    except Exception:  # a backend of another kind, or a class of the user's
+        return None
 
 
 def wait_for_future(future: torch._C.Future[Any], watch: Watch | None, team: Team, label: str) -> Any:
@@ -20,7 +46,7 @@ def wait_for_future(future: torch._C.Future[Any], watch: Watch | None, team: Tea
     if watch is None:
         return future.wait()
     place = team.tally.place_of(label)
-    poll_on_host(future.done, watch, place, team)
+    poll_on_host(future.done, watch, place, team, on_peers=team.tally.hooks_communicate)
     try:
         return future.wait()
     except Exception as error:

@@ -7,7 +7,9 @@ On by default. ``JOINERY_FAILURE_DETECTION_S`` is the silence after which a rank
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import threading
 import time
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary, WeakSet
@@ -18,6 +20,7 @@ from ..errors import CollectivesDiffer, PeerFailed
 from . import heartbeats, stalls
 from . import store as stores
 from .losses import End, Loss, name_of
+from .tally import tally_of
 
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
 DETECTION = "JOINERY_FAILURE_DETECTION_S"
@@ -61,6 +64,8 @@ class Guard:
         ranks = [(rank, dist.get_global_rank(group, rank)) for rank in range(group.size())]
         self._name_of = {global_rank: name_of(rank, global_rank) for rank, global_rank in ranks}  # in group order
         self._members = stalls.members(self._name_of)
+        self._tally = tally_of(group)
+        self._stood = -math.inf  # when a wait here has been told last
 
     def __call__(self, failure: Exception | None = None) -> None:
         """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it.
@@ -80,10 +85,22 @@ class Guard:
         """This rank has waited for this since then. ``CollectivesDiffer`` if all ranks wait for each other."""
         waited_s, half_s = time.monotonic() - begun, self._beats.detection_s / 2
         if waited_s >= half_s:
+            self._stood = time.monotonic()
+        if waited_s >= half_s and not self._goes_on_elsewhere():
             self._beats.stand(self._members, begun, place)
             self.refuse_stall(half_s)
         if waited_s >= self._beats.detection_s and self._beats.cut_off:
             self._refuse_cut_off()
+
+    def _goes_on_elsewhere(self) -> bool:
+        """Whether another thread, which does not wait, uses another group of the same ranks: what this one waits for
+        may depend on what that one will do."""
+        this, alive = threading.get_ident(), {thread.ident for thread in threading.enumerate()}
+        others = [guard for guard in list(_guards.values()) if guard is not None and guard is not self]
+        return any(
+            guard._tally.thread in alive - {this} and time.monotonic() - guard._stood > stalls.FRESH_S
+            for guard in others if guard._members == self._members
+        )  # fmt: skip
 
     def _refuse_cut_off(self) -> None:
         """``PeerFailed`` if this rank waits for peers that it has never met, and cannot ask for any more."""

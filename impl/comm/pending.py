@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ class Pending:
             tally = Tally.latest = team.tally
             tally.started += 1
             tally.label = label
+            tally.thread = threading.get_ident()
         self._result_in_future = result_in_future
         self._team = team
         self.label = label
@@ -200,15 +202,20 @@ def watch_of(team: Team) -> Watch | None:
     return blocks[-1].watch if blocks else team.guard
 
 
-def poll_on_host(is_over: Callable[[], bool], watch: Watch, place: str, team: Team | None) -> None:
-    """Wait without a timed wait, which ends in an abort of the communicator on NCCL."""
+def poll_on_host(
+    is_over: Callable[[], bool], watch: Watch, place: str, team: Team | None, *, on_peers: bool = True
+) -> None:
+    """Wait without a timed wait, which ends in an abort of the communicator on NCCL.
+
+    ``on_peers``: it is others of the team that this waits for.
+    """
     ranks = 1 if team is None else team.size
     nap = _FIRST_NAP_S
     begun = time.monotonic()
     next_look = begun + until_next_look(0, ranks)
     while not is_over():
         if time.monotonic() >= next_look:
-            look(watch, place, team, begun)
+            look(watch, place, team, begun, on_peers=on_peers)
             next_look = time.monotonic() + until_next_look(time.monotonic() - begun, ranks)
         try:
             time.sleep(nap)
@@ -218,11 +225,11 @@ def poll_on_host(is_over: Callable[[], bool], watch: Watch, place: str, team: Te
         nap = min(nap * 1.3, _LONGEST_NAP_S)
 
 
-def look(watch: Watch, place: str, team: Team | None, begun: float) -> None:
+def look(watch: Watch, place: str, team: Team | None, begun: float, *, on_peers: bool = True) -> None:
     """Call the watch of a wait that has gone on since then, and see whether all ranks wait for each other."""
     with _placed(place, team):
         watch()
-        if team is not None and team.guard is not None:
+        if on_peers and team is not None and team.guard is not None:
             team.guard.stand(place, begun)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from .connections import own_connections
 
 #: a rank that has not repeated within this time that it waits may wait no longer
-_FRESH_S = 2.5
+FRESH_S = 2.5
 #: where the kernel's tcp_info holds the bytes that the other side has acknowledged, and those received
 _BYTES_AT, _BYTES = 120, "QQ"
 _LONGEST_PLACE = 500
@@ -82,7 +82,7 @@ class Waits:
             seen = [self._by_rank[rank] for rank in sorted(ranks) if rank in self._by_rank]
             together = max((each.since for each in seen), default=now)  # who has not repeated since may wait no longer
             stand = now - together >= for_s and all(
-                each.wait.members == whose and each.last >= together and now - each.last < _FRESH_S for each in seen
+                each.wait.members == whose and each.last >= together and now - each.last < FRESH_S for each in seen
             )
             if not stand or len(seen) < len(ranks):
                 return []

@@ -35,13 +35,17 @@ class Tally:
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
     """
 
-    __slots__ = ("blocks", "label", "started", "where")
+    __slots__ = ("blocks", "hooks_communicate", "label", "started", "thread", "where")
 
     #: of the group on which this process has started a collective last
     latest: ClassVar[Tally | None] = None
 
     def __init__(self) -> None:
         self.started = 0
+        #: whether hooks of the program's have been seen to start collectives
+        self.hooks_communicate = False
+        #: the thread that has started the last one of ours
+        self.thread = 0
         #: of the collective that was started last
         self.label = ""
         #: in which iteration of which model, for people; the model that runs says it

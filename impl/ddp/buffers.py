@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..comm.collectives import broadcast_coalesced
+from ..comm.futures import calling_a_hook
 from .iteration import Iteration
 from .registrations import registrations
 
@@ -154,11 +155,8 @@ class BufferSync:
         """Synchronise buffers now: by the user's hook, or from the source."""
         self.look_up()
         if self.hook is not None:
-            tally = self._iteration.team.tally
-            tally.count()  # for all that the hook starts, and again where it has returned
-            with torch.no_grad():
+            with torch.no_grad(), calling_a_hook(self._iteration.team):
                 self._iteration.futures.extend(self.hook.call(self.named))
-            tally.count()
         else:
             self._broadcast()
 

@@ -86,6 +86,11 @@ def group_of(process_group: dist.ProcessGroup | None, device_mesh: Any) -> dist.
     return device_mesh.get_group(mesh_dim=0)  # type: ignore[no-any-return]
 
 
+def is_part_of_a_mesh(device_mesh: Any) -> bool:
+    """Whether there are other dimensions beside this one, over which parameters may be sharded."""
+    return bool(device_mesh._get_root_mesh() != device_mesh)
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where a module lives and where its inputs and outputs go."""

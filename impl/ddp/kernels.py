@@ -167,3 +167,11 @@ def weak_call(method: weakref.WeakMethod[Any]) -> Callable[..., None]:
             found(*given)
 
     return call
+
+
+def keep_local_shards(module: torch.nn.Module) -> None:
+    """Let a module whose parameters are sharded over another dimension of a mesh hold its own shards as parameters;
+    within its forward they are distributed tensors again."""
+    from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+
+    _pre_dp_module_transform(module)

@@ -37,11 +37,12 @@ def synchronise_start(
     """
     buffers = managed_buffers(module, config.ignored) if config.sync_buffers_at_start else {}
     for name, buffer in buffers.items():
-        if buffer.layout != torch.strided:
+        if buffer.layout != torch.strided or buffer.is_quantized:
+            kind = "a quantized tensor" if buffer.is_quantized else f"a sparse tensor ({buffer.layout})"
             fail(
                 RuntimeError,
-                f"Buffer {name} is a sparse tensor ({buffer.layout}), which cannot be broadcast. Keep it as an "
-                "attribute that is no buffer, or leave it out by _set_params_and_buffers_to_ignore_for_model.",
+                f"Buffer {name} is {kind}, which cannot be broadcast. Keep it as an attribute that is no buffer, or "
+                "leave it out by _set_params_and_buffers_to_ignore_for_model.",
             )
     settings = {"static_graph": static_graph, **config.deciding_collectives()}
     compared = [*managed, *(params.Managed(name, parameter, sparse=False) for name, parameter in late.items())]

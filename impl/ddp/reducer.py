@@ -24,7 +24,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from enum import Enum
@@ -75,6 +75,7 @@ def _warn_of_the_unfinished() -> None:
         reducer.warn_if_unfinished()
 
 
+_NOWHERE = object()  # where no graph ends
 _NO_CONTEXT = nullcontext()  # instead of ``torch.no_grad()``, 3 µs, as most backwards record no gradients
 
 
@@ -291,20 +292,25 @@ class Reducer:
 
     # -- forward
 
-    def expect_backward(self, output: Any, *, sync: bool, clone: bool) -> Any:
+    def expect_backward(
+        self, output: Any, given: Mapping[torch.Tensor, Any], *, sync: bool, clone: bool
+    ) -> Any:
         """A grad-enabled forward ends: arrange that its backward is noticed; returns the output to hand out.
 
-        ``sync``: the backward is to be synchronised. ``clone``: outputs that pass the sink may be changed in place.
+        An argument of the forward that is handed out as it was (in ``given``, with where its graph ended) tells of no
+        backward of ours. ``sync``: the backward is to be synchronised. ``clone``: outputs that pass the sink may be
+        changed in place.
         """
         pending = PendingBackward(sync)
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
+        made = [each for each in found if given.get(each, _NOWHERE) is not each.grad_fn] if given else found
         through_sink = self.facts.searched or self.facts.holds_back
         # also where a sink follows: a container may keep the tensors that it was made with
-        call_when_backward_begins(found, pending, self.begin, changeable=not through_sink)
+        call_when_backward_begins(made, pending, self.begin, changeable=not through_sink)
         if self.facts.searched:
             pending.unused = self._out_of_reach(found)
         if through_sink:
-            output = tied(output, found, pending, self.begin, clone)
+            output = tied(output, made, pending, self.begin, clone)
         self.admit(pending)
         return output
 
@@ -389,6 +395,8 @@ class Reducer:
                 self._begin_after_failure()
             if self._lowered is not None and backward != self.forwards.running_backward:
                 self._lowered.before_backward()
+            if backward != self.forwards.running_backward:
+                self.usage.look(self.parameters)
             self.forwards.note_running(backward, pending)
             if (pending.spent and not pending.partial) or not self.arrivals.watching:
                 self.forwards.only_past = False
@@ -442,12 +450,15 @@ class Reducer:
     def arrived(self, index: int, passed: bool = True) -> None:
         """Autograd is done with parameter ``index``: it accumulated a local gradient, or passed None on (DDP-114).
 
-        ``passed``: which of the two, as far as that is known; a gradient may be there from before.
+        ``passed``: which of the two, as far as that is known; a gradient may be there from before, or written past
+        autograd.
         """
         with self.turn:
             if self._remote is not None and self.phase is Phase.FILLING:
                 return  # looked at when this backward ends
-            gradient = self.parameters[index].grad if passed else None
+            gradient = self.parameters[index].grad
+            if not passed and not self.usage.wrote_itself(index, gradient):
+                gradient = None
             received = not self.facts.use_varies or self.usage.received(index, gradient)
             if self.phase is Phase.IDLE and not self._begins_late(index):
                 if received and self.forwards.was_reduced(kernels.backward_id()):

@@ -11,7 +11,7 @@ import torch
 
 from ..comm import collectives, streams
 from ..comm.averaging import divides_first
-from ..comm.futures import wait_for_future
+from ..comm.futures import calling_a_hook, wait_for_future
 from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
 from ..comm.sparse import SparseCapacity, SparseRound
@@ -101,9 +101,8 @@ class Transport:
         spec, parts = bucket.spec, bucket.shown(flat)
         shown = GradBucket(spec.index, last, *parts, bucket.parameters, spec.names, group, divisor)
         state, function = hook
-        self.iteration.team.tally.count()  # for all that the hook starts, and again where it has returned and ended
-        future = call_hook(function, state, shown)
-        self.iteration.team.tally.count()
+        with calling_a_hook(self.iteration.team):
+            future = call_hook(function, state, shown)
         if isinstance(future, kernels.AnyFuture):
             return future
         raise RuntimeError(

@@ -59,6 +59,8 @@ class Usage:
         #: whether every synchronised backward so far left the same parameters out
         self.always_the_same = True
         self._former: set[int] | None = None
+        #: the gradients as the backward now running has found them
+        self._found: list[tuple[int, int] | None] = []
 
     def forget(self) -> None:
         """Forget what was learned from backwards; there may be more parameters now."""
@@ -97,6 +99,16 @@ class Usage:
                 self._since_sync[index] &= parameter.grad is not None
         self._skipped = left_out
         self.unused = self.not_awaited(left_out, beyond_reach)
+
+    def look(self, parameters: Sequence[torch.Tensor]) -> None:
+        """A backward begins, synchronised or not."""
+        if self._facts.use_varies:
+            self._found = [_mark(parameter.grad) for parameter in parameters]
+
+    def wrote_itself(self, index: int, gradient: torch.Tensor | None) -> bool:
+        """Whether a function of the user's own has written this gradient in the backward now running, and then passed
+        None on."""
+        return gradient is not None and index < len(self._found) and _mark(gradient) != self._found[index]
 
     def not_awaited(self, left_out: Collection[int], beyond_reach: Iterable[int] | None) -> set[int]:
         """The parameters that need not arrive in such a backward."""
@@ -178,3 +190,10 @@ class Usage:
         """
         tells = not self.learning if self._facts.static else live
         return [tells and self.here(index) for index in indices]
+
+
+def _mark(gradient: torch.Tensor | None) -> tuple[int, int] | None:
+    """What changes when a gradient does."""
+    if gradient is None:
+        return None
+    return id(gradient) if gradient.layout != torch.strided else gradient.data_ptr(), gradient._version

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
@@ -23,7 +24,7 @@ from . import config as options
 from .buffers import BufferHook, BufferSync, _BufferCommHook, _BufferCommHookLocation
 from .compat import KeptBy
 from .config import DDPConfig
-from .containers import map_tensors
+from .containers import find_tensors, map_tensors
 from .delayed import DelayedReduction, delayable
 from .iteration import Iteration, Moment
 from .join_hook import UnevenInputs, _DDPJoinHook
@@ -190,6 +191,8 @@ class DistributedDataParallel(Follower, nn.Module):
         options.check_delay_pair(delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision)
         self.process_group = options.group_of(process_group, device_mesh)
         self._iteration.team = Team.of(self.process_group)
+        if device_mesh is not None and options.is_part_of_a_mesh(device_mesh):
+            kernels.keep_local_shards(module)
         self.module = module
         ignored = params.ignored_names(module)
         delayed = delayable(delay_all_reduce_named_params or (), params.managed_parameters(module, ignored))
@@ -277,13 +280,14 @@ class DistributedDataParallel(Follower, nn.Module):
         with kernels.profiled("DistributedDataParallel.forward"):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             compiler = "torch._dynamo" in sys.modules  # a part of the module may be compiled
+            given = {tensor: tensor.grad_fn for tensor in find_tensors((inputs, kwargs)) if tensor.grad_fn is not None}
             try:
                 with kernels.compiled_by_bucket(self._config.caps.steady_bytes) if compiler else _NO_CONTEXT:
                     output = self._run_ddp_forward(*inputs, **kwargs)
             except BaseException as error:
                 self._forward_failed(error)
                 raise
-            return self._post_forward(output)
+            return self._post_forward(output, given)
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._recomputes():
@@ -359,7 +363,8 @@ class DistributedDataParallel(Follower, nn.Module):
         if self._mixed_precision_run is not None:
             self._mixed_precision_run.after_forward(failed=True)
 
-    def _post_forward(self, output: Any) -> Any:
+    def _post_forward(self, output: Any, given: Mapping[torch.Tensor, Any] = MappingProxyType({})) -> Any:
+        """``given``: the arguments with a graph of their own, and where it ended before the module saw them."""
         if self._recomputes():
             return output
         iteration, buffers = self._iteration, self._buffer_sync
@@ -374,7 +379,7 @@ class DistributedDataParallel(Follower, nn.Module):
             buffers.evaluated()
             return output
         buffers.trained()
-        return self.reducer.expect_backward(output, sync=sync, clone=self._ddp_sink_clone)
+        return self.reducer.expect_backward(output, given, sync=sync, clone=self._ddp_sink_clone)
 
     def _lazy_init(self) -> None:
         """What can only be set up when training begins, such as optimizers attached after wrapping (DDP-130), or later,
