@@ -11,7 +11,7 @@ from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import mean_of_all, mine, started, takes, trained, wrapped
+from conformance.fixtures.observing import assert_refused, mean_of_all, mine, started, takes, trained, wrapped
 from conformance.fixtures.training import private, whole
 from conformance.ranks import caught
 
@@ -523,3 +523,20 @@ def test_after_the_last_iteration_a_rank_is_ahead_by_its_own_forward_at_most(ran
         return
     assert found == [2.0 + step_of(rank) for rank in range(ranks.world)]
     ranks.at_limit("what the last forward did to buffers differs between ranks until the next one")
+
+
+# -- DDP-025: what cannot be broadcast
+
+
+def hold_what_cannot_be_sent(ctx, kind):
+    model = models.scalar()
+    buffer = torch.ones(4)
+    buffer = buffer.to_sparse() if kind == "sparse" else torch.quantize_per_tensor(buffer, 0.5, 0, torch.qint8)
+    model.register_buffer("odd", buffer)
+    return caught(wrapped, ctx, model)
+
+
+@check("DDP-025", worlds=(2,), backends=("gloo",), beyond=False)
+def test_a_buffer_that_cannot_be_broadcast_is_refused_on_every_rank(ranks):
+    for kind in ("sparse", "quantized"):
+        assert_refused(ranks(hold_what_cannot_be_sent, kind), RuntimeError)

@@ -1,11 +1,13 @@
 """Building a DDP model: what must be there, what is taken for granted, and which arguments are refused."""
 
+import copy
 import inspect
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, NotRun, check
@@ -301,3 +303,37 @@ def give_half_a_pair(ctx):
 def test_the_delay_arguments_come_as_a_pair(ranks):
     for errors in ranks(give_half_a_pair):
         assert_refused(errors, ValueError, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+
+
+# -- DDP-013: a mesh that has another dimension, over which layers are sharded
+
+
+def train_sharded_layers(ctx):
+    """Two layers, each sharded over one dimension of a mesh and averaged over the other; what comes out, by step."""
+    mesh = init_device_mesh(ctx.device.type, (2, ctx.world // 2), mesh_dim_names=("down", "across"))
+    model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)).to(ctx.device)
+    with torch.no_grad():
+        for place, parameter in enumerate(model.parameters()):
+            parameter.copy_(models.integers(*parameter.shape, seed=place))
+    alone = copy.deepcopy(model)
+    parallelize_module(model, mesh["across"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    sharded = ddp(ctx, model, device_mesh=mesh["down"])
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.0625) for each in (sharded, alone)]
+    told = []
+    for _ in range(3):
+        rows = [torch.full((1, 2), 1.0 + row, device=ctx.device) for row in range(2)]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        told.append((sharded(rows[mesh["down"].get_local_rank()]).item(), alone(rows[ctx.rank // 2]).item()))
+        sharded(rows[mesh["down"].get_local_rank()]).sum().backward()
+        (sum(alone(row).sum() for row in rows) / 2).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return told
+
+
+@check("DDP-013", worlds=(4,), beyond=False, deadline_s=20)
+def test_layers_that_are_sharded_over_the_other_dimension_of_a_mesh_train_as_one_process(ranks):
+    for rank, told in enumerate(ranks(train_sharded_layers)):
+        assert [ours for ours, _ in told] == [alone for _, alone in told], f"rank {rank}"
+        assert len({alone for _, alone in told}) == 3

@@ -12,7 +12,7 @@ from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.observing import assert_refused, mean_of_all, mine, trained, wrapped
 from conformance.fixtures.rpc import remote_calls
-from conformance.fixtures.training import gradient, private
+from conformance.fixtures.training import gradient, private, scalar_means
 from conformance.ranks import caught
 
 MODES = {
@@ -479,3 +479,44 @@ def leave_a_field_unset(ctx):
 @check("DDP-102", worlds=(1, 2, 3), beyond=False)
 def test_a_field_that_a_forward_leaves_unset_stays_unset_and_the_others_are_searched(ranks):
     assert ranks(leave_a_field_unset) == [[(["value"], mean_of_all(ranks.world), True)] * 6] * ranks.world
+
+
+# -- DDP-101, DDP-105: an argument that is handed out as it was
+
+
+class HandingOn(nn.Module):
+    """Returns its argument, and what a layer makes of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+
+    def forward(self, x):
+        return {"given": x, "made": self.a(x)}
+
+
+def hand_on(ctx, ways):
+    """What comes in has a graph of its own, and a part of the loss depends on nothing else."""
+    found = []
+    for options in ways:
+        model, before = wrapped(ctx, HandingOn(), **options), models.scalar().to(ctx.device)
+        for iteration in range(3):
+            model.zero_grad()
+            out = model(before(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)))
+            out["given"].sum().backward(retain_graph=True)
+            out["made"].sum().backward()
+            found.append(gradient(model.module.a.weight))
+    return found
+
+
+@check("DDP-049", worlds=(2, 3), beyond=False)
+def test_an_argument_that_is_handed_out_tells_of_no_backward(ranks):
+    ways = [{"gradient_as_bucket_view": views} for views in (False, True)]
+    assert ranks(hand_on, ways) == [scalar_means((3,) * ranks.world) * len(ways)] * ranks.world
+
+
+@check("DDP-101", worlds=(2, 3), beyond=False)
+def test_where_use_is_searched_too_an_argument_that_is_handed_out_tells_of_no_backward(ranks):
+    modes = ("find_unused_parameters", "static_graph")
+    ways = [{mode: True, "gradient_as_bucket_view": views} for mode in modes for views in (False, True)]
+    assert ranks(hand_on, ways) == [scalar_means((3,) * ranks.world) * len(ways)] * ranks.world

@@ -207,3 +207,58 @@ def test_a_loss_that_the_module_keeps_to_itself_is_averaged_though_no_output_is_
     means = [[mean_of_all(ranks.world, times)] for times in (1, 2, 3)]
     expected = [{"a.weight": mean, "b.weight": mean} for mean in means]
     assert ranks(train_on_what_is_kept) == [expected] * ranks.world
+
+
+# -- DDP-099, DDP-077, DDP-105: a function of the user's own that adds to the gradient itself
+
+
+class Fused(torch.autograd.Function):
+    """A product whose backward adds to the weight's gradient and passes None on, as fused kernels do."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x)
+        ctx.weight = weight
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, slope):
+        weight, add = ctx.weight, (slope * ctx.saved_tensors[0]).sum().view_as(ctx.weight)
+        weight.grad = add if weight.grad is None else weight.grad + add
+        return slope * weight.detach(), None
+
+
+class FusedBranches(models.Branches):
+    """``Branches`` that are multiplied so."""
+
+    def forward(self, x, with_b=False):
+        out = Fused.apply(x, self.a.weight)
+        return out + Fused.apply(x, self.b.weight) if with_b else out
+
+
+def train_fused(ctx, accumulated, options):
+    """Rank 0 alone uses the second branch: in the last iteration, or before it while gradients accumulate."""
+    model, seen = wrapped(ctx, FusedBranches(), **options), []
+    x = mine(ctx).requires_grad_()
+    for _ in range(3):
+        model.zero_grad(set_to_none=True)
+        if accumulated:
+            with model.no_sync():
+                model(x, with_b=ctx.rank == 0).sum().backward()
+        model(x, with_b=ctx.rank == 0 and not accumulated).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-099", worlds=(2, 3), beyond=False)
+def test_what_a_function_adds_to_gradients_by_itself_is_averaged(ranks):
+    mean, first = mean_of_all(ranks.world), 12.0 / ranks.world
+    expected = [{"a.weight": [mean], "b.weight": [first]}] * 3
+    assert ranks(train_fused, False, {"find_unused_parameters": True}) == [expected] * ranks.world
+
+
+@check("DDP-077", worlds=(2, 3), beyond=False)
+def test_what_a_function_has_added_while_gradients_accumulated_is_averaged(ranks):
+    mean, first = mean_of_all(ranks.world), 12.0 / ranks.world
+    expected = [{"a.weight": [2 * mean], "b.weight": [first]}] * 3
+    assert ranks(train_fused, True, {"find_unused_parameters": True}) == [expected] * ranks.world

@@ -3,16 +3,18 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
 from conformance.fixtures.errors import BadBatch
-from conformance.fixtures.training import ddp, gradient, scalar_means
+from conformance.fixtures.training import ddp, gradient, private, scalar_means
 from conformance.ranks import Finished, caught
 from conformance.subjects import DETECTION
 
@@ -192,3 +194,57 @@ def test_ranks_that_wait_for_each_other_beside_a_hook_are_all_told(ranks):
 def test_ranks_that_wait_for_each_other_in_contexts_are_told_where_one_has_the_store(ranks):
     differ = ranks.subject.CollectivesDiffer
     all_are_told(ranks.run(train_with_the_store_on_rank_0, init=False, env=SOON, stall_s=DEADLINE_S), differ)
+
+
+# -- DDP-049: what only looks like it
+
+
+def work_slowly_in_hooks(ctx):
+    """All wait for longer than a failure takes to be noticed, for what each does by itself and not for each other."""
+    model = ddp(ctx, nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1, affine=False)))
+
+    def later(value):
+        future = torch.futures.Future()
+        threading.Timer(LONGER_S, future.set_result, [value]).start()
+        return future
+
+    model.register_comm_hook(None, lambda _, bucket: later(bucket.buffer() + 1.0))
+    private(model, "_register_buffer_comm_hook")(None, lambda *_: [later(None)])
+    model(models.divisible_scalar(ctx.rank, 0) * torch.ones(2, 1)).sum().backward()
+    return gradient(model.module[0].weight)
+
+
+@check("DDP-095", "COMM-001", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_hooks_that_work_for_long_by_themselves_are_waited_for(ranks):
+    run = ranks.run(work_slowly_in_hooks, env=SOON, stall_s=DEADLINE_S)
+    for end in run.outcomes:
+        assert isinstance(end, Finished), run.summary()
+        assert end.value == 1.0, run.summary()
+
+
+def train_in_two_threads(ctx):
+    """Two models on two groups of all ranks, each in a thread of its own; rank 0 computes long for the one, the other
+    ranks for the other, while their other threads wait."""
+    wrapped = [ddp(ctx, models.scalar(), process_group=dist.new_group()) for _ in range(2)]
+    found = [None, None]
+
+    def train(place):
+        loss = wrapped[place](models.divisible_scalar(ctx.rank, place)).sum()
+        if place == min(ctx.rank, 1):
+            time.sleep(LONGER_S)
+        found[place] = caught(loss.backward) or gradient(wrapped[place].module.weight)
+
+    threads = [threading.Thread(target=train, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_that_wait_in_one_thread_and_compute_in_another_are_not_taken_for_stalled(ranks):
+    run = ranks.run(train_in_two_threads, env=SOON, stall_s=DEADLINE_S)
+    for end in run.outcomes:
+        assert isinstance(end, Finished), run.summary()
+        assert end.value == scalar_means((2,) * ranks.world), run.summary()

@@ -280,3 +280,109 @@ def test_a_context_may_hold_any_number_of_joinables_beside_a_model(ranks):
             missed = [log.count(f"{place} main") for place in range(count)]
             assert missed == [deficits(schedule)[rank]] * count, f"rank {rank}, {count} beside the model"
             assert seen == means[: schedule[rank]], f"rank {rank}, {count} beside the model"
+
+
+def talker(ctx, times):
+    """Reduces several times an iteration, and says so each time; its hook makes up for all of them."""
+    sums = []
+
+    def reduce(value):
+        whole = torch.full((1,), value, device=ctx.device)
+        dist.all_reduce(whole, group=ctx.group)
+        return whole.item()
+
+    beside = recorder(ctx, "talker", main=lambda _: [reduce(0.0) for _ in range(times)])
+
+    def step():
+        for _ in range(times):
+            beside.notify()
+            sums.append(reduce(1.0))
+
+    return beside, step, sums
+
+
+def train_beside_who_notifies_otherwise(ctx, schedule):
+    """Beside a model: one that never notifies, having nothing to say, and one that notifies twice in an iteration."""
+    model, means = ddp(ctx, scalar()), []
+    silent = recorder(ctx, "silent")
+    beside, talk, sums = talker(ctx, 2)
+    with ctx.subject.Join([model, silent, beside]):
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            model(divisible_scalar(ctx.rank, iteration)).sum().backward()
+            means.append(gradient(model.module.weight))
+            talk()
+    return [each.log.count(f"{each.name} main") for each in (silent, beside)], sums, means
+
+
+@check("JOIN-025", worlds=MANY, deadline_s=15, beyond=False)
+def test_beside_a_model_main_hooks_run_once_an_iteration_however_often_somebody_notifies(ranks):
+    for schedule in (linear(ranks.world, 1), linear(ranks.world)[::-1]):
+        for rank, (missed, sums, means) in enumerate(ranks(train_beside_who_notifies_otherwise, schedule)):
+            assert missed == [deficits(schedule)[rank]] * 2, f"rank {rank} of {schedule}"
+            active = [len(active_ranks(schedule, iteration)) for iteration in range(schedule[rank])]
+            assert sums == [float(count) for count in active for _ in range(2)], f"rank {rank} of {schedule}"
+            assert means == scalar_means(schedule)[: schedule[rank]], f"rank {rank} of {schedule}"
+
+
+def with_own_hook(ctx, base, log):
+    """A subclass whose join hook is one of the user's around that of the class."""
+
+    class Own(base):
+        def join_hook(self, **kwargs):
+            inner = super().join_hook(**kwargs)
+            said = {"main": inner.main_hook, "post": inner.post_hook}
+
+            class Around(ctx.subject.JoinHook):
+                def main_hook(self):
+                    log.append(f"{base.__name__} main")
+                    said["main"]()
+
+                def post_hook(self, is_last_joiner):
+                    log.append(f"{base.__name__} post {is_last_joiner}")
+                    said["post"](is_last_joiner)
+
+            return Around()
+
+    return Own
+
+
+def train_with_own_hooks(ctx, schedule, divide):
+    """A subclass of DDP with a hook of its own, alone in its context; and again with a patched hook of the class."""
+    told = []
+    for patched in (False, True):
+        log = []
+        kind = ctx.subject.DistributedDataParallel if patched else with_own_hook(
+            ctx, ctx.subject.DistributedDataParallel, log
+        )
+        model, means = kind(scalar().to(ctx.device), process_group=ctx.group), []
+        if patched:
+            hook = model.join_hook(divide_by_initial_world_size=divide)
+            hook.main_hook = counted(hook.main_hook, log)
+            model.join_hook = lambda hook=hook, **_: hook
+        with model.join(divide_by_initial_world_size=divide):
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(divisible_scalar(ctx.rank, iteration)).sum().backward()
+                means.append(gradient(model.module.weight))
+        told.append((sum("main" in entry for entry in log), means))
+    return told
+
+
+def counted(function, log):
+    def call():
+        log.append("main")
+        function()
+
+    return call
+
+
+@check("JOIN-025", "DDPJ-007", worlds=MANY, deadline_s=15, beyond=False)
+def test_a_model_may_have_a_join_hook_of_the_users_around_its_own(ranks):
+    for schedule, divide in itertools.product((linear(ranks.world, 1), linear(ranks.world)[::-1]), (True, False)):
+        for rank, told in enumerate(ranks(train_with_own_hooks, schedule, divide)):
+            data = [
+                [divisible_scalar(one, i).item() for one in active_ranks(schedule, i)] for i in range(schedule[rank])
+            ]
+            means = [sum(each) / (ranks.world if divide else len(each)) for each in data]
+            assert told == [(deficits(schedule)[rank], means)] * 2, f"rank {rank} of {schedule}, {divide=}"

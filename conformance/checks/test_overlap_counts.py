@@ -281,3 +281,28 @@ def assert_counted_on(told, alone, how, schedule):
             assert mine[0] == right[0], f"rank {rank}, update {place} of the context, {schedule=}"
             if how.optimizer == "counting":
                 assert mine[1] == right[1], f"rank {rank}, update {place} of the context, {schedule=}"
+
+
+# -- HOOK-018: an optimizer that does not go by its groups
+
+
+def train_privately(ctx, ways):
+    group, found = overlapping.group_of(ctx), []
+    for how in ways:
+        pair = pair_of(ctx, how, group)
+        found.append([iteration(pair, number) for number in range(READY + 3)])
+    return found
+
+
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_an_optimizer_that_keeps_parameters_and_momentum_to_itself_trains_as_without_overlap(ranks):
+    kinds = itertools.product((False, True), (False, True), (overlapping.CAP_MIB, ONE_BUCKET_MIB))
+    keeping = Overlap(optimizer="private", model=partial(models.Sum, 5), hook=overlapping.settled)
+    ways = [
+        replace(keeping, interleaved=interleaved, shard=shard, ddp={"bucket_cap_mb": cap})
+        for interleaved, shard, cap in kinds
+    ]
+    for how, *runs in zip(ways, *ranks(train_privately, ways), strict=True):
+        alone = Follower(how, ranks.world)
+        for told in zip(*runs, strict=True):
+            alone.follow(told)

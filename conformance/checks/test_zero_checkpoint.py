@@ -16,6 +16,7 @@ from conformance.fixtures.sharding import (
     Drift,
     Reference,
     Slowing,
+    Sorting,
     first_gap,
     give,
     in_two_groups,
@@ -256,6 +257,33 @@ def load(ctx):
 @check("ZERO-017")
 def test_a_loaded_state_goes_on_as_the_ordinary_optimizer_would(ranks):
     assert ranks(load) == [{}] * ranks.world
+
+
+def load_in_another_order(ctx):
+    """A local optimizer that puts its parameters in an order of its own; the gap after what was saved was loaded."""
+    parameters = some_parameters(ctx)
+    zero = ctx.subject.ZeroRedundancyOptimizer(parameters, Sorting)
+    copies = [copy.deepcopy(parameter) for parameter in parameters]
+    alone = Sorting(copies)
+    for iteration in range(4):
+        for optimizer, targets in ((zero, parameters), (alone, copies)):
+            give(targets, iteration)
+            optimizer.step()
+        if iteration == 1:
+            saved = [None]
+            zero.consolidate_state_dict(0)
+            if ctx.rank == 0:
+                saved = [zero.state_dict()]
+            dist.broadcast_object_list(saved, 0)
+            zero = ctx.subject.ZeroRedundancyOptimizer(parameters, Sorting)
+            zero.load_state_dict(saved[0])
+    return first_gap(parameters, copies)
+
+
+@check("ZERO-017", worlds=MANY)
+def test_an_optimizer_with_an_order_of_its_own_goes_on_from_what_it_loads(ranks):
+    for rank, gap in enumerate(ranks(load_in_another_order)):
+        assert gap is None, f"rank {rank}: {gap}"
 
 
 #: what groups did not hold in earlier versions of torch; who loads such a state adds what it lacks

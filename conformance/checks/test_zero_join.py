@@ -13,6 +13,7 @@ from conformance.fixtures.observing import TINY_MIB
 from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Alone,
+    Asking,
     Reference,
     first_gap,
     give,
@@ -218,12 +219,19 @@ def test_in_a_subgroup_uneven_inputs_train_as_one_process_does(ranks):
 # -- closures, and the gradients that are left
 
 
-def train_with_closures(ctx, schedule):
-    """Each step is given a closure that does a whole iteration; whether it returned the loss, and the gaps."""
+def train_with_closures(ctx, schedule, kind=None):
+    """Each step is given a closure that does a whole iteration; whether it returned the loss, and the gaps.
+
+    ``kind``: of the optimizer, if that is none of torch's; it steps as plain SGD does.
+    """
+    name = "Adam" if kind is None else "SGD"
     model = models.Sum(3).to(ctx.device)
-    alone = Alone(ctx, model, "Adam", schedule)
+    alone = Alone(ctx, model, name, schedule)
     ddp = ctx.subject.DistributedDataParallel(model)
-    zero = sharded(ctx, model.parameters(), "Adam")
+    if kind is None:
+        zero = sharded(ctx, model.parameters(), name)
+    else:
+        zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), kind, **OPTIMIZERS[name][1])
     losses, gaps = [], []
     with ctx.subject.Join([ddp, zero]):
         for iteration in range(schedule[ctx.rank]):
@@ -245,8 +253,52 @@ def train_with_closures(ctx, schedule):
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_a_closure_may_hold_the_whole_iteration_on_uneven_inputs(ranks):
     schedule = scenario.linear(ranks.world, 1)
-    for rank, (returned, gaps) in enumerate(ranks(train_with_closures, schedule)):
-        assert returned
+    for kind in (None, Asking):
+        for rank, (returned, gaps) in enumerate(ranks(train_with_closures, schedule, kind)):
+            assert returned
+            assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
+
+
+def train_with_a_hook_around(ctx, schedule):
+    """A subclass of the optimizer whose join hook is one of the user's around that of the class; calls, and gaps."""
+    calls = []
+
+    class Own(ctx.subject.ZeroRedundancyOptimizer):
+        def join_hook(self, **kwargs):
+            inner = super().join_hook(**kwargs)
+
+            class Around(ctx.subject.JoinHook):
+                def main_hook(self):
+                    calls.append("main")
+                    inner.main_hook()
+
+                def post_hook(self, is_last_joiner):
+                    calls.append("post")
+                    inner.post_hook(is_last_joiner)
+
+            return Around()
+
+    model = models.Sum(3).to(ctx.device)
+    alone = Alone(ctx, model, "Adam", schedule)
+    ddp = ctx.subject.DistributedDataParallel(model)
+    zero, gaps = Own(model.parameters(), OPTIMIZERS["Adam"][0], **OPTIMIZERS["Adam"][1]), []
+    with ctx.subject.Join([ddp, zero]):
+        for iteration in range(schedule[ctx.rank]):
+            zero.zero_grad()
+            ddp(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            zero.step()
+            alone.step(iteration)
+            gaps.append(alone.gap(model))
+    for iteration in range(schedule[ctx.rank], max(schedule)):
+        alone.step(iteration)
+    return calls, [*gaps, alone.gap(model)]
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=10)
+def test_an_optimizer_may_have_a_join_hook_of_the_users_around_its_own(ranks):
+    schedule = scenario.linear(ranks.world, 1)
+    for rank, (calls, gaps) in enumerate(ranks(train_with_a_hook_around, schedule)):
+        assert calls == ["main"] * (max(schedule) - schedule[rank]) + ["post"], f"rank {rank}"
         assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
 
 

@@ -14,6 +14,7 @@ from conformance.fixtures.joinables import upper_ranks
 from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Drift,
+    Looking,
     Reference,
     Twice,
     first_gap,
@@ -231,13 +232,13 @@ def test_a_step_passes_on_closure_and_keywords_and_returns_what_the_local_optimi
         assert builtin == [3.0, None]
 
 
-def step_twice_by_closure(ctx):
+def step_twice_by_closure(ctx, kind):
     """Every gradient depends on all parameters, of which some are thawed by the closure; the gap after two steps."""
     parameters = some_parameters(ctx)
     for place in (1, 2, 3):
         parameters[place].requires_grad_(False)
     alone = copy.deepcopy(parameters)
-    optimizers = ctx.subject.ZeroRedundancyOptimizer(parameters, Twice, lr=0.25), Twice(alone, lr=0.25)
+    optimizers = ctx.subject.ZeroRedundancyOptimizer(parameters, kind, lr=0.25), kind(alone, lr=0.25)
     for _ in range(2):
         for optimizer, targets in zip(optimizers, (parameters, alone), strict=True):
             step_by_sums(optimizer, targets)
@@ -246,7 +247,13 @@ def step_twice_by_closure(ctx):
 
 @check("ZERO-008")
 def test_a_closure_that_is_called_again_sees_what_all_ranks_have_stepped(ranks):
-    for rank, gap in enumerate(ranks(step_twice_by_closure)):
+    for rank, gap in enumerate(ranks(step_twice_by_closure, Twice)):
+        assert gap is None, f"rank {rank}: {gap}"
+
+
+@check("ZERO-008")
+def test_a_closure_that_is_called_again_or_after_a_move_sees_what_all_ranks_have_moved(ranks):
+    for rank, gap in enumerate(ranks(step_twice_by_closure, Looking)):
         assert gap is None, f"rank {rank}: {gap}"
 
 
