@@ -1,8 +1,10 @@
 """Failures whose cause is not the nearest one, waits that will never end, and what only looks like a failure."""
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -248,3 +250,76 @@ def test_ranks_that_wait_in_one_thread_and_compute_in_another_are_not_taken_for_
     for end in run.outcomes:
         assert isinstance(end, Finished), run.summary()
         assert end.value == scalar_means((2,) * ranks.world), run.summary()
+
+
+def be_slow_in_turns(ctx):
+    """Each rank is late once, for longer than half of the detection time; so each has waited as long for the other."""
+    model, seen = ddp(ctx, models.scalar()), []
+    for iteration in range(4):
+        model.zero_grad()
+        loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+        if iteration % 2 == ctx.rank:
+            time.sleep(1.4)
+        loss.backward()
+        seen.append(gradient(model.module.weight))
+    return seen
+
+
+@check("DDP-049", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_that_are_late_in_turns_do_not_wait_for_each_other(ranks):
+    run = ranks.run(be_slow_in_turns, env=SOON, stall_s=DEADLINE_S)
+    for end in run.outcomes:
+        assert isinstance(end, Finished), run.summary()
+        assert end.value == scalar_means((4, 4)), run.summary()
+
+
+# -- JOIN-057: what follows from a loss, and who is silent for another reason
+
+
+def end_after_a_loss(ctx):
+    """Rank 0 is killed; rank 1 learns of it and ends at once, without a word; rank 2 comes to it later."""
+    model = ddp(ctx, models.scalar())
+    loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
+    if ctx.rank == 0:
+        killed()
+    if ctx.rank == 2:
+        time.sleep(LONGER_S)
+        return caught(loss.backward)
+    assert caught(loss.backward) is not None
+    return os._exit(1)
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_ends_because_another_was_lost_is_not_named_beside_it(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(end_after_a_loss, stall_s=DEADLINE_S)
+    last = run.outcomes[2]
+    assert isinstance(last, Finished), run.summary()
+    assert last.value is not None
+    assert last.value.is_a(lost), last.value
+    assert "rank 0 has stopped answering" in last.value.text, last.value
+    assert "rank 1 has stopped answering" not in last.value.text, last.value
+
+
+def hold_the_interpreter(ctx):
+    """Rank 1 computes without letting others have the interpreter, which is no failure; then it hangs with it."""
+    model = ddp(ctx, models.scalar())
+    model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    if ctx.rank == 1:
+        sys.setswitchinterval(1000.0)
+        begun = time.monotonic()
+        while time.monotonic() < begun + 1.5:
+            sum(range(1000))
+        while time.monotonic() < begun + DEADLINE_S:  # a signal ends it early
+            ctypes.PyDLL(None).sleep(int(DEADLINE_S))
+    return caught(lambda: model(models.divisible_scalar(ctx.rank, 1)).sum().backward())
+
+
+@check("JOIN-057", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_rank_that_hangs_after_it_has_long_computed_is_lost(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(hold_the_interpreter, env=SOON, stall_s=DEADLINE_S / 2)
+    first = run.outcomes[0]
+    assert isinstance(first, Finished), run.summary()
+    assert first.value is not None
+    assert first.value.is_a(lost), first.value

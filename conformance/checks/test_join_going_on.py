@@ -54,8 +54,19 @@ def test_peers_of_a_rank_that_is_lost_after_a_context_failed_are_told_which_one_
         assert "rank 1" in end.value.text, f"rank {rank}: {end.value}"
 
 
+class Fuse:
+    """Kills its process when it is copied, if it is to."""
+
+    armed = False
+
+    def __reduce__(self):
+        if Fuse.armed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Fuse, ()
+
+
 class Finer(torch.optim.SGD):
-    """Adds up in each parameter's state, in double precision, what it has stepped with."""
+    """Adds up in each parameter's state, in double precision, what it has stepped with; and keeps a fuse there."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -64,6 +75,7 @@ class Finer(torch.optim.SGD):
             state = self.state[parameter]
             zeros = torch.zeros_like(parameter, dtype=torch.float64)
             state["sum"] = state.get("sum", zeros) + 1 + parameter.grad / 2**40
+            state["fuse"] = Fuse()
 
 
 class Death(NamedTuple):
@@ -85,6 +97,7 @@ class Way:
     behind: int | None = None  # is told of the death by other means, and does not make that step
     early: bool = False  # it is told before the backward of that step, which then fails everywhere else
     hooked: bool = False  # a hook counts the iterations, which makes no difference
+    copying: bool = False  # it is lost while the shards are copied, when all have the new parameters
 
     @property
     def lost(self):
@@ -119,13 +132,14 @@ def count_in_a_hook(ctx, model):
 
 
 def go_on(ctx, way):
-    """By model: from which step on which ranks took part, its parameters, and the optimizer's sums; then what hooks
-    have counted."""
+    """By model: from which step on which ranks took part, its parameters at the beginnings of these times and at the
+    end, and the optimizer's sums; then what hooks have counted."""
     regroup, group = ctx.subject.regroup, None
     wrapped = [ddp(ctx, models.Parts("ab")) for _ in range(way.models)]
     counting = [count_in_a_hook(ctx, model) for model in wrapped] if way.hooked else []
     optimizers = [make(ctx, model, way.distance) for model in wrapped]
     steps, segments = [0] * way.models, [[(0, tuple(range(ctx.world)))] for _ in wrapped]
+    weights = [[numbers(model.module.named_parameters())] for model in wrapped]
 
     def train():
         for iteration in range(STEPS):
@@ -135,7 +149,8 @@ def go_on(ctx, way):
                 model.zero_grad()
                 loss = model(data(ctx.rank, iteration, place)).sum()
                 dies = Death(ctx.rank, iteration, place) in way.deaths
-                if dies and way.behind is None:
+                Fuse.armed = dies and way.copying
+                if dies and way.behind is None and not way.copying:
                     os.kill(os.getpid(), signal.SIGKILL)
                 apart = way.behind is not None and (iteration, place) == way.deaths[0][1:]
                 apart &= len(segments[place]) == 1  # it may be made again, without the lost one
@@ -159,7 +174,9 @@ def go_on(ctx, way):
                 left = regroup(model, optimizer, MADE_BEFORE + steps[place])
                 group, steps[place] = left.group, left.steps - MADE_BEFORE
                 segments[place].append((steps[place], left.ranks))
-    weights = [numbers(model.module.named_parameters()) for model in wrapped]
+                weights[place].append(numbers(model.module.named_parameters()))
+    for model, seen in zip(wrapped, weights, strict=True):
+        seen.append(numbers(model.module.named_parameters()))
     added = [sums(optimizer, group if way.distance else None) for optimizer in optimizers]
     return (segments, weights, added), [state.iter for state in counting]
 
@@ -174,8 +191,9 @@ def sums(optimizer, group=None):
 
 
 def alone(segments, place):
-    """One process's parameters of a model, and its optimizer's sums."""
+    """One process's parameters of a model at these times and at the end, and its optimizer's sums."""
     module = models.Parts("ab")
+    seen = [numbers(module.named_parameters())]
     optimizer = Finer(module.parameters(), **SGD)
     for iteration in range(STEPS):
         there = next(ranks for first, ranks in reversed(segments) if first <= iteration)
@@ -184,7 +202,8 @@ def alone(segments, place):
         for name, parameter in module.named_parameters():
             parameter.grad = gradients[name]
         optimizer.step()
-    return numbers(module.named_parameters()), sums(optimizer)
+        seen.append(numbers(module.named_parameters()))
+    return [seen[first] for first, _ in segments] + seen[-1:], sums(optimizer)
 
 
 WAYS = {
@@ -194,6 +213,7 @@ WAYS = {
     "one is a step behind, without a context": Way((Death(0, 3, 1),), models=2, joined=False, behind=2),
     "copies of its shards, far away": Way((Death(0, 1), Death(2, 4)), distance=3),
     "three models": Way((Death(1, 3, 1), Death(2, 5, 2)), models=3),
+    "copies that are under way": Way((Death(2, 3),), distance=1, copying=True),
     "two models with copies, without a context": Way((Death(3, 3), Death(0, 5, 1)), models=2, distance=1, joined=False),
 }
 

@@ -74,7 +74,7 @@ def pair_with(ctx, how, kind, model, **settings):
 
 def train_fading(ctx, how, layers):
     """The parameters after each iteration, and the learning rate that the optimizer shows."""
-    pair = pair_with(ctx, how, Fading, models.Sum(layers))
+    pair = pair_with(ctx, how, Fading, models.SumBackwards(layers))
     return [
         (iteration(pair, number).parameters, pair.zero.param_groups[0]["lr"])
         for number in range(overlapping.ITERATIONS)
@@ -82,7 +82,7 @@ def train_fading(ctx, how, layers):
 
 
 def fading_alone(world, layers, waited):
-    model = models.Sum(layers)
+    model = models.SumBackwards(layers)
     optimizer = Fading(model.parameters())
     found = []
     for number in range(overlapping.ITERATIONS):
@@ -96,7 +96,7 @@ def fading_alone(world, layers, waited):
 @check("HOOK-018", worlds=(1, 2, 4), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
 def test_what_an_optimizer_counts_by_itself_counts_iterations(ranks, scenario):
     for shard, layers in ((False, 4), (True, 4), (False, 1)):  # with few buckets some ranks own nothing
-        before = overlapping.parameters(models.Sum(layers))
+        before = overlapping.parameters(models.SumBackwards(layers))
         runs = ranks(train_fading, replace(scenario, shard=shard), layers)
         waited = sum(seen == before for seen, _ in runs[0][:2])
         assert runs == [fading_alone(ranks.world, layers, waited)] * ranks.world, f"shard_buckets={shard}"

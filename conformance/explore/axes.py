@@ -315,6 +315,14 @@ RULES: tuple[Rule, ...] = (
         "what no_sync and the parts of a backward have left is no multiple any more of the ranks",
         {"hook": "fp16 | wrapped", "backward": "in two parts", "accumulation": "no_sync | every second"},
     ),
+    _never(
+        "DDPJ-010",
+        "both parts average what has accumulated, to which ranks that have run out add nothing",
+        {
+            "backward": "in two parts", "accumulation": "no_sync | every second", "unused": "found", "schedule": "*",
+            "divisor": "by all", "early end": "shadowed",
+        },
+    ),
     _never("", "a norm over two rows magnifies what chained layers round", {"wiring": "chained", "norm": "batch"}),
     _never("", "Adam's epsilon is nothing in a half", {"types": "half | mixed", "optimizer": "adam"}),
     _never("", "the future of a complex collective holds a real tensor", {"types": "complex", "hook": "asynchronous"}),

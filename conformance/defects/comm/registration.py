@@ -120,9 +120,9 @@ def gradients_stay_in_the_old_buffer() -> None:
 def hook_errors_become_runtime_errors() -> None:
     """An error in the hook comes out of backward as a RuntimeError."""
     edit(
-        "    future = call_hook(function, state, shown)",
-        "    try:\n        future = call_hook(function, state, shown)\n"
-        "    except Exception as error:\n        raise RuntimeError(f'the hook failed: {error}') from error",
+        "        future = call_hook(function, state, shown)",
+        "        try:\n            future = call_hook(function, state, shown)\n"
+        "        except Exception as error:\n            raise RuntimeError(f'the hook failed: {error}') from error",
     )
 
 
@@ -130,9 +130,9 @@ def hook_errors_become_runtime_errors() -> None:
 def hook_errors_keep_the_gradients_local() -> None:
     """An error in the hook is swallowed, and the gradients stay local."""
     edit(
-        "    future = call_hook(function, state, shown)",
-        "    try:\n        future = call_hook(function, state, shown)\n"
-        "    except Exception:\n        future = torch.futures.Future()\n        future.set_result(flat)",
+        "        future = call_hook(function, state, shown)",
+        "        try:\n            future = call_hook(function, state, shown)\n"
+        "        except Exception:\n            future = torch.futures.Future()\n            future.set_result(flat)",
     )
 
 

@@ -155,5 +155,5 @@ def dataclasses_can_be_copied() -> None:
 @defect("DDP-049")
 def each_look_at_a_future_is_the_first() -> None:
     """A wait for a hook's future never counts as long, so ranks that wait for each other are never told."""
-    look = "look(watch, place, team, {begun})\n            next_look"
+    look = "look(watch, place, team, {begun}, on_peers=on_peers)"
     edit(look.format(begun="begun"), look.format(begun="time.monotonic()"))

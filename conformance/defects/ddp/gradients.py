@@ -181,7 +181,7 @@ def lasting_buckets_filled_backwards() -> None:
 def left_out_parameters_contribute_zeros() -> None:
     """A rank that does not use a parameter contributes zeros for it, although it holds an average of earlier
     iterations."""
-    edit("if gradient is None:", "if gradient is None or index in unused:")
+    edit("if gradient is None:", "if gradient is None or index in unused:", within="_collect_what_is_there")
 
 
 @defect("DDP-068", "DDP-111")
@@ -439,7 +439,7 @@ def complex_results_are_taken_for_pairs() -> None:
 @defect("DDP-100")
 def an_old_gradient_counts_outside_the_loss() -> None:
     """What runs outside the loss contributes the gradient that it still holds."""
-    edit("gradient = self.parameters[index].grad if passed else None", "gradient = self.parameters[index].grad")
+    edit("if not passed and not self.usage.wrote_itself(index, gradient):", "if False:")
 
 
 @defect("DDP-049", "DDP-050")

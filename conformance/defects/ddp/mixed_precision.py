@@ -201,7 +201,7 @@ def large_gradients_are_scaled_in_their_own_dtype() -> None:
 @defect("DDP-135")
 def only_synchronised_backwards_are_lowered_for() -> None:
     """The second of two backwards after two forwards under no_sync finds full values."""
-    edit("call_when_backward_begins(found, pending", "call_when_backward_begins(found if sync else (), pending")
+    edit("call_when_backward_begins(made, pending", "call_when_backward_begins(made if sync else (), pending")
 
 
 @defect("DDP-135")

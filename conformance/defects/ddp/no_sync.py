@@ -57,7 +57,7 @@ def no_sync_not_left_after_an_error() -> None:
 @defect("DDP-072", "DDP-074")
 def no_sync_reduces() -> None:
     """Inside no_sync gradients are reduced as outside."""
-    edit("expect_backward(output, sync=sync,", "expect_backward(output, sync=True,")
+    edit("expect_backward(output, given, sync=sync,", "expect_backward(output, given, sync=True,")
 
 
 @defect("DDP-077")

@@ -18,8 +18,8 @@ def device_is_examined_behind_the_hooks() -> None:
     """The first joinable's device is looked at when hooks have been made already."""
     edit("    self._device = device_of(self._joinables[0])\n", "")
     edit(
-        "for joinable in self._joinables]\n",
-        "for joinable in self._joinables]\n    self._device = device_of(self._joinables[0])\n",
+        "    self._state = BlockState.BUILT  #",
+        "    self._device = device_of(self._joinables[0])\n    self._state = BlockState.BUILT  #",
     )
 
 

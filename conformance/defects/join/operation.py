@@ -173,7 +173,7 @@ def future_of_a_handle_holds_no_list() -> None:
 @defect("JOIN-024")
 def futures_are_waited_for_without_looking() -> None:
     """A rank that waits for a reduction of an overlapped step does not look out for failed peers."""
-    edit("    poll_on_host(future.done, watch, place, team)\n", "", within="wait_for_future")
+    edit("    poll_on_host(future.done, watch, place, team, on_peers=team.tally.hooks_communicate)\n", "")
 
 
 @defect("JOIN-031")
@@ -267,7 +267,7 @@ def one_short_counts_as_last() -> None:
 @defect("JOIN-034")
 def plain_joinable_beside_ddp_is_not_shadowed() -> None:
     """Beside DDP the main hook of a user's own joinable is never run."""
-    edit("hook.main_hook()", "pass", within="_follow")
+    edit("self._hooks[act.joinable].main_hook()", "pass", within="_follow")
 
 
 @defect("JOIN-027", "JOIN-029")
@@ -387,8 +387,8 @@ def who_is_not_in_an_inner_context_hears_nothing() -> None:
 def zero_is_not_shadowed() -> None:
     """In a context of DDP and ZeRO only DDP is shadowed: joined ranks do not publish their shard."""
     edit(
-        "if isinstance(hook, FollowingHook):",
-        "if act.joinable > 0:\n        return\n    if isinstance(hook, FollowingHook):",
+        "if act.joinable in self._followers:",
+        "if act.joinable > 0:\n        return\n    if act.joinable in self._followers:",
         within="_follow",
     )
 

@@ -173,17 +173,7 @@ def settings_of_a_failed_iteration_are_kept() -> None:
     """After an iteration that failed, the next one is stepped with the settings with which that one began."""
     edit(
         "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
-        "    if self._before is None:\n"
+        "    if not self._begun:\n"
         "        copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
         within="begin",
     )
-
-
-@defect("HOOK-037")
-def groups_stay_cut_after_a_failed_step() -> None:
-    """Where the step of an optimizer fails, its groups go on without the parameters that were not due."""
-    whole = (
-        "        for group, members in zip(self._optim.param_groups, whole, strict=True):\n"
-        '            group["params"] = members\n'
-    )
-    edit(f"    finally:\n{whole}", f"{whole}    finally:\n")

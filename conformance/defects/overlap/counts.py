@@ -13,69 +13,33 @@ def group_counts_are_lost_when_buckets_settle() -> None:
 
 
 @defect("HOOK-018")
-def tensors_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in a tensor of its own is counted once for each part of a step."""
+def tensors_begin_anew_with_another_owner() -> None:
+    """What an optimizer counts in a tensor of its own begins anew where owners move."""
     edit("return not value.requires_grad", "return False", within="_may_count")
 
 
 @defect("HOOK-018")
 def shared_state_counts_the_parts_of_a_step() -> None:
-    """What an optimizer counts in state that belongs to no parameter is counted once for each part of a step."""
+    """What an optimizer counts in state that belongs to no parameter begins anew where owners move."""
     edit("    optim.state.update(shared)\n", "", within="take_over")
 
 
 @defect("HOOK-018")
-def flags_count_the_parts_of_a_step() -> None:
-    """A flag that an optimizer turns in each step is turned by each part of one."""
+def flags_begin_anew_with_another_owner() -> None:
+    """A flag that an optimizer turns in each step begins anew where owners move."""
     edit("isinstance(value, (Number, str))", "isinstance(value, (Number, str)) and type(value) is not bool")
 
 
 @defect("HOOK-018")
-def lists_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in a list of its own is counted once for each part of a step."""
+def lists_begin_anew_with_another_owner() -> None:
+    """What an optimizer counts in a list of its own begins anew where owners move."""
     edit("in (list, tuple, set, frozenset, deque)", "in (tuple, set, frozenset, deque)")
 
 
 @defect("HOOK-018")
-def dicts_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in a dict of its own is counted once for each part of a step."""
+def dicts_begin_anew_with_another_owner() -> None:
+    """What an optimizer counts in a dict of its own begins anew where owners move."""
     edit("in _BY_KEY:", "in _BY_KEY - {dict}:", within="_may_count")
-
-
-@defect("HOOK-018")
-def lists_in_groups_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in a list in a group is counted once for each part of a step."""
-    edit("return copied(value, _kept)", "return value if type(value) is list else copied(value, _kept)")
-
-
-@defect("HOOK-018")
-def lists_in_groups_count_from_the_third_part_on() -> None:
-    """The second part of a step counts in the very list of what is put back before the third."""
-    edit("target[key] = _kept(value)", "target[key] = value", within="take_settings")
-
-
-@defect("HOOK-018")
-def attributes_that_begin_in_a_step_count_its_first_part() -> None:
-    """An attribute that an optimizer does not have before its first step is not put back."""
-    edit("        del attributes[name]\n", "        pass\n", within="put_back")
-
-
-@defect("HOOK-018")
-def attributes_without_a_value_are_not_put_back() -> None:
-    """An attribute that is None before the first step is not put back."""
-    edit("return value is None or isinstance(value", "return isinstance(value")
-
-
-@defect("HOOK-018")
-def shared_state_that_begins_in_a_step_counts_its_first_part() -> None:
-    """State of no parameter that an optimizer does not have before its first step is not put back."""
-    edit("        del state[key]\n", "        pass\n", within="put_back")
-
-
-@defect("HOOK-018")
-def group_counts_that_begin_in_a_step_count_its_first_part() -> None:
-    """An entry that an optimizer's groups do not have before its first step is not put back."""
-    edit("        del target[key]\n", "        pass\n", within="_drop_others")
 
 
 @defect("HOOK-018", "HOOK-046")
@@ -91,18 +55,6 @@ def idle_owner_does_not_count() -> None:
         "self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same",
         "pass",
     )
-
-
-@defect("HOOK-018")
-def counts_are_put_back_before_the_second_part_only() -> None:
-    """From the third part of an iteration on, each part counts by itself."""
-    edit("if self._stepped:\n        self._put_back()\n", "if len(self._stepped) == 1:\n        self._put_back()\n")
-
-
-@defect("HOOK-018")
-def group_counts_are_not_put_back() -> None:
-    """Between the parts of an iteration the counts in attributes are put back, but not those in groups."""
-    edit("    take_settings(settings, self._optim.param_groups)\n", "", within="_put_back")
 
 
 @defect("HOOK-018")
@@ -140,12 +92,13 @@ def shards_stay_with_the_expected_buckets() -> None:
 
 @defect("HOOK-018")
 def parts_step_with_the_settings_of_the_iteration_before() -> None:
-    """Between parts settings and counts are put back to what they were an iteration earlier."""
+    """Settings that the program changes reach the parts of a step an iteration late."""
     edit(
-        "    self._before = (settings_of(optim.param_groups), counters(optim))\n",
-        "    earlier = getattr(self, '_earlier', None)\n"
-        "    self._earlier = (settings_of(optim.param_groups), counters(optim))\n"
-        "    self._before = earlier or self._earlier\n",
+        "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
+        "    now = [dict(group) for group in self._shard.exposed.param_groups]\n"
+        "    copy_settings(getattr(self, '_earlier', now), optim.param_groups)\n"
+        "    self._earlier = now\n",
+        within="begin",
     )
 
 
@@ -158,13 +111,17 @@ def moved_storage_is_overlooked_between_iterations() -> None:
 @defect("HOOK-012")
 def a_static_graph_never_steps() -> None:
     """With a static graph no bucket is ever stepped, because its first iteration reduces everything at its end."""
-    edit("if flight.gradients:", "if flight.gradients and not ddp.static_graph:")
+    edit("if gradients:", "if gradients and not self._live_ddp().static_graph:", within="OverlapSession._step")
 
 
 @defect("HOOK-012")
 def a_static_graph_waits_for_a_fifth_iteration() -> None:
     """With a static graph updates begin one iteration later than the documents allow."""
-    edit("if flight.gradients:", "if flight.gradients and (not ddp.static_graph or ddp.reducer.facts.reductions > 3):")
+    edit(
+        "if gradients:",
+        "ddp = self._live_ddp()\n    if gradients and (not ddp.static_graph or ddp.reducer.facts.reductions > 3):",
+        within="OverlapSession._step",
+    )
 
 
 @defect("HOOK-008")

@@ -119,38 +119,38 @@ def checkpoints_behind_a_context_are_refused() -> None:
 
 
 @defect("HOOK-018")
-def sets_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in a set of its own is counted once for each part of a step."""
+def sets_begin_anew_with_another_owner() -> None:
+    """What an optimizer counts in a set of its own begins anew where owners move."""
     edit("in (list, tuple, set, frozenset, deque)", "in (list, tuple, frozenset, deque)")
 
 
 @defect("HOOK-018")
-def queues_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in a queue of its own is counted once for each part of a step."""
+def queues_begin_anew_with_another_owner() -> None:
+    """What an optimizer counts in a queue of its own begins anew where owners move."""
     edit("in (list, tuple, set, frozenset, deque)", "in (list, tuple, set, frozenset)")
 
 
 @defect("HOOK-018")
-def counters_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in a Counter of its own is counted once for each part of a step."""
+def counters_begin_anew_with_another_owner() -> None:
+    """What an optimizer counts in a Counter of its own begins anew where owners move."""
     edit("in _BY_KEY:", "in _BY_KEY - {Counter}:", within="_may_count")
 
 
 @defect("HOOK-018")
-def filled_dicts_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in a defaultdict of its own is counted once for each part of a step."""
+def filled_dicts_begin_anew_with_another_owner() -> None:
+    """What an optimizer counts in a defaultdict of its own begins anew where owners move."""
     edit("in _BY_KEY:", "in _BY_KEY - {defaultdict}:", within="_may_count")
 
 
 @defect("HOOK-018")
 def words_grow_with_the_parts_of_a_step() -> None:
-    """A word that an optimizer changes in each step is changed by each part of one."""
+    """A word that an optimizer changes in each step begins anew where owners move."""
     edit("isinstance(value, (Number, str))", "isinstance(value, Number)")
 
 
 @defect("HOOK-018")
-def complex_numbers_count_the_parts_of_a_step() -> None:
-    """A complex number that an optimizer changes in each step is changed by each part of one."""
+def complex_numbers_begin_anew_with_another_owner() -> None:
+    """A complex number that an optimizer changes in each step begins anew where owners move."""
     edit("isinstance(value, (Number, str))", "isinstance(value, (Number, str)) and type(value) is not complex")
 
 
@@ -158,18 +158,6 @@ def complex_numbers_count_the_parts_of_a_step() -> None:
 def states_that_were_put_away_come_back_where_owners_move() -> None:
     """Where owners move, they hand over the states of before the program put another in their place."""
     edit("mine = self.states()", "self.exposed.state = self.optim.state; mine = self.states()", within="move_to")
-
-
-@defect("HOOK-018")
-def a_state_that_is_replaced_is_that_of_the_last_part() -> None:
-    """Where an optimizer puts another state in the place of its own, only the last part's is left of it."""
-    edit("for state, parameters in self._stepped:", "for state, parameters in ():")
-
-
-@defect("HOOK-018")
-def parts_begin_with_the_state_that_one_before_has_made() -> None:
-    """Where an optimizer puts another state in the place of its own, the next part does not see that of before."""
-    edit("    self._optim.state = self._shard.exposed.state\n", "", within="_put_back")
 
 
 @defect("HOOK-018")
@@ -187,25 +175,25 @@ def a_wrapper_with_the_same_owners_begins_anew() -> None:
 
 @defect("HOOK-018")
 def states_that_one_part_drops_come_back() -> None:
-    """Where an optimizer replaces its state, what it leaves out in one part is there again after the next."""
-    edit("                whole.pop(parameter, None)\n", "                pass\n")
+    """Where an optimizer replaces its state, what it leaves out in one iteration is there again in the next."""
+    edit("    self._shard.exposed.state = self._optim.state\n", "", within="PartialSteps.end")
 
 
 @defect("HOOK-018")
 def parameters_in_attributes_become_copies() -> None:
-    """The parameters that an optimizer keeps in an attribute are taken for counters, and others are put back."""
+    """The parameters that an optimizer keeps in an attribute are taken for counters, and copies of them move along."""
     edit("return not value.requires_grad", "return True")
 
 
 @defect("HOOK-018")
 def ordered_dictionaries_do_not_count() -> None:
-    """What an optimizer counts in an ordered dictionary is counted once for each part of a step."""
+    """What an optimizer counts in an ordered dictionary begins anew where owners move."""
     edit("in _BY_KEY:", "in _BY_KEY - {OrderedDict}:", within="_may_count")
 
 
 @defect("HOOK-018")
 def only_plain_numbers_count() -> None:
-    """What an optimizer counts in fractions, or in the numbers of another library, is counted once for each part."""
+    """What an optimizer counts in fractions, or in the numbers of another library, begins anew where owners move."""
     edit("isinstance(value, (Number, str))", "isinstance(value, (bool, int, float, complex, str))")
 
 

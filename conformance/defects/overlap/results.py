@@ -8,25 +8,23 @@ from ..planting import defect, edit
 @defect("HOOK-024", "ZERO-026")
 def all_groups_have_the_settings_of_the_first() -> None:
     """In overlap mode every parameter is stepped with the settings of the first group."""
-    edit("shown[self._group_of[id(parameter)]]", "shown[0]")
+    edit("groups[self._group_of[id(parameter)]]", "groups[0]")
 
 
 @defect("HOOK-018", "HOOK-019")
 def broadcast_before_the_step() -> None:
     """A bucket's parameters are sent before their owner has stepped them."""
     edit(
-        "    if flight.gradients:\n"
-        "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
-        "        self._overlap.step(parameters, list(flight.gradients.values()))\n"
+        "    if self._overlap.in_parts:\n"
+        "        self._step([flight])\n"
         "    under_way = len(self._publications)\n"
-        "    self._publish(part)\n",
+        "    self._publish(flight.part)\n",
         "    under_way = len(self._publications)\n"
-        "    for publication in part.publications:\n"
+        "    for publication in flight.part.publications:\n"
         "        publication.start()\n"
         "        publication.finish(watch)\n"
-        "    if flight.gradients:\n"
-        "        parameters = [part.bucket.parameters[place] for place in flight.gradients]\n"
-        "        self._overlap.step(parameters, list(flight.gradients.values()))\n",
+        "    if self._overlap.in_parts:\n"
+        "        self._step([flight])\n",
     )
 
 
@@ -54,21 +52,15 @@ def calling_step_steps() -> None:
 
 @defect("HOOK-018")
 def counters_are_whole_numbers_only() -> None:
-    """What an optimizer counts in fractions is counted once for each part of a step."""
+    """What an optimizer counts in fractions begins anew where owners move."""
     edit("isinstance(value, (Number, str))", "isinstance(value, (Number, str)) and type(value) is not float")
-
-
-@defect("HOOK-018")
-def counters_count_the_parts_of_a_step() -> None:
-    """What an optimizer counts in attributes of its own is counted once for each part of a step."""
-    edit("    put_back(counted, self._optim)\n", "")
 
 
 @defect("HOOK-018", "HOOK-022")
 def each_part_steps_the_whole_shard() -> None:
     """A partial step shows the local optimizer its whole shard, so early buckets are stepped again with every
     later one."""
-    edit('            group["params"] = part\n', "            pass\n")
+    edit("with self._shown(parameters) if in_parts else nullcontext():", "with nullcontext():")
 
 
 @defect("HOOK-018", "HOOK-049")
@@ -83,13 +75,10 @@ def future_is_not_waited_for() -> None:
 @defect("HOOK-018", "HOOK-022")
 def gradients_of_other_buckets_are_zero_not_none() -> None:
     """A partial step gives the parameters of other buckets zero gradients, so decay and momentum move them."""
-    edit(
-        '            group["params"] = part\n',
-        '            shown_here = set(map(id, part))\n'
-        '            for other in group["params"]:\n'
-        "                if id(other) not in shown_here:\n"
-        "                    other.grad = torch.zeros_like(other)\n",
-    )
+    edit("seen = parameters if in_parts else self._owned", "seen = self._owned")
+    edit("parameter.grad = None\n", "parameter.grad = torch.zeros_like(parameter) if in_parts else None\n",
+         within="step_pairs")  # fmt: skip
+    edit("with self._shown(parameters) if in_parts else nullcontext():", "with nullcontext():")
 
 
 @defect("HOOK-022")

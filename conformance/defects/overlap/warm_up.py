@@ -23,15 +23,17 @@ def optimizer_is_built_anew_with_the_buckets() -> None:
 @defect("HOOK-010")
 def parameters_are_sent_before_there_is_an_update() -> None:
     """Until the buckets are rebuilt nothing is stepped, but the parameters are sent all the same."""
-    edit("if flight.gradients:", "if flight.gradients and ddp.reducer.facts.rebuilt:")
+    edit("if gradients:", "if gradients and self._live_ddp().reducer.facts.rebuilt:", within="OverlapSession._step")
 
 
 @defect("HOOK-017", "HOOK-018")
 def some_parameters_miss_the_first_update() -> None:
     """The first update is made with the last bucket only."""
     edit(
-        "if flight.gradients:",
-        "if flight.gradients and (ddp.reducer.facts.reductions > 1 or flight is self._flights[-1]):",
+        "if gradients:",
+        "reductions = self._live_ddp().reducer.facts.reductions\n"
+        "    if gradients and (reductions > 1 or flights[-1] is self._flights[-1]):",
+        within="OverlapSession._step",
     )
 
 

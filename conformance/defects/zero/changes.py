@@ -78,9 +78,9 @@ def idle_rank_shows_old_settings() -> None:
 def joined_rank_without_a_shard_does_not_step() -> None:
     """A rank that has run out of inputs and owns nothing has nothing to step, and does not count."""
     edit(
-        "        self._shard.step(**received.arguments)\n",
+        "        self._shard.step(closure, **received.arguments)\n",
         "        if self._shard.owned_by(self._shard.team.rank):\n"
-        "            self._shard.step(**received.arguments)\n",
+        "            self._shard.step(closure, **received.arguments)\n",
         within="shadow_step",
     )
 

@@ -70,7 +70,7 @@ def joined_rank_does_not_receive() -> None:
 @defect("ZERO-020", "ZERO-022")
 def joined_rank_does_not_step() -> None:
     """A joined rank sends its shard as it is, without stepping it."""
-    edit("        self._shard.step(**received.arguments)\n", "        pass\n")
+    edit("        self._shard.step(closure, **received.arguments)\n", "        pass\n")
 
 
 @defect("ZERO-022", worlds=(3,))
@@ -98,7 +98,7 @@ def keywords_beside_a_closure_are_lost_in_a_context() -> None:
 @defect("ZERO-022", worlds=(3,))
 def keywords_do_not_reach_joined_ranks() -> None:
     """Further keywords of the live ranks' step() do not reach the shards of ranks that have joined."""
-    edit("self._shard.step(**received.arguments)", "self._shard.step()")
+    edit("self._shard.step(closure, **received.arguments)", "self._shard.step(closure)")
 
 
 @defect("ZERO-019", "ZERO-021")
@@ -159,9 +159,9 @@ def notes_of_a_failed_context_are_found_by_the_next() -> None:
 def joined_rank_adds_up_keywords() -> None:
     """On a joined rank a keyword of one step holds for all that follow, until a step has another value for it."""
     edit(
-        "self._shard.step(**received.arguments)",
+        "self._shard.step(closure, **received.arguments)",
         "self._arguments = {**getattr(self, '_arguments', {}), **received.arguments}\n"
-        "        self._shard.step(**self._arguments)",
+        "        self._shard.step(closure, **self._arguments)",
     )
 
 

@@ -83,7 +83,7 @@ def views_tear_shared_memory_apart() -> None:
 @defect("ZERO-008")
 def what_a_closure_thaws_is_sent_behind_the_step_only() -> None:
     """Between two evaluations of a closure what it has thawed is not sent, though its owner has stepped it."""
-    edit("            self._shard.look_at_trainability()  # the closure may have thawed some\n", "")
+    edit("            shard.look_at_trainability()  # the closure may have thawed some\n", "")
 
 
 @defect("ZERO-011")
@@ -122,15 +122,17 @@ def gradients_for_joined_ranks_are_of_one_dtype() -> None:
 @defect("ZERO-020")
 def closures_are_evaluated_twice_beside_absent_ranks() -> None:
     """An optimizer that evaluates its closure twice goes on where a rank has joined, which does not evaluate it."""
-    edit("if self._absent_ranks(session):", "if False:", within="_check_all_live")
+    edit("if absent and moved:", "if False:", within="_all_live")
 
 
 @defect("ZERO-020")
 def closures_in_a_context_see_old_shards() -> None:
     """In a context a closure that is called again within a step sees only the rank's own shard stepped."""
     edit(
-        "sent = self._publisher.between_evaluations(closure, lambda: self._check_all_live(session), session.watch)",
-        "sent = closure",
+        "sent = self._publisher.between_evaluations(\n"
+        "            closure, lambda moved: self._all_live(session, moved), session.watch\n"
+        "        )\n",
+        "sent = closure\n",
     )
 
 
