@@ -73,8 +73,7 @@ def lie_like_parameters(states: Mapping[Any, Any]) -> None:
 class Counters(NamedTuple):
     """What an optimizer counts beside its groups and its per-parameter state, at some moment."""
 
-    #: the attributes that it had, and the values of those that may count
-    names: frozenset[str]
+    #: the values of the attributes that may count
     values: dict[str, Any]
     #: entries of the state that belong to no parameter
     shared: dict[Any, Any]
@@ -86,21 +85,10 @@ _OWN, _HOOKS = frozenset({"defaults", "param_groups", "state"}), "_optimizer_"
 
 def counters(optim: torch.optim.Optimizer) -> Counters:
     """What an optimizer counts beside its per-parameter state, as it is now."""
-    attributes = vars(optim)
-    own = {name: value for name, value in attributes.items() if name not in _OWN and not name.startswith(_HOOKS)}
+    own = {name: value for name, value in vars(optim).items() if name not in _OWN and not name.startswith(_HOOKS)}
     values = {name: value for name, value in own.items() if _may_count(value)}
     shared = {key: value for key, value in optim.state.items() if not isinstance(key, torch.Tensor)}
-    return Counters(frozenset(attributes), *copy.deepcopy((values, shared)))
-
-
-def put_back(counted: Counters, optim: torch.optim.Optimizer) -> None:
-    """Let the optimizer go on from these counts; what it has begun since is gone."""
-    attributes, state = vars(optim), optim.state
-    for name in attributes.keys() - counted.names:
-        del attributes[name]
-    for key in [key for key in state if not isinstance(key, torch.Tensor) and key not in counted.shared]:
-        del state[key]
-    take_over(counted, optim)
+    return Counters(*copy.deepcopy((values, shared)))
 
 
 def take_over(counted: Counters, optim: torch.optim.Optimizer) -> None:

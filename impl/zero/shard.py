@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..comm.optimizer_states import Counters, as_it_was, counters, lie_like_parameters, loadable, put_back
+from ..comm.optimizer_states import Counters, as_it_was, counters, lie_like_parameters, loadable, take_over
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
@@ -337,7 +337,7 @@ class Shard:
         lie_like_parameters(self.optim.state)
         for key in begun.keys() - self.optim.state.keys():  # what is lost begins as the constructor makes it
             self.optim.state[key] = begun[key]
-        put_back(counted, self.optim)
+        take_over(counted, self.optim)
 
     def become(self, other: Shard, memo: dict[int, Any]) -> None:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""

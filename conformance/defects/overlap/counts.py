@@ -45,7 +45,7 @@ def dicts_begin_anew_with_another_owner() -> None:
 @defect("HOOK-018", "HOOK-046")
 def counts_are_lost_when_buckets_settle() -> None:
     """When owners move, the new local optimizer begins to count what it keeps in its attributes from 0."""
-    edit("    put_back(counted, self.optim)\n", "")
+    edit("    take_over(counted, self.optim)\n", "")
 
 
 @defect("HOOK-018", "HOOK-047")
