@@ -210,3 +210,9 @@ def no_sync_does_not_hold_in_a_remote_context() -> None:
 def an_ordinary_backward_in_a_remote_context_stays_local() -> None:
     """An ordinary backward of a forward in a context of distributed autograd is not looked at when it ends."""
     edit("if remote is None or not self._ended_remotely(remote):", "if remote is None or self._ended_remotely(remote):")
+
+
+@defect("DDP-013", worlds=(4,))
+def layers_that_are_sharded_are_wrapped_as_they_are() -> None:
+    """A model whose layers are sharded over another dimension of the mesh is not wrapped by its own shards."""
+    edit("kernels.keep_local_shards(module)", "pass")

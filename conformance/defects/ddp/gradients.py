@@ -638,3 +638,33 @@ def what_came_before_the_outputs_tells_at_the_end_only() -> None:
 def strict_mode_allows_for_roundings_of_the_sum_only() -> None:
     """A sum in which the numbers cancel looks damaged in strict mode, since their own roundings are larger than it."""
     edit("* _last_place(dtype) * magnitude)", "* _last_place(dtype) * abs(given))")
+
+
+@defect("DDP-101")
+def arguments_that_are_handed_out_tell_of_a_backward() -> None:
+    """A backward from an argument that the module handed out as it was takes the turn of the model's own."""
+    edit("is not each.grad_fn] if given else found", "is not each.grad_fn] if False else found")
+
+
+@defect("DDP-099", "DDP-077")
+def what_functions_add_to_gradients_by_themselves_is_not_seen() -> None:
+    """A function of the user's that adds to a gradient and passes None on leaves it local where use is searched."""
+    edit("if not passed and not self.usage.wrote_itself(index, gradient):", "if not passed:")
+
+
+@defect("DDP-095", "COMM-001")
+def futures_of_hooks_are_waits_for_peers() -> None:
+    """Hooks that work by themselves for long look as if ranks waited for each other."""
+    edit("on_peers=team.tally.hooks_communicate", "on_peers=True")
+
+
+@defect("DDP-049")
+def what_hooks_start_is_not_seen() -> None:
+    """Ranks whose hooks wait for each other wait for ever."""
+    edit("tally.hooks_communicate = True", "pass")
+
+
+@defect("DDP-049")
+def a_process_is_one_thread() -> None:
+    """Ranks that wait in one thread and compute for another group in the next look as if all waited."""
+    edit("if waited_s >= half_s and not self._goes_on_elsewhere():", "if waited_s >= half_s:")

@@ -421,3 +421,21 @@ def who_has_no_peers_may_not_go_on() -> None:
 def every_group_has_the_default_store() -> None:
     """A failure on a group that torch.distributed was never told of is written to a store of others."""
     edit("dist.get_global_rank(group, 0)  # ValueError for a stranger", "pass", within="shared_by")
+
+
+@defect("JOIN-025")
+def main_hooks_run_at_every_notification_beside_a_model() -> None:
+    """Beside a model a main hook runs as often as its joinable notifies, and not once in an iteration."""
+    edit("elif not first and place in self._notified:", "elif False:")
+
+
+@defect("JOIN-025")
+def who_never_notifies_beside_a_model_is_not_counted_for() -> None:
+    """Beside a model the main hook of a joinable that never notifies does not run at all."""
+    edit("self._run_unannounced()", "pass", within="Session.shadow")
+
+
+@defect("JOIN-025")
+def hooks_around_those_of_models_are_passed_by() -> None:
+    """A join hook of the user's around that of a model is not called in the iterations that a rank lacks."""
+    edit("self._run_main_hooks(reading.begins, reading.iterations)", "pass")

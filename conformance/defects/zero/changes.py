@@ -262,3 +262,27 @@ def joined_ranks_do_not_hear_of_the_hooks_before_a_step() -> None:
 def hooks_before_all_steps_pass_joined_ranks_by() -> None:
     """Of the hooks before a step a joined rank calls only those of the optimizer, not those of all optimizers."""
     edit("{**_global_optimizer_pre_hooks, **", "{**")
+
+
+@defect("ZERO-017")
+def states_are_loaded_in_the_order_of_the_program() -> None:
+    """A local optimizer with an order of its own is given the states of other parameters."""
+    edit("in self.optim.param_groups]  # in the", "in self.local_groups(self.team.rank)]  # in the")
+
+
+@defect("ZERO-008")
+def what_is_moved_before_a_closure_stays_with_its_owner() -> None:
+    """A closure sees what its own rank has moved before it is evaluated, and not what the others have."""
+    edit("may_have_moved = evaluated or not is_of_torch(shard.optim)", "may_have_moved = evaluated")
+
+
+@defect("ZERO-022")
+def joined_ranks_step_without_a_closure() -> None:
+    """An optimizer that cannot step without a closure fails on joined ranks."""
+    edit("closure = _nothing if needs_closure(self._shard.optim) else None", "closure = None")
+
+
+@defect("ZERO-022")
+def a_hook_around_that_of_the_optimizer_steps_once_more() -> None:
+    """On a joined rank the main hook steps the shard, which its follower does as well."""
+    edit("if session is None or not session.shadowing:", "if True:")
