@@ -30,7 +30,10 @@ def warn_of_old_arguments(check_reduction: bool, broadcast_buffers: bool | None,
         )
     if broadcast_buffers is None:
         return
-    text = "The `broadcast_buffers` argument is deprecated; use `forward_sync_buffers` (in forward) instead."
+    text = (
+        "The `broadcast_buffers` argument is deprecated; use `forward_sync_buffers` (in forward) instead. Buffers that "
+        "each rank is to keep for itself from the beginning need `broadcast_buffers=False` still."
+    )
     if forward_sync is not None:
         text += " Both were given: `broadcast_buffers` is ignored."
     warnings.warn(text, FutureWarning, stacklevel=3)

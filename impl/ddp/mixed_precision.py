@@ -57,6 +57,8 @@ class MixedPrecisionRun:
         self._versions: dict[nn.Parameter, int] = {}
         self._handles: list[Any] = []
         self._module = weakref.ref(module)
+        #: whether there were some before the forward that runs now, or ran last
+        self._were_lowered = False
         #: whether everything is restored when the backward that is running is over
         self._armed = False
         weakref.finalize(self, _restore, self._parameters, self._full, config.param_dtype, self._handles).atexit = False
@@ -91,6 +93,7 @@ class MixedPrecisionRun:
         if low is None:
             return inputs, kwargs
         self._check_unchanged()
+        self._were_lowered = self.lowered_now
         self._lower_all(low)
         return self._lowered(inputs, low), self._lowered(kwargs, low)
 
@@ -110,15 +113,15 @@ class MixedPrecisionRun:
         return map_tensors(lambda tensor: tensor.to(low) if tensor.is_floating_point() else tensor, value)
 
     def after_forward(self, *, failed: bool = False) -> None:
-        """A forward without gradients leaves nothing lowered, and one that raised does not either.
+        """A forward without gradients, or one that raised, leaves nothing lowered that was not before it.
 
-        Should a backward be to come of an earlier forward, it lowers them once more. What the forward has changed
-        itself (an embedding with ``max_norm`` does) is changed in the full values, too.
+        What was belongs to an earlier forward, whose backward is to come. What the forward has changed itself (an
+        embedding with ``max_norm`` does) is changed in the full values, too.
         """
         for parameter in self._changed():
             full = self._full[parameter]
             full.copy_(torch.where(parameter.data == full.to(parameter.dtype), full, parameter.data.to(full.dtype)))
-        if failed or not torch.is_grad_enabled():
+        if not self._were_lowered and (failed or not torch.is_grad_enabled()):
             self.restore_all()
         self._note_versions()
 

@@ -88,7 +88,7 @@ def added(module: nn.Module, ignored: Collection[str], known: Iterable[nn.Parame
     return {
         item.name
         for item in managed_parameters(module, ignored)
-        if item.parameter.requires_grad and id(item.parameter) not in kept
+        if item.parameter.requires_grad and item.parameter.is_leaf and id(item.parameter) not in kept
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -167,6 +167,18 @@ def call_when_backward_begins(
                 tensor.register_hook(reached)
                 pending.noticeable = True
                 pending.unreached += 1
+
+
+def with_graphs(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[torch.Tensor, Any]:
+    """The arguments of a forward that have a graph, and where it ends: those given as they are, or in a list, a tuple
+    or a dictionary."""
+    found: dict[torch.Tensor, Any] = {}
+    for value in (*inputs, *kwargs.values()):
+        items = value if type(value) in (list, tuple) else value.values() if type(value) is dict else (value,)
+        for item in items:
+            if isinstance(item, torch.Tensor) and item.grad_fn is not None:
+                found[item] = item.grad_fn
+    return found
 
 
 class OutputSink(torch.autograd.Function):

@@ -52,7 +52,8 @@ from .remote import RemoteBackward
 from .shared import SharedFacts
 from .usage import Usage
 
-_dtype_of = attrgetter("dtype")  # mapped over all parameters before each forward, where a Python loop would show
+#: mapped over all parameters before each forward, where a Python loop would show; ``grad_dtype`` since torch 2.10
+_dtype_of = attrgetter("dtype", "grad_dtype") if hasattr(torch.Tensor, "grad_dtype") else attrgetter("dtype")
 
 
 class Phase(Enum):
@@ -395,7 +396,7 @@ class Reducer:
                 self._begin_after_failure()
             if self._lowered is not None and backward != self.forwards.running_backward:
                 self._lowered.before_backward()
-            if backward != self.forwards.running_backward:
+            if self.facts.use_varies and backward != self.forwards.running_backward:
                 self.usage.look(self.parameters)
             self.forwards.note_running(backward, pending)
             if (pending.spent and not pending.partial) or not self.arrivals.watching:

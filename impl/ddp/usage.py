@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -23,13 +24,14 @@ def warn_needless() -> None:
     if _warned_needless:
         return
     _warned_needless = True
-    warnings.warn(
-        "find_unused_parameters=True was given to DistributedDataParallel, but on this rank the first iterations used "
-        "every parameter. The search costs time in each iteration. If no rank ever leaves a parameter out, leave the "
-        "argument out; if your model does so later on, ignore this warning.",
-        UserWarning,
-        stacklevel=2,
-    )
+    with suppress(UserWarning):  # it is said to one rank alone, whose step is not to end by it
+        warnings.warn(
+            "find_unused_parameters=True was given to DistributedDataParallel, but on this rank the first iterations "
+            "used every parameter. The search costs time in each iteration. If no rank ever leaves a parameter out, "
+            "leave the argument out; if your model does so later on, ignore this warning.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 class Usage:
@@ -101,9 +103,8 @@ class Usage:
         self.unused = self.not_awaited(left_out, beyond_reach)
 
     def look(self, parameters: Sequence[torch.Tensor]) -> None:
-        """A backward begins, synchronised or not."""
-        if self._facts.use_varies:
-            self._found = [_mark(parameter.grad) for parameter in parameters]
+        """A backward begins, synchronised or not, in which some may be used and others not."""
+        self._found = [_mark(parameter.grad) for parameter in parameters]
 
     def wrote_itself(self, index: int, gradient: torch.Tensor | None) -> bool:
         """Whether a function of the user's own has written this gradient in the backward now running, and then passed

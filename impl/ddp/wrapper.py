@@ -24,7 +24,7 @@ from . import config as options
 from .buffers import BufferHook, BufferSync, _BufferCommHook, _BufferCommHookLocation
 from .compat import KeptBy
 from .config import DDPConfig
-from .containers import find_tensors, map_tensors
+from .containers import map_tensors
 from .delayed import DelayedReduction, delayable
 from .iteration import Iteration, Moment
 from .join_hook import UnevenInputs, _DDPJoinHook
@@ -32,6 +32,7 @@ from .log import DDPLogger, Entry
 from .messages import describe_added
 from .mixed_precision import MixedPrecisionRun, _MixedPrecision
 from .optimizer_in_backward import OptimizersInBackward, check_fused
+from .pending_backward import with_graphs
 from .per_parameter import PerParameterReduction
 from .plan import BucketCaps
 from .reducer import Reducer
@@ -39,6 +40,7 @@ from .registrations import registrations
 from .stages import order_of
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
+_NONE_GIVEN: Mapping[torch.Tensor, Any] = MappingProxyType({})
 _NO_CONTEXT = nullcontext()
 
 
@@ -280,7 +282,7 @@ class DistributedDataParallel(Follower, nn.Module):
         with kernels.profiled("DistributedDataParallel.forward"):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             compiler = "torch._dynamo" in sys.modules  # a part of the module may be compiled
-            given = {tensor: tensor.grad_fn for tensor in find_tensors((inputs, kwargs)) if tensor.grad_fn is not None}
+            given = with_graphs(inputs, kwargs) if torch.is_grad_enabled() else _NONE_GIVEN
             try:
                 with kernels.compiled_by_bucket(self._config.caps.steady_bytes) if compiler else _NO_CONTEXT:
                     output = self._run_ddp_forward(*inputs, **kwargs)
@@ -320,7 +322,7 @@ class DistributedDataParallel(Follower, nn.Module):
         self._as_of = registrations.count
         self.reducer.module = self._buffer_sync.module = self.module
         added = params.added(self.module, self._config.ignored, self._module_parameters) - self._added
-        if added:
+        if added and torch.is_grad_enabled():  # an evaluation may have put others in for a while
             self._added |= added
             warnings.warn(describe_added(added), UserWarning, stacklevel=2)
 
@@ -363,7 +365,7 @@ class DistributedDataParallel(Follower, nn.Module):
         if self._mixed_precision_run is not None:
             self._mixed_precision_run.after_forward(failed=True)
 
-    def _post_forward(self, output: Any, given: Mapping[torch.Tensor, Any] = MappingProxyType({})) -> Any:
+    def _post_forward(self, output: Any, given: Mapping[torch.Tensor, Any] = _NONE_GIVEN) -> Any:
         """``given``: the arguments with a graph of their own, and where it ended before the module saw them."""
         if self._recomputes():
             return output
@@ -505,7 +507,8 @@ class DistributedDataParallel(Follower, nn.Module):
         self._restore_full_values()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if "reducer" in self.__dict__:
-            self.reducer.watch_anew()
+            with torch.inference_mode(False):  # what is made here is trained with
+                self.reducer.watch_anew()
         return self
 
     def _restore_full_values(self) -> None:

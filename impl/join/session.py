@@ -77,7 +77,8 @@ class Session(BaseSession):
         self._iterations: Counter[int] = Counter()  # how many each joinable has begun here, on live ranks
         self._shadowed: Counter[int] = Counter()  # and how many this rank has shadowed
         self._notified: set[int] = set()  # the plain joinables that have notified in this iteration, and the first one
-        self._announced: set[int] = set()  # those whose main hook has run here, since they had notified
+        self._announced: set[int] = set()  # those that have notified in this block, here or on the live ranks
+        self._main_hooks: Counter[int] = Counter()  # how many of each follower have run here
         #: asked where a backward is left out; None before the block, and once all ranks have left one out alike
         self._left_open: LeftOpen | None = None
         self.watch = self._watch
@@ -210,6 +211,7 @@ class Session(BaseSession):
             return None
         else:
             self._notified.add(place)
+            self._announced.add(place)
             self._refuse_if_only_here_left_open(self._followers)
             roll = self._call_roll(place, Act(place, 0))
         if not first:
@@ -259,16 +261,17 @@ class Session(BaseSession):
             self._warn_of_skew(max(self._shadowed.values()), deeper=1)
             if reading.begins in self._followers:
                 self._followers[reading.begins].begins(reading.iterations)
-                self._run_main_hooks(reading.begins, reading.iterations)
+                self._run_main_hooks()
         if reading.act is not None:
             self._follow(reading.act)
 
-    def _run_main_hooks(self, leader: int, iterations: int) -> None:
-        """Those of the follower whose iterations begin; with the first that leads, of those that do not."""
-        others = self._followers.keys() - self._leaders if leader == min(self._leaders) else ()
-        for place in sorted({leader, *others}):
-            for _ in range(iterations):
+    def _run_main_hooks(self) -> None:
+        """Those of the followers, once an iteration: of one that does not lead, in those of the first that does."""
+        for place in self._followers:
+            due = self._shadowed[place if place in self._leaders else min(self._leaders)]
+            for _ in range(due - self._main_hooks[place]):
                 self._hooks[place].main_hook()
+            self._main_hooks[place] = due
 
     def _run_unannounced(self) -> None:
         """The main hooks of plain joinables that have never notified: they had nothing to shadow, and count all the

@@ -271,7 +271,12 @@ class OverlapSession:
             )
 
     def _reassign_owners(self, ddp: DistributedDataParallel) -> None:
-        """DDP has settled on other buckets than expected: each gets its owner by its number (HOOK-038)."""
+        """DDP has settled on other buckets than expected: each gets its owner by its number (HOOK-038).
+
+        Not where all is stepped at once in any case: what an optimizer of the user's keeps by itself would not move.
+        """
+        if not self._overlap.in_parts:
+            return
         plan = self._shard_plan(ddp, ddp.reducer.plan, self._shard.team)
         if plan.owners != self._shard.plan.owners:
             self._overlap.move_to(self._shard.team, plan)

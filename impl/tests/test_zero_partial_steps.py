@@ -53,7 +53,7 @@ def gradient(place, iteration):
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(Counting, {}), (torch.optim.Adam, {"lr": 0.1}), (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})],
+    [(torch.optim.Adam, {"lr": 0.1}), (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})],
 )
 def test_parts_amount_to_one_step(kind, settings):
     params, shard = sharded(kind, **settings)

@@ -204,7 +204,7 @@ class Joining:
 
 def _nothing() -> torch.Tensor:
     """The loss of a rank without inputs."""
-    return torch.zeros(())
+    return torch.zeros((), dtype=torch.float32, device="cpu")
 
 
 @contextmanager

@@ -74,12 +74,12 @@ class Publisher:
         ``check`` is told before that whether they are known to have moved, and says whether all ranks take part.
         """
         shard, evaluated = self._shard, False
-        before = _versions(shard)
+        before = [] if check is None or is_of_torch(shard.optim) else _values(shard)
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             nonlocal evaluated
             may_have_moved = evaluated or not is_of_torch(shard.optim)
-            if may_have_moved and (check is None or check(evaluated or _versions(shard) != before)):
+            if may_have_moved and (check is None or check(evaluated or not all(map(torch.equal, before, _own(shard))))):
                 shard.look_at_trainability()  # the closure may have thawed some
                 self.publish(watch)
             evaluated = True
@@ -88,9 +88,14 @@ class Publisher:
         return evaluate
 
 
-def _versions(shard: Shard) -> list[int]:
-    """How often each parameter that this rank owns has been changed in place."""
-    return [parameter._version for parameter in shard.owned_by(shard.team.rank)]
+def _own(shard: Shard) -> list[torch.Tensor]:
+    """The parameters that this rank owns."""
+    return [parameter.detach() for parameter in shard.owned_by(shard.team.rank)]
+
+
+def _values(shard: Shard) -> list[torch.Tensor]:
+    """What they hold now."""
+    return [parameter.clone() for parameter in _own(shard)]
 
 
 class Transfers:

@@ -125,6 +125,8 @@ class Shard:
         self.plan, self._memory, self._looked_at = plan, memory, self._by_group()
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None
+        if self.copies is not None:
+            self.copies.forget()
         self.look_at_trainability()
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:

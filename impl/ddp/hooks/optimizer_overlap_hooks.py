@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ...comm.averaging import gradient_dtype
 from ..buckets import complex_again
 from .reduction import GradBucket, Hook, call_hook
 
@@ -54,6 +55,7 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
                 if optimizer_state.wants(parameter):
                     shown_real = parameter.is_complex() and not gradient.is_complex()
                     given = complex_again(gradient) if shown_real else gradient
+                    given = given.to(gradient_dtype(parameter))  # it may have travelled in another
                     optimizer_state.functional_optimizer.step_param(parameter, given)
             return averaged
 
