@@ -75,13 +75,13 @@ def buffers_cast_at_the_first_forward() -> None:
 @defect("DDP-135")
 def evaluation_leaves_parameters_lowered() -> None:
     """After a forward without gradients the parameters stay in low precision."""
-    edit("if failed or not torch.is_grad_enabled():", "if failed:", within="after_forward")
+    edit("(failed or not torch.is_grad_enabled())", "failed", within="after_forward")
 
 
 @defect("DDP-135")
 def failed_forward_leaves_parameters_lowered() -> None:
     """After a forward that raised the parameters stay in low precision until the next one."""
-    edit("if failed or not torch.is_grad_enabled():", "if not torch.is_grad_enabled():", within="after_forward")
+    edit("(failed or not torch.is_grad_enabled())", "not torch.is_grad_enabled()", within="after_forward")
 
 
 @defect("DDP-138")
