@@ -8,7 +8,7 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done
 from conformance.fixtures.observing import TINY_MIB, trained, wrapped
-from conformance.fixtures.training import gradients, numbers, private
+from conformance.fixtures.training import gradient, gradients, numbers, private, scalar_means
 from conformance.ranks import caught
 
 WAYS = {
@@ -299,3 +299,23 @@ def test_a_model_that_was_cast_and_cast_back_is_averaged_or_refused(ranks):
             trusted = seen[:-1] if way == refused else seen  # the error is that of the last iteration
             assert trusted == means[: len(trusted)], f"rank {rank}, {way}: goes on with local gradients"
             assert way == refused or len(seen) == len(means), f"rank {rank}, {way}"
+
+
+# -- DDP-049: moved while nothing is recorded
+
+
+def move_in_inference_mode(ctx):
+    """As a validation does that begins with moving the model to where it is."""
+    model, seen = wrapped(ctx, models.scalar()), []
+    for iteration in range(3):
+        model.zero_grad()
+        model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        seen.append(gradient(model.module.weight))
+        with torch.inference_mode():
+            model.to(ctx.device)
+    return seen
+
+
+@check("DDP-049", worlds=(1, 2), beyond=False)
+def test_a_model_may_be_moved_in_inference_mode(ranks):
+    assert ranks(move_in_inference_mode) == [scalar_means((3,) * ranks.world)] * ranks.world

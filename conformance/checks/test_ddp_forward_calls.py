@@ -1,12 +1,15 @@
 """Calls of forward: which model is active, what the profiler sees, where inputs go, and when peers are needed."""
 
+import itertools
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
 from conformance.api.checking import MANY, NotRun, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mean_of_all, mine, started, trained, wrapped
-from conformance.fixtures.training import ddp, private
+from conformance.fixtures.training import ddp, gradients, private
 from conformance.ranks import caught
 
 # -- DDP-042, DDP-043: the active module
@@ -197,3 +200,47 @@ def evaluate_with_buffers_alone(ctx):
 @check("DDP-048", worlds=(2, 3), deadline_s=4)
 def test_a_rank_may_evaluate_a_model_with_buffers_alone_and_then_all_train(ranks):
     assert ranks(evaluate_with_buffers_alone) == [2] * ranks.world
+
+
+# -- DDP-036: arguments of the user's own, however they hang together
+
+
+@dataclass
+class Node:
+    """One of many, each of which knows others."""
+
+    value: torch.Tensor
+    known: list
+
+
+class Walking(nn.Module):
+    """Looks at one node alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+
+    def forward(self, node):
+        return self.a(node.value)
+
+
+def give_what_hangs_together(ctx):
+    """A chain of nodes, and a few that all know each other; the gradients."""
+    model, told = wrapped(ctx, Walking()), []
+    chain = [Node(mine(ctx), []) for _ in range(1000)]
+    for node, following in itertools.pairwise(chain):
+        node.known.append(following)
+    crowd = [Node(mine(ctx), []) for _ in range(14)]
+    for node in crowd:
+        node.known.extend(crowd)
+    for nodes in (chain, crowd):
+        model.zero_grad()
+        model(nodes[0]).sum().backward()
+        told.append(gradients(model))
+    return told
+
+
+@check("DDP-036", worlds=(1, 2), beyond=False, deadline_s=10)
+def test_arguments_may_hang_together_in_any_way(ranks):
+    expected = [{"a.weight": [mean_of_all(ranks.world)]}] * 2
+    assert ranks(give_what_hangs_together) == [expected] * ranks.world

@@ -58,6 +58,13 @@ def evaluates_between_forward_and_backward(model, x, last):
     output.sum().backward()
 
 
+def evaluates_between_two_forwards(model, x, last):
+    first = model(x, True)
+    with torch.no_grad():
+        model(x, True)
+    (first + model(x, True)).sum().backward()
+
+
 def uses_all_on_the_last_rank_only(model, x, last):
     go_through(model, x, last)
 
@@ -104,6 +111,7 @@ PROGRAMS = (
     adds_two_forwards,
     goes_backward_twice_after_two_forwards,
     evaluates_between_forward_and_backward,
+    evaluates_between_two_forwards,
     uses_all_on_the_last_rank_only,
     accumulates_what_others_leave_out,
     accumulates_what_is_left_out,

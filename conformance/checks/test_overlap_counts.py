@@ -296,11 +296,13 @@ def train_privately(ctx, ways):
 
 @check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
 def test_an_optimizer_that_keeps_parameters_and_momentum_to_itself_trains_as_without_overlap(ranks):
-    kinds = itertools.product((False, True), (False, True), (overlapping.CAP_MIB, ONE_BUCKET_MIB))
-    keeping = Overlap(optimizer="private", model=partial(models.Sum, 5), hook=overlapping.settled)
+    kinds = itertools.product(
+        (False, True), (False, True), (overlapping.CAP_MIB, ONE_BUCKET_MIB), (models.Sum, models.SumBackwards)
+    )
+    keeping = Overlap(optimizer="private", hook=overlapping.settled)
     ways = [
-        replace(keeping, interleaved=interleaved, shard=shard, ddp={"bucket_cap_mb": cap})
-        for interleaved, shard, cap in kinds
+        replace(keeping, interleaved=interleaved, shard=shard, model=partial(model, 5), ddp={"bucket_cap_mb": cap})
+        for interleaved, shard, cap, model in kinds
     ]
     for how, *runs in zip(ways, *ranks(train_privately, ways), strict=True):
         alone = Follower(how, ranks.world)

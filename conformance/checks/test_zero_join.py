@@ -259,7 +259,7 @@ def test_a_closure_may_hold_the_whole_iteration_on_uneven_inputs(ranks):
             assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
 
 
-def train_with_a_hook_around(ctx, schedule):
+def train_with_a_hook_around(ctx, schedule, first):
     """A subclass of the optimizer whose join hook is one of the user's around that of the class; calls, and gaps."""
     calls = []
 
@@ -282,7 +282,7 @@ def train_with_a_hook_around(ctx, schedule):
     alone = Alone(ctx, model, "Adam", schedule)
     ddp = ctx.subject.DistributedDataParallel(model)
     zero, gaps = Own(model.parameters(), OPTIMIZERS["Adam"][0], **OPTIMIZERS["Adam"][1]), []
-    with ctx.subject.Join([ddp, zero]):
+    with ctx.subject.Join([zero, ddp] if first else [ddp, zero]):
         for iteration in range(schedule[ctx.rank]):
             zero.zero_grad()
             ddp(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
@@ -297,9 +297,10 @@ def train_with_a_hook_around(ctx, schedule):
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_an_optimizer_may_have_a_join_hook_of_the_users_around_its_own(ranks):
     schedule = scenario.linear(ranks.world, 1)
-    for rank, (calls, gaps) in enumerate(ranks(train_with_a_hook_around, schedule)):
-        assert calls == ["main"] * (max(schedule) - schedule[rank]) + ["post"], f"rank {rank}"
-        assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
+    for first in (False, True):
+        for rank, (calls, gaps) in enumerate(ranks(train_with_a_hook_around, schedule, first)):
+            assert calls == ["main"] * (max(schedule) - schedule[rank]) + ["post"], f"rank {rank}"
+            assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
 
 
 def keep_gradients(ctx, schedule, cleared):

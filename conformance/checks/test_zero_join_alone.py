@@ -8,7 +8,16 @@ from torch import nn
 from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
 from conformance.fixtures.observing import assert_refused
-from conformance.fixtures.sharding import Reference, Twice, first_gap, give, sharded, some_parameters, step_by_sums
+from conformance.fixtures.sharding import (
+    Looking,
+    Reference,
+    Twice,
+    first_gap,
+    give,
+    sharded,
+    some_parameters,
+    step_by_sums,
+)
 from conformance.ranks import caught
 
 
@@ -42,11 +51,12 @@ def test_steps_with_closures_may_be_all_that_a_context_holds(ranks):
         assert ranks(step_with_closures, schedule) == [[]] * ranks.world, f"schedule {schedule}"
 
 
-def evaluate_twice(ctx, schedule):
-    """Gradients that depend on all parameters; the error, and the gap after this rank's last step."""
+def evaluate_elsewhere(ctx, schedule, kind):
+    """Gradients that depend on all parameters, after some have been moved; the error, and the gap after this rank's
+    last step."""
     params = some_parameters(ctx)
     alone = [nn.Parameter(parameter.detach().clone()) for parameter in params]
-    zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, Twice, lr=0.25), Twice(alone, lr=0.25)
+    zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, kind, lr=0.25), kind(alone, lr=0.25)
 
     def train():
         with ctx.subject.Join([zero]):
@@ -61,14 +71,15 @@ def evaluate_twice(ctx, schedule):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_closures_that_are_evaluated_twice_in_a_context_are_right_or_refused(ranks):
-    told = ranks(evaluate_twice, tuple(1 + rank for rank in range(ranks.world)))
-    for _, gap in ranks(evaluate_twice, (2,) * ranks.world):
-        assert gap is None
-    if any(error for error, _ in told):
-        assert_refused([error for error, _ in told], RuntimeError, "closure")
-        ranks.at_limit("a closure that is evaluated twice in a step is refused where a rank has run out")
-    else:
-        assert [gap for _, gap in told] == [None] * ranks.world
+    for kind in (Twice, Looking):
+        told = ranks(evaluate_elsewhere, tuple(1 + rank for rank in range(ranks.world)), kind)
+        for _, gap in ranks(evaluate_elsewhere, (2,) * ranks.world, kind):
+            assert gap is None
+        if any(error for error, _ in told):
+            assert_refused([error for error, _ in told], RuntimeError, "closure")
+            ranks.at_limit("a closure that is evaluated twice in a step is refused where a rank has run out")
+        else:
+            assert [gap for _, gap in told] == [None] * ranks.world
 
 
 def thaw_later(ctx, schedule, thawed):
