@@ -24,7 +24,7 @@ from conformance.fixtures.overlapping import (
     pair_of,
 )
 from conformance.fixtures.sharding import Restarting, Slowing, Spilling
-from conformance.fixtures.training import ddp, gradients, numbers, parameters
+from conformance.fixtures.training import ddp, gradients, numbers, parameters, private
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -73,12 +73,13 @@ def pair_with(ctx, how, kind, model, **settings):
 
 
 def train_fading(ctx, how, layers):
-    """The parameters after each iteration, and the learning rate that the optimizer shows."""
-    pair = pair_with(ctx, how, Fading, models.SumBackwards(layers))
-    return [
-        (iteration(pair, number).parameters, pair.zero.param_groups[0]["lr"])
-        for number in range(overlapping.ITERATIONS)
-    ]
+    """The parameters after each iteration, and the learning rate that the optimizer shows; late on another group."""
+    pair, found = pair_with(ctx, how, Fading, models.SumBackwards(layers)), []
+    for number in range(overlapping.ITERATIONS):
+        if number == overlapping.ITERATIONS - 2:
+            private(pair.ddp, "_update_process_group")(overlapping.group_of(ctx))
+        found.append((iteration(pair, number).parameters, pair.zero.param_groups[0]["lr"]))
+    return found
 
 
 def fading_alone(world, layers, waited):
