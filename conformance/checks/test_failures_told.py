@@ -1,10 +1,8 @@
 """Failures whose cause is not the nearest one, waits that will never end, and what only looks like a failure."""
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -273,7 +271,7 @@ def test_ranks_that_are_late_in_turns_do_not_wait_for_each_other(ranks):
         assert end.value == scalar_means((4, 4)), run.summary()
 
 
-# -- JOIN-057: what follows from a loss, and who is silent for another reason
+# -- JOIN-057: what follows from a loss
 
 
 def end_after_a_loss(ctx):
@@ -299,27 +297,3 @@ def test_who_ends_because_another_was_lost_is_not_named_beside_it(ranks):
     assert last.value.is_a(lost), last.value
     assert "rank 0 has stopped answering" in last.value.text, last.value
     assert "rank 1 has stopped answering" not in last.value.text, last.value
-
-
-def hold_the_interpreter(ctx):
-    """Rank 1 computes without letting others have the interpreter, which is no failure; then it hangs with it."""
-    model = ddp(ctx, models.scalar())
-    model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
-    if ctx.rank == 1:
-        sys.setswitchinterval(1000.0)
-        begun = time.monotonic()
-        while time.monotonic() < begun + 1.5:
-            sum(range(1000))
-        while time.monotonic() < begun + DEADLINE_S:  # a signal ends it early
-            ctypes.PyDLL(None).sleep(int(DEADLINE_S))
-    return caught(lambda: model(models.divisible_scalar(ctx.rank, 1)).sum().backward())
-
-
-@check("JOIN-057", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
-def test_a_rank_that_hangs_after_it_has_long_computed_is_lost(ranks):
-    lost = ranks.subject.PeerFailed
-    run = ranks.run(hold_the_interpreter, env=SOON, stall_s=DEADLINE_S / 2)
-    first = run.outcomes[0]
-    assert isinstance(first, Finished), run.summary()
-    assert first.value is not None
-    assert first.value.is_a(lost), first.value
