@@ -316,6 +316,11 @@ RULES: tuple[Rule, ...] = (
         {"hook": "fp16 | wrapped", "backward": "in two parts", "accumulation": "no_sync | every second"},
     ),
     _never(
+        "DDP-130",
+        "the step in the first part changes weights that the second goes backward through",
+        {"backward": "in two parts", "attached": "*", "loss": "and slopes"},
+    ),
+    _never(
         "DDPJ-010",
         "both parts average what has accumulated, to which ranks that have run out add nothing",
         {
