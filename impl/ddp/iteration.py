@@ -145,8 +145,6 @@ class Iteration:
             self.await_futures()
         self.begin()
         due = self.due(Moment.BEFORE_FORWARD)
-        if self.session is not None:
-            self.session.forward_begins()
         if self.session is not None and (due or needed):
             early = likely and self.buckets_only and not self.session.several_followers
             self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)
@@ -155,6 +153,8 @@ class Iteration:
                 self._refuse_recast(self.session)
             if torch.is_grad_enabled():
                 self.awaits_backward = self.wants_reductions  # the stages that follow are not the backward's
+        elif self.session is not None:
+            self.session.forward_begins()
         for place, stage in enumerate(due):
             self.go_through(stage, silent=place == 0)
 

@@ -282,7 +282,11 @@ class DistributedDataParallel(Follower, nn.Module):
         with kernels.profiled("DistributedDataParallel.forward"):
             inputs, kwargs = self._pre_forward(*inputs, **kwargs)
             compiler = "torch._dynamo" in sys.modules  # a part of the module may be compiled
-            given = with_graphs(inputs, kwargs) if torch.is_grad_enabled() else _NONE_GIVEN
+            given = _NONE_GIVEN
+            for each in (*inputs, *kwargs.values()):  # as a rule leaves, of which there is nothing to know
+                if torch.is_grad_enabled() and not (isinstance(each, torch.Tensor) and each.is_leaf):
+                    given = with_graphs(inputs, kwargs)
+                    break
             try:
                 with kernels.compiled_by_bucket(self._config.caps.steady_bytes) if compiler else _NO_CONTEXT:
                     output = self._run_ddp_forward(*inputs, **kwargs)

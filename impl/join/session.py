@@ -105,7 +105,7 @@ class Session(BaseSession):
         if not self._begun:
             self._callers.add(place)
         if place in self._callers or place in self._begun:
-            self.forward_begins()
+            self._notified.clear()
             self._begin_iteration(place, following, None if likely is None or following else Act(place, likely))
             return
         if following is not None:
@@ -128,7 +128,7 @@ class Session(BaseSession):
             self._channel.announce(self._pending_announcement)
 
     def forward_begins(self) -> None:
-        """A follower's iteration begins, or an evaluation: what plain joinables notify next belongs to it."""
+        """A forward that nobody is told of begins: what plain joinables notify next belongs to it."""
         self._notified.clear()
 
     def hook_of(self, joinable: Joinable) -> FollowingHook:

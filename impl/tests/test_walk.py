@@ -7,7 +7,7 @@ from impl.tests.walk import measured
 pytestmark = pytest.mark.slow
 
 #: files, changes of file and calls of a settled iteration, as ``python -m impl.tests.walk`` prints them
-BOUNDS = {"plain": (12, 72, 151), "inside a join": (16, 101, 222)}
+BOUNDS = {"plain": (12, 70, 150), "inside a join": (16, 100, 220)}
 
 
 @pytest.mark.parametrize("where", BOUNDS)

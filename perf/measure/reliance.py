@@ -40,7 +40,8 @@ NO_WORKLOAD_DOES = (
     "test_a_copied_optimizer_", "test_a_table_in_front_of_another_model_",
     "test_a_model_that_is_checkpointed_as_a_whole_may_have_uneven_", "test_a_fused_optimizer_meets_",
     "test_a_frozen_parameter_that_keeps_", "test_a_last_backward_that_leaves_a_layer_out_",
-    "test_buckets_of_which_the_optimizer_has_nothing_", "test_what_one_parameter_has_lost_",
+    "test_annotations_that_are_text_", "test_buckets_of_which_the_optimizer_has_nothing_",
+    "test_what_one_parameter_has_lost_",
     "test_an_optimizer_with_an_order_of_its_own_",
     "test_where_use_is_searched_too_an_argument_",
 )  # fmt: skip
