@@ -170,6 +170,45 @@ def test_hooks_and_wrappers_of_torch_and_of_the_library_divide_by_the_active_ran
                 assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart, {name}"
 
 
+_LOCAL_FROM = 3  # one rank has run out by then, and a pair will soon
+
+
+def train_in_other_groups(ctx, schedule):
+    """Averages over a group of the same ranks that is another object, and over pairs of ranks."""
+    everyone = dist.new_group(list(range(ctx.world)))
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, ctx.world, 2)]
+    pair, told = pairs[ctx.rank // 2], {}
+    for whose, hooks, local in (
+        ("the library's", ctx.subject.default_hooks, ctx.subject.post_localSGD_hook),
+        ("torch's", default_hooks, post_localSGD_hook),
+    ):
+        told[f"{whose}, all"] = train_hooked(ctx, schedule, everyone, hooks.allreduce_hook)
+        told[f"{whose}, pairs of one model each"] = train_hooked(ctx, schedule, pair, hooks.allreduce_hook, group=pair)
+        for name, group in (("all", everyone), ("pairs", pair)):
+            state = local.PostLocalSGDState(ctx.group, group, _LOCAL_FROM)
+            told[f"{whose}, post-local, {name}"] = train_hooked(ctx, schedule, state, local.post_localSGD_hook)
+    return told
+
+
+def average_of(rank, iteration, schedule, name):
+    """Of the active ranks; where pairs are named, of those in this rank's pair, post-local from the start on."""
+    in_pairs = "pairs" in name and ("post-local" not in name or iteration >= _LOCAL_FROM)
+    together = {rank, rank ^ 1} if in_pairs else set(range(len(schedule)))
+    active = [each for each in oracle.active_ranks(schedule, iteration) if each in together]
+    several = [oracle.local_gradients(one_layer(), models.divisible(each, iteration)) for each in active]
+    return numbers((key, sum(each[key] for each in several) / len(active)) for key in several[0])
+
+
+@check("DDPJ-014", worlds=(4,), beyond=False)
+def test_hooks_that_average_over_groups_of_their_own_count_the_active_ranks_of_these(ranks):
+    schedule = tuple(2 + rank for rank in range(ranks.world))
+    for rank, told in enumerate(ranks(train_in_other_groups, schedule)):
+        for name, seen in told.items():
+            for iteration, found in enumerate(seen):
+                far = gap([found], [average_of(rank, iteration, schedule, name)])
+                assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart, {name}"
+
+
 # -- COMM-022, COMM-028: torch's own hooks that do not average
 
 

@@ -65,6 +65,41 @@ def test_gradients_and_weights_of_a_random_model_are_bitwise_equal_across_ranks(
         assert mine == first, f"rank {rank} differs from rank 0"
 
 
+class Aligned(nn.Module):
+    """Vectors whose gradients are alike, and in one memory, on ranks that add them up as they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Parameter(torch.ones(8))
+        self.first, self.second, self.third = (nn.Parameter(torch.ones(4)) for _ in range(3))
+
+    def forward(self, factor, apart):
+        second = 2 * self.second[None] if apart else self.second[None]
+        joined = torch.cat([self.first[None] + second, self.third[None]], dim=1)
+        return factor * ((2 * self.wide[None] if apart else self.wide[None]) + joined)
+
+
+def share_memory_on_one_rank(ctx, option):
+    model, told = ddp(ctx, Aligned(), **option), []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=iteration != 1)
+        model(torch.tensor(12.0 * (1 + ctx.rank)).to(ctx.device), ctx.rank != iteration % ctx.world).sum().backward()
+        told.append(gradients(model))
+    return told
+
+
+@check("DDP-049", worlds=MANY, scenarios={str(option): option for option in (
+    {}, {"find_unused_parameters": True}, {"bucket_cap_mb": TINY_MIB}, {"gradient_as_bucket_view": True})})  # fmt: skip
+def test_gradients_that_lie_in_one_memory_on_one_rank_are_averaged_apart(ranks, scenario):
+    total = sum(12.0 * (1 + rank) for rank in range(ranks.world)) / ranks.world
+    for rank, told in enumerate(ranks(share_memory_on_one_rank, scenario)):
+        for iteration, seen in enumerate(told):
+            shared = iteration % ranks.world
+            double = total + sum(12.0 * (1 + each) for each in range(ranks.world) if each != shared) / ranks.world
+            expected = {"first": [total] * 4, "second": [double] * 4, "third": [total] * 4, "wide": [double] * 8}
+            assert seen == expected, f"rank {rank}, iteration {iteration}: {seen}, and not {expected}"
+
+
 def reduce_samples(ctx, samples):
     """Gradients of a mean and of a summed loss over this rank's own two samples."""
     told = []

@@ -65,17 +65,43 @@ class Fuse:
         return Fuse, ()
 
 
+class Clock:
+    """Counts steps, and is no number."""
+
+    ticks = 0
+
+
+class Tick(NamedTuple):
+    number: int = 0
+    lr: float = LR
+
+
 class Finer(torch.optim.SGD):
-    """Adds up in each parameter's state, in double precision, what it has stepped with; and keeps a fuse there."""
+    """Adds up in each parameter's state, in double precision, what it has stepped with, and keeps a fuse there. It has
+    a clock, which it saves by itself, and draws numbers of its own."""
+
+    def __init__(self, params, **settings):
+        super().__init__(params, **settings)
+        self.clock, self.drawing = Clock(), torch.Generator().manual_seed(5)
 
     @torch.no_grad()
     def step(self, closure=None):
         super().step(closure)
+        self.clock.ticks += 1
+        now, drawn = Tick(self.clock.ticks), torch.rand(1, generator=self.drawing, dtype=torch.float64)
         for parameter in self.param_groups[0]["params"]:
             state = self.state[parameter]
             zeros = torch.zeros_like(parameter, dtype=torch.float64)
-            state["sum"] = state.get("sum", zeros) + 1 + parameter.grad / 2**40
-            state["fuse"] = Fuse()
+            state["sum"] = state.get("sum", zeros) + now.number + drawn + parameter.grad / 2**40
+            assert state.get("last", Tick()) == Tick(now.number - 1), f"{state['last']} before {now}"
+            state["last"], state["fuse"] = now, Fuse()
+
+    def state_dict(self):
+        return {**super().state_dict(), "ticks": self.clock.ticks}
+
+    def load_state_dict(self, state_dict):
+        self.clock.ticks = state_dict["ticks"]
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "ticks"})
 
 
 class Death(NamedTuple):
@@ -126,7 +152,7 @@ def lose_one_beside_one_behind(ctx, way, dies):
 def count_in_a_hook(ctx, model):
     """A hook that would compress gradients after more iterations than there are; its state."""
     library = ctx.subject.powerSGD_hook
-    state = library.PowerSGDState(None, start_powerSGD_iter=10 * STEPS)
+    state = library.PowerSGDState(ctx.group, start_powerSGD_iter=10 * STEPS)
     model.register_comm_hook(state, library.powerSGD_hook)
     return state
 

@@ -77,10 +77,15 @@ class Counters(NamedTuple):
     values: dict[str, Any]
     #: entries of the state that belong to no parameter
     shared: dict[Any, Any]
+    #: the states of its random generators, by attribute
+    generators: dict[str, torch.Tensor]
+    #: what a sharded one's local optimizer adds to its ``state_dict``
+    further: dict[str, Any] | None = None
 
 
 #: the attributes of every optimizer, which do not count; its hooks have names that begin alike
 _OWN, _HOOKS = frozenset({"defaults", "param_groups", "state"}), "_optimizer_"
+_STEP_HOOKS = frozenset({"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
 
 
 def counters(optim: torch.optim.Optimizer) -> Counters:
@@ -88,7 +93,8 @@ def counters(optim: torch.optim.Optimizer) -> Counters:
     own = {name: value for name, value in vars(optim).items() if name not in _OWN and not name.startswith(_HOOKS)}
     values = {name: value for name, value in own.items() if _may_count(value)}
     shared = {key: value for key, value in optim.state.items() if not isinstance(key, torch.Tensor)}
-    return Counters(*copy.deepcopy((values, shared)))
+    generators = {name: value.get_state() for name, value in own.items() if isinstance(value, torch.Generator)}
+    return Counters(*copy.deepcopy((values, shared)), generators)
 
 
 def take_over(counted: Counters, optim: torch.optim.Optimizer) -> None:
@@ -96,6 +102,27 @@ def take_over(counted: Counters, optim: torch.optim.Optimizer) -> None:
     values, shared = copy.deepcopy((counted.values, counted.shared))
     vars(optim).update(values)
     optim.state.update(shared)
+    for name, state in counted.generators.items():
+        getattr(optim, name).set_state(state)
+
+
+def keep_hooks(
+    former: torch.optim.Optimizer | None, made: torch.optim.Optimizer, own: frozenset[int]
+) -> frozenset[int]:
+    """Let an optimizer call the step's hooks that a program has given to the one that it replaces; handles still work.
+
+    ``own``: the ids of those that the former one has given itself, as it was made; the new one's are returned.
+    """
+    registries = {name: registry for name, registry in vars(made).items() if name in _STEP_HOOKS}
+    made_own = frozenset(key for registry in registries.values() for key in registry)
+    if former is not None:
+        for name, registry in registries.items():
+            kept = vars(former)[name]
+            for key in own & kept.keys():
+                del kept[key]
+            kept.update(registry)
+            setattr(made, name, kept)
+    return made_own
 
 
 def _may_count(value: Any) -> bool:

@@ -17,6 +17,7 @@ from .plan import BucketSpec
 
 #: from this many neighbours of like shape on, joining them costs less than copying each
 _LONG_RUN = 8
+_storage_of, _address_of = torch.Tensor.untyped_storage, torch.UntypedStorage.data_ptr
 
 
 class Filling:
@@ -88,11 +89,29 @@ def _spanned(flat: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
     return flat[first : first + numel].view(rows, *views[0].shape[1:])
 
 
+def keep_apart(parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Give gradients that share memory some of their own, before all are written to.
+
+    Autograd lets parameters share it where what it brought them was equal; averages over ranks need not be.
+    """
+    there = [(each.grad, each) for each in parameters if each.grad is not None and each.grad.layout is torch.strided]
+    end = 0
+    for gradient, parameter in sorted(there, key=lambda each: each[0].data_ptr()):
+        if gradient.data_ptr() < end:
+            parameter.grad = gradient.clone()
+        elif gradient.numel():
+            end = gradient.data_ptr() + (1 + _last_place(gradient)) * gradient.element_size()
+
+
+def _last_place(tensor: torch.Tensor) -> int:
+    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 class GradBucket:
     """What a communication hook is given: one bucket's gradients as one flat tensor.
 
     Same methods as ``torch.distributed.GradBucket``, so that hooks written for it run unchanged; ``names``,
-    ``process_group`` and ``divisor`` are ours. Keeps COMM-016.
+    ``process_group``, ``divisor`` and ``divisor_over`` are ours. Keeps COMM-016.
     """
 
     def __init__(
@@ -105,6 +124,7 @@ class GradBucket:
         names: Sequence[str],
         group: dist.ProcessGroup,
         divisor: int,
+        left_out: Collection[int] = (),
     ) -> None:
         self._index = index
         self._last = last
@@ -114,6 +134,7 @@ class GradBucket:
         self._names = names
         self._group = group
         self._divisor = divisor
+        self._left_out = left_out
 
     def index(self) -> int:
         """Place of the bucket in the order of reduction, from 0."""
@@ -162,6 +183,10 @@ class GradBucket:
         """By how much an average divides in this iteration: the group's size, or the number of active ranks when a
         join context asked for that (DDPJ-014)."""
         return self._divisor
+
+    def divisor_over(self, ranks: Collection[int]) -> int:
+        """The same for an average over these global ranks only."""
+        return max(sum(rank not in self._left_out for rank in ranks), 1)
 
     def __repr__(self) -> str:
         return f"GradBucket(index={self._index}, is_last={self._last}, numel={self._flat.numel()})"
@@ -299,11 +324,12 @@ class Bucket:
 
     # -- filling
 
-    def collect(self, unused: Collection[int], factor: float = 1.0) -> torch.Tensor:
+    def collect(self, unused: Collection[int], memory: set[int], factor: float = 1.0) -> torch.Tensor:
         """Bring the local gradients, times ``factor``, into the flat buffer and return it; absent ones are zeros.
 
         ``unused`` ones contribute what they hold from earlier iterations, so that averages add up (DDP-059). A sparse
-        bucket returns its gradient as it is, or an empty one.
+        bucket returns its gradient as it is, or an empty one. ``memory`` takes in where the gradients lie that will be
+        written to, if all are there.
         """
         if self.flat is None:
             return self._sparse_gradient()
@@ -317,6 +343,7 @@ class Bucket:
         if unused or any(map(is_, gradients, repeat(None))):
             self._collect_what_is_there(unused)
         elif not self.as_view:
+            memory.update(map(_address_of, map(_storage_of, gradients)))
             self._held = gradients  # a second look at the same objects costs a quarter of the first
             self._filling.fill(gradients, factor)
             return self.flat

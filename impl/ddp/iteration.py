@@ -13,7 +13,7 @@ import torch
 from ..comm.futures import wait_for_future
 from ..comm.losses import text_of
 from ..comm.pending import Watch
-from ..comm.ranks import GroupRank, Team
+from ..comm.ranks import GlobalRank, GroupRank, Team
 from ..comm.tally import Place
 from ..join import Joinable
 from ..join.hooks import BrokenOff
@@ -72,6 +72,8 @@ class Iteration:
     wants_reductions = True
     #: whether the model is in training mode; each forward says it
     training = True
+    #: whether a grad-enabled forward is running
+    records = False
     #: whether parameters have been cast, moved or thawed since the last roll call of this join block
     recast = False
     #: whether the last forward was one of a synchronised iteration, and no backward has begun since then
@@ -102,6 +104,13 @@ class Iteration:
         if self.session is None or self._keeps_divisor(self.session):
             return self.team.size
         return self.session.active
+
+    def left_out(self) -> list[GlobalRank]:
+        """The ranks that averages of this iteration do not count; may wait for the roll call."""
+        if self.session is None or self._keeps_divisor(self.session):
+            return []
+        active = self.session.active_ranks
+        return [self.team.global_rank(GroupRank(rank)) for rank in self.team.members if rank not in active]
 
     def _keeps_divisor(self, session: Session) -> bool:
         """The rule of the block that the model is in; another context, built since then, may have brought its own."""

@@ -26,6 +26,13 @@ PAST_THE_WRAPPER = (
 )
 
 
+INSIDE_THE_FORWARD = (
+    "A backward that the wrapped module's forward calls by itself has accumulated gradients of the model's parameters. "
+    "DistributedDataParallel averages those of a backward after the forward, so they would stay local to this rank. "
+    "Return the loss and call backward on it; where local gradients are meant, put the iteration into model.no_sync()."
+)
+
+
 COPIES_CHANGED = (
     "Parameters have changed while they held low-precision copies, between a forward with mixed precision and its "
     "backward; the change is lost, and the full values from before it are back. Usual cause: an optimizer's step after "

@@ -41,7 +41,14 @@ from .containers import find_tensors
 from .graph import reachable_parameters
 from .iteration import Stage
 from .log import DDPLogger
-from .messages import COMPILED_BACKWARD, PAST_THE_WRAPPER, describe_replaced, describe_unfinished, describe_unnoticed
+from .messages import (
+    COMPILED_BACKWARD,
+    INSIDE_THE_FORWARD,
+    PAST_THE_WRAPPER,
+    describe_replaced,
+    describe_unfinished,
+    describe_unnoticed,
+)
 from .mixed_precision import MixedPrecisionRun
 from .params import Managed, replaced, respecified, specs_of
 from .pending_backward import Forwards, PendingBackward, call_when_backward_begins, tied
@@ -305,10 +312,11 @@ class Reducer:
         pending = PendingBackward(sync)
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
         made = [each for each in found if given.get(each, _NOWHERE) is not each.grad_fn] if given else found
-        through_sink = self.facts.searched or self.facts.holds_back
+        # under a transform, as vmap's, outputs do not tell of the graph behind them
+        through_sink = (self.facts.searched or self.facts.holds_back) and not kernels.transforming()
         # also where a sink follows: a container may keep the tensors that it was made with
         call_when_backward_begins(made, pending, self.begin, changeable=not through_sink)
-        if self.facts.searched:
+        if self.facts.searched and through_sink:
             pending.unused = self._out_of_reach(found)
         if through_sink:
             output = tied(output, made, pending, self.begin, clone)
@@ -501,6 +509,8 @@ class Reducer:
         """Something arrived while no output has told of a backward: look again when this backward is over."""
         if self.forwards.waits_for_another(backward):
             call_when_backward_is_over(self._unnoticed_ended, self._backward_failed)
+        elif self.iteration.records and self.iteration.wants_reductions and backward != Forwards.running_anywhere:
+            self.log.fail(RuntimeError, INSIDE_THE_FORWARD)
         elif self.forwards.goes_past(backward) and self.iteration.wants_reductions and not self._warned:
             self._warned = True
             warnings.warn(PAST_THE_WRAPPER, UserWarning, stacklevel=2)

@@ -16,7 +16,7 @@ from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
 from ..comm.sparse import SparseCapacity, SparseRound
 from . import kernels
-from .buckets import Bucket, GradBucket
+from .buckets import Bucket, GradBucket, keep_apart
 from .hooks.reduction import call_hook
 from .iteration import Iteration
 from .log import Times
@@ -99,7 +99,8 @@ class Transport:
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
         divisor, group = self.iteration.divisor(), self.iteration.team.group
         spec, parts = bucket.spec, bucket.shown(flat)
-        shown = GradBucket(spec.index, last, *parts, bucket.parameters, spec.names, group, divisor)
+        left_out = self.iteration.left_out()
+        shown = GradBucket(spec.index, last, *parts, bucket.parameters, spec.names, group, divisor, left_out)
         state, function = hook
         with calling_a_hook(self.iteration.team):
             future = call_hook(function, state, shown)
@@ -163,6 +164,9 @@ class BucketQueue:
         self._as_view = as_view
         self._bucket_of: dict[int, Bucket] = {}
         self._adds_up_dense = False  # said where the buckets are laid out
+        #: where the gradients of this backward lie that results are copied to
+        self._memory: set[int] = set()
+        self._dense = 0  # how many such gradients there can be; said where the buckets are laid out
         self._flats: set[int] = set()  # addresses of the buckets' memory, where gradients may lie in it; likewise
         #: reductions of this backward that have started, by bucket
         self.flights: list[Flight] = []
@@ -182,6 +186,7 @@ class BucketQueue:
         for bucket in self.buckets[-1:]:
             bucket.is_last = True
         self._flats = {b.flat.data_ptr() for b in self.buckets if b.flat is not None} if self._as_view else set()
+        self._dense = sum(len(bucket.parameters) for bucket in self.buckets if bucket.flat is not None)
         self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
         skips = self._facts.skips_unused
         self._adds_up_dense = not (self._facts.use_varies or skips or any(spec.sparse for spec in plan.buckets))
@@ -197,6 +202,7 @@ class BucketQueue:
     def reset(self) -> None:
         """A synchronised backward begins."""
         self.flights, self.alone = [], False
+        self._memory.clear()
         for bucket in self.buckets:
             bucket.reset(self._flats)
 
@@ -240,7 +246,7 @@ class BucketQueue:
         """Start the next bucket's reduction; what this backward has left ``unused`` contributes what it held."""
         bucket = self.next_bucket
         try:
-            flat = bucket.collect(unused, self._factor)
+            flat = bucket.collect(unused, self._memory, self._factor)
         except RuntimeError:
             bucket.refuse_sparse()
             raise
@@ -249,6 +255,8 @@ class BucketQueue:
     def deliver(self, untouched: Collection[int]) -> None:
         """Wait for the results and hand the gradients out, except to parameters that nobody used."""
         watch = self.iteration.watch()
+        if not self._as_view and len(self._memory) < self._dense:
+            keep_apart(self._parameters)
         for bucket, flight in zip(self.buckets, self.flights, strict=True):
             result, divisor = self._transport.result(bucket, flight, watch)
             bucket.deliver(result, untouched, divisor)

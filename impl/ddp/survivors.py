@@ -6,6 +6,7 @@ averages over the ranks that are left (``divide_by_initial_world_size=False``). 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import time
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ..comm import store as stores
-from ..comm.collectives import broadcast_coalesced, broadcast_object
+from ..comm.collectives import broadcast_coalesced, broadcast_object, each_once
 from ..comm.guard import DETECTION, Guard, guard_of
 from ..comm.local_groups import new_local_group
 from ..comm.optimizer_states import Counters, as_it_was, counters, loadable, take_over
@@ -48,8 +49,8 @@ class ShardMirror(Protocol):
         """The ranks that share the state."""
 
     @property
-    def steps(self) -> int:
-        """How many steps have been copied to the end on this rank, since the mirror was made."""
+    def number(self) -> int:
+        """That of the last step that has been copied to the end on this rank; no two states have the same."""
 
     def held(self) -> dict[int, list[int]]:
         """By group rank: the steps after which this rank holds a copy of that one's shard."""
@@ -80,11 +81,11 @@ def regroup(
         limit_s: how long to wait for ranks that are not known to be lost, and for the connections of the new group.
 
     Raises:
-        TypeError: the optimizer is sharded and keeps no mirror.
+        TypeError: the optimizer is sharded and keeps no mirror, wraps another one, or is stepped by a hook.
         ValueError: it is sharded over other ranks than those of the model.
         RuntimeError: called inside a join context, the failure guard is off, the store has gone with the lost rank, too
-            many ranks do not come, this rank has been given up by the others, or a shard has been lost together with
-            its copies.
+            many ranks do not come, this rank has been given up by the others, their parameters have other shapes, or a
+            shard has been lost together with its copies.
     """
     team = model.reducer.team
     if model._join_session is not None:
@@ -92,6 +93,7 @@ def regroup(
             "regroup: the model is in a join context over the ranks of before. Leave the block by the PeerFailed, call "
             "regroup outside of it, and go on in a new one."
         )
+    _check_steps(model, optimizer)
     mirror = _mirror_of(optimizer, team)
     guard, store = guard_of(team.group), stores.shared_by(team.group)
     if guard is None or store is None:
@@ -99,8 +101,9 @@ def regroup(
     model._restore_full_values()  # the failure may have come between a forward in mixed precision and its backward
     record = record_of(team)
     report: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
+    report["forms"] = _digest(_tensors_of(model))
     if mirror is not None:
-        report |= {"mirrored": mirror.steps, "held": list(mirror.held().items())}
+        report |= {"mirrored": mirror.number, "held": list(mirror.held().items())}
     key = f"{record.token}/survivors/{record.regroups}"  # several models may share a group
     try:
         for attempt in itertools.count():  # one more for each rank that is lost meanwhile
@@ -126,6 +129,12 @@ def _refuse(plan: dict[str, Any], team: Team) -> None:
     """RuntimeError where this rank cannot go on, or none can."""
     if team.global_rank(team.rank) not in plan["ranks"]:
         raise RuntimeError("regroup: this rank has been given up by the others, which go on without it.")
+    if plan["otherwise"]:
+        raise RuntimeError(
+            f"regroup: parameters or buffers of rank {' and of rank '.join(map(str, plan['otherwise']))} have other "
+            f"shapes than those of rank {plan['source']}, whose state is to be that of all. Usual cause: DDP ignores "
+            "some, which differ by rank. Start anew from the last checkpoint."
+        )
     if plan["gone"]:
         raise RuntimeError(
             f"regroup: the shard of rank {' and of rank '.join(map(str, plan['gone']))} is gone: no rank that is left "
@@ -159,7 +168,30 @@ class _Taken:
             state.iter = count
             if isinstance(state, PowerSGDState):
                 state.rng = mersenne_twister(count)  # some ranks may have drawn more of the other than others
+        _average_hooks_over(model, self.group)
         model._update_process_group(self.group)
+
+
+def _average_hooks_over(model: DistributedDataParallel, group: dist.ProcessGroup) -> None:
+    """A hook whose state is the model's group, or has it as its ``process_group``, goes on with this one."""
+    former, transport = model.process_group, model.reducer.transport
+    for place, (hook, state) in enumerate(model._comm_hooks):
+        if state is former:
+            model._comm_hooks[place] = hook, group
+            transport.hook = group, hook
+        elif getattr(state, "process_group", None) is former:
+            state.process_group = group
+
+
+def _tensors_of(model: DistributedDataParallel) -> list[torch.Tensor]:
+    """Parameters and buffers, those too that DDP ignores."""
+    return [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
+
+
+def _digest(tensors: list[torch.Tensor]) -> str:
+    """The same for lists of tensors that one broadcast can fill."""
+    forms = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+    return hashlib.sha256(repr(forms).encode()).hexdigest()
 
 
 def _that_count(model: DistributedDataParallel) -> list[Any]:
@@ -171,7 +203,7 @@ def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             if value is not tensor:
-                tensor.copy_(value)
+                each_once(tensor).copy_(each_once(value))
 
 
 def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counted: Counters) -> None:
@@ -212,7 +244,7 @@ def _take_over(
         if group is None:
             group = _new_group(plan["ranks"], min(limit_s, plan["timeout_s"]), plan["timeout_s"])
         left, source = Team.of(group), GroupRank(plan["ranks"].index(plan["source"]))
-        tensors = [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
+        tensors = _tensors_of(model)
         values = tensors
         if left.rank != source:
             values = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
@@ -237,6 +269,21 @@ def _new_group(ranks: list[int], limit_s: float, timeout_s: float) -> dist.Proce
     group = new_local_group(ranks, timeout=timedelta(seconds=limit_s), group_desc="joinery: survivors")
     group.set_timeout(timedelta(seconds=timeout_s))
     return group
+
+
+def _check_steps(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
+    """TypeError where nobody could tell which steps have been made, or hand them over."""
+    if any(getattr(hook, "steps_in_backward", False) for hook, _ in model._comm_hooks):
+        raise TypeError(
+            "regroup: the communication hook steps the optimizer, bucket by bucket, so that a part of the step that "
+            "failed has been made. Start anew from the last checkpoint."
+        )
+    if not hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks"):
+        raise TypeError(
+            f"regroup: {type(optimizer).__name__} has not called the constructor of torch.optim.Optimizer, so that its "
+            "state cannot be handed over as it is. Usual cause: a wrapper such as PostLocalSGDOptimizer; give the "
+            "optimizer inside."
+        )
 
 
 def _mirror_of(optimizer: torch.optim.Optimizer, team: Team) -> ShardMirror | None:
@@ -311,6 +358,8 @@ def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     source = min(rank for rank in by_rank if made[rank] == steps)
     # another rank may be further, in the backward of a step that nobody has made
     counted = [min(each) for each in zip(*(by_rank[r]["counted"] for r in by_rank if made[r] == steps), strict=True)]
+    forms = {rank: report["forms"] for rank, report in by_rank.items()}
+    otherwise = [team.global_rank(GroupRank(rank)) for rank in by_rank if forms[rank] != forms[source]]
     mirrored: int | None = None
     gone: list[int] = []
     if any("held" in report for report in by_rank.values()):
@@ -320,7 +369,7 @@ def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     return {
         "ranks": [team.global_rank(GroupRank(rank)) for rank in by_rank], "here": list(by_rank),
         "source": team.global_rank(GroupRank(source)), "steps": steps, "mirrored": mirrored,
-        "counted": counted, "gone": [team.global_rank(GroupRank(rank)) for rank in gone],
+        "counted": counted, "otherwise": otherwise, "gone": [team.global_rank(GroupRank(rank)) for rank in gone],
     }  # fmt: skip
 
 

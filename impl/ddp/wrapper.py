@@ -153,8 +153,7 @@ class DistributedDataParallel(Follower, nn.Module):
     _distributed_rank = KeptBy("reducer", "team.rank")
 
     # -- methods of torch's names that are a part's
-    _sync_module_buffers = KeptBy("_buffer_sync", "synchronise")
-    _sync_buffers = _sync_module_buffers  # the name by which subclasses in other libraries know it
+    _sync_buffers = KeptBy("_buffer_sync", "synchronise")
     _assign_modules_buffers = KeptBy("_buffer_sync", "look_up")
     _find_common_rank = KeptBy("_uneven", "find_common_rank")
     _check_global_requires_backward_grad_sync = KeptBy("_uneven", "any_reduction_wanted")
@@ -357,10 +356,12 @@ class DistributedDataParallel(Follower, nn.Module):
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The wrapped forward; while it runs, ``_get_active_ddp_module`` tells this object (DDP-042, DDP-043)."""
         outer, running.ddp = running.ddp, self
+        self._iteration.records = torch.is_grad_enabled()
         try:
             return self.module(*inputs, **kwargs)
         finally:
             running.ddp = outer
+            self._iteration.records = False
 
     def _forward_failed(self, error: BaseException) -> None:
         if self._recomputes():  # which a checkpoint ends by an exception of its own
@@ -536,7 +537,10 @@ class DistributedDataParallel(Follower, nn.Module):
         except AttributeError:
             if name == "module" or "module" not in modules or name.startswith("__"):
                 raise  # __deepcopy__ and its like would answer for the wrapped module
-            return getattr(modules["module"], name)
+            try:
+                return getattr(modules["module"], name)
+            except AttributeError as error:
+                raise AttributeError(f"{error}; nor has {type(self).__name__}, which wraps it", name=name) from error
 
     # -- among uneven inputs
 
@@ -649,6 +653,20 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _check_sync_bufs_post_fwd(self) -> bool:
         return self.will_sync_module_buffers() and self._buffer_sync.due_after_forward()
+
+    def _sync_module_buffers(self, authoritative_rank: int | None = None) -> None:
+        """Synchronise buffers now: by the user's hook, else from this group rank (None: that whose count)."""
+        if authoritative_rank is None or self._buffer_sync.hook is not None:
+            self._buffer_sync.synchronise()
+        else:
+            self._assign_modules_buffers()
+            self._default_broadcast_coalesced(authoritative_rank=authoritative_rank)
+
+    def _distributed_broadcast_coalesced(
+        self, tensors: list[torch.Tensor], buffer_size: int, authoritative_rank: int = 0
+    ) -> None:
+        """Overwrite tensors with a group rank's, in chunks of ``buffer_size`` bytes."""
+        self._default_broadcast_coalesced(tensors, buffer_size, authoritative_rank)
 
     def _default_broadcast_coalesced(
         self, bufs: list[torch.Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0

@@ -373,9 +373,9 @@ class Fork(nn.Module):
         return self.a(self.b(x) if both else x)
 
 
-def transform(rank, world, model):
+def transform(rank, world, model, options):
     """Gradients that ``torch.func`` computes through the wrapper, each before an iteration of training."""
-    wrapped, inputs = DistributedDataParallel(model), torch.tensor([[1.0, 2.0], [rank, 1.0]])
+    wrapped, inputs = DistributedDataParallel(model, **options), torch.tensor([[1.0, 2.0], [rank, 1.0]])
     copies = {name: parameter.detach() for name, parameter in wrapped.named_parameters()}
     loss = lambda given, x: functional_call(wrapped, given, (x,)).sum()  # noqa: E731
     found = []
@@ -395,8 +395,9 @@ def transform(rank, world, model):
     return found
 
 
-def test_transforms_through_the_wrapper_are_local_and_training_goes_on_between_them():
-    by_rank = run_on_ranks(transform, WORLD, Squares())
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+def test_transforms_through_the_wrapper_are_local_and_training_goes_on_between_them(options):
+    by_rank = run_on_ranks(transform, WORLD, Squares(), options)
     module = Squares()
     for rank in range(WORLD):
         module(torch.tensor([[1.0, 2.0], [rank, 1.0]])).sum().backward()

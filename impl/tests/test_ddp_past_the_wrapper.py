@@ -86,6 +86,29 @@ def test_what_is_meant_to_be_local_or_averaged_otherwise_is_not_told_of(how):
     assert run_on_ranks(warned, 2, how) == [0, 0]
 
 
+class LossInside(Net):
+    """Calls backward on its loss by itself."""
+
+    def forward(self, x):
+        loss = super().forward(x).sum()
+        loss.backward()
+        return loss.detach()
+
+
+def backward_inside(rank, world, options):
+    ddp = DistributedDataParallel(LossInside(), **options)
+    with ddp.no_sync():
+        ddp(torch.ones(1, 1))
+    with pytest.raises(RuntimeError, match=r"calls by itself.*Return the loss"):
+        ddp(torch.ones(1, 1))
+    return True
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+def test_a_forward_that_calls_backward_by_itself_is_refused(options):
+    assert run_on_ranks(backward_inside, 2, options) == [True, True]
+
+
 SCRIPT = """
 import torch, torch.distributed as dist
 from torch import nn

@@ -644,7 +644,7 @@ def test_copies_are_given_up_where_a_state_is_loaded_and_made_anew_where_they_ar
             [1, {rank: [0, 1], other: [0, 1]}],
             [1, {rank: [], other: []}],
             [2, {rank: [2], other: [2]}],
-            [0, {rank: [0], other: [0]}],
+            [0, {rank: [3], other: [3]}],  # no two states have the same number
         ]
 
 

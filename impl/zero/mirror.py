@@ -15,11 +15,13 @@ from .shard import Shard
 class Mirror:
     """The copies of one ZeroRedundancyOptimizer's shards; its method ``keep_mirror`` makes it, on every rank."""
 
-    def __init__(self, shard: Shard, publisher: Publisher, distance: int) -> None:
+    def __init__(self, shard: Shard, publisher: Publisher, distance: int, former: Mirror | None = None) -> None:
+        """``former``: the one that it replaces, whose steps have other numbers than ours."""
         self._shard = shard
         self._publisher = publisher
         self._distance = distance
-        self._copies = self._begin(0)
+        self._first = 0 if former is None else former.number + 1
+        self._copies = self._begin(self._first)
 
     def _begin(self, step: int) -> Copies:
         copies = self._shard.copies = Copies(self._distance)
@@ -34,6 +36,11 @@ class Mirror:
     @property
     def steps(self) -> int:
         """How many steps have been copied to the end on this rank, since the mirror was made."""
+        return self.number - self._first
+
+    @property
+    def number(self) -> int:
+        """That of the last step that has been copied to the end on this rank."""
         return self._copies.steps
 
     def held(self) -> dict[int, list[int]]:

@@ -326,7 +326,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
                 f"distance={distance!r} leads to no other rank of the optimizer's group: give a whole number from 1 to "
                 f"{farthest}."
             )
-        self.mirror = Mirror(self.shard, self._publisher, distance)
+        self.mirror = Mirror(self.shard, self._publisher, distance, self.mirror)
 
     # --- copies
 

@@ -88,6 +88,22 @@ class Publisher:
         return evaluate
 
 
+@torch.no_grad()
+def _bring(publications: Sequence[Publication], watch: Watch | None) -> None:
+    """Start all of them, and wait until everything has arrived."""
+    try:
+        for publication in publications:
+            publication.start()
+        for publication in publications:
+            publication.advance(watch)
+        for publication in publications:
+            publication.finish(watch)
+    except BaseException:
+        for publication in publications:
+            publication.give_up()
+        raise
+
+
 def _own(shard: Shard) -> list[torch.Tensor]:
     """The parameters that this rank owns."""
     return [parameter.detach() for parameter in shard.owned_by(shard.team.rank)]
@@ -142,23 +158,14 @@ class Transfers:
             return
         if self._publications is None:
             self._publications = [self._publication(kind) for kind in self._shards]
-        with torch.no_grad():
-            for publication in self._publications:
-                publication.start()
-            for publication in self._publications:
-                publication.advance(watch)
-            for publication in self._publications:
-                publication.finish(watch)
+        _bring(self._publications, watch)
 
     def publish_of(self, owner: GroupRank, watch: Watch | None = None) -> None:
         """Send one owner's present values to everyone, and wait until they have arrived."""
         if self._team.size == 1:
             return
-        with torch.no_grad():
-            for kind in self._shards:
-                publication = Broadcasts(self._transfers_of(owner, kind))
-                publication.start()
-                publication.finish(watch)
+        for kind in self._shards:
+            _bring([Broadcasts(self._transfers_of(owner, kind))], watch)
 
     def stale(self) -> bool:
         """Whether somebody has cast, reshaped or moved a parameter away from its flat tensor (``p.data = ...``)."""

@@ -12,7 +12,15 @@ from typing import Any
 
 import torch
 
-from ..comm.optimizer_states import Counters, as_it_was, counters, lie_like_parameters, loadable, take_over
+from ..comm.optimizer_states import (
+    Counters,
+    as_it_was,
+    counters,
+    keep_hooks,
+    lie_like_parameters,
+    loadable,
+    take_over,
+)
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
@@ -45,6 +53,8 @@ class Shard:
         self.device = parameters[0].device
         #: the ordinary optimizer over this rank's own parameters; in overlap mode it comes with the owners
         self.optim: torch.optim.Optimizer
+        # the ids of the hooks that it has given itself
+        self._own_hooks: frozenset[int] = frozenset()
         #: what builds it, and from which settings beside those of the groups
         self.constructor = constructor
         self.given_defaults = defaults
@@ -95,7 +105,9 @@ class Shard:
 
     def build_local(self) -> None:
         """Make the local optimizer over what this rank owns now."""
+        former = vars(self).get("optim")
         self.optim = self.constructor(self.local_groups(self.team.rank), **self.given_defaults)
+        self._own_hooks = keep_hooks(former, self.optim, self._own_hooks)
         self._show_settings_of(self.optim)
         self.exposed.state = self.optim.state
 
@@ -321,7 +333,12 @@ class Shard:
         lost = [index for index in plan.owned_by(team.rank) if index not in held]
         if lost and (mine or held) and team is not self.team:  # within one group nothing is lost: those have none yet
             logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
-        self._settle(team, plan, held, settings_of(self.exposed.param_groups), counters(self.optim))
+        self._settle(team, plan, held, settings_of(self.exposed.param_groups), self._counted())
+
+    def _counted(self) -> Counters:
+        """What the local optimizer keeps beside groups and per-parameter state."""
+        further = None if is_of_torch(self.optim) else self.further_entries()
+        return counters(self.optim)._replace(further=further)
 
     def _settle(
         self, team: Team, plan: ShardPlan, held: checkpoint.States, settings: Sequence[Group], counted: Counters
@@ -333,7 +350,7 @@ class Shard:
         take_settings(settings, self.exposed.param_groups)
         parameters, begun = self.parameters(), dict(self.optim.state)
         states = {parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held}
-        self.load_local(loadable(states))
+        self.load_local(loadable(states), counted.further)
         for parameter, state in states.items():
             self.optim.state[parameter] = as_it_was(state, self.optim.state[parameter])
         lie_like_parameters(self.optim.state)
@@ -344,7 +361,7 @@ class Shard:
     def become(self, other: Shard, memo: dict[int, Any]) -> None:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
         held = copy.deepcopy(other.states(), memo)
-        self._settle(other.team, other.plan, held, settings_of(self.exposed.param_groups), counters(other.optim))
+        self._settle(other.team, other.plan, held, settings_of(self.exposed.param_groups), other._counted())
 
     # --- copies of the shard on another rank
 
@@ -360,7 +377,7 @@ class Shard:
         owned = self.plan.owned_by(self.team.rank)
         content: Content = {index: (parameters[index], states.get(index)) for index in owned}
         number = copies.steps + 1 if step is None else step
-        copies.exchange(self.team, content, counters(self.optim), number, self.device, watch)
+        copies.exchange(self.team, content, self._counted(), number, self.device, watch)
 
     def restore(self, team: Team, kept: Content, settings: Sequence[Group], counted: Counters) -> None:
         """Share what the ranks of this team have kept, all of it together, as a state of before; call it on each.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import torch
 
@@ -12,6 +12,7 @@ from ..comm.flat import copy_all, flat_views, new_flat, note_change
 from ..comm.pending import Pending, Watch
 from ..comm.placement import on_one_host
 from ..comm.ranks import GroupRank, Team
+from .memory import memory_of_its_own
 from .routes import FlatPlan
 
 
@@ -58,14 +59,23 @@ class Transfer:
         """Wait for the broadcast; afterwards the members hold the owner's values on every rank."""
         if self._pending is None:
             raise AssertionError(f"{self.label}: finish() without start()")
-        pending, self._pending = self._pending, None
+        pending = self._pending
         pending.wait(watch)
+        self._pending = None
         if self.team.rank == self.owner:
             return
         if pending.buffer is self._buffer:
             _receive(self.members, self._views)
         else:
             note_change(self.members)
+
+    def give_up(self, movable: Container[int]) -> None:
+        """Give the members of a message that has not come other memory, if their ids are among the movable ones."""
+        if self._pending is None or self._pending.buffer is self._buffer or self._flat is not None:
+            return
+        for member in self.members:
+            if id(member) in movable:
+                member.data = member.detach().clone()
 
     def _target(self) -> tuple[torch.Tensor, bool]:
         """The tensor to send, and whether it is the staging buffer."""
@@ -95,6 +105,9 @@ class Publication(ABC):
     def finish(self, watch: Watch | None = None) -> None:
         """Wait; afterwards the parameters hold their owners' values on every rank."""
 
+    def give_up(self) -> None:  # noqa: B027
+        """Something has failed. What still arrives, when an owner that was lost goes on, must not reach parameters."""
+
 
 class Broadcasts(Publication):
     """Every owner sends its own to all: for processes of one host, and where broadcasts are pipelined (NCCL)."""
@@ -112,6 +125,11 @@ class Broadcasts(Publication):
     def finish(self, watch: Watch | None = None) -> None:
         for transfer in self.transfers:
             transfer.finish(watch)
+
+    def give_up(self) -> None:
+        movable = memory_of_its_own([member for transfer in self.transfers for member in transfer.members])
+        for transfer in self.transfers:
+            transfer.give_up(movable)
 
 
 class Gathering(Publication):

@@ -43,7 +43,7 @@ NO_WORKLOAD_DOES = (
     "test_annotations_that_are_text_", "test_buckets_of_which_the_optimizer_has_nothing_",
     "test_what_one_parameter_has_lost_",
     "test_an_optimizer_with_an_order_of_its_own_",
-    "test_where_use_is_searched_too_an_argument_",
+    "test_where_use_is_searched_too_an_argument_", "test_gradients_that_lie_in_one_memory_",
 )  # fmt: skip
 _KEPT = ("passed", "unsupported", "not run", "suite error")  # the other outcomes break a clause
 

@@ -12,6 +12,24 @@ def eight_bits_always_divided_by_all() -> None:
 
 
 @defect("DDPJ-014")
+def groups_of_a_hooks_own_are_always_whole() -> None:
+    """A hook that averages over another group than the model's divides by its size, whoever is active."""
+    edit("return int(bucket.divisor_over(team.global_ranks())) if", "return team.size if")
+
+
+@defect("DDPJ-014")
+def hooks_on_all_ranks_in_another_group_count_their_own_by_group_rank() -> None:
+    """Who is not counted is told by ranks of the model's group, where global ones are asked for."""
+    edit("max(sum(rank not in self._left_out for rank in ranks), 1)", "max(len(ranks) - len(self._left_out), 1)")
+
+
+@defect("DDPJ-014")
+def torchs_post_local_hook_never_averages_after_its_start() -> None:
+    """torch's own post-local hook is taken for one that averages nothing once it works in its subgroup."""
+    edit("return state.subgroup if state.post_local_gradient_allreduce else None", "return None")
+
+
+@defect("DDPJ-014")
 def power_sgd_always_divides_by_all() -> None:
     """PowerSGD divides by the number of all ranks where the active ones were asked for."""
     edit("divisor_of(self.team, bucket)", "self.team.size")

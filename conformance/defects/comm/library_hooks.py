@@ -133,7 +133,7 @@ def local_sgd_always_averages() -> None:
 @defect("COMM-028", worlds=(4,))
 def local_sgd_starts_one_iteration_late() -> None:
     """Local averaging starts one iteration after it was asked to."""
-    edit("state.iter >= state", "state.iter > state")
+    edit("local = state.iter >= state", "local = state.iter > state")
 
 
 @defect("COMM-028", worlds=(4,))
@@ -472,9 +472,9 @@ def a_group_as_the_state_of_torchs_hook_is_another_group() -> None:
 def how_a_hook_divides_is_asked_after_it_has_counted() -> None:
     """In its last iteration before the start, torch's post-local hook is taken for one that does not average."""
     edit(
-        "factor = _correction(hook, state, bucket)  # asked before the hook counts the iteration\n"
+        "group = _averaged_over(hook, state)  # asked before the hook counts the iteration\n"
         "    future = hook(state, bucket)\n",
-        "future = hook(state, bucket)\n    factor = _correction(hook, state, bucket)\n",
+        "future = hook(state, bucket)\n    group = _averaged_over(hook, state)\n",
     )
 
 

@@ -244,20 +244,20 @@ def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
 @defect("DDPJ-014")
 def torchs_own_hooks_not_known_in_a_partial() -> None:
     """Inside a partial, a hook of torch's own is not known as one that divides by the number of all ranks."""
-    edit("while isinstance(hook, functools.partial):", "while False:", within="_divides_by_size")
+    edit("while isinstance(hook, functools.partial):", "while False:", within="_averaged_over")
 
 
 @defect("COMM-022", "COMM-028")
 def torchs_own_hooks_are_all_taken_for_averages() -> None:
     """Also those hooks of torch's that average nothing are taken for one that divides by the number of all ranks."""
-    edit("return name in _DIVIDE_BY_SIZE", "return True")
-    edit("return bool(state.iter < state.start_localSGD_iter)", "return True")
+    edit("if name in _DIVIDE_BY_SIZE:", "if True:")
+    edit("return state.subgroup if state.post_local_gradient_allreduce else None", "return dist.group.WORLD")
 
 
 @defect("DDPJ-014")
 def torchs_own_wrappers_are_taken_for_averages() -> None:
     """A wrapper of torch's is taken for one that divides by the number of all ranks, whatever its hook does."""
-    edit('_divides_by_size(inspect.getclosurevars(hook).nonlocals["hook"], state)', "True")
+    edit('_averaged_over(inspect.getclosurevars(hook).nonlocals["hook"], state)', "dist.group.WORLD")
 
 
 @defect("DDPJ-014")
@@ -285,13 +285,13 @@ def second_hook_is_refused_and_used() -> None:
 @defect("DDPJ-014")
 def torchs_own_low_rank_is_no_average() -> None:
     """torch's own PowerSGD is not known as a hook that divides by the number of all ranks."""
-    edit("return name in _DIVIDE_BY_SIZE", 'return name in _DIVIDE_BY_SIZE and "powerSGD" not in name')
+    edit("if name in _DIVIDE_BY_SIZE:", 'if name in _DIVIDE_BY_SIZE and "powerSGD" not in name:')
 
 
 @defect("DDPJ-014")
 def torchs_own_post_local_is_no_average() -> None:
     """torch's own post-local SGD is taken for local before it is."""
-    edit("return bool(state.iter < state.start_localSGD_iter)", "return False")
+    edit("if name in _DIVIDE_BY_SIZE:", 'if name in _DIVIDE_BY_SIZE and name != "post_localSGD_hook":')
 
 
 @defect("DDP-057")

@@ -14,7 +14,8 @@ from ..planting import defect, edit, swap
 def active_after_an_error() -> None:
     """The active model is not forgotten when its forward raises."""
     edit(
-        "try:\n        return self.module(*inputs, **kwargs)\n    finally:\n        running.ddp = outer",
+        "try:\n        return self.module(*inputs, **kwargs)\n    finally:\n"
+        "        running.ddp = outer\n        self._iteration.records = False",
         "output = self.module(*inputs, **kwargs)\n    running.ddp = outer\n    return output",
     )
 

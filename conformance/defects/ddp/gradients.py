@@ -668,3 +668,15 @@ def what_hooks_start_is_not_seen() -> None:
 def a_process_is_one_thread() -> None:
     """Ranks that wait in one thread and compute for another group in the next look as if all waited."""
     edit("if waited_s >= half_s and not self._goes_on_elsewhere():", "if waited_s >= half_s:")
+
+
+@defect("DDP-049")
+def gradients_in_one_memory_stay_there() -> None:
+    """Of two gradients that autograd has put into one memory, the average delivered last counts for both."""
+    edit("if not self._as_view and len(self._memory) < self._dense:", "if False:")
+
+
+@defect("DDP-049")
+def a_gradient_inside_another_is_not_seen() -> None:
+    """Only gradients that begin in one place are parted; one that lies in another's middle gets its average."""
+    edit("(1 + _last_place(gradient)) * gradient.element_size()", "1")

@@ -133,6 +133,7 @@ def second_model_divides_by_the_initial_size() -> None:
     edit(
         "if self.session is None or",
         "if self.session is None or not self.joinable._join_config.is_first_joinable or",
+        within="Iteration.divisor",
     )
 
 

@@ -81,3 +81,21 @@ def survivors_keep_the_limit_of_their_meeting() -> None:
 def survivors_count_as_the_furthest_hook() -> None:
     """An iteration that is made again is counted twice by hooks that count."""
     edit("counted = [min(each) for each in zip(", "counted = [max(each) for each in zip(")
+
+
+@defect("JOIN-057", worlds=(4,))
+def what_an_optimizer_saves_by_itself_begins_anew() -> None:
+    """Where ranks go on with copies of a shard, entries of the local optimizer's own ``state_dict`` are lost."""
+    edit("counters(self.optim)._replace(further=further)", "counters(self.optim)")
+
+
+@defect("JOIN-057", worlds=(4,))
+def random_numbers_are_not_handed_over() -> None:
+    """A rank that was a step behind draws other numbers than the rest."""
+    edit("getattr(optim, name).set_state(state)", "pass")
+
+
+@defect("JOIN-057", worlds=(4,))
+def hooks_stay_in_the_group_of_before() -> None:
+    """A hook whose state has the model's group waits for the rank that was lost."""
+    edit('elif getattr(state, "process_group", None) is former:', "elif False:")

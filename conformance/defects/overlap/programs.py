@@ -197,10 +197,10 @@ def only_plain_numbers_count() -> None:
     edit("isinstance(value, (Number, str))", "isinstance(value, (bool, int, float, complex, str))")
 
 
-@defect("HOOK-018")
+@defect("JOIN-057", worlds=(4,))
 def states_that_move_are_loaded_as_from_a_file() -> None:
     """A state that goes over to another owner is one that the optimizer can load, or the step fails."""
-    edit("self.load_local(loadable(states))", "self.load_local(states)")
+    edit("self.load_local(loadable(states), ", "self.load_local(states, ")
 
 
 @defect("HOOK-018", worlds=(3,))

@@ -61,4 +61,5 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
 
         return call_hook(hook, hook_state, bucket).then(step)
 
+    hook_then_optimizer_wrapper.steps_in_backward = True  # type: ignore[attr-defined]
     return hook_then_optimizer_wrapper

@@ -23,8 +23,9 @@ Hook = Callable[[Any, Any], TensorFuture]
 class _AnyGradBucket(Protocol):
     """What a hook may ask of a bucket, torch's as well as ours (COMM-016).
 
-    Our own bucket also answers ``names()`` of its parameters, ``process_group()``, the group that its DDP runs on, and
-    ``divisor()``, the number by which an average over this iteration divides. torch's has none of them.
+    Our own bucket also answers ``names()`` of its parameters, ``process_group()``, the group that its DDP runs on,
+    ``divisor()``, the number by which an average over this iteration divides, and ``divisor_over(ranks)``, that of an
+    average over some ranks only. torch's has none of them.
     """
 
     def index(self) -> int: ...
@@ -47,38 +48,35 @@ _TORCHS_WRAPPERS = {"fp16_compress_wrapper_hook", "bf16_compress_wrapper_hook"}
 #: those of torch's hooks that divide by the size of the group in their state
 _DIVIDE_BY_SIZE = {
     "allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "powerSGD_hook", "batched_powerSGD_hook",
-    "quantization_pertensor_hook", "quantization_perchannel_hook",
+    "quantization_pertensor_hook", "quantization_perchannel_hook", "post_localSGD_hook",
 }  # fmt: skip
 
 
 def call_hook(hook: Hook, state: Any, bucket: Any) -> TensorFuture:
     """What the hook returns for this bucket, divided by ``bucket.divisor()`` also where it is one of torch's, which
     know of no other divisor than the size of their group (DDPJ-014)."""
-    factor = _correction(hook, state, bucket)  # asked before the hook counts the iteration
+    group = _averaged_over(hook, state)  # asked before the hook counts the iteration
     future = hook(state, bucket)
+    if group is None:
+        return future
+    factor = group.size() / divisor_of(Team.of(group), bucket)
     return future if factor == 1.0 else future.then(lambda done: done.value() * factor)
 
 
-def _correction(hook: Any, state: Any, bucket: Any) -> float:
-    """By how much to multiply what a hook has averaged."""
-    if not hasattr(bucket, "divisor") or not _divides_by_size(hook, state):
-        return 1.0
-    group, averaged_over = bucket.process_group(), getattr(state, "process_group", state)
-    same = group is (dist.group.WORLD if averaged_over is None else averaged_over)
-    return float(group.size() / bucket.divisor()) if same else 1.0
-
-
-def _divides_by_size(hook: Any, state: Any) -> bool:
+def _averaged_over(hook: Any, state: Any) -> dist.ProcessGroup | None:
+    """The group by whose size a hook of torch's divides; None for any other hook."""
     while isinstance(hook, functools.partial):
         hook = hook.func
     if not str(getattr(hook, "__module__", "")).startswith(_TORCHS_LIBRARY):
-        return False
+        return None
     name = getattr(hook, "__name__", "")
     if name in _TORCHS_WRAPPERS:
-        return _divides_by_size(inspect.getclosurevars(hook).nonlocals["hook"], state)
-    if name == "post_localSGD_hook":
-        return bool(state.iter < state.start_localSGD_iter)
-    return name in _DIVIDE_BY_SIZE
+        return _averaged_over(inspect.getclosurevars(hook).nonlocals["hook"], state)
+    if name == "post_localSGD_hook" and state.iter >= state.start_localSGD_iter:
+        return state.subgroup if state.post_local_gradient_allreduce else None
+    if name in _DIVIDE_BY_SIZE:
+        return getattr(state, "process_group", state) or dist.group.WORLD
+    return None
 
 
 def team_of(group: dist.ProcessGroup | None, bucket: GradBucket) -> Team:
@@ -100,12 +98,11 @@ def team_of(group: dist.ProcessGroup | None, bucket: GradBucket) -> Team:
 def divisor_of(team: Team, bucket: GradBucket) -> int:
     """The number by which a mean over ``team`` divides.
 
-    Over the DDP's own group the DDP knows it (inside a join context it may be the number of active ranks); over any
-    other group it is the group's size.
+    The group's size, or inside a join context, as DDP knows, the number of its ranks that are active.
     """
-    if hasattr(bucket, "divisor") and hasattr(bucket, "process_group") and bucket.process_group() is team.group:
+    if hasattr(bucket, "process_group") and hasattr(bucket, "divisor") and bucket.process_group() is team.group:
         return int(bucket.divisor())
-    return team.size
+    return int(bucket.divisor_over(team.global_ranks())) if hasattr(bucket, "divisor_over") else team.size
 
 
 def start_mean(team: Team, divisor: int, tensor: torch.Tensor, label: str) -> Pending:
