@@ -72,8 +72,8 @@ class Clock:
 
 
 class Tick(NamedTuple):
-    number: int = 0
-    lr: float = LR
+    number: int
+    lr: float
 
 
 class Finer(torch.optim.SGD):
@@ -88,12 +88,12 @@ class Finer(torch.optim.SGD):
     def step(self, closure=None):
         super().step(closure)
         self.clock.ticks += 1
-        now, drawn = Tick(self.clock.ticks), torch.rand(1, generator=self.drawing, dtype=torch.float64)
+        now, drawn = Tick(self.clock.ticks, LR), torch.rand(1, generator=self.drawing, dtype=torch.float64)
         for parameter in self.param_groups[0]["params"]:
             state = self.state[parameter]
             zeros = torch.zeros_like(parameter, dtype=torch.float64)
             state["sum"] = state.get("sum", zeros) + now.number + drawn + parameter.grad / 2**40
-            assert state.get("last", Tick()) == Tick(now.number - 1), f"{state['last']} before {now}"
+            assert state.get("last", Tick(0, LR)) == Tick(now.number - 1, LR), f"{state['last']} before {now}"
             state["last"], state["fuse"] = now, Fuse()
 
     def state_dict(self):
