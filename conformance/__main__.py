@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from reports.arguments import Parser
+
 from .ending import status_of
 
 STATUSES = """exit status:
@@ -20,7 +22,7 @@ STATUSES = """exit status:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
+    top = Parser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
     words = (
         "run | clauses | show | page | compare | defects | explore | power | protocol | faults | soak | repro | "
         "hosts | board | gpu"
@@ -113,6 +115,7 @@ def _run(run: argparse.ArgumentParser) -> None:
         "--resume", nargs="?", const="required", choices=("required", "possible"), metavar="possible",
         help="continue the unfinished record in --out; 'possible': start anew, and say why, if there is none",
     )  # fmt: skip
+    run.add_argument("--dry-run", action="store_true", help="only see whether all this can be had; judge nothing")
     run.add_argument("--jobs", default="1", metavar="N", help="checks at a time (default: %(default)s)")
     run.add_argument("--out", default="out/conformance", metavar="FOLDER", help="output folder (default: %(default)s)")
 

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from conformance.ending import status_of
+from reports.arguments import Parser
 
 STATUSES = """exit status:
   0   every cell was measured, or could not be for a reason that is known
-  1   a cell is void (weights that are not what one process computes, a broken guarantee), failed or hung
+  1   a cell is void (weights that are not what one process computes, a broken guarantee), failed or hung; or nothing
+      was measured, for example because the budget was used up before the first cell
   2   bad input, or something that this machine does not have; nothing was measured
   3   the harness itself failed midway (a full disk, say); finished cells are kept
   130 interrupted; finished cells are kept, and the same command continues"""
@@ -47,7 +49,7 @@ TRACES = "Trace one iteration of up to four variants, of a RECORD or of those th
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser("python -m perf", description="Measure Join, DDP, ZeRO and their overlap.")
+    top = Parser("python -m perf", description="Measure Join, DDP, ZeRO and their overlap.")
     commands = top.add_subparsers(
         dest="command", required=True, metavar="run | list | show | export | table | laws | compare | trace | chart"
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .arguments import Parser
 from .history import HistoryError, machine_name, named, opened
 
 STATUSES = """exit status:
@@ -26,7 +27,7 @@ GPU = """exit status:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser("python -m reports", description="Keep, judge and show nightly records.")
+    top = Parser("python -m reports", description="Keep, judge and show nightly records.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
     _nightly(commands.add_parser("nightly", help="measure and judge one night", epilog=STATUSES, formatter_class=raw))
@@ -105,7 +106,7 @@ def _pages(commands: Any) -> None:
         "--view", default="series", choices=tuple(VIEWS), metavar="VIEW",
         help=f"for csv and json: {' | '.join(VIEWS)} (default: %(default)s)",
     )  # fmt: skip
-    export.add_argument("--machine", default="", metavar="NAME", help="for otava, if there are several")
+    export.add_argument("--machine", default="", metavar="NAME", help="only this one's (default: all; otava: just one)")
     export.add_argument("--out", default="", metavar="FILE", help="(default: standard output)")
 
 
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_nightly(given: argparse.Namespace) -> int:
-    from .nightly.plan import Asked, checked, seconds
+    from .nightly.plan import Asked, checked, ensure_subjects, seconds
     from .nightly.run import nightly
     from .records.identity import machine
 
@@ -156,6 +157,7 @@ def _run_nightly(given: argparse.Namespace) -> int:
     _above_zero("world", given.world)
     budget_s, clauses_s, out = seconds(given.budget), seconds(given.clauses_within), Path(given.out)
     name = named(name)
+    ensure_subjects(given.subject, [conformance, perf])
     history = opened(Path(given.history))
     return nightly(
         Asked(
@@ -213,10 +215,17 @@ def _dashboard(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace) -> int:
-    from .exports import export
+    from .exports import export, machine_of
     from .judging import judge
 
-    text = export(judge(_existing(given.history)), given.form, view=given.view, machine=given.machine)
+    judged = judge(_existing(given.history))
+    if not judged.machines and given.view != "left-out":
+        raise HistoryError(
+            f"{given.history} holds no night that can be read; `export {given.history} csv --view left-out` says why"
+        )
+    if given.machine:
+        judged = machine_of(judged, given.machine)
+    text = export(judged, given.form, view=given.view)
     if not given.out:
         sys.stdout.write(text)
         return 0

@@ -13,14 +13,16 @@ from ..board.judge import judge, last
 from ..board.page import COUNTED, Judged, publish
 from ..ending import terminated_like_interrupted
 from ..engine import request as ask
-from ..pages.record_book import Source
+from ..pages.record_book import RECORD, Source
 
 
 def board(given: Namespace) -> int:
     """Print the table and where the page is; 1 if a column has no answer of today."""
     columns, jobs = choose(given.columns), ask.number(given.jobs, "number of jobs")
+    limit_s = 60 * ask.minutes(given.minutes)
+    if given.show and not any((Path(given.out) / column.name / RECORD).is_file() for column in columns):
+        raise BadInput(f"nothing of this has been judged in {given.out} yet; leave --show out to judge it now")
     out = ask.writable(Path(given.out))
-    limit_s = 60 * ask.seconds(given.minutes)
     judged = []
     for column in columns:
         with terminated_like_interrupted():

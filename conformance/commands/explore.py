@@ -26,9 +26,8 @@ def explore_command(given: Namespace) -> int:
     if given.program:
         return _one(given.program, subjects)
     minutes, jobs = ask.minutes(given.minutes), ask.number(given.jobs, "number of jobs")
-    if given.seed and not given.seed.isdecimal():
-        raise BadInput(f"seed {given.seed!r} is not a whole number; give for example 7")
-    seed = int(given.seed) if given.seed else int(time.time()) % 1_000_000
+    seed = ask.seed(given.seed)
+    seed = int(time.time()) % 1_000_000 if seed is None else seed
     unknown, out = 0, ask.writable(Path(given.out))
     for name in subjects:
         folder = out / name.replace(":", "_")

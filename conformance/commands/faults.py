@@ -14,14 +14,14 @@ from pathlib import Path
 
 from ..bad_input import BadInput
 from ..ending import terminated_like_interrupted
+from ..engine import request as ask
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
-from ..engine.request import numbers, words
 from ..faults import known, on_hosts
 from ..faults.cells import Cell, sample, selected
 from ..faults.running import RECORD, Row, Workers, recorded
 from ..faults.table import summary
 from ..power.drawing import SUBJECT as MUTATED
-from ..subjects import STRICT, resolve
+from ..subjects import STRICT
 
 OURS = ("impl", MUTATED)
 
@@ -32,15 +32,15 @@ def faults(given: Namespace) -> int:
     if given.list:
         print(*(f"{cell.id}  world {cell.world}, rank {cell.rank}" for cell in cells), sep="\n")
         return OK
-    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
-    listed, surprising = known.load(), 0
+    jobs = ask.number(given.jobs, "number of jobs")
+    subjects = [spec for spec, _ in ask.subjects(given.subject).values()]
+    listed, out, surprising = known.load(), ask.writable(Path(given.out)), 0
     try:
         with terminated_like_interrupted():
-            for subject in words(given.subject, "subject"):
-                resolve(subject)
+            for subject in subjects:
                 strict = given.strict and subject in OURS
                 os.environ[STRICT] = "1" if strict else "0"  # for the ranks
-                surprising += _matrix(subject, strict, cells, jobs, Path(given.out), listed)
+                surprising += _matrix(subject, strict, cells, jobs, out, listed)
     except KeyboardInterrupt:
         print("conformance: interrupted; the same command goes on", file=sys.stderr)
         return INTERRUPTED
@@ -48,12 +48,11 @@ def faults(given: Namespace) -> int:
 
 
 def _asked(given: Namespace) -> list[Cell]:
-    cells = selected(words(given.select, "pattern"))
+    cells, seed = selected(ask.words(given.select, "pattern")), ask.seed(given.seed)
     if not cells:
         raise BadInput(f"no cell meets {given.select!r}; their ids are fault/point/role/program, see --list")
     if given.tenth:
-        seed = int(given.seed) if given.seed.isdecimal() else 0
-        return sample(cells, -(-len(cells) // 10), seed)
+        return sample(cells, -(-len(cells) // 10), seed or 0)
     return cells
 
 

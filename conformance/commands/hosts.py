@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from importlib.util import find_spec
+from pathlib import Path
 
 from ..bad_input import BadInput
 from ..ending import terminated_like_interrupted
@@ -24,6 +26,7 @@ def hosts(given: Namespace) -> int:
         _count(given.racks, "racks"), rate(given.uplink) if given.uplink else 0,
     )  # fmt: skip
     ranks = _count(given.ranks, "ranks")
+    _ensure_there(script)
     why = unavailable()
     if why:
         raise BadInput(f"not run: {why}")
@@ -51,3 +54,17 @@ def _script(words: list[str]) -> list[str]:
     if not words:
         raise BadInput("say what to run on the hosts: … --rate 1gbit -- train.py --epochs 2, or -- -m package.module")
     return words
+
+
+def _ensure_there(script: list[str]) -> None:
+    """Every host's agent would fail by itself, and torchrun's report would hide why. Options of torchrun's pass."""
+    name = script[0]
+    if name == "-m" and len(script) > 1 and not _is_module(script[1].partition(".")[0]):
+        raise BadInput(f"there is no module {script[1]!r} to run on the hosts; correct its name, or set PYTHONPATH")
+    if not name.startswith("-") and not Path(name).is_file():
+        raise BadInput(f"there is no script {name!r} to run on the hosts; correct its path, or say -- -m MODULE")
+
+
+def _is_module(name: str) -> bool:
+    """Whether a module or package of this name, without dots, can be found."""
+    return name.isidentifier() and find_spec(name) is not None

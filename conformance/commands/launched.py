@@ -11,7 +11,7 @@ import sys
 from argparse import Namespace
 
 from ..bad_input import BadInput
-from ..engine.judgement import INTERNAL
+from ..engine.judgement import INTERNAL, OK
 from ..engine.request import numbers
 from ..ranks.agent import DriverGone
 from ..ranks.agent_group import gathered
@@ -25,8 +25,8 @@ def run(given: Namespace) -> int:
     from .run import run as here
 
     place = placed()
-    if place is None:
-        return here(given)
+    if place is None or given.dry_run:
+        return here(given) if place is None or place.rank == 0 else OK
     forget()
     if place.rank:
         return _serve(place)

@@ -19,6 +19,7 @@ from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
 from ..engine.request import number, writable
+from ..engine.request import seed as seed_of
 from ..power import exploring, measure, triage, written
 from ..power.drawing import Mutant, Pool
 from ..power.rate import KILLED, NOT_REACHED, STILLBORN, SURVIVED, TROUBLE, Rate, rates
@@ -34,7 +35,8 @@ def power(given: Namespace) -> int:
     """Draw, try, print and record; returns the exit status."""
     wanted = number(given.mutants, "number of mutants")
     jobs = number(given.jobs, "number of jobs")
-    seed, minutes = _seed(given.seed), _minutes(given.explore)
+    seed, minutes = seed_of(given.seed), _minutes(given.explore)
+    seed = random.SystemRandom().randrange(1000, 1_000_000) if seed is None else seed
     entries = triage.load()
     most = number(given.cases, "number of cases") if given.cases else None
     pool = Pool.of_impl()
@@ -73,12 +75,6 @@ def power(given: Namespace) -> int:
         print(f"conformance: interrupted after {done}; the same command continues", file=sys.stderr)
         return INTERRUPTED
     return _conclude(given, seed, rows, entries, out)
-
-
-def _seed(text: str) -> int:
-    if text and not text.isdecimal():
-        raise BadInput(f"seed {text!r} is not a whole number")
-    return int(text) if text else random.SystemRandom().randrange(1000, 1_000_000)
 
 
 def _minutes(text: str) -> float:

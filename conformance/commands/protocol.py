@@ -11,13 +11,12 @@ from fnmatch import fnmatchcase
 from ..bad_input import BadInput
 from ..defects import catalogue
 from ..ending import terminated_like_interrupted
-from ..engine.judgement import BROKEN, INTERRUPTED, OK
-from ..engine.request import minutes, number, numbers, words
+from ..engine.judgement import BROKEN, INTERRUPTED, OK, UNDECIDED
+from ..engine.request import minutes, number, numbers, subject_of, words
 from ..protocol import driver
 from ..protocol.configurations import WORLDS, Configuration, everything, telling
 from ..protocol.search import Found
 from ..protocol.table import Table
-from ..subjects import SubjectError, resolve
 
 _SECONDS_FOR_A_DEFECT = 60.0  # of the processor
 
@@ -27,7 +26,7 @@ def protocol(given: Namespace) -> int:
     limit_s = 60 * minutes(given.minutes)
     jobs = number(given.jobs, "number of jobs")
     configurations = _asked(given)
-    _ensure_usable(given.subject)
+    _ensure_explorable(given.subject, configurations)
     try:
         with terminated_like_interrupted():
             if given.defect:
@@ -57,12 +56,17 @@ def _asked(given: Namespace) -> list[Configuration]:
     return found
 
 
-def _ensure_usable(subject: str) -> None:
-    """Each process loads it for itself, where nobody would see why it cannot be had."""
-    try:
-        resolve(subject)
-    except SubjectError as error:
-        raise BadInput(str(error)) from error
+def _ensure_explorable(spec: str, configurations: Sequence[Configuration]) -> None:
+    """Each process loads the subject for itself, where nobody would see why it cannot be had."""
+    from ..protocol.programs import PROGRAMS, has_torchs_ddp
+
+    wrapped = [name for name in dict.fromkeys(each.program for each in configurations) if PROGRAMS[name].wraps]
+    if has_torchs_ddp(subject_of(spec)) and wrapped:
+        plain = [name for name, program in PROGRAMS.items() if not program.wraps]
+        raise BadInput(
+            f"program {wrapped[0]!r} cannot be explored with {spec}: torch's DDP reads results where no simulated rank "
+            f"can wait for them; choose among {'; '.join(plain)} with --program, for example --program plain"
+        )
 
 
 def _count(text: str) -> int:
@@ -82,6 +86,9 @@ def _explore(subject: str, configurations: Sequence[Configuration], jobs: int, s
         elif sys.stderr.isatty():
             print(f"\r{table.progress()} after {time.monotonic() - begun:.0f} s ", end="", file=sys.stderr, flush=True)
     print(f"\n{table}")
+    if not broken and not table.complete:
+        print(f"nothing was decided: no configuration was finished in {seconds / 60:g} minutes; give more --minutes")
+        return UNDECIDED
     return BROKEN if broken else OK
 
 

@@ -21,7 +21,7 @@ from ..clauses import Catalogue, load, matches
 from ..ending import terminated_like_interrupted
 from ..engine import inventory, plugin, report, resume
 from ..engine import request as ask
-from ..engine.judgement import BAD_INPUT, INTERNAL, INTERRUPTED
+from ..engine.judgement import BAD_INPUT, INTERNAL, INTERRUPTED, OK
 from ..engine.progress import reporter
 from ..engine.run import SuiteRun
 from ..pages.header import about
@@ -42,6 +42,10 @@ def run(given: Namespace, agent_group: AgentGroup | None = None) -> int:
     catalogue = load()
     cited = list(inventory.by_clause(inventory.declared(checks)))
     asked = _asked(given, catalogue, checks, cited)
+    if given.dry_run:
+        subjects = ", ".join(f"{name} {version}" for name, version in asked.versions.items())
+        print(f"can be had: {subjects} on {asked.backend} at world {', '.join(map(str, asked.worlds))}")
+        return OK
     out = ask.writable(Path(given.out))
     header = {**_header(asked, catalogue), **({"launcher": agent_group.about()} if agent_group else {})}
     with _streams() as (stdout, stderr), resume.alone_in(out):
@@ -91,7 +95,7 @@ def _asked(given: Namespace, catalogue: Catalogue, checks: Path, cited: list[str
         given.check,
         deadline_s,
         jobs,
-        ask.deviations(given.deviations, specs),
+        ask.deviations(given.deviations, specs, [*catalogue.by_id, *cited]),
         "" if given.checks is None else str(checks),
         tier,
         given.poison,

@@ -10,38 +10,42 @@ from pathlib import Path
 
 from ..bad_input import BadInput
 from ..ending import terminated_like_interrupted
-from ..engine.judgement import BROKEN, INTERRUPTED, OK
-from ..engine.request import numbers
+from ..engine import request as ask
+from ..engine.judgement import BROKEN, INTERRUPTED, OK, UNDECIDED
 from ..explore.judging import Failure
 from ..faults import soak as soaking
-from ..subjects import resolve
 
 RECORD = "soak.jsonl"
 
 
 def soak(given: Namespace) -> int:
-    """First what grows, then programs until the time is over; 1 if anything grew or a program failed."""
-    try:
-        minutes = float(given.minutes)
-    except ValueError:
-        raise BadInput(f"--minutes {given.minutes}: give a number of minutes") from None
-    (jobs,) = numbers(given.jobs, "number of jobs")[:1]
-    (iterations,) = numbers(given.iterations, "number of iterations")[:1]
-    (constructions,) = numbers(given.constructions, "number of constructions")[:1]
-    resolve(given.subject)
-    out = Path(given.out)
-    out.mkdir(parents=True, exist_ok=True)
-    seed = int(given.seed) if given.seed.isdecimal() else int(time.time()) % 1_000_000
+    """First what grows, then programs for so many minutes; 1 if anything grew or a program failed."""
+    minutes, jobs = ask.minutes(given.minutes), ask.number(given.jobs, "number of jobs")
+    iterations = _turns(given.iterations, "iterations", soaking.LEAST_ITERATIONS)
+    constructions = _turns(given.constructions, "constructions", soaking.LEAST_CONSTRUCTIONS)
+    seed = ask.seed(given.seed)
+    seed = int(time.time()) % 1_000_000 if seed is None else seed
+    ask.subject_of(given.subject)
+    out = ask.writable(Path(given.out))
     try:
         with terminated_like_interrupted():
-            end = time.monotonic() + 60 * minutes
             growing = _growth(given.subject, iterations, constructions)
-            left = max(0.0, end - time.monotonic())
-            failed = _programs(given.subject, seed, left, jobs, out / RECORD)
+            count, failed = _programs(given.subject, seed, 60 * minutes, jobs, out / RECORD)
     except KeyboardInterrupt:
         print("conformance: interrupted", file=sys.stderr)
         return INTERRUPTED
+    if not count and not growing:
+        print(f"nothing was decided of random programs: none ran in {minutes:g} minutes; give more --minutes")
+        return UNDECIDED
     return BROKEN if growing or failed else OK
+
+
+def _turns(text: str, what: str, least: int) -> int:
+    """A number of iterations or constructions that leaves some to compare after the warm-up."""
+    found = ask.number(text, f"number of {what}")
+    if found < least:
+        raise BadInput(f"{found} {what} end within the warm-up, and nothing could be compared; give {least} or more")
+    return found
 
 
 def _growth(subject: str, iterations: int, constructions: int) -> int:
@@ -57,7 +61,8 @@ def _growth(subject: str, iterations: int, constructions: int) -> int:
     return bad
 
 
-def _programs(subject: str, seed: int, seconds: float, jobs: int, path: Path) -> int:
+def _programs(subject: str, seed: int, seconds: float, jobs: int, path: Path) -> tuple[int, int]:
+    """How many programs ran, and how many of them failed."""
     begun = time.monotonic()
     with path.open("w", encoding="utf-8") as record:
         record.write(json.dumps({"soak": 1, "subject": subject, "seed": seed}) + "\n")
@@ -79,4 +84,4 @@ def _programs(subject: str, seed: int, seconds: float, jobs: int, path: Path) ->
         f"{len(failures)} mismatch{'es' * (len(failures) != 1)}",
         flush=True,
     )
-    return len(failures)
+    return count, len(failures)

@@ -118,6 +118,8 @@ def load(path: Path) -> DeviationFile:
     """Read and check a file of deviations."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DeviationError(f"there is no file of deviations at {path}; correct the path") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DeviationError(f"{path}: cannot be read as TOML: {error}") from error
     unknown = sorted(set(data) - {"subject", "deviation", "limits"})

@@ -89,7 +89,7 @@ def _suite_run(config: pytest.Config) -> SuiteRun:
             ask.patterns(option("select"), [*catalogue.by_id, *cited]),
             deadline_s=option("deadline"),
             jobs=option("jobs"),
-            deviations=ask.deviations(option("deviations"), specs),
+            deviations=ask.deviations(option("deviations"), specs, [*catalogue.by_id, *cited]),
             tier=tier,
             schedule=schedule,
         ),

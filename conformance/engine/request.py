@@ -96,6 +96,13 @@ def minutes(text: str, what: str = "minutes") -> float:
     return found
 
 
+def seed(text: str) -> int | None:
+    """The number of a draw; None if the text is empty."""
+    if text and not text.isdecimal():
+        raise BadInput(f"seed {text!r} is not a whole number; give for example 7")
+    return int(text) if text else None
+
+
 def seconds(text: str) -> float:
     """A number of seconds above 0."""
     try:
@@ -118,16 +125,25 @@ def words(text: str, what: str) -> tuple[str, ...]:
 def subjects(text: str) -> dict[str, tuple[str, Subject]]:
     """Specs separated by commas, as name -> (spec, subject)."""
     found: dict[str, tuple[str, Subject]] = {}
-    for spec in words(text, "subject"):
-        try:
-            subject = resolve(spec)
-        except SubjectError as error:
-            raise BadInput(str(error)) from error
+    specs = words(text, "subject")
+    for spec in specs:
+        if [part.strip() for part in text.split(",")].count(spec) > 1:
+            raise BadInput(f"subject {spec!r} is named more than once; name it once")
+    for spec in specs:
+        subject = subject_of(spec)
         if subject.name in found:
             other = found[subject.name][0]
             raise BadInput(f"subjects {other!r} and {spec!r} are both called {subject.name!r}; rename one")
         found[subject.name] = (spec, subject)
     return found
+
+
+def subject_of(spec: str) -> Subject:
+    """The one subject of this spec."""
+    try:
+        return resolve(spec)
+    except SubjectError as error:
+        raise BadInput(str(error)) from error
 
 
 def tier(text: str) -> str:
@@ -194,11 +210,23 @@ def patterns(text: str, known: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def deviations(files: Sequence[str], specs: dict[str, str]) -> dict[str, tuple[Deviation, ...]]:
-    """The deviations of every subject: the suite's own list for a built-in one, and those of the files."""
+def deviations(
+    files: Sequence[str], specs: dict[str, str], known: Iterable[str]
+) -> dict[str, tuple[Deviation, ...]]:
+    """The deviations of every subject: the suite's own list for a built-in one, and those of the files.
+
+    ``known``: the ids of all clauses, one of which each entry of the files must be about.
+    """
     found = {name: built_in(spec) if is_built_in(spec) else () for name, spec in specs.items()}
+    known = list(known)
     for file in files:
         name, more = _whose(file, load(Path(file)), specs)
+        for deviation in more:
+            if not any(matches(clause, [deviation.clause]) for clause in known):
+                where = f"{file}: {deviation.place.partition(', ')[2]}"
+                raise BadInput(
+                    f"{where}: there is no clause {deviation.clause!r}; `python -m conformance clauses` lists all"
+                )
         found[name] += more
     return found
 

@@ -28,7 +28,11 @@ WORLD = 2
 _PATIENT_S = 30.0  # without progress: ranks are stopped on purpose
 _DEADLINE_S = 120.0
 _KEYS_OF_OURS = 4  # that two meetings leave in the store
-_SHARE = 20  # of the turns, the first such part is a warm-up and is not compared with
+_SHARE = 20  # of the turns, the first such part is a warm-up and is not compared with …
+_WARM_UP = 8  # … and at least so many turns
+_A_TURN = 4  # iterations in a turn, at the least
+#: with fewer there would be nothing after the warm-up
+LEAST_ITERATIONS, LEAST_CONSTRUCTIONS = _A_TURN * (_WARM_UP + 1), _WARM_UP + 1
 _LOOKS, _NAP_S = 4, 0.1  # the least counts
 
 
@@ -196,12 +200,12 @@ def iterate(ctx: RankContext, turns: int) -> list[Grown]:
 
     def turn(number: int) -> None:
         with ctx.subject.Join([model, zero]):
-            for _ in range(4 + (number + ctx.rank) % 2):
+            for _ in range(_A_TURN + (number + ctx.rank) % 2):
                 model.zero_grad(set_to_none=True)
                 model(models.integers(2, 4, seed=ctx.rank)).sum().backward()
                 zero.step()
 
-    return [_watched(ctx, "iterations", turns // 4, turn)]
+    return [_watched(ctx, "iterations", turns // _A_TURN, turn)]
 
 
 def construct(ctx: RankContext, turns: int) -> list[Grown]:
@@ -217,7 +221,7 @@ def construct(ctx: RankContext, turns: int) -> list[Grown]:
 def _watched(ctx: RankContext, what: str, turns: int, turn: Callable[[int], None]) -> Grown:
     first: Figures = {}
     for number in range(turns):
-        if number == max(8, turns // _SHARE):
+        if number == max(_WARM_UP, turns // _SHARE):
             ctx.meet(f"{what}, first")
             first = figures(ctx)
             ctx.meet(f"{what}, seen")

@@ -1,10 +1,10 @@
 """Mutants that somebody wrote: a name, a file of impl, a text that stands there once, and another in its place.
 
     [[mutant]]
-    id = "a joined rank counts"
+    id = "the divisor"
     file = "impl/comm/averaging.py"
-    before = "return self.size"
-    after = "return self.size + 1"
+    before = "bits <= 16"
+    after = "bits <= 32"
 
 Further keys (who wrote it, what it breaks) are left to the reader. Where one mutant is asked for, it is ``FILE#ID``.
 """

@@ -316,6 +316,7 @@ class Program:
     make: Callable[[Subject, int], Trainer]
     expected: Callable[[Sequence[int], bool], list[tuple[list[Note], list[Note]]]]
     divides: bool = True  # whether the divide setting matters
+    wraps: bool = True  # whether the ranks wrap a model with DDP
 
 
 def _plain(joinables: int) -> Program:
@@ -323,7 +324,14 @@ def _plain(joinables: int) -> Program:
         lambda subject, _: Counting(subject, joinables),
         lambda inputs, _: [(_counted(inputs, joinables, rank), []) for rank in range(len(inputs))],
         divides=False,
+        wraps=False,
     )
+
+
+def has_torchs_ddp(subject: Subject) -> bool:
+    """Whether the subject's DDP is torch's, which reads results from futures in C++, where no simulated rank waits."""
+    offered = subject.names.get("DistributedDataParallel")
+    return isinstance(offered, type) and nn.parallel.DistributedDataParallel in offered.__mro__
 
 
 def _of(shape: Shape) -> Program:

@@ -31,9 +31,14 @@ class Table:
         """Distinct states in all; configurations have none in common."""
         return sum(row.states for row in self._rows.values())
 
+    @property
+    def complete(self) -> int:
+        """How many configurations were explored to their end."""
+        return self._complete.total()
+
     def progress(self) -> str:
         """One line."""
-        done, asked = self._complete.total(), self._of.total()
+        done, asked = self.complete, self._of.total()
         runs = sum(row.runs for row in self._rows.values())
         return f"{done} of {asked} configurations, {runs} runs, {self.states} states"
 

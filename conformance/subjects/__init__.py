@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .declaring import fault
+
 #: an environment variable: "1" turns our implementation's strict mode on; others take no notice
 STRICT = "JOINERY_STRICT"
 #: another: after so many seconds of silence a rank counts as frozen, and ranks as waiting for each other
@@ -48,6 +50,8 @@ class Subject:
             raise SubjectError("a subject needs a name: Subject(name='mine', version='1.0', names={...})")
         if not isinstance(self.names, Mapping) or not isinstance(self.lacks, Mapping):
             raise SubjectError(f"names and lacks of subject {self.name} must be mappings: {{'Join': MyJoin, ...}}")
+        if wrong := fault(self.name, self.version, self.names, self.lacks):
+            raise SubjectError(wrong)
 
     def __getattr__(self, wanted: str) -> Any:
         if wanted.startswith("__"):
@@ -104,4 +108,6 @@ def resolve(spec: str) -> Subject:
         raise SubjectError(f"subject {spec!r} cannot be loaded: {kind}{error}") from error
     if not isinstance(found, Subject):
         raise SubjectError(f"subject {spec!r} is a {type(found).__name__}, not a conformance.subjects.Subject")
+    if found.name in _BUILT_IN and spec not in (found.name, _BUILT_IN[found.name]):
+        raise SubjectError(f"subject {spec!r} is called {found.name!r}, as the suite's own is; give it another name")
     return found

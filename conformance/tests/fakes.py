@@ -14,6 +14,7 @@ from conformance.subjects import Subject
 
 subject = Subject("fake", "1.0", {"answer": 42}, lacks={"flight": "it has no wings"})
 other = Subject("other", "2.0", {"answer": 41})
+twin = Subject("other", "1.0", {})
 torch_in_disguise = Subject("torch", "1.0", {})
 nothing = 3
 """

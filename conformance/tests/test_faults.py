@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from conformance.__main__ import main
 from conformance.bad_input import BadInput
 from conformance.faults import cells, judging, known, promises, soak
 from conformance.faults.cells import Cell
@@ -284,6 +285,27 @@ def test_a_subject_that_leaks_is_found_out_and_ours_stays_flat(cluster):
         (grown,) = cluster.run(soak.construct, (40,), world=soak.WORLD, subject=name).values()[0]
         found[name] = grown.growing({**MOST, "memory_mib": 200.0})
     assert list(found.values()) == [["tensors", "descriptors"], []]
+
+
+@pytest.mark.parametrize(("count", "status"), [(3, 0), (0, 4)])
+def test_the_minutes_of_a_soak_are_for_programs_and_without_one_nothing_is_decided(
+    tmp_path, monkeypatch, capsys, count, status
+):
+    given = []
+    monkeypatch.setattr(soak, "growth", lambda *_: [])
+    monkeypatch.setattr(soak, "programs", lambda *args: (given.append(args[2]), (count, []))[1])
+    assert main(["soak", "--minutes", "2", "--out", str(tmp_path)]) == status
+    assert given == [120.0]
+    assert ("nothing was decided" in capsys.readouterr().out) == (not count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("function", "turns"), [
+    (soak.iterate, soak.LEAST_ITERATIONS), (soak.construct, soak.LEAST_CONSTRUCTIONS),
+])  # fmt: skip
+def test_the_fewest_turns_leave_some_to_compare(cluster, function, turns):
+    (grown,) = cluster.run(function, (turns,), world=soak.WORLD, subject="impl").values()[0]
+    assert set(grown.first) == set(grown.last) == set(MOST)
 
 
 @pytest.mark.slow

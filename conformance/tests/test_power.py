@@ -406,6 +406,14 @@ def test_mutants_may_be_written_by_hand(tmp_path):
     assert written.named(f"{file}#another", sources) is None
 
 
+def test_the_documented_example_of_a_written_mutant_is_one(tmp_path):
+    blocks = (Path(__file__).parents[2] / "docs" / "power.md").read_text().split("```")
+    (example,) = [block for block in blocks if "[[mutant]]" in block]
+    (tmp_path / "mine.toml").write_text(example)
+    (mutant,) = written.load(tmp_path / "mine.toml", Pool.of_impl().sources)
+    assert mutant.edit.operator == "the divisor"
+
+
 @pytest.mark.parametrize(("before", "after", "words"), [
     ("made_up.py", "no_such.py", "'impl/ddp/no_such.py' is no file of impl"),
     ("LIMIT = 3", "return", "`before` stands 3 times"),

@@ -103,6 +103,13 @@ def test_the_command_explores_one_schedule_and_says_how_it_ended(capsys):
     assert "inputs 4,0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_where_no_configuration_is_finished_nothing_is_decided(capsys):
+    asked = ["protocol", "--program", "ddp", "--inputs", "3,3,3", "--minutes", "0.0001", "--jobs", "1"]
+    assert main(asked) == 4
+    assert "nothing was decided: no configuration was finished in 0.0001 minutes" in capsys.readouterr().out
+
+
 def test_the_table_counts_what_was_explored_of_what_was_asked():
     asked = [Configuration("plain", (0, 1)), Configuration("plain", (1, 0))]
     table = Table(asked)

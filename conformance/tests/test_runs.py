@@ -246,7 +246,7 @@ MORE = (Deviation("JOIN-001", "r"),)
 def test_a_file_of_deviations_belongs_to_the_subject_that_it_can_mean(tmp_path, top, specs, whose):
     path = tmp_path / "d.toml"
     path.write_text(top + ENTRY.replace("because", "of the file"))
-    found = ask.deviations([str(path)], specs)
+    found = ask.deviations([str(path)], specs, ["JOIN-038"])
     assert {name for name, listed in found.items() if any(each.reason == "of the file" for each in listed)} == {whose}
 
 
@@ -257,7 +257,7 @@ def test_a_file_of_deviations_without_a_subject_to_belong_to_is_refused(tmp_path
     path = tmp_path / "d.toml"
     path.write_text(top + ENTRY)
     with pytest.raises(BadInput, match=r"whose deviations|not in this run"):
-        ask.deviations([str(path)], specs)
+        ask.deviations([str(path)], specs, ["JOIN-038"])
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------

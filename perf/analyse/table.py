@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..measure import void
 from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
 from ..wording import counted
@@ -72,7 +73,7 @@ class _Line:
     found: Ratio | None = None
     noise: Ratio | None = None
     beside: str = ""  # the cell that it is compared with
-    reason: str = ""
+    reason: str = ""  # short; what is left out stands below the table
 
     @property
     def ratio(self) -> str:
@@ -84,13 +85,13 @@ def lines(rows: Sequence[Row]) -> Iterator[_Line]:
     alike = {(row["status"], row["reason"]) for row in rows}
     if len(alike) == 1 and rows[0]["reason"]:
         cells = f"all {len(rows)} cells" if len(rows) > 1 else "its only cell"
-        yield _Line(cells, rows[0]["status"], reason=rows[0]["reason"])
+        yield _Line(cells, rows[0]["status"], reason=void.short(rows[0]["reason"]))
         return
     machine = noise.of_group(rows)
     for row in rows:
         name = Cell(**row["axes"]).variant
         if row["status"] != OK:
-            yield _Line(name, row["status"], reason=row["reason"])
+            yield _Line(name, row["status"], reason=void.short(row["reason"]))
             continue
         other = against(row, rows)
         beside = Cell(**other["axes"]).variant if other is not None else ""

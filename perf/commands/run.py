@@ -304,5 +304,7 @@ def _conclude(path: Path, rows: list[Row]) -> int:
         if file is not None:
             console.print(f"written: {os.path.relpath(file)}", markup=False, soft_wrap=True)
     for sentence in void.sentences(record.rows):
-        console.print(sentence, soft_wrap=True)
+        console.print(sentence, markup=False, soft_wrap=True)
+    if rows and all((row["status"], row["reason"]) == (NOT_RUN, BUDGET_GONE) for row in rows):
+        console.print(f"nothing measured: {BUDGET_GONE} before the first cell; give a longer --budget, or none")
     return _status(rows)

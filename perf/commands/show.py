@@ -8,6 +8,7 @@ from reports.records.identity import spoken
 
 from ..analyse.figures import figures_table
 from ..analyse.table import in_order, main_table, wide_console
+from ..measure import void
 from ..measure.reading import asked_for
 
 
@@ -25,6 +26,8 @@ def shown(given: Namespace) -> int:
         console.print(f"note: {sentence}", markup=False)
     rows = in_order(record.rows, header.get("asked", {}).get("cells", []))
     console.print(main_table(rows))
+    for sentence in void.sentences(rows):
+        console.print(f"\n{sentence}", markup=False, soft_wrap=True)
     figures = figures_table(rows)
     if figures is not None:
         console.print("\nderived figures", style="bold")

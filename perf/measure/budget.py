@@ -21,10 +21,10 @@ _PATIENCE = 20.0  # times the estimate, which is for a quiet machine
 
 def duration(text: str) -> float:
     """Seconds from 90s, 10m or 1.5h."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    value = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not value:
-        raise BadInput(f"budget {text!r} is no time; give for example 90s, 10m or 1.5h")
+        raise BadInput(f"budget {text!r} is no time with its unit; give for example 90s, 10m or 1.5h")
     return value
 
 

@@ -46,6 +46,7 @@ NO_WORKLOAD_DOES = (
     "test_where_use_is_searched_too_an_argument_", "test_gradients_that_lie_in_one_memory_",
 )  # fmt: skip
 _KEPT = ("passed", "unsupported", "not run", "suite error")  # the other outcomes break a clause
+_TELLING = ("failed", "hung", "crashed")  # those: a failed check says what was seen, a crashed one what fell over
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Broken:
     scenario: str
     witness: str
     backend: str = ""  # where it does not; empty: wherever
+    outcome: str = "failed"  # of the check
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,18 @@ class Judged:
     def against(self, cell: Cell) -> str:
         """Why a cell's time would be no time; empty if nothing speaks against it."""
         wanted = relied_on(cell)
-        for each in self.broken:
-            here = each.subject == cell.subject and each.backend in ("", cell.backend)
-            if here and each.clause in wanted and not _elsewhere(each.scenario, cell.hook):
-                return void.by_guarantee(each.clause, each.subject, each.witness)
-        return ""
+        found = [
+            each
+            for each in self.broken
+            if each.subject == cell.subject
+            and each.backend in ("", cell.backend)
+            and each.clause in wanted
+            and not _elsewhere(each.scenario, cell.hook)
+        ]
+        if not found:
+            return ""
+        told = min(found, key=lambda each: _TELLING.index(each.outcome))
+        return void.by_guarantee(told.clause, told.subject, told.witness)
 
     def footer(self, cells: Iterable[Cell]) -> dict[str, object]:
         """What a record keeps of it."""
@@ -161,7 +170,7 @@ def judged_before(path: Path, *backends: str) -> Judged:
 def _from(record: RecordFile, source: str, backends: Sequence[str] = ()) -> Judged:
     rows = (row for row in record.rows if row["outcome"] not in _KEPT and (not backends or row["backend"] in backends))
     broken = [
-        Broken(row["subject"], row["clause"], row["scenario"], row["witness"], row["backend"])
+        Broken(row["subject"], row["clause"], row["scenario"], row["witness"], row["backend"], row["outcome"])
         for row in rows
         if not row["check"].startswith(NO_WORKLOAD_DOES)
     ]

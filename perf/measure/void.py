@@ -36,11 +36,16 @@ def by_network(network: str, worst: str) -> str:
     return f"{_NETWORK}: {worst} what {network} should carry; the usual cause is a machine too busy for so many hosts"
 
 
+def short(reason: str) -> str:
+    """A reason for the column of a table: without what was seen, which ``sentences`` say."""
+    return reason.split(": ")[0] if reason.startswith((_BROKEN, _NETWORK)) else reason
+
+
 def sentences(rows: Iterable[Row]) -> Iterator[str]:
-    """What to say of the void ones among these rows, each reason once."""
-    reasons = (str(row["reason"]) for row in rows if row["status"] == VOID)
-    why = Counter(reason.split(": ")[0] if reason.startswith((_BROKEN, _NETWORK)) else "" for reason in reasons)
-    for reason, count in why.items():
+    """What to say of the void ones among these rows: each reason once, with what was first seen."""
+    reasons = [str(row["reason"]) for row in rows if row["status"] == VOID]
+    about = [short(reason) if reason.startswith((_BROKEN, _NETWORK)) else "" for reason in reasons]
+    for why, count in Counter(about).items():
+        whole = reasons[about.index(why)] if why else "the result is not what one process computes"
         cells = "1 cell is" if count == 1 else f"{count} cells are"
-        said = reason.replace("relies on", "it relies on" if count == 1 else "they rely on")
-        yield f"{cells} void: {said or 'the result is not what one process computes'}"
+        yield f"{cells} void: {whole.replace(_BROKEN, 'it relies on ' if count == 1 else 'they rely on ', 1)}"

@@ -68,10 +68,12 @@ def names() -> list[str]:
 
 def load(name: str) -> Sweep:
     """The sweep of this name, or the one in this file."""
-    path = Path(name) if name.endswith(".toml") else HOME / f"{name}.toml"
-    if not path.is_file():
-        ending = nearest(name, names()) if path.parent == HOME else "give the path of a sweep's TOML file"
-        raise BadInput(f"unknown sweep {name!r}; {ending}")
+    is_path = name.endswith(".toml") or "/" in name
+    path = Path(name) if is_path else HOME / f"{name}.toml"
+    if is_path and not path.exists():
+        raise BadInput(f"there is no file {name}; give the path of a sweep's TOML file, or a name from `perf list`")
+    if not is_path and not path.is_file():
+        raise BadInput(f"unknown sweep {name!r}; {nearest(name, names())}")
     try:
         return _checked(path.stem, tomllib.loads(path.read_text(encoding="utf-8")), str(path.name))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:

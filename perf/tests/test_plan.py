@@ -188,12 +188,12 @@ def test_a_budget_is_shared_out_and_bounds_every_run():
     assert not Budget(None, made.sweep, 2).limit(made.groups[0]).by_budget
 
 
-@pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400)])
+@pytest.mark.parametrize(("text", "value"), [("90s", 90), ("10m", 600), ("1.5h", 5400)])
 def test_a_duration_is_read(text, value):
     assert duration(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "0", "ten", "5 days", "-3m"])
+@pytest.mark.parametrize("text", ["", "0", "0s", "90", "ten", "5 days", "-3m"])
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(BadInput, match="is no time"):
         duration(text)

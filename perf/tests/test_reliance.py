@@ -68,6 +68,15 @@ def test_only_cells_of_the_subject_and_of_the_hook_that_break_a_clause_are_conce
     assert everywhere.against(interleaved)
 
 
+def test_a_failed_check_tells_more_than_a_crashed_one(cells):
+    cell = next(cell for cell in cells if cell.subject == "torch" and cell.hook == "none")
+    crashed = Broken("torch", "DDP-025", "", "rank 1: RuntimeError: Connection closed by peer", outcome="crashed")
+    failed = Broken("torch", "DDP-049", "", "rank 1 has the mean of two", outcome="failed")
+    reason = Judged((crashed, failed)).against(cell)
+    assert reason == "relies on DDP-049, which torch does not keep: rank 1 has the mean of two"
+    assert "Connection closed" in Judged((crashed,)).against(cell)
+
+
 def test_what_is_broken_on_one_backend_says_nothing_of_another(cells):
     cell = next(cell for cell in cells if cell.subject == "torch" and cell.hook == "sequential")
     judged = Judged((Broken("torch", "DDP-049", "", "late", "nccl"),), "a record")

@@ -222,6 +222,12 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(arguments, words, capsys)
     assert said.count("\n") == 1
 
 
+def test_a_budget_that_is_used_up_before_the_first_cell_is_a_reason_of_its_own(capsys, tmp_path):
+    arguments = ["--sweep", "smoke", "--backend", "gloo", "--subject", "impl", "--judged", "no", "--budget", "1s"]
+    assert main(["run", *arguments, "--out", str(tmp_path)]) == 1
+    assert "nothing measured: the budget was used up before the first cell" in capsys.readouterr().out
+
+
 def test_a_dry_run_shows_every_cell_and_starts_nothing(capsys, tmp_path):
     arguments = ["run", "--sweep", "overlap", "--world", "4", "--backend", "gloo", "--dry-run"]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 0

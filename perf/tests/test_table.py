@@ -4,6 +4,7 @@ import pytest
 from rich.console import Console
 
 from perf.analyse.table import against, in_order, main_table
+from perf.measure import void
 from perf.measure.rows import blank
 from perf.plan.planning import Place, plan
 from perf.plan.sweep import _checked
@@ -66,6 +67,18 @@ def test_void_cells_show_their_reason_and_no_time():
     assert line.split() == ["torch", "void", "weights", "are", "off"]
     assert "1.00" in text
     assert "corrected for 3 comparisons by Benjamini and Hochberg" in " ".join(text.split())
+
+
+def test_what_was_seen_of_a_broken_guarantee_stands_below_the_table_and_once():
+    group = rows(CELLS)
+    reason = void.by_guarantee("DDP-025", "torch", "rank 1 [spare] holds 3, and " + "a long story " * 9)
+    for name in ("torch", "torch · join"):
+        group[name] |= {"status": "void", "reason": reason, "wall_ns": [], "cpu_ns": [], "block": []}
+    text = " ".join(told(list(group.values())).split())
+    assert text.count("relies on DDP-025, which torch does not keep") == 2
+    assert "rank 1" not in text
+    (sentence,) = void.sentences(group.values())
+    assert sentence == f"2 cells are void: they {reason.replace('relies', 'rely', 1)}"
 
 
 def test_a_cell_that_went_wrong_first_changes_nothing_in_what_is_compared():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ..history import HistoryError
@@ -24,17 +25,31 @@ FORMS = ("csv", "json", *_WHOLE, "otava")
 _LARGE = "points"  # every night of every series: as CSV only, where everything is written
 
 
-def export(judged: JudgedHistory, form: str, *, view: str = "series", machine: str = "") -> str:
-    """One export as text. ``view`` matters for CSV and JSON, ``machine`` for Otava where there are several."""
+def machine_of(judged: JudgedHistory, name: str) -> JudgedHistory:
+    """One machine's part of a history. Files that were left out are kept: not all of them belong to a machine."""
+    machines = tuple(machine for machine in judged.machines if machine.name == name)
+    if not machines:
+        names = ", ".join(machine.name for machine in judged.machines) or "none"
+        raise HistoryError(f"the history holds no machine {name!r}; it holds {names}")
+    return replace(
+        judged,
+        machines=machines,
+        series=tuple(one for one in judged.series if one.machine == name),
+        clauses=tuple(one for one in judged.clauses if one.machine == name),
+        clause_changes=tuple(one for one in judged.clause_changes if one.machine == name),
+    )
+
+
+def export(judged: JudgedHistory, form: str, *, view: str = "series") -> str:
+    """One export as text. ``view`` matters for CSV and JSON; Otava takes a history of one machine."""
     if form in ("csv", "json"):
         return (as_csv if form == "csv" else as_json)(judged, view)
     if form in _WHOLE:
         return _WHOLE[form][1](judged)
-    fitting = [one for one in judged.machines if machine in ("", one.name)]
-    if len(fitting) != 1:
+    if len(judged.machines) != 1:
         names = ", ".join(one.name for one in judged.machines) or "none"
         raise HistoryError(f"an export for Otava is of one machine, and the history holds {names}: use --machine")
-    return otava_csv(judged, fitting[0])
+    return otava_csv(judged, judged.machines[0])
 
 
 def export_all(judged: JudgedHistory, folder: Path) -> list[Path]:

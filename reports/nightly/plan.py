@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ PERF = (
     "{python} -m perf run --sweep nightly --world {world} --subject {subject} --budget {budget_s}s {only} "
     "--judged {judged} --out {out}"
 )
+SUBJECTS = "{python} -m conformance run --dry-run --subject {subject}"  # whether they can be had
+_SUBJECTS_S = 300.0  # for that, on a busy machine
 ONLY = "{only}"  # becomes --only SERIES for each series that is measured again; nothing where all are measured
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -81,6 +84,20 @@ def seconds(text: str) -> float:
     if found is None or not float(found[1]):
         raise HistoryError(f"{text!r} is no budget: say, for example, 90s, 30m or 1.5h")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def ensure_subjects(subject: str, templates: Sequence[str]) -> None:
+    """HistoryError unless the suite can load the subjects; a command of somebody's own may take others."""
+    if not {CONFORMANCE, PERF}.intersection(templates):
+        return
+    command = [word.format(python=sys.executable, subject=subject) for word in shlex.split(SUBJECTS)]
+    try:
+        asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SUBJECTS_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HistoryError(f"--subject {subject}: nobody could say whether it can be had: {error}") from error
+    if asked.returncode:
+        last = (asked.stderr.strip().splitlines() or [f"the suite ended with status {asked.returncode}"])[-1]
+        raise HistoryError(f"--subject {subject}: {last.removeprefix('conformance: ')}")
 
 
 def checked(template: str, name: str) -> str:

@@ -1,5 +1,8 @@
 """Bad input to every command of reports: status 2, a sentence with the remedy, no traceback, no file touched."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from reports.__main__ import main
@@ -13,10 +16,15 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "notes-only" / "notes").mkdir(parents=True)
     (tmp_path / "notes-only" / "notes" / "a.json").write_text("[" * 100_000)
     monkeypatch.chdir(tmp_path)
+    # the suite is asked as a process
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     return tmp_path
 
 
+HERE = Path(__file__).parents[2]
 NIGHT = "nightly --history h --out out"
+OWN = "--conformance 'x {out}' --perf ''"  # commands of one's own know their subjects
 LINES = [
     ("", "the following arguments are required"),
     ("nonsense", "invalid choice: 'nonsense'"),
@@ -30,8 +38,9 @@ LINES = [
     ("export folder nope", "invalid choice: 'nope'"),
     ("export folder csv --view nope", "invalid choice: 'nope'"),
     ("export absent csv", "there is no history at absent"),
-    ("export folder otava --machine nobody", "is of one machine"),
-    ("export folder csv --out in_the_way/x", "choose another --out"),
+    ("export folder otava --machine nobody", "holds no night that can be read"),
+    ("export folder csv", "holds no night that can be read; `export folder csv --view left-out` says why"),
+    ("export folder csv --view left-out --out in_the_way/x", "choose another --out"),
     ("ack nobody --note x --history absent", "there is no history at absent"),
     ("ack nobody --note x --history folder", "there is no series or clause 'nobody' in this history"),
     ("ack nobody --note '' --history folder", "an acknowledgement needs a note: say why with --note"),
@@ -47,7 +56,8 @@ LINES = [
     ("power --series 1 --out folder", "is a folder; name a file with --out"),
     (f"{NIGHT} --budget soon", "'soon' is no budget: say, for example, 90s, 30m or 1.5h"),
     (f"{NIGHT} --budget 0m", "'0m' is no budget"),
-    (f"{NIGHT} --budget -3m", "expected one argument"),
+    (f"{NIGHT} --budget -3m", "'-3m' is no budget"),
+    (f"{NIGHT} --subject nobody", "--subject nobody: unknown subject 'nobody': use one of impl, torch"),
     (f"{NIGHT} --clauses-within never", "'never' is no budget"),
     (f"{NIGHT} --world 0", "world 0 is not a whole number above 0"),
     (f"{NIGHT} --world x", "invalid int value: 'x'"),
@@ -58,8 +68,8 @@ LINES = [
     (f"{NIGHT} --machine '///'", "use letters and digits, e.g. --machine builder-1"),
     (f"{NIGHT} --machine ..", "use letters and digits"),
     (f"{NIGHT} --machine notes", "'notes' cannot name a machine"),
-    ("nightly --history in_the_way --out out", "cannot write into in_the_way"),
-    ("nightly --history folder --out in_the_way", "cannot write into in_the_way"),
+    (f"nightly --history in_the_way --out out {OWN}", "cannot write into in_the_way"),
+    (f"nightly --history folder --out in_the_way {OWN}", "cannot write into in_the_way"),
     ("gpu --minutes 0 --out out", "0 minutes are no time; give for example --minutes 25"),
     ("gpu --minutes nan --out out", "nan minutes are no time"),
     ("gpu --minutes x --out out", "invalid float value: 'x'"),

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta
 from xml.etree import ElementTree
@@ -10,9 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 from reports.__main__ import main
-from reports.exports import FORMS, VIEWS, export, export_all
+from reports.exports import FORMS, VIEWS, export, export_all, machine_of
 from reports.exports.otava import otava_config, otava_csv
 from reports.findings import Urgency, findings
+from reports.history import HistoryError
 from reports.judging import judge
 from reports.simulate.made_histories import HOSTILE, hostile, plain
 
@@ -145,5 +147,19 @@ def test_the_command_line_writes_one(tmp_path, capsys):
         assert (tmp_path / form).stat().st_size
     assert main(["export", str(history), "badge", "--out", str(tmp_path / "none" / "badge")]) == 2
     assert "choose another --out" in capsys.readouterr().err
-    assert main(["export", str(history), "otava", "--machine", "nobody"]) == 2
-    assert "use --machine" in capsys.readouterr().err
+
+
+def test_an_export_may_be_of_one_machine(tmp_path, capsys):
+    history = plain(tmp_path, nights=3)
+    (machine,) = judge(history).machines
+    shutil.copytree(history / machine.name, history / "another", ignore=shutil.ignore_patterns("*.jsonl"))
+    both = judge(history)
+    assert {row["machine"] for row in rows(export(both, "csv", view="machines"))} == {machine.name, "another"}
+    for form in FORMS:
+        assert main(["export", str(history), form, "--machine", "nobody"]) == 2
+        assert f"no machine 'nobody'; it holds another, {machine.name}" in capsys.readouterr().err
+    assert main(["export", str(history), "csv", "--view", "nights", "--machine", "another"]) == 0
+    assert {row["machine"] for row in rows(capsys.readouterr().out)} == {"another"}
+    with pytest.raises(HistoryError, match="use --machine"):
+        export(both, "otava")
+    assert rows(export(machine_of(both, machine.name), "otava"))
