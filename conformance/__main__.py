@@ -7,8 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from reports.arguments import Parser
-
 from .ending import status_of
 
 STATUSES = """exit status:
@@ -22,7 +20,7 @@ STATUSES = """exit status:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
+    top = argparse.ArgumentParser("python -m conformance", description="Judge implementations of Join, DDP and ZeRO.")
     words = (
         "run | clauses | show | page | compare | defects | explore | power | protocol | faults | soak | repro | "
         "hosts | board | gpu"

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from conformance.ending import status_of
-from reports.arguments import Parser
 
 STATUSES = """exit status:
   0   every cell was measured, or could not be for a reason that is known
@@ -49,7 +48,7 @@ TRACES = "Trace one iteration of up to four variants, of a RECORD or of those th
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser("python -m perf", description="Measure Join, DDP, ZeRO and their overlap.")
+    top = argparse.ArgumentParser("python -m perf", description="Measure Join, DDP, ZeRO and their overlap.")
     commands = top.add_subparsers(
         dest="command", required=True, metavar="run | list | show | export | table | laws | compare | trace | chart"
     )

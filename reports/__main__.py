@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .arguments import Parser
 from .history import HistoryError, machine_name, named, opened
 
 STATUSES = """exit status:
@@ -27,7 +26,7 @@ GPU = """exit status:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser("python -m reports", description="Keep, judge and show nightly records.")
+    top = argparse.ArgumentParser("python -m reports", description="Keep, judge and show nightly records.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
     _nightly(commands.add_parser("nightly", help="measure and judge one night", epilog=STATUSES, formatter_class=raw))

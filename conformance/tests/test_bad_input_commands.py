@@ -109,7 +109,6 @@ RUN = [
     ("--schedule a,b", "give each rank's inputs, for example 0,1"),
     ("--schedule ''", "give each rank's inputs"),
     ("--schedule 1,2 --worlds 3", "leave --worlds out"),
-    ("--schedule -1,2", "schedule '-1,2' is not a list of whole numbers"),
     ("--deviations absent.toml", "there is no file of deviations at absent.toml; correct the path"),
     ("--deviations unknown.toml", "unknown.toml: deviation 1: there is no clause 'JOIN-999'"),
     ("--deviations folder", "folder: cannot be read"),

@@ -303,7 +303,7 @@ def attributes_of_mappings_stay_behind_the_sink() -> None:
 @defect("DDP-112")
 def no_clones_while_a_static_graph_is_learned() -> None:
     """In the first iteration of a static graph outputs do not pass the sink."""
-    edit("through_sink = self.facts.searched or self.facts.holds_back", "through_sink = self.facts.searched")
+    edit("(self.facts.searched or self.facts.holds_back) and", "self.facts.searched and")
 
 
 @defect("DDP-109")
