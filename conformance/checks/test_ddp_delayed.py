@@ -10,7 +10,17 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import mean_of_all, mine, reduced_elements, started, takes, wrapped
+from conformance.fixtures.observing import (
+    elements_of,
+    mean_of_all,
+    mine,
+    reduced_elements,
+    reductions,
+    show_reductions,
+    started,
+    takes,
+    wrapped,
+)
 from conformance.fixtures.training import gradients, numbers, parameters, private
 from conformance.ranks import caught
 
@@ -106,13 +116,14 @@ def test_delayed_and_other_gradients_are_averages_and_the_delayed_ones_share_mem
 
 @check("DDP-122", worlds=MANY)
 def test_delayed_gradients_travel_together_and_once(ranks):
-    whole = sum(parameter.numel() for parameter in models.chain(3).parameters())
+    layer = 20  # elements: more than marks and padding have that travel along
     averages = averages_of(models.chain(3), ranks.world, 3)
+    ranks(show_reductions, trace=True)
     for _, sent, _ in ranks(train_delayed, 3, averages, trace=True):
         for events in sent:
-            sizes = [torch.Size(event.shape).numel() for event in events if event.op == "all_reduce"]
-            assert sizes.count(whole * 2 // 3) == 1, f"no single collective for the delayed gradients: {events}"
-            assert reduced_elements(events) == whole, f"something was reduced twice or not at all: {events}"
+            sizes = [elements_of(event) for event in reductions(events)]
+            assert sum(size >= 2 * layer for size in sizes) == 1, f"not one collective for what is delayed: {events}"
+            assert 3 * layer <= sum(sizes) < 4 * layer, f"something was reduced twice or not at all: {events}"
 
 
 LARGE = 40000.0  # two of them overflow float16, their mean does not
@@ -552,13 +563,16 @@ def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that
                 assert seen == [True] * 5, f"rank {rank}, {zeroed=}"
 
 
+WIDE = 64  # more elements than marks and padding have that travel along
+
+
 class Root(nn.Module):
-    """A parameter of the root module, which goes by two names, behind a scalar layer."""
+    """A wide parameter of the root module, which goes by two names, behind a scalar layer."""
 
     def __init__(self):
         super().__init__()
         self.a = models.scalar()
-        self.b = self.too = nn.Parameter(torch.ones(1))
+        self.b = self.too = nn.Parameter(torch.ones(WIDE))
 
     def forward(self, x):
         return self.a(x) * self.b
@@ -572,12 +586,14 @@ def delay_at_the_root(ctx, expected, name):
 
 @check("DDP-128", worlds=MANY, beyond=False)
 def test_a_delayed_parameter_of_the_root_module_is_averaged_once(ranks):
-    expected = {name: [mean_of_all(ranks.world)] for name in ("b", "a.weight")}
+    mean = mean_of_all(ranks.world)
+    expected = {"b": [mean] * WIDE, "a.weight": [mean * WIDE]}
+    ranks(show_reductions, trace=True)
     told = [(rank, *one) for name in ("b", "too")
             for rank, one in enumerate(ranks(delay_at_the_root, expected, name, trace=True))]  # fmt: skip
     for rank, seen, elements in told:
         assert seen == expected, f"rank {rank}"
-        assert elements == 2, f"rank {rank} reduced {elements} elements for two parameters of one element"
+        assert WIDE < elements < 2 * WIDE, f"rank {rank} reduced {elements} elements for parameters of {WIDE} and 1"
 
 
 # -- DDP-162: another group

@@ -12,7 +12,7 @@ from torch.distributed.optim import _apply_optimizer_in_backward
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import or_lacks_accelerator
+from conformance.fixtures.observing import or_lacks_accelerator, reduced_elements, require_reductions, started
 from conformance.fixtures.training import Job, ddp, expected, gradient, gradients, private, scalar_means
 from conformance.ranks import caught
 
@@ -78,28 +78,41 @@ def accumulate_places(ctx, schedule):
     return seen
 
 
+WIDE = 256  # elements: more than all the control messages of three iterations have
+
+
 def record_no_sync(ctx, schedule):
-    """The collectives with the shape of the bucket (eight elements) that each rank starts."""
-    model = ddp(ctx, nn.Linear(8, 1, bias=False))
-    model(torch.ones(1, 8)).sum().backward()
-    model(torch.ones(1, 8)).sum().backward()
+    """How many elements each rank reduces in its iterations under no_sync, and more at their end than in an empty one.
+
+    Every kind of reduction counts, and synchronised iterations show first that the subject's own are seen.
+    """
+    model = ddp(ctx, nn.Linear(WIDE, 1, bias=False))
+
+    def iterate(count):
+        for _ in range(count):
+            model(torch.ones(1, WIDE)).sum().backward()
+
+    for _ in range(2):
+        require_reductions(ctx, started(ctx, lambda: iterate(1)), WIDE)
+    start = len(ctx.trace())
+    with model.join():  # what the end of a context reduces by itself, such as a final model that is summed up
+        pass
+    empty = reduced_elements(ctx.trace()[start:])
     start = len(ctx.trace())
     with model.join(), model.no_sync():
-        for _ in range(schedule[ctx.rank]):
-            model(torch.ones(1, 8)).sum().backward()
+        iterate(schedule[ctx.rank])
         if schedule[ctx.rank] == 0:
             model.require_backward_grad_sync = True  # a joined rank's own setting must not matter
-        inside = [event for event in ctx.trace()[start:] if event.shape == (8,) and event.op == "all_reduce"]
-    after = [event for event in ctx.trace()[start:] if event.shape == (8,) and event.op == "all_reduce"]
-    return len(inside), len(after), len(ctx.trace())
+        end = len(ctx.trace())
+    return reduced_elements(ctx.trace()[start:end]), reduced_elements(ctx.trace()[end:]) - empty
 
 
 @check("DDPJ-028", worlds=MANY)
 def test_no_bucket_is_reduced_for_iterations_under_no_sync(ranks):
     schedule = (0, *[3] * (ranks.world - 1))
-    for inside, after, everything in ranks(record_no_sync, schedule, trace=True):
-        assert everything > 0, "the collective trace recorded nothing at all"
-        assert (inside, after) == (0, 0)
+    for inside, at_the_end in ranks(record_no_sync, schedule, trace=True):
+        assert inside < WIDE, f"{inside} elements were reduced in iterations of {WIDE} each"
+        assert at_the_end < WIDE, f"{at_the_end} more elements were reduced at the end than without iterations"
 
 
 def count_without_sync(ctx, schedule):

@@ -201,7 +201,7 @@ def test_a_second_joinable_may_communicate_after_the_backward(ranks):
     assert_both_are_right(ranks, between=False)
 
 
-@check("JOIN-034", worlds=MANY, beyond=False)
+@check("JOIN-040", worlds=MANY, beyond=False)
 def test_a_second_joinable_may_communicate_between_forward_and_backward(ranks):
     assert_both_are_right(ranks, between=True)
 

@@ -15,6 +15,7 @@ from conformance.fixtures.observing import (
     mine,
     reduced_elements,
     said,
+    show_reductions,
     started,
     takes,
     wrapped,
@@ -354,11 +355,14 @@ def count_reduced_elements(ctx, skip, uses):
 def test_unused_parameters_can_be_left_out_of_the_reduction(ranks):
     uses = [everyone(ranks.world, "ac")] * 4
     expected = averages(uses)
+    layer, padding = 20, ranks.world - 1
+    ranks(show_reductions, trace=True)
     for all_of_them, fewer in zip(ranks(count_reduced_elements, False, uses, trace=True),
                                   ranks(count_reduced_elements, True, uses, trace=True), strict=True):  # fmt: skip
         assert [found for _, found in all_of_them] == [found for _, found in fewer] == expected
-        assert [count for count, _ in all_of_them][-1] == 60
-        assert [count for count, _ in fewer][-1] == 40
+        with_all, without = all_of_them[-1][0], fewer[-1][0]
+        assert 3 * layer <= with_all < 4 * layer, f"{with_all} elements reduced"
+        assert 2 * layer <= without <= with_all - layer + padding, f"{without} elements reduced instead of {with_all}"
 
 
 @check("DDP-116", worlds=MANY, beyond=False, deadline_s=5)

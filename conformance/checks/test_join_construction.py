@@ -1,5 +1,6 @@
 """Building a join context: defaults, refusals, what is stamped on the joinables, and whose group and device count."""
 
+import contextlib
 import inspect
 import re
 
@@ -76,25 +77,33 @@ def test_each_joinable_makes_one_hook_which_serves_the_whole_context(ranks):
 
 
 def enter_again_and_again(ctx, epochs):
-    """One context object, entered in each epoch; the log, and how many hooks were made."""
-    log = []
+    """One context object, entered in each epoch; the error of each entry, the log, and how many hooks were made."""
+    log, errors = [], []
     joinables = [recorder(ctx, name, log) for name in "ab"]
     join = ctx.subject.Join(joinables)
     for schedule in epochs:
-        with join:
-            for _ in range(schedule[ctx.rank]):
+        with contextlib.ExitStack() as stack:
+            errors.append(caught(stack.enter_context, join))
+            for _ in range(schedule[ctx.rank] if errors[-1] is None else 0):
                 for each in joinables:
                     each.step()
-    return log, [len(each.hooks) for each in joinables]
+    return errors, log, [len(each.hooks) for each in joinables]
 
 
 @check("JOIN-012", "JOIN-025", deadline_s=8)
 def test_a_context_that_is_entered_again_serves_the_next_epoch_with_the_same_hooks(ranks):
+    # or refuses to: the documents neither promise nor refuse a second entry
     upwards = linear(ranks.world, 1)
     epochs = (upwards, upwards[::-1])
-    for rank, (log, made) in enumerate(ranks(enter_again_and_again, epochs)):
-        assert log == [entry for schedule in epochs for entry in promised_log(schedule, rank, "ab")]
+    told = ranks(enter_again_and_again, epochs)
+    refuses = all(again is not None for (_, again), *_ in told)
+    for rank, (errors, log, made) in enumerate(told):
+        served = epochs[:1] if refuses else epochs
+        assert errors[: len(served)] == [None] * len(served), f"rank {rank}: {errors}"
+        assert log == [entry for schedule in served for entry in promised_log(schedule, rank, "ab")], f"rank {rank}"
         assert made == [1, 1]
+    if refuses:
+        ranks.at_limit("a context that has ended is not entered again")
 
 
 def look_before_entering(ctx, enable, throw):

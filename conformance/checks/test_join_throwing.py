@@ -9,6 +9,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, without_inputs
 from conformance.fixtures.joinables import recorder
+from conformance.fixtures.observing import started
 from conformance.ranks import caught
 
 NAMES = ("a", "b")
@@ -117,26 +118,31 @@ def test_throwing_mode_is_silent_when_all_ranks_end_together(ranks):
             assert log == [*["a step", "b step"] * schedule[0], "a post True", "b post True"]
 
 
-def count_collectives(ctx, throw):
+def list_collectives(ctx, throw):
+    """What each of three notifications starts: those of the first joinable, and those of the second."""
     a, b = recorder(ctx), recorder(ctx, "b")
-    costs = []
     with ctx.subject.Join([a, b], throw_on_early_termination=throw):
-        for _ in range(3):
-            before = len(ctx.trace())
-            a.step()
-            after_a = len(ctx.trace())
-            b.step()
-            costs.append((after_a - before, len(ctx.trace()) - after_a))
-        steps = len(ctx.trace())
-    return costs, {(each.op, each.reduce_op, tuple(each.shape)) for each in ctx.trace()[:steps]}
+        return [tuple(kinds(started(ctx, one.step)) for one in (a, b)) for _ in range(3)]
 
 
-@check("JOIN-045", "JOIN-048")
+def kinds(events):
+    return [(event.op, event.reduce_op) for event in events]
+
+
+@check("JOIN-045")
 def test_a_notification_costs_one_all_reduce_and_in_throwing_mode_a_second(ranks):
-    for throw, cost in ((False, 1), (True, 2)):
-        for costs, kinds in ranks(count_collectives, throw, trace=True):
-            assert costs == [(cost, 0)] * 3
-            assert kinds == {("all_reduce", "SUM", (1,))}
+    for told in ranks(list_collectives, False, trace=True):
+        assert [len(first + second) for first, second in told] == [1] * 3
+    for told in ranks(list_collectives, True, trace=True):
+        assert [len(first + second) for first, second in told] == [2] * 3
+        assert all((first + second)[1] == ("all_reduce", "SUM") for first, second in told), told
+
+
+@check("JOIN-048")
+def test_only_the_first_joinable_communicates_in_a_notification(ranks):
+    for throw in (False, True):
+        for told in ranks(list_collectives, throw, trace=True):
+            assert all(first and not second for first, second in told), told
 
 
 def notify_after_a_look(ctx):
@@ -188,16 +194,16 @@ def catch_inside(ctx, notifies_again):
             a.step()
             inside.extend(caught(a.step) for _ in range(0 if ctx.rank == 0 else 2 if notifies_again else 1))
 
-    outside, started = caught(train), len(ctx.trace())
-    return [*inside, outside], a.log, started
+    outside, sent = caught(train), len(ctx.trace())
+    return [*inside, outside], a.log, sent
 
 
 @check("JOIN-024", worlds=MANY, deadline_s=8, beyond=False)
 def test_a_throw_that_is_caught_inside_the_block_comes_again_and_nothing_is_sent(ranks):
     for notifies_again in (False, True):
-        for rank, (errors, log, started) in enumerate(ranks(catch_inside, notifies_again, trace=True)):
+        for rank, (errors, log, sent) in enumerate(ranks(catch_inside, notifies_again, trace=True)):
             for error in errors:
                 assert error is not None, f"rank {rank} went on as if nobody had run out"
                 assert error.is_a(RuntimeError), error
                 assert "exhausted" in error.text.lower(), error
-            assert (log, started) == (["a step"], 4), f"rank {rank} did {log} in {started} collectives"
+            assert (log, sent) == (["a step"], 4), f"rank {rank} did {log} in {sent} collectives"

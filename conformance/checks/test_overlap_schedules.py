@@ -3,11 +3,9 @@
 import threading
 from dataclasses import replace
 
-import torch
-
 from conformance.api.checking import MANY, check
 from conformance.fixtures import overlapping
-from conformance.fixtures.observing import started
+from conformance.fixtures.observing import reduced_elements, reductions, show_reductions, started
 from conformance.fixtures.overlapping import Overlap, assert_as_alone, iteration, names_in, pair_of, published
 from conformance.fixtures.training import parameters
 from conformance.ranks import Caught, caught
@@ -283,14 +281,14 @@ def collectives(ctx, how):
         iteration(pair, number)
     elements = sum(parameter.numel() for parameter in pair.model.parameters())
     events = started(ctx, lambda: iteration(pair, READY))
-    sent = published(events)
-    reduced = [event for event in events if event.op == "all_reduce" and event.dtype.startswith("float")]
+    sent, reduced = published(events), reductions(events)
     order = "".join("P" if event in sent else "R" for event in events if event in sent or event in reduced)
-    return order, sum(torch.Size(event.shape).numel() for event in reduced) >= elements
+    return order, reduced_elements(events) >= elements
 
 
 @check("HOOK-048", worlds=MANY, scenarios=HOOKS, each=True, deadline_s=DEADLINE_S)
 def test_the_variants_differ_in_the_order_of_their_collectives(ranks, scenario):
+    ranks(show_reductions, trace=True)
     for order, whole in ranks(collectives, Overlap(scenario, hook=overlapping.settled), trace=True):
         assert whole
         assert order.count("R") > 3

@@ -26,6 +26,10 @@ from conformance.ranks import caught
 def test_the_constructor_has_the_documented_defaults(ranks):
     known = inspect.signature(ranks.subject.ZeroRedundancyOptimizer).parameters
     documented = {"process_group": None, "parameters_as_bucket_view": False, "overlap_with_ddp": False}
+    missing = [name for name in documented if name not in known]
+    for name in missing:
+        ranks.subject.require(name)  # what it declares to lack has no default
+    assert not missing
     assert {name: known[name].default for name in documented} == documented
     assert list(known)[:2] == ["params", "optimizer_class"]
     assert known["params"].default is known["optimizer_class"].default is inspect.Parameter.empty

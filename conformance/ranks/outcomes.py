@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from ..subjects import Subject
+
+_judged: Subject | None = None  # whose errors this process catches; set by ``judging`` alone
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,27 @@ class Caught:
         return f"{self.kinds[0]}: {self.text}"
 
 
+@contextlib.contextmanager
+def judging(subject: Subject | None) -> Iterator[None]:
+    """While this lasts, ``caught`` knows what ``subject`` declares to lack."""
+    global _judged
+    before, _judged = _judged, subject
+    try:
+        yield
+    finally:
+        _judged = before
+
+
 def caught(act: Callable[..., Any], *args: Any, **kwargs: Any) -> Caught | None:
-    """Call ``act``; return what it raised (picklable), or None if it returned."""
+    """Call ``act``; return what it raised (picklable), or None if it returned.
+
+    An error about something that the judged subject declares to lack is raised as ``Unsupported``: it is no refusal.
+    """
     try:
         act(*args, **kwargs)
     except Exception as error:
+        if _judged is not None and (lacking := _judged.excuse(error)):
+            raise lacking from error
         return Caught(tuple(kind.__name__ for kind in type(error).__mro__), str(error))
     return None
 

@@ -27,7 +27,7 @@ from .files import Folder, write_whole
 from .fork_server_client import STACKS_SIGNAL
 from .order import Order, import_main
 from .origin import Sides, fell_over
-from .outcomes import Caught, Finished, Outcome, Raised
+from .outcomes import Caught, Finished, Outcome, Raised, judging
 from .placing import moved, placed_on
 from .restore import everything_restored
 
@@ -81,6 +81,7 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
         if order.poison:
             stack.enter_context(poison.poisoning())
         context, function, args, sides = _prepared(order, order.first + rank)
+        stack.enter_context(judging(context.subject))
         if order.placing:
             stack.enter_context(placed_on(context.device))
             args = moved(args, context.device)

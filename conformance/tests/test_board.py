@@ -13,6 +13,7 @@ from conformance.board.columns import Column, choose, load
 from conformance.clauses import load as load_clauses
 from conformance.deviations import Deviation, built_in
 from conformance.pages.record_book import RECORD
+from conformance.ranks import Caught, Cluster, Raised, caught
 from conformance.results import Case, Outcome, Result
 from conformance.subjects import Subject, Unsupported, module_of
 from conformance.subjects.foreign import taken
@@ -78,6 +79,30 @@ def test_what_a_subject_declares_to_lack_ends_a_check_as_unsupported():
     assert "no meshes" in str(subject.excuse(refused))
     assert subject.excuse(TypeError("got an unexpected keyword argument 'other'")) is None
     assert subject.excuse(ValueError("join_hook")) is None
+
+
+def take_no_mesh(**keywords):
+    if keywords:
+        raise TypeError(f"Mine() got an unexpected keyword argument {next(iter(keywords))!r}")
+
+
+def expect_errors(ctx):
+    return [caught(take_no_mesh), caught(take_no_mesh, other=1), caught(take_no_mesh, device_mesh=1)]
+
+
+def test_what_a_subject_declares_to_lack_is_no_error_that_a_check_expects():
+    with Cluster(deadline_s=60.0) as cluster:
+        lacking = cluster.run(expect_errors, world=1, subject=Subject("mine", "1", {}, {"device_mesh": "no meshes"}))
+        silent = cluster.run(expect_errors, world=1, subject=Subject("mine", "1", {}))
+    (end,) = lacking.outcomes
+    assert isinstance(end, Raised)
+    assert end.unsupported
+    assert "no meshes" in end.error.text
+    ((nothing, other, mesh),) = silent.values()
+    assert nothing is None
+    assert other.is_a(TypeError)
+    assert mesh.is_a(TypeError)
+    assert isinstance(caught(take_no_mesh, device_mesh=1), Caught)  # nobody is judged here
 
 
 def test_an_option_that_an_adapter_cannot_take_is_no_answer_and_a_default_is_nothing():

@@ -1,6 +1,6 @@
 """A joinable that communicates between DDP's forward and backward meets DDP's collectives."""
 
-# shows: JOIN-034 *
+# shows: JOIN-040 test_a_*_between_*
 
 import torch
 import torch.distributed as dist
