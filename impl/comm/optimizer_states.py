@@ -77,8 +77,8 @@ class Counters(NamedTuple):
     values: dict[str, Any]
     #: entries of the state that belong to no parameter
     shared: dict[Any, Any]
-    #: the states of its random generators, by attribute
-    generators: dict[str, torch.Tensor]
+    #: its random generators, by attribute: their devices and states
+    generators: dict[str, tuple[torch.device, torch.Tensor]]
     #: what a sharded one's local optimizer adds to its ``state_dict``
     further: dict[str, Any] | None = None
 
@@ -93,7 +93,8 @@ def counters(optim: torch.optim.Optimizer) -> Counters:
     own = {name: value for name, value in vars(optim).items() if name not in _OWN and not name.startswith(_HOOKS)}
     values = {name: value for name, value in own.items() if _may_count(value)}
     shared = {key: value for key, value in optim.state.items() if not isinstance(key, torch.Tensor)}
-    generators = {name: value.get_state() for name, value in own.items() if isinstance(value, torch.Generator)}
+    drawing = {name: value for name, value in own.items() if isinstance(value, torch.Generator)}
+    generators = {name: (generator.device, generator.get_state()) for name, generator in drawing.items()}
     return Counters(*copy.deepcopy((values, shared)), generators)
 
 
@@ -102,7 +103,9 @@ def take_over(counted: Counters, optim: torch.optim.Optimizer) -> None:
     values, shared = copy.deepcopy((counted.values, counted.shared))
     vars(optim).update(values)
     optim.state.update(shared)
-    for name, state in counted.generators.items():
+    for name, (device, state) in counted.generators.items():
+        if not isinstance(getattr(optim, name, None), torch.Generator):  # it makes one when it first steps
+            setattr(optim, name, torch.Generator(device.type))
         getattr(optim, name).set_state(state)
 
 
@@ -118,11 +121,16 @@ def keep_hooks(
     if former is not None:
         for name, registry in registries.items():
             kept = vars(former)[name]
-            for key in own & kept.keys():
-                del kept[key]
-            kept.update(registry)
+            of_the_program = {key: hook for key, hook in kept.items() if key not in own}
+            kept.clear()
+            kept.update({key: _while_it_is_there(registry, key) for key in registry} | of_the_program)
             setattr(made, name, kept)
     return made_own
+
+
+def _while_it_is_there(registry: Mapping[int, Callable[..., Any]], key: int) -> Callable[..., Any]:
+    """A hook that calls another until that one's handle removes it."""
+    return lambda *args: registry[key](*args) if key in registry else None
 
 
 def _may_count(value: Any) -> bool:

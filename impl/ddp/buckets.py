@@ -17,7 +17,6 @@ from .plan import BucketSpec
 
 #: from this many neighbours of like shape on, joining them costs less than copying each
 _LONG_RUN = 8
-_storage_of, _address_of = torch.Tensor.untyped_storage, torch.UntypedStorage.data_ptr
 
 
 class Filling:
@@ -89,12 +88,14 @@ def _spanned(flat: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
     return flat[first : first + numel].view(rows, *views[0].shape[1:])
 
 
-def keep_apart(parameters: Sequence[torch.nn.Parameter]) -> None:
+def keep_apart(parameters: Sequence[torch.nn.Parameter], before: Sequence[torch.Tensor | None]) -> None:
     """Give gradients that share memory some of their own, before all are written to.
 
-    Autograd lets parameters share it where what it brought them was equal; averages over ranks need not be.
+    Autograd lets parameters share it where what it brought them was equal; averages over ranks need not be. What was
+    there ``before`` this backward is the program's own affair.
     """
-    there = [(each.grad, each) for each in parameters if each.grad is not None and each.grad.layout is torch.strided]
+    brought = [each for each, kept in zip(parameters, before, strict=True) if kept is None]
+    there = [(each.grad, each) for each in brought if type(each.grad) is torch.Tensor and not each.grad.is_sparse]
     end = 0
     for gradient, parameter in sorted(there, key=lambda each: each[0].data_ptr()):
         if gradient.data_ptr() < end:
@@ -324,12 +325,11 @@ class Bucket:
 
     # -- filling
 
-    def collect(self, unused: Collection[int], memory: set[int], factor: float = 1.0) -> torch.Tensor:
+    def collect(self, unused: Collection[int], factor: float = 1.0) -> torch.Tensor:
         """Bring the local gradients, times ``factor``, into the flat buffer and return it; absent ones are zeros.
 
         ``unused`` ones contribute what they hold from earlier iterations, so that averages add up (DDP-059). A sparse
-        bucket returns its gradient as it is, or an empty one. ``memory`` takes in where the gradients lie that will be
-        written to, if all are there.
+        bucket returns its gradient as it is, or an empty one.
         """
         if self.flat is None:
             return self._sparse_gradient()
@@ -343,7 +343,6 @@ class Bucket:
         if unused or any(map(is_, gradients, repeat(None))):
             self._collect_what_is_there(unused)
         elif not self.as_view:
-            memory.update(map(_address_of, map(_storage_of, gradients)))
             self._held = gradients  # a second look at the same objects costs a quarter of the first
             self._filling.fill(gradients, factor)
             return self.flat

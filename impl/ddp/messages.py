@@ -27,9 +27,10 @@ PAST_THE_WRAPPER = (
 
 
 INSIDE_THE_FORWARD = (
-    "A backward that the wrapped module's forward calls by itself has accumulated gradients of the model's parameters. "
-    "DistributedDataParallel averages those of a backward after the forward, so they would stay local to this rank. "
-    "Return the loss and call backward on it; where local gradients are meant, put the iteration into model.no_sync()."
+    "A backward that the wrapped module's forward calls by itself has accumulated gradients of the model's parameters, "
+    "and its outputs have no graph: DistributedDataParallel averages in a backward after the forward, so these would "
+    "stay local to this rank. Return the loss and call backward on it; where local gradients are meant, put the "
+    "iteration into model.no_sync()."
 )
 
 

@@ -158,6 +158,7 @@ class Reducer:
         self._unused_before: set[int] = set()
         #: whether the user has been warned of backwards that go past the wrapper's forward; once is enough
         self._warned = False
+        self._accumulated_inside = False  # whether a backward within a forward has brought gradients
         #: while FILLING: set if the backward is one of distributed autograd
         self._remote: RemoteBackward | None = None
         #: likewise: the forward, what arrived between it and this backward, and where this one has entered the graph
@@ -311,6 +312,8 @@ class Reducer:
         """
         pending = PendingBackward(sync)
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
+        if self._accumulated_inside:
+            self._refuse_a_loss_inside(sync, found)
         made = [each for each in found if given.get(each, _NOWHERE) is not each.grad_fn] if given else found
         # under a transform, as vmap's, outputs do not tell of the graph behind them
         through_sink = (self.facts.searched or self.facts.holds_back) and not kernels.transforming()
@@ -322,6 +325,13 @@ class Reducer:
             output = tied(output, made, pending, self.begin, clone)
         self.admit(pending)
         return output
+
+    def _refuse_a_loss_inside(self, sync: bool, outputs: Sequence[torch.Tensor]) -> None:
+        """RuntimeError where what the forward has accumulated by itself is all that this iteration brings."""
+        self._accumulated_inside = False
+        left = any(parameter.grad is not None for parameter in self.parameters)
+        if sync and left and not any(output.requires_grad for output in outputs):
+            self.log.fail(RuntimeError, INSIDE_THE_FORWARD)
 
     def _out_of_reach(self, outputs: Sequence[torch.Tensor]) -> set[int]:
         """The parameters that a backward from these outputs does not reach."""
@@ -509,8 +519,8 @@ class Reducer:
         """Something arrived while no output has told of a backward: look again when this backward is over."""
         if self.forwards.waits_for_another(backward):
             call_when_backward_is_over(self._unnoticed_ended, self._backward_failed)
-        elif self.iteration.records and self.iteration.wants_reductions and backward != Forwards.running_anywhere:
-            self.log.fail(RuntimeError, INSIDE_THE_FORWARD)
+        elif self.iteration.records:
+            self._accumulated_inside = True
         elif self.forwards.goes_past(backward) and self.iteration.wants_reductions and not self._warned:
             self._warned = True
             warnings.warn(PAST_THE_WRAPPER, UserWarning, stacklevel=2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter, is_not
 from typing import Any
 
 import torch
@@ -147,6 +149,9 @@ class Transport:
         return Agreement(unused, learned_by_all=learned is not None and counts[-1] == self.iteration.team.size)
 
 
+_gradient_of, _is_there = attrgetter("grad"), partial(is_not, None)
+
+
 class BucketQueue:
     """The buckets of the plan and what has become of them in this backward. ``lay_out`` comes first."""
 
@@ -164,9 +169,8 @@ class BucketQueue:
         self._as_view = as_view
         self._bucket_of: dict[int, Bucket] = {}
         self._adds_up_dense = False  # said where the buckets are laid out
-        #: where the gradients of this backward lie that results are copied to
-        self._memory: set[int] = set()
-        self._dense = 0  # how many such gradients there can be; said where the buckets are laid out
+        #: by parameter, the gradient from before this backward, to which autograd adds; between its begin and its end
+        self._before: list[torch.Tensor | None] = []
         self._flats: set[int] = set()  # addresses of the buckets' memory, where gradients may lie in it; likewise
         #: reductions of this backward that have started, by bucket
         self.flights: list[Flight] = []
@@ -186,7 +190,6 @@ class BucketQueue:
         for bucket in self.buckets[-1:]:
             bucket.is_last = True
         self._flats = {b.flat.data_ptr() for b in self.buckets if b.flat is not None} if self._as_view else set()
-        self._dense = sum(len(bucket.parameters) for bucket in self.buckets if bucket.flat is not None)
         self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
         skips = self._facts.skips_unused
         self._adds_up_dense = not (self._facts.use_varies or skips or any(spec.sparse for spec in plan.buckets))
@@ -202,7 +205,7 @@ class BucketQueue:
     def reset(self) -> None:
         """A synchronised backward begins."""
         self.flights, self.alone = [], False
-        self._memory.clear()
+        self._before = [] if self._as_view else list(map(_gradient_of, self._parameters))
         for bucket in self.buckets:
             bucket.reset(self._flats)
 
@@ -246,7 +249,7 @@ class BucketQueue:
         """Start the next bucket's reduction; what this backward has left ``unused`` contributes what it held."""
         bucket = self.next_bucket
         try:
-            flat = bucket.collect(unused, self._memory, self._factor)
+            flat = bucket.collect(unused, self._factor)
         except RuntimeError:
             bucket.refuse_sparse()
             raise
@@ -255,8 +258,15 @@ class BucketQueue:
     def deliver(self, untouched: Collection[int]) -> None:
         """Wait for the results and hand the gradients out, except to parameters that nobody used."""
         watch = self.iteration.watch()
-        if not self._as_view and len(self._memory) < self._dense:
-            keep_apart(self._parameters)
+        if not self._as_view:
+            gradients = list(filter(_is_there, map(_gradient_of, self._parameters)))
+            try:
+                shared = len(set(map(torch.Tensor.data_ptr, gradients))) < len(gradients)
+            except RuntimeError:  # some have no memory: they are sparse, or of a class that keeps others inside
+                shared = True
+            if shared:
+                keep_apart(self._parameters, self._before)
+            self._before = []
         for bucket, flight in zip(self.buckets, self.flights, strict=True):
             result, divisor = self._transport.result(bucket, flight, watch)
             bucket.deliver(result, untouched, divisor)

@@ -25,7 +25,9 @@ from ..comm.local_groups import new_local_group
 from ..comm.optimizer_states import Counters, as_it_was, counters, loadable, take_over
 from ..comm.ranks import GroupRank, Team
 from ..join.group_record import record_of
+from .hooks.optimizer_overlap_hooks import steps_in_backward
 from .hooks.powersgd_state import PowerSGDState, mersenne_twister
+from .hooks.reduction import averaged_over
 from .wrapper import DistributedDataParallel
 
 _LOOK_EVERY_S = 0.05
@@ -176,7 +178,7 @@ def _average_hooks_over(model: DistributedDataParallel, group: dist.ProcessGroup
     """A hook whose state is the model's group, or has it as its ``process_group``, goes on with this one."""
     former, transport = model.process_group, model.reducer.transport
     for place, (hook, state) in enumerate(model._comm_hooks):
-        if state is former:
+        if state is former or (state is None and averaged_over(hook, state) is former):
             model._comm_hooks[place] = hook, group
             transport.hook = group, hook
         elif getattr(state, "process_group", None) is former:
@@ -273,7 +275,7 @@ def _new_group(ranks: list[int], limit_s: float, timeout_s: float) -> dist.Proce
 
 def _check_steps(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
     """TypeError where nobody could tell which steps have been made, or hand them over."""
-    if any(getattr(hook, "steps_in_backward", False) for hook, _ in model._comm_hooks):
+    if any(steps_in_backward(hook) for hook, _ in model._comm_hooks):
         raise TypeError(
             "regroup: the communication hook steps the optimizer, bucket by bucket, so that a part of the step that "
             "failed has been made. Start anew from the last checkpoint."

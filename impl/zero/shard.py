@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from numbers import Number
 from operator import is_
 from typing import Any
 
@@ -337,20 +338,26 @@ class Shard:
 
     def _counted(self) -> Counters:
         """What the local optimizer keeps beside groups and per-parameter state."""
-        further = None if is_of_torch(self.optim) else self.further_entries()
-        return counters(self.optim)._replace(further=further)
+        saves_more = type(self.optim).state_dict is not torch.optim.Optimizer.state_dict
+        return counters(self.optim)._replace(further=self.further_entries() if saves_more else None)
 
     def _settle(
         self, team: Team, plan: ShardPlan, held: checkpoint.States, settings: Sequence[Group], counted: Counters
     ) -> None:
         """Go on with these states of what this rank owns now."""
+        before = self.owned_by(self.team.rank)
         self.team, self.plan, self._owner_of = team, plan, {}
         self.build_local()  # whose constructor begins with settings and counts of its own
         take_settings(settings, self.optim.param_groups)
         take_settings(settings, self.exposed.param_groups)
         parameters, begun = self.parameters(), dict(self.optim.state)
         states = {parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held}
-        self.load_local(loadable(states), counted.further)
+        further = counted.further
+        owned = self.owned_by(team.rank)
+        if further and not (len(owned) == len(before) and all(map(is_, owned, before))):
+            # what is kept by place belongs to parameters of other owners
+            further = self.further_entries() | {key: value for key, value in further.items() if _is_single(value)}
+        self.load_local(loadable(states), further)
         for parameter, state in states.items():
             self.optim.state[parameter] = as_it_was(state, self.optim.state[parameter])
         lie_like_parameters(self.optim.state)
@@ -399,6 +406,11 @@ class Shard:
 def numels_of(parameters: Sequence[torch.Tensor]) -> list[int]:
     """Their numbers of elements."""
     return [parameter.numel() for parameter in parameters]
+
+
+def _is_single(value: Any) -> bool:
+    """Whether it is no tensor and no container."""
+    return isinstance(value, Number | str | None)
 
 
 def is_of_torch(optim: torch.optim.Optimizer) -> bool:

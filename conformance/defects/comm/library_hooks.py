@@ -472,9 +472,9 @@ def a_group_as_the_state_of_torchs_hook_is_another_group() -> None:
 def how_a_hook_divides_is_asked_after_it_has_counted() -> None:
     """In its last iteration before the start, torch's post-local hook is taken for one that does not average."""
     edit(
-        "group = _averaged_over(hook, state)  # asked before the hook counts the iteration\n"
+        "group = averaged_over(hook, state)  # asked before the hook counts the iteration\n"
         "    future = hook(state, bucket)\n",
-        "future = hook(state, bucket)\n    group = _averaged_over(hook, state)\n",
+        "future = hook(state, bucket)\n    group = averaged_over(hook, state)\n",
     )
 
 

@@ -244,7 +244,7 @@ def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
 @defect("DDPJ-014")
 def torchs_own_hooks_not_known_in_a_partial() -> None:
     """Inside a partial, a hook of torch's own is not known as one that divides by the number of all ranks."""
-    edit("while isinstance(hook, functools.partial):", "while False:", within="_averaged_over")
+    edit("while isinstance(hook, functools.partial):", "while False:", within="averaged_over")
 
 
 @defect("COMM-022", "COMM-028")
@@ -257,7 +257,7 @@ def torchs_own_hooks_are_all_taken_for_averages() -> None:
 @defect("DDPJ-014")
 def torchs_own_wrappers_are_taken_for_averages() -> None:
     """A wrapper of torch's is taken for one that divides by the number of all ranks, whatever its hook does."""
-    edit('_averaged_over(inspect.getclosurevars(hook).nonlocals["hook"], state)', "dist.group.WORLD")
+    edit('averaged_over(inspect.getclosurevars(hook).nonlocals["hook"], state)', "dist.group.WORLD")
 
 
 @defect("DDPJ-014")

@@ -86,7 +86,7 @@ def survivors_count_as_the_furthest_hook() -> None:
 @defect("JOIN-057", worlds=(4,))
 def what_an_optimizer_saves_by_itself_begins_anew() -> None:
     """Where ranks go on with copies of a shard, entries of the local optimizer's own ``state_dict`` are lost."""
-    edit("counters(self.optim)._replace(further=further)", "counters(self.optim)")
+    edit("._replace(further=self.further_entries() if saves_more else None)", "")
 
 
 @defect("JOIN-057", worlds=(4,))

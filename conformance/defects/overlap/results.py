@@ -138,7 +138,7 @@ def sparse_buckets_taken_for_flat_ones() -> None:
 @defect("HOOK-018")
 def states_do_not_move_with_their_owners() -> None:
     """When owners change with the rebuilt buckets, the states stay behind."""
-    edit("    self.load_local(loadable(states), counted.further)\n", "    states = {}\n")
+    edit("    self.load_local(loadable(states), further)\n", "    states = {}\n")
 
 
 @defect("HOOK-018")

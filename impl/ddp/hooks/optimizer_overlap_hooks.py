@@ -1,5 +1,7 @@
 """An optimizer step inside the hook: as soon as a bucket is averaged, its parameters are stepped."""
 
+import functools
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,5 +63,14 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
 
         return call_hook(hook, hook_state, bucket).then(step)
 
-    hook_then_optimizer_wrapper.steps_in_backward = True  # type: ignore[attr-defined]
     return hook_then_optimizer_wrapper
+
+
+def steps_in_backward(hook: object) -> bool:
+    """Whether it is a hook that ``_hook_then_optimizer`` has made, ours or torch's, or a wrapper around one."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    if not inspect.isfunction(hook):
+        return False
+    inside = inspect.getclosurevars(hook).nonlocals.get("hook")
+    return hook.__name__ == "hook_then_optimizer_wrapper" or (inside is not None and steps_in_backward(inside))

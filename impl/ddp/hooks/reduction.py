@@ -55,7 +55,7 @@ _DIVIDE_BY_SIZE = {
 def call_hook(hook: Hook, state: Any, bucket: Any) -> TensorFuture:
     """What the hook returns for this bucket, divided by ``bucket.divisor()`` also where it is one of torch's, which
     know of no other divisor than the size of their group (DDPJ-014)."""
-    group = _averaged_over(hook, state)  # asked before the hook counts the iteration
+    group = averaged_over(hook, state)  # asked before the hook counts the iteration
     future = hook(state, bucket)
     if group is None:
         return future
@@ -63,7 +63,7 @@ def call_hook(hook: Hook, state: Any, bucket: Any) -> TensorFuture:
     return future if factor == 1.0 else future.then(lambda done: done.value() * factor)
 
 
-def _averaged_over(hook: Any, state: Any) -> dist.ProcessGroup | None:
+def averaged_over(hook: Any, state: Any) -> dist.ProcessGroup | None:
     """The group by whose size a hook of torch's divides; None for any other hook."""
     while isinstance(hook, functools.partial):
         hook = hook.func
@@ -71,7 +71,7 @@ def _averaged_over(hook: Any, state: Any) -> dist.ProcessGroup | None:
         return None
     name = getattr(hook, "__name__", "")
     if name in _TORCHS_WRAPPERS:
-        return _averaged_over(inspect.getclosurevars(hook).nonlocals["hook"], state)
+        return averaged_over(inspect.getclosurevars(hook).nonlocals["hook"], state)
     if name == "post_localSGD_hook" and state.iter >= state.start_localSGD_iter:
         return state.subgroup if state.post_local_gradient_allreduce else None
     if name in _DIVIDE_BY_SIZE:
