@@ -43,8 +43,9 @@ _STAGE = re.compile(
     r"was waiting for: \S|collective that failed: \S",
     re.IGNORECASE,
 )
-#: of what a rank waits for, leaving out a context's messages: joined ranks wait for those between iterations, too
-_ITERATION = re.compile(r"was waiting for: (?!Join)[^.]* in iteration (\d+)")
+#: of what a rank waits for, leaving out a context's messages: joined ranks wait for those between iterations, too; in
+#: strict mode all ranks agree on such a message first
+_ITERATION = re.compile(r"was waiting for: (?!(?:the other ranks' agreement on )?Join\b)[^.]* in iteration (\d+)")
 _LINK = re.compile(r"\blink\b|\bnetwork\b|\bhost\b", re.IGNORECASE)
 _STORE = re.compile(r"\bstore\b", re.IGNORECASE)
 

@@ -25,6 +25,7 @@ from conformance.tests import faulty_subjects
 #: of what runs in ``make test``: the same cells each time; another seed draws others (make faults TENTH=1 SEED=7)
 SAMPLE, SAMPLE_SEED = 14, 19
 KILLED = Cell("SIGKILL", "first bucket", "live", "DDP")
+AGREED = "the other ranks' agreement"  # in strict mode
 BETWEEN = Cell("SIGKILL", "between iterations", "live", "DDP")
 
 
@@ -131,6 +132,9 @@ def test_from_behind_a_cut_link_the_other_side_has_gone():
         (KILLED, "This rank was waiting for: bucket 1 in iteration 4 of model 0", False),
         (BETWEEN, "This rank was waiting for: bucket 1 in iteration 4 of model 0", True),
         (BETWEEN, "This rank was waiting for: bucket 1 in iteration 5 of model 0", False),
+        (KILLED, "This rank was waiting for: Join: message in iteration 2 of model 0", True),
+        (KILLED, f"This rank was waiting for: {AGREED} on Join: message in iteration 2 of model 0", True),
+        (KILLED, f"This rank was waiting for: {AGREED} on bucket 1 in iteration 2 of model 0", False),
     ],
 )
 def test_the_stage_is_of_the_iteration_in_which_the_rank_was_lost(cell, text, named):
