@@ -14,7 +14,7 @@ from ..engine.judgement import BROKEN, OK
 from ..explore import axes
 from ..explore.judging import failure_of
 from ..explore.program import Program
-from ..explore.script import script, write
+from ..explore.script import write
 from ..explore.session import Asked, Cause, Explored, allowed_features, explore
 from ..explore.summary import summary
 from ..ranks import Cluster
@@ -24,13 +24,13 @@ def explore_command(given: Namespace) -> int:
     """Explore each subject; 1 if a program failed, of torch if one failed for no listed reason."""
     subjects = [spec for spec, _ in ask.subjects(given.subject).values()]
     if given.program:
-        return _one(given.program, subjects)
+        return _one(given.program, subjects, Path(given.out))
     minutes, jobs = ask.minutes(given.minutes), ask.number(given.jobs, "number of jobs")
     seed = ask.seed(given.seed)
     seed = int(time.time()) % 1_000_000 if seed is None else seed
     unknown, out = 0, ask.writable(Path(given.out))
     for name in subjects:
-        folder = out / name.replace(":", "_")
+        folder = _folder(out, name)
         asked = Asked(name, seed, 60 * minutes / len(subjects), jobs, folder)
         print(f"{name}: seed {seed}, {asked.seconds:.0f} s", flush=True)
         explored = explore(asked, _say(asked))
@@ -58,8 +58,8 @@ def _say(asked: Asked) -> Callable[[Explored, list[Cause]], None]:
     return say
 
 
-def _one(text: str, subjects: list[str]) -> int:
-    """Judge one program, and print it as a script if it fails."""
+def _one(text: str, subjects: list[str], out: Path) -> int:
+    """Judge one program; if it fails, write it as a script."""
     try:
         program = Program.read(Path(text).read_text(encoding="utf-8") if text.endswith(".json") else text)
     except (ValueError, OSError) as error:
@@ -67,9 +67,22 @@ def _one(text: str, subjects: list[str]) -> int:
     failed = False
     with Cluster(placing=False) as cluster:
         for name in subjects:
-            failure = failure_of(program, cluster, name)
-            print(f"{name}: {'as one process' if failure is None else f'{failure.kind}: {failure.text}'}")
-            if failure is not None:
-                print(failure.evidence, script(program, name, failure.text), sep="\n")
-            failed = failed or failure is not None
+            partly: list[str] = []
+            failure = failure_of(program, cluster, name, partly=partly)
+            if failure is None:
+                print(f"{name}: as one process{f', compared in part from {partly[0]}' if partly else ''}")
+                continue
+            failed = True
+            print(f"{name}: {failure.kind}: {failure.text}")
+            if failure.evidence:
+                print(failure.evidence)
+            if failure.kind != "falls over":
+                print(f"    {write(_folder(out, name), program, name, failure.text)}")
     return BROKEN if failed else OK
+
+
+def _folder(out: Path, subject: str) -> Path:
+    """Where what is found about a subject is written."""
+    folder = ask.writable(out) / subject.replace(":", "_")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -6,7 +6,8 @@
     source    the program as plain Python: what the ranks run (``loading``, ``looking``), and what a failure is
               reported as (``script``); by parts in ``source_model``, ``source_optimizer``, ``source_iteration``
     oracle    what one process with a ``replica`` for each rank says of it
-    judging   runs both and compares
+    judging   runs both and compares, as closely as numbers round (``rounding``) and the program magnifies that
+              (``tolerance``)
     batch     draws and judges a few programs, and makes small what fails
     session   batch after batch on several workers, resumable; failures by their smallest programs
     listed    the listed deviations of torch that a failure shows;  summary  all that in words

@@ -23,6 +23,7 @@ class Batch:
 
     number: int
     met: list[frozenset[Feature]] = field(default_factory=list)  # the features of each program
+    drawn: list[str] = field(default_factory=list)  # each program, as JSON
     known: list[int] = field(default_factory=list)  # for each failure by a cause known before: its place
     new: list[tuple[Failure, Program]] = field(default_factory=list)  # smallest programs, with those that were drawn
     seconds: float = 0.0
@@ -39,6 +40,7 @@ def judged(
         program = drawing.drawn(chance, allowed, pairs)
         failure = judge(program)
         batch.met.append(program.features)
+        batch.drawn.append(program.json())
         if failure is None:
             continue
         cause = next((place for place, features in enumerate(causes) if features <= program.features), None)

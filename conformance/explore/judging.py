@@ -13,17 +13,14 @@ import torch
 from ..ranks import Cluster, Died, Finished, Hung, Raised, RankContext, Run
 from .loading import loaded
 from .looking import Look
-from .oracle import OPEN, answers
+from .oracle import OPEN
 from .program import Program
+from .rounding import diverges
 from .source import source
+from .tolerance import ANYTHING, Noted, Tolerance
 
-Noted = dict[tuple[str, str], Any]
 DEADLINE_S = 20.0
 PATIENT_S = 15.0  # what has hung must hang once more, and for so long, on a machine that may be busy
-#: Of the largest number of a tensor, where sums of several ranks round: twenty steps of the significand's last places.
-CLOSE = {torch.float64: 2.0**-18, torch.float32: 2.0**-14, torch.float16: 2.0**-6, torch.bfloat16: 2.0**-4,
-         torch.complex64: 2.0**-14}  # fmt: skip
-DIVERGED = 2.0**20
 
 
 @dataclass(frozen=True)
@@ -79,16 +76,21 @@ def train_each(ctx: RankContext, texts: Sequence[str]) -> list[Noted]:
     return [train(ctx, text) for text in texts]
 
 
-def judged(program: Program, cluster: Cluster, subject: str, stall_s: float | None = None) -> Failure | None:
-    """Run the program on ranks of a cluster; what is wrong with them, None if nothing is."""
+def judged(
+    program: Program, cluster: Cluster, subject: str, stall_s: float | None = None, partly: list[str] | None = None
+) -> Failure | None:
+    """Run the program on ranks of a cluster; what is wrong with them, None if nothing is.
+
+    ``partly`` is given the moment from which on not everything was compared, if there is one.
+    """
     run = cluster.run(
         train, (source(program),), world=program.world, subject=subject, deadline_s=DEADLINE_S, stall_s=stall_s,
         group_timeout_s=60.0,
     )  # fmt: skip
-    return of_run(program, run)
+    return of_run(program, run, partly)
 
 
-def of_run(program: Program, run: Run) -> Failure | None:
+def of_run(program: Program, run: Run, partly: list[str] | None = None) -> Failure | None:
     """What is wrong with a run of the program."""
     kinds = {Hung: "hangs", Died: "dies", Raised: "raises"}
     ends = [end for end in run.outcomes if not isinstance(end, Finished)]
@@ -96,16 +98,18 @@ def of_run(program: Program, run: Run) -> Failure | None:
         if any(isinstance(end, wanted) for end in ends):
             evidence = "\n".join([run.summary(), *run.details()])
             return Failure(program, kinds[wanted], _ends(run), evidence)
-    difference = of_ranks(program, run.values())
+    difference = of_ranks(Tolerance(program), run.values(), partly)
     return Failure(program, "differs", difference) if difference else None
 
 
-def of_ranks(program: Program, noted: Sequence[Noted]) -> str:
-    """The first thing that some rank noted and one process says otherwise; empty if there is none."""
-    expected = answers(program)
+def of_ranks(tolerance: Tolerance, noted: Sequence[Noted], partly: list[str] | None = None) -> str:
+    """The first thing that some rank noted and one process says otherwise; empty if there is none.
+
+    ``partly`` is given the moment from which on not everything was compared, if there is one.
+    """
     for rank, notes in enumerate(noted):
         mine = {key: unpacked(value) for key, value in notes.items()}
-        difference = first_difference(program, mine, expected.get(rank, {}))
+        difference = first_difference(tolerance, mine, tolerance.expected.get(rank, {}), rank, partly)
         if difference:
             return f"rank {rank}, {difference}"
     return ""
@@ -114,16 +118,18 @@ def of_ranks(program: Program, noted: Sequence[Noted]) -> str:
 def first_broken(programs: Sequence[Program], by_rank: Sequence[Sequence[Noted]]) -> str:
     """The first of these programs that ``train_each`` has not trained as one process does, and how; empty if none."""
     for program, *noted in zip(programs, *by_rank, strict=True):
-        difference = of_ranks(program, noted)
+        difference = of_ranks(Tolerance(program), noted)
         if difference:
             return f"{difference}, in the program {program.json()}"
     return ""
 
 
-def failure_of(program: Program, cluster: Cluster, subject: str, stall_s: float | None = None) -> Failure | None:
+def failure_of(
+    program: Program, cluster: Cluster, subject: str, stall_s: float | None = None, partly: list[str] | None = None
+) -> Failure | None:
     """As ``judged``; an error of the exploration itself is a failure, too."""
     try:
-        return judged(program, cluster, subject, stall_s)
+        return judged(program, cluster, subject, stall_s, partly)
     except Exception as error:
         return Failure(program, "falls over", f"{type(error).__name__}: {error}", traceback.format_exc())
 
@@ -134,7 +140,9 @@ def _ends(run: Run) -> str:
     return worst[0] if worst else run.summary()
 
 
-def first_difference(program: Program, noted: Noted, expected: Noted) -> str:
+def first_difference(
+    tolerance: Tolerance, noted: Noted, expected: Noted, rank: int = 0, partly: list[str] | None = None
+) -> str:
     """The first thing that a rank noted and one process says otherwise; empty if there is none."""
     if list(noted) != list(expected):
         missing = [key for key in expected if key not in noted]
@@ -142,79 +150,63 @@ def first_difference(program: Program, noted: Noted, expected: Noted) -> str:
         if missing or added:
             what, (moment, name) = ("is missing", missing[0]) if missing else ("was not expected", added[0])
             return f"{moment}: {name} {what}"
-    exactly = is_exact(program)
-    places = _places(program)
+    left_out: list[str] = []
     for (moment, name), value in expected.items():
-        if not exactly and _diverges(value):
-            return ""
-        found = noted[moment, name]
-        if not _same(found, value, exactly, places):
-            dtypes = [f" ({each.dtype})" for each in (found, value) if isinstance(each, torch.Tensor)]
-            of, than = dtypes if len(set(dtypes)) == 2 else ("", "")
-            return f"{moment}: {name} is {_shown(found)}{of}, one process says {_shown(value)}{than}"
+        if not tolerance.exactly and diverges(name, value):
+            left_out.append(moment)
+            break
+        found, most = noted[moment, name], tolerance.usual(value)
+        if _same(found, value, most):
+            continue
+        if 0 < most < ANYTHING and _comparable(found, value):
+            grown = tolerance.grown(rank, (moment, name), value)
+            if grown is None:
+                left_out.append(moment)
+                continue
+            if _same(found, value, grown):
+                continue
+            most = grown
+        return f"{moment}: {name}{_told(found, value, most)}"
+    if partly is not None:
+        partly += left_out[:1]
     return ""
 
 
-def _places(program: Program) -> torch.dtype:
-    """The dtype that numbers have gone through and that has the fewest places."""
-    if program.has("autocast"):
-        return torch.bfloat16
-    if program["hook"] in ("fp16", "wrapped") or program["types"] == "mixed":
-        return torch.float16
-    if program.has("lowered"):
-        return torch.bfloat16
-    if program["further layer"] == "attention":
-        return torch.float16  # what rounds in an exponent is magnified
-    before = {"half": torch.float16, "bfloat16": torch.bfloat16}.get(program["types"], torch.float32)
-    return before if program.has("cast") else torch.float64
+def _comparable(found: Any, value: Any) -> bool:
+    """Whether both are tensors of one kind, so that only their numbers can differ."""
+    both = isinstance(found, torch.Tensor) and isinstance(value, torch.Tensor)
+    return both and (found.shape, found.dtype) == (value.shape, value.dtype)
 
 
-def is_exact(program: Program) -> bool:
-    """Whether no sum rounds, so every bit is known: gradients are whole multiples of twelve, and weights are short.
-
-    Elsewhere, as with weights that have been divided or decayed again and again, a kernel may even depend on how its
-    memory is aligned.
-    """
-    rounding = "lowered", "autocast", "further layer"
-    if program["types"] == "bfloat16" or program["accumulation"] == "uncleared" or any(map(program.has, rounding)):
-        return False
-    if program["second model"] == "behind":
-        return False
-    whole = program["wiring"] == "side by side" and not program.has("norm") and program["clipped"] != "by norm"
-    short = not program.has("rate") or program["types"] in ("float", "double")
-    return whole and short and program["optimizer"] not in ("adam", "fused", "decay")
-
-
-def _diverges(value: Any) -> bool:
-    """Whether training has run away in one process: from then on every step magnifies what rounding did."""
-    numbers = isinstance(value, torch.Tensor) and value.dtype in CLOSE and value.numel() > 0
-    return numbers and value.abs().max().item() > DIVERGED
-
-
-def _same(found: Any, value: Any, exactly: bool, places: torch.dtype) -> bool:
-    """Whether two values are equal, or as close as rounding to a dtype, or to one of fewer ``places``, leaves them."""
+def _same(found: Any, value: Any, most: float) -> bool:
+    """Whether two values are equal, or as close as rounding leaves them."""
     if isinstance(value, str) and value == OPEN:
         return True
     if not isinstance(value, torch.Tensor) or not isinstance(found, torch.Tensor):
         return type(found) is type(value) and bool(found == value)
-    if found.shape != value.shape or found.dtype != value.dtype:
+    if not _comparable(found, value):
         return False
     if torch.equal(found, value):
         return True
-    if value.dtype not in CLOSE:
-        return False
-    if not value.isfinite().all():  # it has left the range of numbers, where rounding decides about everything
-        return not exactly and not found.isfinite().all()
-    if exactly:
-        return False
-    most = max(value.abs().max().item(), 2.0**-2) * max(CLOSE[value.dtype], CLOSE[places])
-    gap = (found - value).abs().max().item()
-    return math.isfinite(gap) and gap <= most
+    if most == ANYTHING:  # it has left the range of numbers, where rounding decides about everything
+        return not found.isfinite().all()
+    return most > 0 and (found - value).abs().max().item() <= most
+
+
+def _told(found: Any, value: Any, most: float) -> str:
+    """What differs: of two tensors the number that does most, with its place."""
+    if not _comparable(found, value):
+        return f" is {_shown(found)}, one process says {_shown(value)}"
+    gaps = (found.to(torch.complex128) - value.to(torch.complex128)).abs().nan_to_num(math.inf, math.inf)
+    flat = int(gaps.argmax())
+    place = [int(each) for each in torch.unravel_index(torch.tensor(flat), value.shape)]
+    here, there, gap = (each.reshape(-1)[flat].item() for each in (found, value, gaps))
+    rounding = f", {most:.3g} allowed for rounding" if most else ""
+    return f"{place or ''} is {here:.9g}, one process says {there:.9g}: {gap:.3g} apart{rounding}"
 
 
 def _shown(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return str(value)
-    numbers = value.flatten()[:6].tolist()
-    more = ", …" if value.numel() > 6 else ""
-    return f"[{', '.join(f'{number:g}' for number in numbers)}{more}]"
+    numbers = ", ".join(f"{number:g}" for number in value.flatten()[:6].tolist())
+    return f"[{numbers}{', …' if value.numel() > 6 else ''}] ({value.dtype}, {tuple(value.shape)})"

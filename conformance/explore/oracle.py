@@ -17,6 +17,7 @@ from .loading import loaded
 from .looking import tensors
 from .program import Program
 from .replica import Replica, Wrapped
+from .rounding import unit
 from .source import source
 from .source_iteration import CLIPPED_NORM, CLIPPED_VALUE
 from .source_model import kept_wider
@@ -25,17 +26,21 @@ from .source_optimizer import LR, RATE, SETTINGS
 OPEN = "open"  # noted where the documents leave a value to the implementation
 
 
-def answers(program: Program) -> dict[int, dict[tuple[str, str], Any]]:
-    """What every member must note, by its global rank."""
+def answers(program: Program, shaken: int | None = None) -> dict[int, dict[tuple[str, str], Any]]:
+    """What every member must note, by its global rank.
+
+    If it is ``shaken``, every averaged gradient is moved by at most a unit of rounding, as drawn from this seed.
+    """
     with loaded(source(program), None) as module:
-        return Oracle(program, module).trained()
+        return Oracle(program, module, shaken).trained()
 
 
 class Oracle:
     """Trains the replicas side by side."""
 
-    def __init__(self, program: Program, module: Any) -> None:
+    def __init__(self, program: Program, module: Any, shaken: int | None = None) -> None:
         self.program, self.text = program, module
+        self.shaking = None if shaken is None else torch.Generator().manual_seed(shaken)
         self.synced_buffers = not program.has("buffer sync")
         self.source: Replica | None = None  # of the buffers, so far
         self.counted = 0  # iterations of all ranks
@@ -321,18 +326,30 @@ class Oracle:
             if replica is not source:
                 replica.model.take_buffers(source.model)
 
-    @staticmethod
-    def _reduce(models: list[Wrapped], by: int) -> None:
+    def _reduce(self, models: list[Wrapped], by: int) -> None:
         """The mean of what there is, for every parameter that somebody used; joined ranks add nothing."""
         for name in models[0].trained:
             if not any(name in model.used for model in models):
                 continue
             given = [p.grad for model in models if (p := model.parameters[name]).grad is not None]
-            mean = sum(given[1:], start=given[0]) / by
+            mean = self._shaken(sum(given[1:], start=given[0]) / by)
             for model in models:
                 model.parameters[name].grad = mean.clone()
         for model in models:
             model.used.clear()
+
+    def _shaken(self, mean: torch.Tensor) -> torch.Tensor:
+        """The mean, moved by at most a unit of rounding of its largest number if this run is to be shaken."""
+        if self.shaking is None:
+            return mean
+        if mean.is_sparse:
+            mean = mean.coalesce()
+            values = self._shaken(mean.values())
+            return torch.sparse_coo_tensor(mean.indices(), values, mean.shape, check_invariants=False)
+        dtype = torch.complex64 if mean.is_complex() else torch.float64
+        drawn = torch.rand(mean.shape, dtype=dtype, generator=self.shaking)
+        by = (2 * drawn - (1 + 1j if mean.is_complex() else 1)) * unit(mean, self.program)
+        return (mean + by).to(mean.dtype)
 
     def _step_in_backward(self, active: list[Replica]) -> None:
         if self.program.has("overlapped"):

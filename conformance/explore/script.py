@@ -1,4 +1,4 @@
-"""A program as a script that needs nothing but torch: its text, the ranks, and what one process says."""
+"""A program as a script that needs nothing but torch and the subject: its text, the ranks, what one process says."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from . import looking
 from .loading import used_names
-from .oracle import OPEN, answers
 from .program import Program
 from .source import source
+from .tolerance import Tolerance
 
 _PLACES = {
     "DistributedDataParallel": "from torch.nn.parallel import DistributedDataParallel",
@@ -41,6 +41,40 @@ _OURS = {
 }
 
 RUN = """
+def numbers(value):
+    for each in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(each, (list, tuple)):
+            yield from numbers(each)
+        else:
+            yield each
+
+
+def form(value):
+    return [form(each) for each in value] if isinstance(value, (list, tuple)) else type(value)
+
+
+def apart(found, value):
+    if isinstance(found, str) or isinstance(value, str) or found == value:
+        return 0.0 if found == value else inf
+    return inf if isnan(abs(found - value)) else abs(found - value)
+
+
+def close(found, value, tolerance):
+    if found == value or form(found) != form(value):
+        return found == value
+    if tolerance == inf:  # it has left the range of numbers, where rounding decides about everything
+        return not all(isinstance(each, str) or isfinite(abs(each)) for each in numbers(found))
+    return max(map(apart, numbers(found), numbers(value))) <= tolerance
+
+
+def worst(found, value):
+    if not isinstance(value, (list, tuple)) or form(found) != form(value):
+        return found, value, ""
+    pairs = list(zip(numbers(found), numbers(value)))
+    place = max(range(len(pairs)), key=lambda number: apart(*pairs[number]))
+    return *pairs[place], f": {apart(*pairs[place]):.3g} apart, number {place} of {len(pairs)}"
+
+
 def work(rank, world, store, found):
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60))
     look = Look()
@@ -70,9 +104,10 @@ def main():
                 break
             missing.discard(rank)
             for key, value in EXPECTED.get(rank, {}).items():
-                if noted.get(key, "missing") != value:
+                if not close(noted.get(key, "missing"), *value):
                     wrong = True
-                    print(f"rank {rank}, {key[0]}: {key[1]} is {noted.get(key, noted)}, one process says {value}")
+                    here, there, gap = worst(noted.get(key, noted), value[0])
+                    print(f"rank {rank}, {key[0]}: {key[1]} is {here}, one process says {there}{gap}")
                     break
         for process in ranks:
             process.kill()
@@ -96,7 +131,7 @@ def unnamed_group(members):
 
 
 def script(program: Program, subject: str = "torch", found: str = "") -> str:
-    """The whole script. Its last lines compare bit by bit what rounding cannot change, the rest as printed."""
+    """The whole script. Its last lines compare as ``judging`` does: every value has its tolerance beside it."""
     text = source(program)
     title = found.splitlines()[0][:110] if found else "A training program, compared with one process."
     title = title.replace("\\", "/").replace('"""', "'''")
@@ -104,6 +139,7 @@ def script(program: Program, subject: str = "torch", found: str = "") -> str:
     names = [f"{_OURS.get(n, f'from impl import {n}') if subject == 'impl' else _PLACES[n]}" for n in used_names(text)]
     standard = ["import contextlib", "import copy", "import dataclasses", "import os", "import pickle",
                 "import queue", "import sys", "import tempfile", "import time", "from datetime import timedelta",
+                "from math import inf, isfinite, isnan, nan",
                 "from multiprocessing import get_context"]  # fmt: skip
     torchs = ["import torch", "import torch.distributed as dist", "from torch import nn",
               "from torch.distributed.optim import _apply_optimizer_in_backward as attach",
@@ -115,7 +151,8 @@ def script(program: Program, subject: str = "torch", found: str = "") -> str:
         "\n".join(standard) + "\nfrom collections.abc import Iterator\nfrom typing import Any",
         "\n".join([*torchs, *names]),
         f"WORLD, DEADLINE = {program.world}, 60",
-        f"# by rank: what one process says, by moment and name\nEXPECTED = {{\n{_expected(program)}}}",
+        "# by rank: what one process says, by moment and name, and how far off rounding may be\n"
+        f"EXPECTED = {{\n{_expected(program)}}}",
         "",
         text,
         UNNAMED_GROUP.strip() + "\n\n" if "unnamed_group" in text else "",
@@ -126,12 +163,11 @@ def script(program: Program, subject: str = "torch", found: str = "") -> str:
 
 
 def _expected(program: Program) -> str:
-    lines = []
-    for rank, noted in answers(program).items():
+    lines, tolerance = [], Tolerance(program)
+    for rank in tolerance.expected:
         lines.append(f"    {rank}: {{\n")
-        for key, value in noted.items():
-            if not (isinstance(value, str) and value == OPEN):
-                lines.append(f"        {key!r}: {looking.as_literals(value)!r},\n")
+        for key, value, most in tolerance.compared(rank):
+            lines.append(f"        {key!r}: ({looking.as_literals(value)!r}, {most:.4g}),\n")
         lines.append("    },\n")
     return "".join(lines)
 

@@ -7,7 +7,7 @@ import itertools
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,12 +66,14 @@ class Explored:
     features: Counter[Feature] = field(default_factory=Counter)
     pairs: Counter[tuple[Feature, Feature]] = field(default_factory=Counter)
     causes: list[Cause] = field(default_factory=list)
+    partly: Counter[str] = field(default_factory=Counter)  # programs by the moment up to which all was compared
 
     def add(self, batch: dict[str, Any]) -> list[Cause]:
         """Take in the row of a batch; the causes that it found, as far as they are new."""
         self.batches.add(batch["batch"])
         self.seconds = max(self.seconds, batch["at"])
         self.programs += len(batch["met"])
+        self.partly.update(batch.get("partly", {}))
         for met in batch["met"]:
             found = [(axis, value) for axis, value in met]
             self.features.update(found)
@@ -174,7 +176,8 @@ class Workers:
     def _batch(self, number: int, seed: int, subject: str, known: Sequence[str]) -> dict[str, Any]:
         clusters = self._idle.get()
         try:
-            return batch_row(number, seed, subject, known, judge_of(subject, *clusters))
+            partly: dict[str, str] = {}
+            return batch_row(number, seed, subject, known, judge_of(subject, *clusters, partly), partly)
         finally:
             self._idle.put(clusters)
 
@@ -186,8 +189,10 @@ class Workers:
         self._stack.close()
 
 
-def batch_row(number: int, seed: int, subject: str, known: Sequence[str], judge: Judge) -> dict[str, Any]:
-    """One batch as a row of the record."""
+def batch_row(
+    number: int, seed: int, subject: str, known: Sequence[str], judge: Judge, partly: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """One batch as a row of the record; ``partly`` is what the judge has noted of programs."""
     causes = [Program.read(text).features for text in known]
     batch = judged(number, seed, judge, causes, allowed_features(subject))
     new = [
@@ -200,16 +205,23 @@ def batch_row(number: int, seed: int, subject: str, known: Sequence[str], judge:
     return {
         "batch": number, "met": [sorted(met) for met in batch.met], "known": batch.known, "new": new,
         "seconds": round(batch.seconds, 1),
+        "partly": Counter((partly or {})[text] for text in batch.drawn if text in (partly or {})),
     }  # fmt: skip
 
 
-def judge_of(subject: str, kept: Cluster, fresh: Cluster) -> Judge:
-    """Judges on ranks that serve many programs; what fails there must fail on fresh ones, too."""
+def judge_of(subject: str, kept: Cluster, fresh: Cluster, partly: dict[str, str] | None = None) -> Judge:
+    """Judges on ranks that serve many programs; what fails there must fail on fresh ones, too.
+
+    In ``partly`` it notes the moment from which on a program was not compared as a whole.
+    """
 
     def judge(program: Program) -> Failure | None:
-        first = failure_of(program, kept, subject)
-        if first is None or first.kind == "falls over":
-            return first
-        return failure_of(program, fresh, subject, PATIENT_S if first.kind == "hangs" else None)
+        moments: list[str] = []
+        first = failure_of(program, kept, subject, partly=moments)
+        if first is not None and first.kind != "falls over":
+            first = failure_of(program, fresh, subject, PATIENT_S if first.kind == "hangs" else None, moments)
+        if first is None and moments and partly is not None:
+            partly[program.json()] = moments[-1]
+        return first
 
     return judge

@@ -19,6 +19,7 @@ def summary(explored: Explored, subject: str, allowed: Collection[Feature]) -> t
         f"# {subject}: {explored.programs} programs, {explored.failures()} failures of {len(explored.causes)} causes",
         "",
         f"{explored.seconds:.0f} s; {len(met)} of {len(possible)} legal pairs of features met ({share:.1f} %).",
+        *_partly(explored),
         "",
         *_features(explored, allowed),
         "",
@@ -39,6 +40,14 @@ def _features(explored: Explored, allowed: Collection[Feature]) -> list[str]:
         if parts:
             lines.append(f"| {axis} | {', '.join(parts)} |")
     return lines
+
+
+def _partly(explored: Explored) -> list[str]:
+    """Where rounding had grown so much that it would have explained nearly everything."""
+    if not explored.partly:
+        return []
+    moments = ", ".join(f"{moment} ({times})" for moment, times in sorted(explored.partly.items()))
+    return [f"Compared in part, since rounding had grown too much: {explored.partly.total()} programs, from {moments}."]
 
 
 def _missing(explored: Explored, possible: Collection[tuple[Feature, Feature]]) -> list[str]:

@@ -75,7 +75,7 @@ def _met_by_programs(identity: str, asked: Asked, folder: Path) -> Mapping[str, 
     if done.returncode not in (OK, BROKEN):
         return {"trouble": " ".join(done.stderr.split())[-300:]}
     for failure in _failures(folder) if done.returncode == BROKEN else ():
-        sound = _run("explore", ["--subject", "impl", "--program", str(failure["program"])], 0.0)
+        sound = _run("explore", ["--subject", "impl", "--program", str(failure["program"]), "--out", str(folder)], 0.0)
         if sound.returncode == OK:
             witness = f"{failure.get('text', '')} (program {failure['program']})"
             return {"killed": True, "by": PROGRAMS, "outcome": "failed", "witness": witness}

@@ -5,21 +5,28 @@ import json
 import random
 import subprocess
 import sys
+from argparse import Namespace
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
 from conformance import clauses
+from conformance.commands.explore import explore_command
 from conformance.deviations import built_in
+from conformance.engine.judgement import BROKEN
 from conformance.explore import axes, batch, covering, drawing, judging, listed, oracle
+from conformance.explore import tolerance as tolerances
 from conformance.explore.batch import smaller
 from conformance.explore.drawing import drawn
 from conformance.explore.judging import Failure
 from conformance.explore.program import Program
-from conformance.explore.script import script
+from conformance.explore.script import script, write
 from conformance.explore.session import Asked, Explored, batch_row, explore
 from conformance.explore.source import source
+from conformance.explore.summary import summary
+from conformance.explore.tolerance import Tolerance
 from conformance.ranks import Cluster
 
 DRAWN = [drawn(random.Random(seed)) for seed in range(30)]
@@ -28,6 +35,14 @@ DRAWN = [drawn(random.Random(seed)) for seed in range(30)]
 def program(**choices: str) -> Program:
     """A program by its choices; blanks of axes are written as underscores."""
     return Program.read(json.dumps({axis.replace("_", " "): value for axis, value in choices.items()}))
+
+
+#: torch and ours fail alike at the usual tolerance: outputs grow to 1e4, and rounding with them
+RUNAWAY = Program(
+    program(blocks="two", buckets="tiny", wiring="chained", further_layer="recurrent", hook="allreduce",
+            optimizer="maximizing", registered="between blocks", types="complex", unused="found", world="3").choices,
+    layers=2, iterations=3, order=3,
+)  # fmt: skip
 
 
 def never(_: Program) -> None:
@@ -128,16 +143,82 @@ def test_an_unused_parameter_keeps_no_gradient_in_the_oracle():
 def test_what_the_documents_leave_open_is_not_compared():
     noted = oracle.answers(program(accumulation="no_sync", buffers="float"))
     assert noted[1]["iteration 0", "buffer count"] == oracle.OPEN
-    assert not judging.first_difference(Program(), {("a", "b"): 5}, {("a", "b"): oracle.OPEN})
+    assert not judging.first_difference(Tolerance(Program()), {("a", "b"): 5}, {("a", "b"): oracle.OPEN})
 
 
 def test_a_single_wrong_bit_is_noticed_where_sums_are_exact_and_rounding_is_allowed_where_they_are_not():
     right = {("m", "n"): torch.tensor([3.0, 6.0])}
     off = {("m", "n"): torch.tensor([3.0, 6.0000005])}
-    assert judging.first_difference(Program(), off, right)
-    chained = program(wiring="chained")
+    assert judging.first_difference(Tolerance(Program()), off, right)
+    chained = Tolerance(program(wiring="chained"))
     assert not judging.first_difference(chained, off, right)
     assert judging.first_difference(chained, {("m", "n"): torch.tensor([3.0, 6.1])}, right)
+
+
+def test_what_differs_is_told_by_the_worst_number_its_place_and_the_gap():
+    one, other = torch.zeros(2, 8), torch.zeros(2, 8)
+    one[0, 7], one[1, 6], other[1, 6] = 0.001, 5.0, 7.5
+    told = judging.first_difference(Tolerance(program(wiring="chained")), {("m", "n"): one}, {("m", "n"): other})
+    assert "n[1, 6] is 5, one process says 7.5: 2.5 apart" in told
+    assert "allowed for rounding" in told
+
+
+# -- rounding that the program magnifies
+
+
+def test_a_tolerance_grows_as_far_as_a_unit_of_rounding_does_and_an_early_iteration_has_the_usual_one():
+    tolerance = Tolerance(RUNAWAY)
+    key, early = ("iteration 10", "gradient further.weight_ih_l0"), ("iteration 0", "gradient further.weight_ih_l0")
+    late, first = tolerance.expected[0][key], tolerance.expected[0][early]
+    grown = tolerance.grown(0, key, late)
+    assert 2 * tolerance.usual(late) < grown < 0.01 * late.abs().max()
+    assert tolerance.grown(0, early, first) == tolerance.usual(first)
+    values = tolerance.expected[0]
+    assert not judging.first_difference(tolerance, {**values, key: late + 0.5 * grown}, values)
+    assert judging.first_difference(tolerance, {**values, key: late + 2 * grown}, values)
+    assert judging.first_difference(tolerance, {**values, early: first * (1 + 2**-10)}, values)
+
+
+def test_what_rounding_may_change_altogether_is_left_out_and_said(monkeypatch):
+    monkeypatch.setattr(tolerances, "BOUND", 2.0**-10)
+    tolerance, partly = Tolerance(RUNAWAY), []
+    values, key = tolerance.expected[0], ("iteration 10", "gradient further.weight_ih_l0")
+    wrong = {**values, key: 2 * values[key]}
+    assert not judging.first_difference(tolerance, wrong, values, partly=partly)
+    assert partly == ["iteration 10"]
+    assert key not in [each for each, *_ in tolerance.compared(0)]
+    early = "iteration 0", "gradient linear0.weight"
+    assert judging.first_difference(tolerance, {**values, early: 2 * values[early]}, values)
+
+
+def test_a_buffer_that_begins_large_does_not_end_the_comparison():
+    tolerance, partly = Tolerance(program(wiring="chained", buffers="double")), []
+    values, late = tolerance.expected[0], ("iteration 1", "gradient linear0.weight")
+    assert not judging.first_difference(tolerance, values, values, partly=partly)
+    assert not partly
+    assert judging.first_difference(tolerance, {**values, late: 2 * values[late]}, values)
+    huge = {**values, late: 2.0**21 * values[late].sign()}
+    assert not judging.first_difference(tolerance, values, huge, partly=partly)
+    assert partly == ["iteration 1"]
+
+
+def test_a_program_that_is_exact_has_no_tolerance():
+    tolerance = Tolerance(program(context="Join", schedule="uneven"))
+    assert {most for rank in tolerance.expected for _, _, most in tolerance.compared(rank)} == {0.0}
+
+
+def test_a_row_counts_the_drawn_programs_that_were_compared_in_part(tmp_path):
+    batch_of = batch_row(4, 1, "impl", [], never)["met"]
+    partly: dict[str, str] = {}
+
+    def judge(drawn: Program) -> None:
+        partly.setdefault(drawn.json(), "iteration 1")
+
+    row = batch_row(4, 1, "impl", [], judge, partly)
+    assert sum(row["partly"].values()) == len(batch_of)
+    explored = Explored()
+    explored.add({**json.loads(json.dumps(row)), "at": 1.0})
+    assert f"{len(batch_of)} programs, from iteration 1" in summary(explored, "impl", axes.FEATURES)[0]
 
 
 # -- on ranks
@@ -146,12 +227,44 @@ def test_a_single_wrong_bit_is_noticed_where_sums_are_exact_and_rounding_is_allo
 @pytest.mark.slow
 def test_ranks_of_ours_do_what_one_process_says_and_a_planted_defect_is_noticed():
     choices = program(context="Join", schedule="uneven", buckets="tiny", divisor="by the active")
+    planted = "conformance.defects.planted:ddp_join__gradients__always_divides_by_the_initial_size"
+    chained = {"wiring": "chained", "optimizer": "adam"}
+    rounding = Program({**choices.choices, **chained}, counts=(1, 3, 3, 3))
+    lowered = Program({**choices.choices, "types": "bfloat16"}, layers=2, counts=(1, 3, 3, 3))
     with Cluster(placing=False) as cluster:
-        assert judging.judged(choices, cluster, "impl") is None
-        planted = "conformance.defects.planted:ddp_join__gradients__always_divides_by_the_initial_size"
-        failure = judging.judged(choices, cluster, planted)
-    assert failure is not None
-    assert "gradient" in failure.text
+        for each in (choices, rounding, lowered):
+            assert judging.judged(each, cluster, "impl") is None
+            failure = judging.judged(each, cluster, planted)
+            assert failure is not None
+            assert "apart" in failure.text
+
+
+@pytest.mark.slow
+def test_a_program_whose_rounding_grows_is_as_one_process_to_the_command_and_to_its_script(tmp_path):
+    with Cluster(placing=False) as cluster:
+        assert judging.judged(RUNAWAY, cluster, "torch") is None
+    path = write(tmp_path, RUNAWAY, "torch", "")
+    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    assert "AS ONE PROCESS" in run.stdout, run.stdout + run.stderr
+
+
+@pytest.mark.slow
+def test_a_program_that_fails_is_written_as_a_script_and_the_terminal_gets_its_path(tmp_path, capsys):
+    planted = "conformance.defects.planted:ddp_join__gradients__always_divides_by_the_initial_size"
+    text = program(context="Join", schedule="uneven", divisor="by the active", wiring="chained").json()
+    given = Namespace(subject=planted, program=text, out=str(tmp_path))
+    assert explore_command(given) == BROKEN
+    said = capsys.readouterr().out
+    assert len(said) < 2000
+    path = Path(said.split()[-1])
+    assert path.is_relative_to(tmp_path.resolve())
+    head, found, rest = path.read_text(encoding="utf-8").partition("('iteration 0', 'gradient linear0.weight'): ([[")
+    path.write_text(f"{head}{found}1000 + {rest}", encoding="utf-8")
+    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 1, run.stderr
+    assert "DIFFERS" in run.stdout
+    assert "gradient linear0.weight" in run.stdout
+    assert "1e+03 apart, number 0 of 16" in run.stdout
 
 
 @pytest.mark.slow
