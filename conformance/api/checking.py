@@ -36,6 +36,15 @@ from ..subjects import Subject, resolve
 WORLDS = (1, 2, 3, 4)
 MANY = (2, 3, 4)
 
+#: By area: what no check of its clauses can do without, one of each row
+NAMES = {
+    "ZERO": (("ZeroRedundancyOptimizer",),),
+    "HOOK": (
+        ("ZeroRedundancyOptimizer",), ("DistributedDataParallel",),
+        ("hook_with_zero_step", "hook_with_zero_step_interleaved", "ddp_zero_hook"),
+    ),
+}  # fmt: skip
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -51,6 +60,16 @@ class Check:
     beyond: bool = True  # whether it also runs at larger worlds than it declares, if they are asked for
     at: Callable[[Any], Collection[int]] | None = None  # the worlds of one scenario; None: those of the check
     each: bool = False  # whether the quick tier, too, runs every scenario
+
+    def ask_for_names(self, subject: Subject) -> None:
+        """Raise ``Unsupported`` if the subject lacks a name that all areas of the check's clauses need.
+
+        Before anything is built: else what its other classes do wrong would be held against a clause that it lacks.
+        """
+        areas = [NAMES.get(clause.partition("-")[0], ()) for clause in self.clauses]
+        for row in [row for row in areas[0] if all(row in area for area in areas)]:
+            if not any(name in subject.names for name in row):
+                getattr(subject, row[0])
 
     def runs_at(self, world: int) -> bool:
         """A check for 3 and for 4 ranks is taken to be general, and runs at any larger world that is asked for."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .differences import difference
+
 Batch = Callable[[int, int], torch.Tensor]
 Loss = Callable[[torch.Tensor], torch.Tensor]
 State = dict[str, torch.Tensor]
@@ -156,6 +158,5 @@ def first_difference(ours: State, theirs: State) -> str | None:
             return f"{name} is missing"
         got = ours[name]
         if got.shape != expected.shape or not torch.equal(got, expected):
-            gap = (got - expected).abs().max().item() if got.shape == expected.shape else float("nan")
-            return f"{name}: got {got.flatten()[:4].tolist()}, expected {expected.flatten()[:4].tolist()}, gap {gap:g}"
+            return difference({name: got}, {name: expected}) or f"{name}: the tensors differ"
     return None

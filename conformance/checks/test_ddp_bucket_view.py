@@ -245,6 +245,6 @@ def train_generic(ctx):
 def test_copying_bucket_by_bucket_rounds_alike(ranks):
     for batched, single in ranks(train_generic):
         if ranks.world in (1, 2, 4, 8):
-            assert torch.equal(batched, single), "dividing by a power of two does not round"
+            assert batched.tolist() == single.tolist(), "dividing by a power of two does not round"
         else:  # a division and a multiplication by the reciprocal may part in the last bit
             torch.testing.assert_close(batched, single, rtol=1e-6, atol=0)

@@ -129,7 +129,7 @@ def test_one_layer_checkpointed_twice_reentrantly_is_averaged_or_refused(ranks):
                 assert seen == averages, f"rank {rank} has wrong gradients and no error"
             else:
                 assert error.is_a(RuntimeError)
-                assert all(mine == right for mine, right in zip(seen, averages, strict=False)), f"rank {rank}"
+                assert seen == averages[: len(seen)], f"rank {rank}"
                 assert "checkpoint" in error.text.lower() or "ready" in error.text.lower()
 
 

@@ -37,7 +37,7 @@ def train_apart(ctx):
 @check("DDP-166", worlds=MANY, beyond=False)
 def test_a_replica_that_was_moved_apart_keeps_its_distance(ranks):
     *same, (start, moved) = ranks(train_apart)
-    assert all(each == same[0] for each in same)
+    assert same == [same[0]] * len(same)
     assert same[0][0] == start, "they did not start equal"
     assert same[0][1] != start, "nothing was trained"
     assert moved == {name: [value + 50.0 for value in values] for name, values in same[0][1].items()}

@@ -39,14 +39,14 @@ def train_the_documented_example(ctx, first, adds=None):
 def test_the_documented_example_of_ddp_and_zero_completes_with_equal_replicas(ranks):
     results = ranks(train_the_documented_example, 10)
     assert all(moved for moved, *_ in results)
-    assert all(parameters == results[0][1] for _, parameters, _ in results)
+    assert [parameters for _, parameters, _ in results] == [results[0][1]] * ranks.world
 
 
 def totals_are_right(ranks, adds):
     expected = sum(number for rank in range(ranks.world) for number in range(2 + rank))
     results = ranks(train_the_documented_example, 2, adds)
     assert [total for *_, total in results] == [[expected] * 3] * ranks.world
-    assert all(parameters == results[0][1] for _, parameters, _ in results)
+    assert [parameters for _, parameters, _ in results] == [results[0][1]] * ranks.world
 
 
 @check("JOIN-034", worlds=(2, 3), deadline_s=10)

@@ -368,6 +368,6 @@ def count_what_is_left(ctx, how):
 @check("HOOK-037", worlds=(1, 2, 3), scenarios=HOOKS, deadline_s=DEADLINE_S)
 def test_nothing_of_an_iteration_is_kept_for_the_next(ranks, scenario):
     for rows in ranks(count_what_is_left, scenario):
-        assert all(noted == [0, 0, 0] for _, noted in rows)
+        assert [noted for _, noted in rows] == [[0, 0, 0]] * len(rows)
         settled = [alive for alive, _ in rows[READY + 1 :]]
         assert len(set(settled)) == 1, f"live tensors and futures after each iteration: {settled}"

@@ -109,4 +109,10 @@ class Detached:
         if "schedules" in self.item.fixturenames:
             self.schedules = Schedules(self.place.world, self.suite_run.asked.schedule, self.below)
             arguments["schedules"] = self.schedules
-        self.item.function(**arguments)
+        called(self.item, self.ranks, arguments)
+
+
+def called(item: pytest.Function, ranks: Ranks, arguments: dict[str, Any]) -> None:
+    """Run a check, if the subject has what its clauses are about."""
+    check_of(item).ask_for_names(ranks.subject)
+    item.obj(**arguments)

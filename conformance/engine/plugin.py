@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from _pytest.assertion import util
 
 from ..api.checking import Check, Ranks
+from ..api.differences import difference
 from ..bad_input import BadInput
 from ..clauses import load
 from ..ranks import backends
@@ -24,12 +26,12 @@ from ..ranks.origin import Sides
 from ..results import BROKEN, Case, Outcome, Result
 from . import inventory
 from . import request as ask
-from .items import Detached, Place, Scenario, case_of, check_of, is_in, is_simple, name_of, offer_of
+from .items import Detached, Place, Scenario, called, case_of, check_of, is_in, is_simple, name_of, offer_of
 from .parallel import Ahead, Ending, timed
 from .report import render
 from .run import WAITING, SuiteRun
 from .schedule_search import Schedules, Smallest
-from .verdict import Verdict, judge
+from .verdict import NUMBERS, Verdict, judge
 
 FRAME = pytest.StashKey[SuiteRun]()
 AHEAD = pytest.StashKey["Ahead[Detached]"]()
@@ -163,6 +165,39 @@ class _SuiteErrors:
         self.suite_run.suite_errors.append(f"an error inside the suite ended the run:\n{excrepr}")
 
 
+# --- assertions that fail ---------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> Generator[None, list[Any], list[Any]]:
+    """What pytest says of a comparison, and below its first line what differs: a witness is made of these two."""
+    found: list[list[str] | None] = yield
+    return [_explained(op, left, right, next((lines for lines in found if lines), None))]
+
+
+def _explain_between_items(config: pytest.Config) -> None:
+    """Have the hook asked when a thread's assertion fails between two items, too: pytest asks it only during one."""
+
+    def compared(op: str, left: object, right: object) -> str | None:
+        found = config.hook.pytest_assertrepr_compare(config=config, op=op, left=left, right=right)
+        lines = next((each for each in found if each), None)
+        return "\n~".join(line.replace("\n", "\\n") for line in lines[:8]).replace("%", "%%") if lines else None
+
+    util._reprcompare = compared
+    config.add_cleanup(lambda: setattr(util, "_reprcompare", None))
+
+
+def _explained(op: str, left: object, right: object, lines: list[str] | None) -> list[str] | None:
+    try:
+        told = difference(left, right) if op == "==" else ""
+    except Exception:  # of values that cannot be compared by parts: the assertion has failed all the same
+        told = ""
+    if not told:
+        return lines
+    first, *rest = lines or [f"{left!r} {op} {right!r}"]
+    return [first, f"{NUMBERS}{told}", *rest]
+
+
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +248,7 @@ def _begin(session: pytest.Session) -> None:
         items.sort(key=lambda item: not suite_run.may_break(case_of(item), check_of(item)))  # waits for hangs: first
         calls = {item.nodeid: Detached(suite_run, item) for item in items}
         kinds = {key: (call.place.subject, call.place.world) for key, call in calls.items() if call.may_reuse}
+        _explain_between_items(config)
         config.stash[AHEAD] = Ahead(suite_run.asked.jobs + WAITING, suite_run.turns, calls, kinds)
 
 
@@ -238,7 +274,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
     else:
         wanted = inspect.signature(pyfuncitem.obj).parameters
         arguments = {name: value for name, value in pyfuncitem.funcargs.items() if name in wanted}
-        ending = timed(lambda: pyfuncitem.obj(**arguments))
+        ending = timed(lambda: called(pyfuncitem, used, arguments))
     pyfuncitem.stash[ENDING] = (ending, used, tried.suspects if isinstance(tried, Schedules) else [])
     if ending.error is not None:
         _raise(ending.error, pyfuncitem.config.pluginmanager.get_plugin(DRIVER) is not None)

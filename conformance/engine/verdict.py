@@ -18,8 +18,10 @@ from ..results import BEHIND, Outcome
 from ..subjects import Unsupported
 
 WITNESS_CHARS = 300  # a witness is one line that fits a report
+COMPARED_CHARS = 160  # of a comparison, if what differs follows; a label stays whole
 PHRASE_CHARS = 140  # what one rank raised, within it; the detail has the rest
 DETAIL_CHARS = 8000
+NUMBERS = "in numbers: "  # begins the line that says what differs, below a failed comparison
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')  # as faulthandler writes it, and as traceback does
 FELL_OVER = "the check itself fell over: "
 # A group of errors is judged by its worst; what cannot be judged comes last.
@@ -67,7 +69,7 @@ def judge(error: BaseException | None, last_run: Run | None = None, sides: Sides
             verdicts = [judge(each, last_run, sides) for each in errors]
             return min(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.outcome))
         case AssertionError() | pytest.fail.Exception():
-            text = str(error) or "an assertion without a text"
+            text = _with_numbers(str(error)) or "an assertion without a text"
         case _:
             text = f"{type(error).__name__}: {error}"
             if fell_over(error, sides or Sides(), on_rank=False):
@@ -201,6 +203,16 @@ def _first_line(text: str) -> str:
 def _line(text: str) -> str:
     """One line, not too long. A rewritten assertion says the essential on its first line."""
     return _short(_first_line(text), WITNESS_CHARS)
+
+
+def _with_numbers(text: str) -> str:
+    """An assertion's text; its first line, where that does not show two single values, says what differs, too."""
+    first = _first_line(text)
+    told = re.search(rf"^\s*{NUMBERS}(.*)", text, re.MULTILINE)
+    labelled = not first.startswith("assert ")
+    if told is None or (not labelled and told[1].startswith("got ")):
+        return text
+    return text.replace(first, f"{first if labelled else _short(first, COMPARED_CHARS)}: {told[1]}", 1)
 
 
 def _short(text: str, most: int) -> str:

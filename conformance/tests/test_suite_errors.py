@@ -152,6 +152,16 @@ def test_two(ranks, scenario):
 @check("FAKE-007", worlds=(1, 2, 3))
 def test_nothing(ranks):
     pass
+
+
+@check("FAKE-008", worlds=(1,), scenarios={"one": 1, "two": 2})
+def test_halves(ranks, scenario):
+    assert {"w": [2.0 * scenario, 4.0]} == {"w": [4.0 * scenario, 8.0]}, f"rank {scenario}"
+
+
+@check("ZERO-008", worlds=(1, 2))
+def test_builds_another_class_first(ranks):
+    ranks.subject.Thing(1).give()
 """
 
 SUITE, SUBJECTS = "suite error", "failed"
@@ -273,6 +283,21 @@ def test_the_quick_tier_looks_further_for_a_deviation_that_its_first_case_does_n
     assert status == 0, out + err
     assert "and 1 more for listed deviations that had not shown" in out
     assert [(row["scenario"], row["world"]) for row in rows(tmp_path)][-1] == ("second", 2)
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_a_label_does_not_hide_by_what_ratio_numbers_differ(tmp_path, jobs):
+    run(lay(tmp_path), "FAKE-008", "--worlds", "1", "--jobs", jobs)
+    assert {row["witness"] for row in rows(tmp_path)} == {
+        f"rank {rank}: w[0]: got {2 * rank}, expected {4 * rank}, ratio 0.5 (in all 2 that differ)" for rank in (1, 2)
+    }
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_a_clause_of_an_area_that_the_subject_lacks_is_not_judged_by_its_other_classes(tmp_path, jobs):
+    run(lay(tmp_path), "ZERO-008", "--worlds", "1,2", "--jobs", jobs)
+    told = {(row["outcome"], row["witness"]) for row in rows(tmp_path)}
+    assert told == {("unsupported", "fake does not provide ZeroRedundancyOptimizer: not declared in its names")}
 
 
 # --- errors of a torch that was built for an accelerator, on a machine without
