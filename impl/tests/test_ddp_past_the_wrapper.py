@@ -104,6 +104,28 @@ def backward_inside(rank, world, options):
     return True
 
 
+class HalfInside(Net):
+    """Goes backward through one half of its loss, and returns the other."""
+
+    def forward(self, x):
+        super().forward(x).sum().backward()
+        return super().forward(x)
+
+
+def half_inside(rank, world, options):
+    ddp, found = DistributedDataParallel(HalfInside(), **options), []
+    for _ in range(3):
+        ddp.zero_grad()
+        ddp(torch.full((1, 1), 2.0 * rank)).sum().backward()
+        found.append(ddp.module.layer.weight.grad.item())
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}], ids=str)
+def test_what_a_forward_accumulates_by_itself_is_averaged_with_the_rest(options):
+    assert run_on_ranks(half_inside, 2, options) == [[2.0] * 3] * 2
+
+
 @pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
 def test_a_forward_that_calls_backward_by_itself_is_refused(options):
     assert run_on_ranks(backward_inside, 2, options) == [True, True]
