@@ -164,6 +164,8 @@ def do_each(ctx):
     def run():
         told = {}
         for act in ACTS:
+            if act in (pickled, copied) and "pickling" in ctx.subject.lacks:
+                continue
             model = act(ctx, mixed(ctx, models.scalar(1.0 + FINE), {"param_dtype": LOW}))
             held = parameters(model)
             found = trained(model, mine(ctx))

@@ -6,7 +6,7 @@ from conformance.api.checking import MANY, check
 from conformance.explore import axes
 from conformance.explore.drawing import sample, spread
 from conformance.explore.judging import first_broken, train_each
-from conformance.explore.session import lacked_features
+from conformance.explore.offering import offered
 from conformance.explore.source import source
 from conformance.subjects import Unsupported
 
@@ -21,9 +21,10 @@ NOT_SOUND = (("outputs", "one outside the loss"), ("outputs", "dataclass"), ("ty
 UNEVEN = ("context", "schedule", "divisor")
 
 
-def features(ranks, *more):
-    without = {*NOT_SOUND, *lacked_features(ranks.subject.lacks)}
-    return [one for one in axes.FEATURES if one[0] in (*SOUND, *more) and one not in without]
+def drawn(ranks, seed, *more):
+    """A few programs of this seed, without what the subject lacks."""
+    features = [one for one in axes.FEATURES if one[0] in (*SOUND, *more) and one not in NOT_SOUND]
+    return offered(sample(seed, FEW, features, ranks.world), ranks.subject)
 
 
 def train_as_one_process(ranks, programs):
@@ -34,12 +35,12 @@ def train_as_one_process(ranks, programs):
 
 @check("DDP-049", worlds=MANY)
 def test_programs_drawn_at_random_train_as_one_process(ranks):
-    train_as_one_process(ranks, sample(17, FEW, features(ranks), ranks.world))
+    train_as_one_process(ranks, drawn(ranks, 17))
 
 
 @check("DDPJ-007", "DDPJ-008", worlds=MANY)
 def test_programs_drawn_at_random_train_as_one_process_on_uneven_inputs(ranks):
-    train_as_one_process(ranks, sample(23, FEW, features(ranks, *UNEVEN), ranks.world))
+    train_as_one_process(ranks, drawn(ranks, 23, *UNEVEN))
 
 
 # -- sharded optimizers: programs that choose something on nearly every axis
@@ -54,7 +55,8 @@ UNEVENLY = {"context": ("Join",), "schedule": ("uneven", "none on some")}
 
 
 def train_full_programs(ranks, seed, fixed, free, count=COUNT):
-    train_as_one_process(ranks, spread(seed, count, {"world": (str(ranks.world),), **fixed}, free))
+    programs = spread(seed, count, {"world": (str(ranks.world),), **fixed}, free)
+    train_as_one_process(ranks, offered(programs, ranks.subject))
 
 
 @check("ZERO-008", worlds=MANY, deadline_s=20)

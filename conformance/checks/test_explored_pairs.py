@@ -4,7 +4,8 @@ from conformance.api.checking import NotRun, check
 from conformance.explore.covering import batches, once_failed
 from conformance.explore.judging import first_broken, train_each
 from conformance.explore.listed import listed
-from conformance.explore.session import allowed_features, lacked_features
+from conformance.explore.offering import offered
+from conformance.explore.session import allowed_features
 from conformance.explore.source import source
 
 WORLDS = (2, 3)
@@ -21,11 +22,12 @@ def writes_what_a_graph_has_saved(program):
 
 def train_as_one_process(ranks, programs):
     """What a subject's listed deviations explain is decided by the checks of their clauses."""
-    offered = set(allowed_features(ranks.subject_spec)) - lacked_features(ranks.subject.lacks)
-    left = [each for each in programs if each.features <= offered and not listed(each, ranks.subject_spec)]
+    allowed = set(allowed_features(ranks.subject_spec))
+    left = [each for each in programs if each.features <= allowed and not listed(each, ranks.subject_spec)]
     left = [each for each in left if not (ranks.backend.startswith("gloo+") and writes_what_a_graph_has_saved(each))]
     if not left:
         raise NotRun("each of these programs chooses what is listed as broken, or not offered")
+    left = offered(left, ranks.subject)
     told = ranks(train_each, [source(program) for program in left])
     broken = first_broken(left, told)
     assert not broken, broken

@@ -5,6 +5,7 @@
     drawing   programs from a seed;  covering  a set of them in which every legal pair of choices meets (a file)
     source    the program as plain Python: what the ranks run (``loading``, ``looking``), and what a failure is
               reported as (``script``); by parts in ``source_model``, ``source_optimizer``, ``source_iteration``
+    offering  what a program asks of a subject that declares to lack it
     oracle    what one process with a ``replica`` for each rank says of it
     judging   runs both and compares, as closely as numbers round (``rounding``) and the program magnifies that
               (``tolerance``)

@@ -7,7 +7,7 @@ import itertools
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +27,6 @@ RECORD = "explored.jsonl"
 #: Where a buffer hook runs has no public name in torch, whose mixed precision and optimizers in the backward need an
 #: accelerator.
 OWN_AXES = ("overlapped", "overlap", "buffer hook", "lowered", "attached")
-#: What a program asks for with a choice, and a subject may say that it lacks.
-ASKED = {
-    ("copied", "pickled"): "pickling", ("copied", "deeply"): "pickling", ("copying", "batched"): "batched_grad_copy",
-    ("buffer sync", "forward_sync_buffers=False"): "forward_sync_buffers",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,11 +94,6 @@ def allowed_features(subject: str) -> list[Feature]:
     """What programs for this subject may choose."""
     ours = subject == "impl" or subject.startswith(("conformance.defects.", "conformance.power."))
     return [feature for feature in axes.FEATURES if ours or feature[0] not in OWN_AXES]
-
-
-def lacked_features(lacks: Container[str]) -> set[Feature]:
-    """What programs may not choose for a subject that declares to lack this."""
-    return {feature for feature, service in ASKED.items() if service in lacks}
 
 
 def explore(asked: Asked, say: Callable[[Explored, list[Cause]], None]) -> Explored:

@@ -21,6 +21,8 @@ from conformance.explore import tolerance as tolerances
 from conformance.explore.batch import smaller
 from conformance.explore.drawing import drawn
 from conformance.explore.judging import Failure
+from conformance.explore.loading import SUBJECTS_NAMES
+from conformance.explore.offering import ASKED, SUBJECT_MATTER, lacking, offered
 from conformance.explore.program import Program
 from conformance.explore.script import script, write
 from conformance.explore.session import Asked, Explored, batch_row, explore
@@ -28,6 +30,7 @@ from conformance.explore.source import source
 from conformance.explore.summary import summary
 from conformance.explore.tolerance import Tolerance
 from conformance.ranks import Cluster
+from conformance.subjects import Subject, Unsupported, resolve
 
 DRAWN = [drawn(random.Random(seed)) for seed in range(30)]
 
@@ -299,6 +302,74 @@ def test_failures_of_two_workers_with_one_cause_are_one_cause():
     assert len(explored.add(row)) == 1
     assert explored.add({**row, "new": [larger]}) == []
     assert (len(explored.causes), explored.failures()) == (1, 2)
+
+
+# -- what a subject lacks
+
+ASKS = {  # by what it says that it lacks: choices of a program that asks for it
+    "register_comm_hook": {"hook": "user"}, "_register_builtin_comm_hook": {"hook": "builtin"},
+    "_register_buffer_comm_hook": {"buffer hook": "before forward"}, "mixed_precision": {"lowered": "bfloat16"},
+    "_update_process_group": {"moved": "to another group"}, "pickling": {"averaged": "of the wrapper"},
+    "static_graph": {"graph": "static"}, "find_unused_parameters": {"unused": "found"},
+    "no_sync": {"accumulation": "no_sync"},
+    "gradient_as_bucket_view": {"gradients": "views"}, "init_sync": {"start": "init_sync=False"},
+    "delay_all_reduce_named_params": {"delayed": "one layer"}, "batched_grad_copy": {"copying": "batched"},
+    "_set_params_and_buffers_to_ignore_for_model": {"ignored": "one layer"},
+    "skip_all_reduce_unused_params": {"unused": "skipped"}, "join": {"context": "ddp.join"},
+    "divide_by_initial_world_size": {"divisor": "by the active"}, "bucket_cap_mb": {"buckets": "tiny"},
+    "parameters_as_bucket_view": {"sharded": "bucket views"}, "process_group": {"group": "of its own"},
+    "throw_on_early_termination": {"early end": "throws"},
+    "consolidate_state_dict": {"sharded": "zero", "state": "saved and loaded"},
+}  # fmt: skip
+
+
+class Bare:
+    """A wrapper that takes a model, and can do nothing else."""
+
+    def __init__(self, module):
+        self.module = module
+
+
+def bare(*lacks: str) -> Subject:
+    """All of torch's names, but a wrapper of its own that lacks these."""
+    names = {**dict.fromkeys(SUBJECTS_NAMES), "DistributedDataParallel": Bare}
+    return Subject("bare", "1", names, dict.fromkeys(lacks, ""))
+
+
+def test_a_program_is_judged_without_what_its_text_or_a_choice_asks_for_and_the_subject_lacks():
+    assert set(ASKED) <= set(axes.FEATURES)
+    for lacked, choices in ASKS.items():
+        asking, subject = Program.read(json.dumps(choices)), bare(lacked)
+        assert lacking(asking, subject) == lacked
+        assert offered([asking], bare()) == [asking]
+        if not set(choices) - set(SUBJECT_MATTER):
+            with pytest.raises(Unsupported, match=lacked):
+                offered([asking], subject)
+            continue
+        [within] = offered([asking], subject)
+        assert not lacking(within, subject)
+        assert all(within[axis] == value for axis, value in choices.items() if axis in SUBJECT_MATTER)
+
+
+def test_only_what_is_lacking_and_what_needs_it_is_taken_out_of_a_program():
+    asking = program(hook="user", registered="between blocks", blocks="two", buffers="float", norm="batch")
+    [within] = offered([asking], bare("register_comm_hook"))
+    assert within == program(blocks="two", buffers="float", norm="batch")
+
+
+def test_of_the_kept_programs_few_are_left_out_for_a_subject_without_hooks():
+    subject = bare("register_comm_hook", "_register_builtin_comm_hook", "_register_buffer_comm_hook", "pickling")
+    plain = [each for each in covering.kept() if not each.has("overlapped")]
+    left = offered(plain, subject)
+    assert not any(lacking(each, subject) for each in left)
+    assert len(left) > 0.9 * len(plain)
+
+
+def test_a_name_that_is_not_provided_counts_as_lacking_and_a_member_that_is_there_does_not():
+    asking = program(hook="PowerSGD")
+    assert lacking(asking, Subject("none", "1", {"DistributedDataParallel": Bare})) == "powerSGD_hook"
+    assert not lacking(asking, Subject("declares", "1", resolve("torch").names, {"register_comm_hook": "", "join": ""}))
+    assert not any(lacking(each, resolve("impl")) for each in DRAWN)
 
 
 # -- listed deviations

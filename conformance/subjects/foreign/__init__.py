@@ -19,8 +19,9 @@ OF_DDP_ALONE = (
     "require_backward_grad_sync", "static_graph", "gradient_as_bucket_view", "join", "join_hook", "join_device",
     "join_process_group", "register_comm_hook", "_register_builtin_comm_hook", "_register_fused_optim",
     "_get_ddp_logging_data", "_set_params_and_buffers_to_ignore_for_model", "_set_static_graph",
-    "_set_ddp_runtime_logging_sample_rate", "require_forward_param_sync", "to_kwargs", "gather", "scatter",
-    "parameters_to_ignore", "mixed_precision", "find_unused_parameters", "_distributed_broadcast_coalesced",
+    "_set_ddp_runtime_logging_sample_rate", "_update_process_group", "require_forward_param_sync", "to_kwargs",
+    "gather", "scatter", "parameters_to_ignore", "mixed_precision", "find_unused_parameters",
+    "_distributed_broadcast_coalesced",
     "_check_reducer_finalized", "_remove_autograd_hooks", "_register_accum_grad_hook", "register_module",
     "process groups written in Python",
 )  # fmt: skip

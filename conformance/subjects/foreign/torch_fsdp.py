@@ -50,6 +50,6 @@ class Replicated(Sharded):
     APPLY = staticmethod(replicate)
 
 
-_LACKS = lacking(OF_DDP_ALONE, "FSDP2 has no such attribute")
+_LACKS = lacking(OF_DDP_ALONE, "FSDP2 has no such attribute") | {"pickling": "FSDP2 is saved as a state dict"}
 subject = Subject("torch FSDP2", torch.__version__, {"DistributedDataParallel": Sharded}, _LACKS)
 replicated = Subject("torch replicate on FSDP2", torch.__version__, {"DistributedDataParallel": Replicated}, _LACKS)
