@@ -202,7 +202,7 @@ def test_compression_rounds_to_half_precision_and_casts_back_in_place(ranks, sce
     exact = alone(range(ranks.world), batch=generic)
     # wrapped in another function, the bfloat16 hook is accepted anywhere; Gloo can reduce bfloat16
     for seen, told, huge in ranks(compress, name):
-        assert told
+        assert told, "the hook was never called"
         assert set(told) == {(True, "torch.float32")}
         assert 0 < gap(seen, exact) <= 2 * (ranks.world + 1) * rounding
         assert math.isfinite(huge) == (name == "bf16_compress_hook"), f"{name} has made {huge} of {HUGE}"

@@ -131,7 +131,8 @@ def watch_states(ctx):
         same = []
 
         def hook(handed, bucket, state=state, same=same):
-            same.append(handed is state)
+            given = f"a {type(handed).__name__} for the {type(state).__name__} that was registered"
+            same.append("" if handed is state else f"bucket {bucket.index()} with {given}")
             if isinstance(handed, dict):
                 handed["calls"] += 1
             return done(bucket.buffer())
@@ -147,8 +148,9 @@ def test_every_bucket_of_every_iteration_is_called_with_the_very_same_state(rank
     for told, counted in ranks(watch_states):
         for same in told:
             assert len(same) > ITERATIONS, "one bucket: the check sees nothing"
-            assert all(same)
-        assert counted == len(told[-1])
+            others = [each for each in same if each]
+            assert not others, f"{len(others)} of {len(same)} calls got another state: {others[0]}"
+        assert counted == len(told[-1]), f"{len(told[-1])} calls counted to {counted} in the state that they share"
 
 
 # -- COMM-013: no communication

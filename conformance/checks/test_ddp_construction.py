@@ -29,8 +29,7 @@ def build_without_a_group(ctx):
 def test_without_a_process_group_there_is_no_ddp(ranks):
     error = ranks(build_without_a_group, init=False)[0]
     assert error is not None
-    assert error.is_a(ValueError) or error.is_a(RuntimeError)
-    assert "process group" in error.text.lower() or "init_process_group" in error.text
+    assert error.is_a(ValueError) or error.is_a(RuntimeError), error
 
 
 def average_with_and_without_a_group(ctx):
@@ -60,7 +59,7 @@ def give_group_and_mesh(ctx):
 
 @check("DDP-012", worlds=(1, 2))
 def test_a_group_and_a_mesh_are_too_much(ranks):
-    assert_refused(ranks(give_group_and_mesh), RuntimeError, "process_group", "device_mesh")
+    assert_refused(ranks(give_group_and_mesh), RuntimeError)
 
 
 def build_on_meshes(ctx, rows):
@@ -81,7 +80,7 @@ def test_a_mesh_has_one_dimension_and_its_group_is_the_one_averaged_over(ranks):
         column = range(rank % (ranks.world // rows), ranks.world, ranks.world // rows)
         assert flat == (ranks.world, [mean_of_all(ranks.world)]), f"rank {rank}"
         assert down == (rows, [sum(12.0 * (member + 1) for member in column) / rows]), f"rank {rank}"
-    assert_refused([error for _, error in told], RuntimeError, "mesh")
+    assert_refused([error for _, error in told], RuntimeError)
 
 
 # -- defaults: DDP-002, DDP-004, DDP-005
@@ -183,7 +182,7 @@ def wrap_untrainable(ctx):
 @check("DDP-006", worlds=(1, 2))
 def test_a_model_without_trainable_parameters_is_refused(ranks):
     for errors in ranks(wrap_untrainable):
-        assert_refused(errors, RuntimeError, "parameter", "gradient")
+        assert_refused(errors, RuntimeError)
 
 
 def wrap_two_device_types(ctx):
@@ -194,7 +193,7 @@ def wrap_two_device_types(ctx):
 
 @check("DDP-010", worlds=(1, 2))
 def test_parameters_on_two_types_of_devices_are_refused(ranks):
-    assert_refused(ranks(wrap_two_device_types), ValueError, "device")
+    assert_refused(ranks(wrap_two_device_types), ValueError)
 
 
 def wrap_lazily(ctx):
@@ -243,7 +242,7 @@ def test_the_original_module_is_kept_and_trained(ranks):
     *_, last = oracle.train_alone(alone, optimizer, [3] * ranks.world, models.divisible)
     expected = numbers(last.items())
     for same, found in ranks(train_through_the_original, 3):
-        assert same
+        assert same, "module or parameters are other objects than those that were wrapped"
         assert found == expected
 
 
@@ -254,19 +253,25 @@ def give_devices(ctx):
     on_cpu = models.scalar().to("cpu")  # also where ranks have accelerators
     refused = [caught(ddp, ctx, on_cpu, **devices) for devices in ({"device_ids": [0]}, {"output_device": 1})]
     empty = wrapped(ctx, models.scalar(), device_ids=[])
-    return caught(ddp, ctx, models.scalar(), device_ids=[0, 1]), refused, empty.device_ids
+    kept = getattr(empty, "device_ids", None)  # an attribute that nobody promises
+    return refused, kept, trained(empty, mine(ctx))["weight"]
+
+
+def give_two_devices(ctx):
+    return caught(ddp, ctx, models.scalar(), device_ids=[0, 1])
 
 
 @check("DDP-007", worlds=(1, 2))
 def test_two_device_ids_are_refused(ranks):
-    assert_refused([two for two, *_ in ranks(give_devices)], ValueError, "device_ids")
+    assert_refused(ranks(give_two_devices), ValueError)
 
 
 @check("DDP-008", worlds=(1, 2))
 def test_devices_are_refused_for_a_module_on_the_cpu_but_an_empty_list_is_none(ranks):
-    for _, refused, empty in ranks(give_devices):
-        assert_refused(refused, ValueError, "device_ids", "output_device")
-        assert empty is None
+    for refused, kept, found in ranks(give_devices):
+        assert_refused(refused, ValueError)
+        assert kept is None, f"an empty list of devices is kept as {kept}"
+        assert found == [mean_of_all(ranks.world)]
 
 
 def give_output_device_zero(ctx):
@@ -283,7 +288,7 @@ def give_output_device_zero(ctx):
 def test_output_device_zero_is_refused_on_the_cpu_or_does_nothing(ranks):
     for error, device, gradient in ranks(give_output_device_zero):
         if error is not None:
-            assert_refused([error], ValueError, "output_device")
+            assert_refused([error], ValueError)
         else:
             assert (device, gradient) == (None, [mean_of_all(ranks.world)])
             ranks.at_limit("output_device=0 is accepted for a module on the CPU, and ignored")
@@ -302,7 +307,7 @@ def give_half_a_pair(ctx):
 @check("DDP-014", worlds=(1, 2))
 def test_the_delay_arguments_come_as_a_pair(ranks):
     for errors in ranks(give_half_a_pair):
-        assert_refused(errors, ValueError, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+        assert_refused(errors, ValueError)
 
 
 # -- DDP-013: a mesh that has another dimension, over which layers are sharded

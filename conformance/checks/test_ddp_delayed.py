@@ -341,7 +341,6 @@ def test_a_delayed_gradient_that_comes_after_the_trigger_is_averaged_or_refused(
             assert seen == [expected], f"rank {rank}"
         else:
             assert error.is_a(RuntimeError), error
-            assert "0.weight" in error.text, f"the error does not name the parameter that was late: {error}"
 
 
 # -- DDP-126: accumulation

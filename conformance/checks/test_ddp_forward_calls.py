@@ -96,7 +96,8 @@ def test_a_forward_has_its_name_in_profiles(ranks):
 def move_arguments(ctx):
     model = wrapped(ctx, models.scalar())
     tensor = torch.ones(2)
-    inputs, keywords = model.to_kwargs((tensor, [tensor, "text"]), {"key": {"deep": tensor}}, ctx.device.index or 0)
+    move = private(model, "to_kwargs")
+    inputs, keywords = move((tensor, [tensor, "text"]), {"key": {"deep": tensor}}, ctx.device.index or 0)
     moved = [inputs[0][0], inputs[0][1][0], keywords[0]["key"]["deep"]]
     return [each.device.type for each in moved], [each.tolist() for each in moved], inputs[0][1][1]
 
@@ -118,8 +119,9 @@ def accelerator(ctx):
 def split_and_join(ctx):
     index = accelerator(ctx)
     model = wrapped(ctx, models.scalar(), dim=1)
-    (inputs,), (keywords,) = model.scatter((torch.arange(6.0).reshape(2, 3),), {"key": torch.ones(2, 1)}, [index])
-    whole = model.gather([inputs[0], keywords["key"]], index)
+    scatter, gather = private(model, "scatter"), private(model, "gather")
+    (inputs,), (keywords,) = scatter((torch.arange(6.0).reshape(2, 3),), {"key": torch.ones(2, 1)}, [index])
+    whole = gather([inputs[0], keywords["key"]], index)
     return inputs[0].device.type == ctx.device.type, inputs[0].tolist(), whole.tolist()
 
 

@@ -112,11 +112,17 @@ def recompute_reentrantly(ctx, recipe, options, since=0):
 
 
 @check("DDP-069", worlds=WORLDS)
-def test_reentrant_checkpoints_with_a_search_for_unused_parameters_end_in_an_error(ranks):
-    for error, _ in ranks(recompute_reentrantly, Recipe(reentrant=True), {"find_unused_parameters": True}):
-        assert error is not None
-        assert error.is_a(RuntimeError)
-        assert "ready" in error.text.lower()
+def test_reentrant_checkpoints_with_a_search_for_unused_parameters_are_averaged_or_end_in_an_error(ranks):
+    averages, _ = expected(Job(Recipe(), models.divisible_scalar, (2,) * ranks.world, join=None))
+    for recipe in (Recipe(reentrant=True), Recipe(reentrant=True, only_a=True)):  # of all layers, and of one
+        told = ranks(recompute_reentrantly, recipe, {"find_unused_parameters": True})
+        for rank, (error, seen) in enumerate(told):
+            if error is None:
+                assert seen == averages, f"rank {rank} has wrong gradients and no error"
+            else:
+                assert error.is_a(RuntimeError), error
+                assert "ready" in error.text.lower(), f"rank {rank}: it does not say what is ready twice: {error}"
+                assert seen == averages[: len(seen)], f"rank {rank} has wrong gradients before the error"
 
 
 @check("DDP-070", worlds=MANY, beyond=False)

@@ -63,9 +63,9 @@ def leave_out(ctx, without, layers=4):
 
 @check("DDP-062", worlds=WORLDS)
 def test_a_parameter_without_gradient_is_reported_at_the_next_forward_on_every_rank(ranks):
-    for error, _ in ranks(leave_out, (23, 31), 40):  # numbers that are nobody's rank
-        assert error is not None
-        assert error.is_a(RuntimeError)
+    for rank, (error, _) in enumerate(ranks(leave_out, (23, 31), 40)):  # numbers that are nobody's rank
+        assert error is not None, f"the next forward of rank {rank} raised nothing"
+        assert error.is_a(RuntimeError), error
         assert "find_unused_parameters" in error.text
         for index in (23, 31):
             assert re.search(rf"\b{index}\b", error.text), f"parameter {index} is missing: {error.text}"
@@ -87,9 +87,9 @@ def leave_out_after_accumulating(ctx):
 
 @check("DDP-062", worlds=WORLDS)
 def test_what_was_accumulated_before_does_not_stand_for_a_gradient_that_is_missing(ranks):
-    for error in ranks(leave_out_after_accumulating):
-        assert error is not None
-        assert error.is_a(RuntimeError)
+    for rank, error in enumerate(ranks(leave_out_after_accumulating)):
+        assert error is not None, f"the next forward of rank {rank} raised nothing"
+        assert error.is_a(RuntimeError), error
         assert "find_unused_parameters" in error.text
 
 
@@ -119,7 +119,7 @@ def test_a_missing_gradient_is_reported_by_a_forward_inside_no_sync_and_not_made
 @check("DDP-062", worlds=(1, 2))
 def test_with_details_the_error_names_the_parameter(ranks):
     for error, _ in ranks(leave_out, (1, 3), env={"TORCH_DISTRIBUTED_DEBUG": "INFO"}):
-        assert error is not None
+        assert error is not None, "the next forward raised nothing"
         assert "layers.1.weight" in error.text
         assert "layers.3.weight" in error.text
         assert "layers.2.weight" not in error.text
@@ -129,8 +129,9 @@ def test_with_details_the_error_names_the_parameter(ranks):
 def test_until_that_error_gradients_are_averaged_local_or_absent_but_never_mixed(ranks):
     mean = mean_of(ranks)
     for rank, (error, held) in enumerate(ranks(leave_out, (2,))):
-        assert held[2] is None or (error is None and held[2] == 0)
-        assert {held[0], held[1], held[3]} <= {mean, 12.0 * (rank + 1)}
+        absent = held[2] is None or (error is None and held[2] == 0)
+        assert absent, f"rank {rank}: what nobody used has the gradient {held[2]}, and the error was {error}"
+        assert {held[0], held[1], held[3]} <= {mean, 12.0 * (rank + 1)}, f"rank {rank} has {held}, the mean is {mean}"
         if error is None:
             assert {held[0], held[1], held[3]} == {mean}, "an incomplete iteration that is no error must be averaged"
         if 12.0 * (rank + 1) in held:
@@ -148,9 +149,9 @@ def check_completeness(ctx, without):
 @check("DDP-063", worlds=WORLDS)
 def test_asked_after_backward_completeness_raises_at_once_or_returns_quietly(ranks):
     assert ranks(check_completeness, ()) == [None] * ranks.world
-    for error in ranks(check_completeness, (0,)):
-        assert error is not None
-        assert error.is_a(RuntimeError)
+    for rank, error in enumerate(ranks(check_completeness, (0,))):
+        assert error is not None, f"asked on rank {rank} about an incomplete reduction, it raised nothing"
+        assert error.is_a(RuntimeError), error
         assert "find_unused_parameters" in error.text
 
 
@@ -167,7 +168,7 @@ def differentiate(ctx):
 def test_functional_gradients_are_local_or_averaged_and_leave_grad_alone(ranks):
     mean = mean_of(ranks)
     for rank, (mine, untouched, after) in enumerate(ranks(differentiate)):
-        assert untouched
+        assert untouched, f"rank {rank}: torch.autograd.grad has left something in .grad"
         assert after == mean
         assert mine in (mean, 12.0 * (rank + 1))
         if mine != mean:

@@ -302,7 +302,7 @@ def test_rows_of_a_backward_that_failed_are_never_sent(ranks):
     for rank, (error, told, (last, before)) in enumerate(ranks(fail_amid_rows, trace=True)):
         assert last == before, f"rank {rank}"
         if error is not None:
-            assert "Expected to have finished reduction" in error.text, f"rank {rank}: {error}"
+            assert error.is_a(RuntimeError), f"rank {rank}: {error}"
             ranks.at_limit("after a backward that failed, the next forward is refused")
         assert told == [[[mean], [0.0, mean, 0.0, 0.0]]] * (4 if error is None else 2), f"rank {rank}"
 

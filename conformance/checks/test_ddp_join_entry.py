@@ -66,7 +66,7 @@ def test_join_is_a_join_context_over_this_model_alone(ranks):
     job = Job(models.scalar, models.divisible_scalar, UP[ranks.world])
     for mine in ranks(train_both_ways, job):
         for exact_type, by_method, by_class in mine:
-            assert exact_type
+            assert exact_type, "join() returns something else than a Join of this subject"
             assert by_method == by_class
 
 
@@ -117,10 +117,9 @@ def build_wrong_hooks(ctx):
 
 @check("DDPJ-005", worlds=(1,))
 def test_the_hook_refuses_anything_but_a_ddp_with_its_logger(ranks):
-    for error in ranks(build_wrong_hooks)[0]:
-        assert error is not None
-        assert error.is_a(AssertionError)
-        assert error.text
+    for given, error in zip(("a linear layer", "a DDP without its logger"), ranks(build_wrong_hooks)[0], strict=True):
+        assert error is not None, f"a hook around {given} was built"
+        assert error.is_a(AssertionError), f"{given}: {error}"
 
 
 def look_up_joining(ctx):

@@ -289,7 +289,7 @@ def test_mixed_precision_is_announced_and_a_hook_beside_it_is_used_or_refused(ra
         if error is None:
             assert found == {"weight": [-12.0 * (rank + 1)]}, f"rank {rank}: the hook was not used"
         else:
-            assert_refused([error], RuntimeError, "register_comm_hook")
+            assert_refused([error], RuntimeError, "hook")
             ranks.at_limit("mixed precision takes the only slot for a communication hook")
 
 

@@ -121,4 +121,3 @@ def test_an_attribute_that_neither_the_wrapper_nor_the_module_has_is_missing(ran
         for error in errors:
             assert error is not None
             assert error.is_a(AttributeError), error
-            assert "no_such_thing" in error.text, error

@@ -20,7 +20,8 @@ def enter_one_after_another(ctx):
     told = []
     for before in BEFORE:
         if before == "an error":
-            assert caught(step_in_a_context, ctx, 1, "spilled the tea") is not None
+            failed = caught(step_in_a_context, ctx, 1, "spilled the tea")
+            assert failed is not None, "the error of its body did not leave the context before this one"
             step_in_a_context(ctx, 1)
         if before == "a throw":
             caught(step_in_a_context, ctx, 1 + ctx.rank, throw_on_early_termination=True)
@@ -47,8 +48,12 @@ def step_in_a_context(ctx, times, spilled="", **keywords):
 
 @check("JOIN-021", deadline_s=10)
 def test_entering_waits_for_nobody_and_binds_nothing(ranks):
-    expected = [(True, 0, ["a step", "a post True"])] * len(BEFORE)
-    assert ranks(enter_one_after_another, trace=True) == [expected] * ranks.world
+    for rank, told in enumerate(ranks(enter_one_after_another, trace=True)):
+        for before, (nothing, started, log) in zip(BEFORE, told, strict=True):
+            about = f"rank {rank}, after {before}: entering"
+            assert nothing, f"{about} bound something to the as target"
+            assert started == 0, f"{about} started {started} collectives"
+            assert log == ["a step", "a post True"], f"{about} led to {log}"
 
 
 def train_disabled(ctx, schedule, throw):
@@ -70,7 +75,7 @@ def test_a_disabled_context_neither_communicates_nor_runs_hooks(ranks):
 def test_a_disabled_context_throws_nothing_when_asked_to_throw(ranks):
     for schedule in (shapes(ranks.world)["even"], linear(ranks.world)):
         for rank, (silent, log, _, collectives) in enumerate(ranks(train_disabled, schedule, True, trace=True)):
-            assert silent
+            assert silent, f"rank {rank}: a notification in a disabled context returned something"
             assert log == ["a step"] * schedule[rank]
             assert collectives == 0
 
@@ -169,8 +174,8 @@ def test_a_rank_that_fails_alone_starts_no_collective_whatever_its_peers_do(rank
     first = members_of(ranks.world)[0]
     end = run.outcomes[first]
     error, later, log = end.value if isinstance(end, Finished) else run.values()[first]
-    assert error is not None
-    assert error.is_a(LookupError)
+    assert error is not None, "the error of its body did not leave the context"
+    assert error.is_a(LookupError), f"another error than that of its body left the context: {error}"
     assert "spilled the tea" in error.text
     assert later == [0]
     assert log == ["a step"]

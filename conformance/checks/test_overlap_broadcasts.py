@@ -87,7 +87,8 @@ def test_every_parameter_has_one_owner_and_no_message_is_left(ranks, scenario):
     results = ranks(keep_state, scenario)
     _, _, names = results[0]
     assert sorted(name for _, owned, _ in results for name in owned) == names
-    assert all(handles == [0] * READY for handles, _, _ in results)
+    for rank, (handles, _, _) in enumerate(results):
+        assert handles == [0] * READY, f"rank {rank}: messages that nobody has waited for, by iteration: {handles}"
 
 
 # -- HOOK-025, HOOK-028, HOOK-029: what torch's helpers refuse

@@ -195,9 +195,9 @@ def keep_futures(ctx, how):
 def test_sequential_returned_futures_hold_what_the_wrapped_hooks_do(ranks):
     results = ranks(keep_futures, Overlap())
     assert True in assert_as_alone([seen for seen, _ in results], Overlap())
-    for _, same in results:
-        assert same
-        assert all(same)
+    for rank, (_, same) in enumerate(results):
+        assert same, "no future was returned to look at"
+        assert all(same), f"rank {rank}: {same.count(False)} of {len(same)} futures hold another tensor than the hook's"
 
 
 # -- HOOK-036: completion by counting
@@ -290,7 +290,7 @@ def collectives(ctx, how):
 def test_the_variants_differ_in_the_order_of_their_collectives(ranks, scenario):
     ranks(show_reductions, trace=True)
     for order, whole in ranks(collectives, Overlap(scenario, hook=overlapping.settled), trace=True):
-        assert whole
+        assert whole, f"not every gradient was reduced: {order}"
         assert order.count("R") > 3
         if scenario:
             assert "P" in order.rstrip("P"), f"no parameters were sent before the last reduction: {order}"

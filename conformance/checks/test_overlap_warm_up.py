@@ -72,19 +72,24 @@ class PartlyFrozen(models.Sum):
 def test_the_wrapped_hook_is_called_once_for_each_bucket_before_the_bucket_is_stepped(ranks, scenario):
     how = replace(scenario, model=PartlyFrozen)
     trainable = sorted(name for name, p in PartlyFrozen().named_parameters() if p.requires_grad)
-    for rows in ranks(watch, how):
-        for calls in rows:
-            assert [call["index"] for call in calls] == list(range(len(calls)))
-            assert [call["last"] for call in calls] == [False] * (len(calls) - 1) + [True]
-            assert sorted(name for call in calls for name in call["names"]) == trainable
+    for rank, rows in enumerate(ranks(watch, how)):
+        for number, calls in enumerate(rows):
+            told = f"rank {rank}, iteration {number}: the hook was called"
+            indices, lasts = [call["index"] for call in calls], [call["last"] for call in calls]
+            assert indices == list(range(len(calls))), f"{told} with buckets {indices}, not with each once, in order"
+            assert lasts == [False] * (len(calls) - 1) + [True], f"{told} with is_last() {lasts}"
+            names = sorted(name for call in calls for name in call["names"])
+            assert names == trainable, f"{told} with the parameters {names}, not with {trainable}"
             for call in calls:
-                assert call["names"], "a bucket without parameters"
-                assert call["same state"]
-                assert call["elements"]
+                bucket = f"with bucket {call['index']}"
+                assert call["names"], f"{told} {bucket}, which has no parameters"
+                assert call["same state"], f"{told} {bucket} and another state than the one that was registered"
+                assert call["elements"], f"{told} {bucket}, whose buffer is not as long as its parameters"
                 # sequential: nothing at all has been stepped; interleaved: at most buckets that came before
                 early = {name for other in calls[: call["index"]] for name in other["names"]}
-                assert set(call["moved"]) <= (early if scenario.interleaved else set())
-        assert len(rows[-1]) > 1
+                moved = set(call["moved"]) - (early if scenario.interleaved else set())
+                assert not moved, f"{told} {bucket} after a step of {sorted(moved)}"
+        assert len(rows[-1]) > 1, "one bucket: the check sees nothing"
 
 
 # -- HOOK-010 to HOOK-013, HOOK-015, HOOK-017: the way to the first update
@@ -126,7 +131,7 @@ def begin_at_once(ranks, ways):
 def begins_at_once(ranks, how, by_rank):
     updates = assert_as_alone([[seen for seen, _, _ in rows] for rows in by_rank], how)
     first = updates.index(True)
-    assert all(updates[first:])
+    assert all(updates[first:]), f"{how}: of the iterations from the first update on these updated: {updates[first:]}"
     for rows in by_rank:
         assert [sent for _, sent, _ in rows[:first]] == [0] * first, "parameters were sent before there was an update"
         assert [optim for _, _, optim in rows[:first]] == [None] * first, "there was a step before the first update"

@@ -111,7 +111,7 @@ def test_the_global_state_is_refused_wherever_it_has_not_been_consolidated(ranks
     last = ranks.world - 1
     refused = [never for never, *_ in results] + [by_default for _, by_default, *_ in results[1:]]
     refused += [error for *_, elsewhere in results[:-1] for error in elsewhere]  # after the next step, too
-    assert_refused(refused, RuntimeError, "consolidate_state_dict")
+    assert_refused(refused, RuntimeError)
     assert results[last][4] == [None, None]
     assert results[0][1] is None, "the default target is rank 0"
     assert results[last][2] == [None]
@@ -127,7 +127,7 @@ def load_after_consolidating(ctx):
 
 @check("ZERO-015", worlds=(1, 2, 3))
 def test_the_global_state_of_before_a_loading_is_refused(ranks):
-    assert_refused(ranks(load_after_consolidating), RuntimeError, "consolidate_state_dict")
+    assert_refused(ranks(load_after_consolidating), RuntimeError)
 
 
 def consolidate(ctx, to):

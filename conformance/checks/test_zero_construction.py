@@ -9,7 +9,6 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures.observing import assert_refused, logged
 from conformance.fixtures.sharding import (
     FUNCTIONAL,
-    OPTIMIZERS,
     WITHOUT_FUNCTIONAL,
     Overlapped,
     Reference,
@@ -93,36 +92,33 @@ def construct(ctx):
     return {name: caught(sharded, ctx, given) for name, given in arguments(ctx).items()}
 
 
-def everywhere_refused(ranks, kind, **words_by_name):
+def everywhere_refused(ranks, kind, *names):
     results = ranks(construct)
-    for name, words in words_by_name.items():
-        assert_refused([errors[name.replace("_", " ")] for errors in results], kind, *words)
+    for name in names:
+        for rank, errors in enumerate(results):
+            error = errors[name]
+            assert error is not None, f"rank {rank} was not refused: {name}"
+            assert error.is_a(kind), f"rank {rank}, {name}: {error}"
 
 
 @check("ZERO-002", worlds=(1, 2))
 def test_anything_but_tensors_or_groups_is_a_type_error(ranks):
     everywhere_refused(
         ranks, TypeError,
-        a_bare_tensor=["iterable", "tensor"], a_number=["iterable", "int"], nothing=["iterable", "NoneType"],
-        strings=[], named_parameters=[], tensors_and_a_group=[], a_group_and_tensors=[],
-        a_set_in_a_group=[],
-    )
+        "a bare tensor", "a number", "nothing", "strings", "named parameters", "tensors and a group",
+        "a group and tensors", "a set in a group",
+    )  # fmt: skip
 
 
 @check("ZERO-003", worlds=(1, 2))
 def test_no_parameters_and_groups_without_parameters_are_value_errors(ranks):
-    everywhere_refused(
-        ranks, ValueError,
-        an_empty_list=["empty"], an_exhausted_iterator=["empty"],
-        a_group_without_its_key=["group", "params"],
-    )
+    everywhere_refused(ranks, ValueError, "an empty list", "an exhausted iterator", "a group without its key")
 
 
 @check("ZERO-004", worlds=(1, 2))
 def test_parameters_that_are_not_of_one_dense_type_are_value_errors(ranks):
     everywhere_refused(
-        ranks, ValueError,
-        two_dtypes=["float"], two_dtypes_in_two_groups=["float"], a_sparse_tensor=["sparse"], two_device_types=["meta"],
+        ranks, ValueError, "two dtypes", "two dtypes in two groups", "a sparse tensor", "two device types"
     )
 
 
@@ -132,7 +128,7 @@ def construct_with_functional(ctx):
 
 @check("ZERO-005", worlds=(1, 2))
 def test_a_functional_optimizer_without_overlap_is_refused(ranks):
-    assert_refused(ranks(construct_with_functional), ValueError, "functional")
+    assert_refused(ranks(construct_with_functional), ValueError)
 
 
 class _FunctionalNothing:
@@ -140,13 +136,14 @@ class _FunctionalNothing:
 
 
 def overlap_unknown(ctx):
+    ctx.subject.require("overlap_with_ddp")
     zero = ctx.subject.ZeroRedundancyOptimizer
     return caught(zero, some_parameters(ctx), _FunctionalNothing, overlap_with_ddp=True, lr=0.5)
 
 
 @check("ZERO-005", worlds=(1, 2))
 def test_overlap_with_a_functional_optimizer_that_nobody_knows_is_refused(ranks):
-    assert_refused(ranks(overlap_unknown), ValueError, "_FunctionalNothing")
+    assert_refused(ranks(overlap_unknown), ValueError)
 
 
 def overlap_functional(ctx):
@@ -170,10 +167,8 @@ def overlap_unusual(ctx, name):
 
 @check("ZERO-005", worlds=MANY, deadline_s=10, scenarios={name: name for name in WITHOUT_FUNCTIONAL})
 def test_overlap_with_an_optimizer_that_has_no_functional_counterpart_is_refused_or_right(ranks, scenario):
-    class_name = OPTIMIZERS[scenario][0].__name__
     for result in ranks(overlap_unusual, scenario):
-        refused = isinstance(result, str) and class_name in result
-        assert refused or result == {}, f"neither refused by name nor equal to one process: {result}"
+        assert isinstance(result, str) or result == {}, f"neither refused nor equal to one process: {result}"
 
 
 def ask_for_both(ctx):
@@ -202,5 +197,5 @@ def build_hook_around(ctx):
 @check("ZERO-023", worlds=(1, 2))
 def test_the_join_hook_can_be_built_around_a_zero_optimizer_only(ranks):
     for errors, right in ranks(build_hook_around):
-        assert_refused(errors, AssertionError, "ZeroRedundancyOptimizer")
+        assert_refused(errors, AssertionError)
         assert right is None

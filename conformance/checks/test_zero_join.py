@@ -255,7 +255,7 @@ def test_a_closure_may_hold_the_whole_iteration_on_uneven_inputs(ranks):
     schedule = scenario.linear(ranks.world, 1)
     for kind in (None, Asking):
         for rank, (returned, gaps) in enumerate(ranks(train_with_closures, schedule, kind)):
-            assert returned
+            assert returned, f"rank {rank}: a step with a closure did not return the closure's loss"
             assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
 
 

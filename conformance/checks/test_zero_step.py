@@ -200,36 +200,39 @@ def step_with_closure(ctx):
     parameters = some_parameters(ctx)
     reference = Reference(parameters, "a user's own")
     zero = sharded(ctx, parameters, "a user's own")
-    calls = []
-
-    def closure(targets):
-        calls.append(torch.is_grad_enabled())
-        give(targets, 1)
-        return 3.0
-
-    returned, gaps = [], []
-    for keywords in ({"closure": True}, {"closure": True, "scale": 0.5}, {"scale": 2.0}, {}):
-        results = []
+    told = []
+    for keywords in STEPS:
+        seen = []
         for optimizer, targets in ((zero, parameters), (reference.optimizer, reference.parameters)):
-            given = {**keywords, "closure": lambda targets=targets: closure(targets)}
-            given = given if "closure" in keywords else keywords
-            results.append(optimizer.step(**given))
-        returned.append(results[0])
-        assert results[0] == results[1]
-        gaps.append(reference.gap(parameters))
+            calls = []
+
+            def closure(targets=targets, calls=calls):
+                calls.append(torch.is_grad_enabled())
+                give(targets, 1)
+                return 3.0
+
+            given = {**keywords, "closure": closure} if "closure" in keywords else keywords
+            seen.append((optimizer.step(**given), calls))
+        told.append((*seen, reference.gap(parameters)))
     plain = sharded(ctx, parameters, "Adam")
-    builtin = [plain.step(lambda: torch.tensor(3.0)).item(), plain.step()]
-    return returned, gaps, calls, builtin
+    loss = plain.step(lambda: torch.tensor(3.0))
+    return told, [loss.item() if isinstance(loss, torch.Tensor) else loss, plain.step()]
+
+
+STEPS = ({"closure": True}, {"closure": True, "scale": 0.5}, {"scale": 2.0}, {})
 
 
 @check("ZERO-010")
 def test_a_step_passes_on_closure_and_keywords_and_returns_what_the_local_optimizer_returns(ranks):
-    promised = [("stepped", 3.0, 1.0), ("stepped", 3.0, 0.5), ("stepped", None, 2.0), ("stepped", None, 1.0)]
-    for returned, gaps, calls, builtin in ranks(step_with_closure):
-        assert returned == promised
-        assert gaps == [None] * 4
-        assert calls == [True] * 4  # two by the sharded optimizer, two by its reference
-        assert builtin == [3.0, None]
+    for rank, (told, builtin) in enumerate(ranks(step_with_closure)):
+        for keywords, ((returned, calls), (right, once), gap) in zip(STEPS, told, strict=True):
+            about = f"rank {rank}, step({', '.join(keywords)})"
+            assert right == ("stepped", 3.0 if "closure" in keywords else None, keywords.get("scale", 1.0))
+            assert returned == right, f"{about} returned {returned}, the local optimizer returns {right}"
+            assert len(calls) == len(once), f"{about} evaluated the closure {len(calls)} times, not {len(once)}"
+            assert calls == once, f"{about} evaluated the closure without gradients"
+            assert gap is None, f"{about}: {gap}"
+        assert builtin == [3.0, None], f"rank {rank}: steps with a closure and without one returned {builtin}"
 
 
 def step_twice_by_closure(ctx, kind):

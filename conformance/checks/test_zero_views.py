@@ -58,7 +58,7 @@ def test_as_views_each_owners_parameters_share_one_flat_tensor_and_results_are_u
             owned = results[0][2]  # ownership is by sizes alone: the same for both optimizers
             for gaps, places, _, dense in results:
                 assert gaps == [None] * 4
-                assert dense
+                assert dense, "some parameter is no contiguous tensor any more"
                 assert places == places[:1] * 4, "a step has moved parameters"
                 for storage_by_parameter in places:
                     shared = {

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.slow
 
 #: What the subject does not do, and the suite rightly says so. Of every other clause of DDP it may say nothing.
 NOT_DONE = {
-    "reentrant checkpoints beside a search are averaged like anything else, and end in no error": ("DDP-069",),
     "optimizers that step within backward see what is not yet averaged": ("DDP-129", "DDP-130", "DDP-132"),
     "distributed autograd has gradients of its own": ("DDP-022",),
     "it has no search that could be needless": ("DDP-104",),
