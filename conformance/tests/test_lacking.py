@@ -6,28 +6,13 @@ import pytest
 
 from conformance.checks.test_ddp_replicas import names
 from conformance.fixtures.sharding import sharded
-from conformance.fixtures.training import ddp
-from conformance.ranks import Caught, caught
+from conformance.ranks import Caught
 from conformance.subjects import Subject, Unsupported
 
 
-class Bare:
-    """A wrapper that takes a model, and can do nothing else."""
-
-    def __init__(self, module):
-        self.module = module
-
-
 def rank_of(**lacks):
-    names = {"DistributedDataParallel": Bare, "ZeroRedundancyOptimizer": lambda *_, **__: None}
+    names = {"ZeroRedundancyOptimizer": lambda *_, **__: None}
     return SimpleNamespace(subject=Subject("bare", "1", names, lacks))
-
-
-def test_a_keyword_that_is_declared_to_be_lacking_ends_a_check_that_expects_a_refusal():
-    with pytest.raises(Unsupported, match="no meshes"):
-        caught(ddp, rank_of(device_mesh="no meshes"), None, device_mesh=None)
-    assert caught(ddp, rank_of(), None, device_mesh=None).is_a(TypeError)
-    assert ddp(rank_of(device_mesh="no meshes"), None).module is None
 
 
 def test_a_mode_that_is_declared_to_be_lacking_is_never_handed_to_the_local_optimizer():
