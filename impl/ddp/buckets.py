@@ -88,7 +88,7 @@ def _spanned(flat: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
     return flat[first : first + numel].view(rows, *views[0].shape[1:])
 
 
-def keep_apart(parameters: Sequence[torch.nn.Parameter], before: Sequence[torch.Tensor | None]) -> None:
+def part_gradients(parameters: Sequence[torch.nn.Parameter], before: Sequence[torch.Tensor | None]) -> None:
     """Give gradients that share memory some of their own, before all are written to.
 
     Autograd lets parameters share it where what it brought them was equal; averages over ranks need not be. What was

@@ -18,7 +18,7 @@ from ..comm.pending import Pending, Watch
 from ..comm.ranks import Team
 from ..comm.sparse import SparseCapacity, SparseRound
 from . import kernels
-from .buckets import Bucket, GradBucket, keep_apart
+from .buckets import Bucket, GradBucket, part_gradients
 from .hooks.reduction import call_hook
 from .iteration import Iteration
 from .log import Times
@@ -264,8 +264,8 @@ class BucketQueue:
                 shared = len(set(map(torch.Tensor.data_ptr, gradients))) < len(gradients)
             except RuntimeError:  # some have no memory: they are sparse, or of a class that keeps others inside
                 shared = True
-            if shared:
-                keep_apart(self._parameters, self._before)
+            if shared and self._before:
+                part_gradients(self._parameters, self._before)
             self._before = []
         for bucket, flight in zip(self.buckets, self.flights, strict=True):
             result, divisor = self._transport.result(bucket, flight, watch)
