@@ -332,7 +332,7 @@ class Bare:
 
 def bare(*lacks: str) -> Subject:
     """All of torch's names, but a wrapper of its own that lacks these."""
-    names = {**dict.fromkeys(SUBJECTS_NAMES), "DistributedDataParallel": Bare}
+    names = dict.fromkeys(SUBJECTS_NAMES, Bare)
     return Subject("bare", "1", names, dict.fromkeys(lacks, ""))
 
 

@@ -58,7 +58,7 @@ def test_rows_say_everything_needed_to_find_the_case_again(whole):
     assert rows["FAKE-002"]["subject"] == "fake"
     assert rows["FAKE-002"]["backend"] == "gloo"
     assert rows["FAKE-002"]["check"] == "test_fails"
-    assert rows["FAKE-002"]["witness"] == "assert [42, 42] == [42, 43]"
+    assert rows["FAKE-002"]["witness"] == "assert [42, 42] == [42, 43]: [1]: got 42, expected 43, ratio 0.977"
     assert rows["FAKE-003"]["witness"].startswith("rank 0 hung at test_fake.py:")
     assert "in sleep" in rows["FAKE-003"]["detail"]
     assert "rank 1 died with exit status 7" in rows["FAKE-004"]["witness"]

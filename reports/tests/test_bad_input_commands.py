@@ -56,7 +56,7 @@ LINES = [
     ("power --series 1 --out folder", "is a folder; name a file with --out"),
     (f"{NIGHT} --budget soon", "'soon' is no budget: say, for example, 90s, 30m or 1.5h"),
     (f"{NIGHT} --budget 0m", "'0m' is no budget"),
-    (f"{NIGHT} --budget -3m", "'-3m' is no budget"),
+    (f"{NIGHT} --budget -3m", "expected one argument"),
     (f"{NIGHT} --subject nobody", "--subject nobody: unknown subject 'nobody': use one of impl, torch"),
     (f"{NIGHT} --clauses-within never", "'never' is no budget"),
     (f"{NIGHT} --world 0", "world 0 is not a whole number above 0"),
