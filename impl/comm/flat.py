@@ -63,6 +63,11 @@ def dense_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.
     return [dense_view(flat, offset, tensor) for offset, tensor in zip(offsets, like, strict=False)]
 
 
+def extent(tensor: torch.Tensor) -> int:
+    """How many elements of memory it reaches over, from its first to its last."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 def laid_out_like(value: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     """``value``, or a copy that lies in memory as its model, of the same shape, does."""
     if value.stride() == model.stride():

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..comm.averaging import gradient_dtype
-from ..comm.flat import copy_all, dense_view, views_like
+from ..comm.flat import copy_all, dense_view, extent, views_like
 from . import kernels
 from .plan import BucketSpec
 
@@ -101,11 +101,7 @@ def part_gradients(parameters: Sequence[torch.nn.Parameter], before: Sequence[to
         if gradient.data_ptr() < end:
             parameter.grad = gradient.clone()
         elif gradient.numel():
-            end = gradient.data_ptr() + (1 + _last_place(gradient)) * gradient.element_size()
-
-
-def _last_place(tensor: torch.Tensor) -> int:
-    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            end = gradient.data_ptr() + extent(gradient) * gradient.element_size()
 
 
 class GradBucket:

@@ -145,7 +145,7 @@ def verify_alike(
     lines = [f"setting {name}={value}" for name, value in settings.items()]
     lines += [f"parameter {index} {_describe(p.name, p.parameter)}" for index, p in enumerate(parameters)]
     lines += [f"buffer {index} {_describe(name, buffer)}" for index, (name, buffer) in enumerate(buffers.items())]
-    own = _digest(lines) + _digest(caps.sizes_bytes) + len(parameters).to_bytes(8, "big")
+    own = digest(lines) + digest(caps.sizes_bytes) + len(parameters).to_bytes(8, "big")
     rows = _gathered(team, own, device)
     others = [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]
     if others:
@@ -160,7 +160,8 @@ def verify_alike(
 _DIGEST = 32  # bytes of a SHA-256
 
 
-def _digest(items: Iterable[object]) -> bytes:
+def digest(items: Iterable[object]) -> bytes:
+    """The same for items that read alike, in their order."""
     return hashlib.sha256("\n".join(map(str, items)).encode()).digest()
 
 

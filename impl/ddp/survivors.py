@@ -6,7 +6,6 @@ averages over the ranks that are left (``divide_by_initial_world_size=False``). 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import time
@@ -28,6 +27,7 @@ from ..join.group_record import record_of
 from .hooks.optimizer_overlap_hooks import steps_in_backward
 from .hooks.powersgd_state import PowerSGDState, mersenne_twister
 from .hooks.reduction import averaged_over
+from .params import digest
 from .wrapper import DistributedDataParallel
 
 _LOOK_EVERY_S = 0.05
@@ -103,7 +103,7 @@ def regroup(
     model._restore_full_values()  # the failure may have come between a forward in mixed precision and its backward
     record = record_of(team)
     report: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
-    report["forms"] = _digest(_tensors_of(model))
+    report["forms"] = digest((tuple(tensor.shape), tensor.dtype) for tensor in _tensors_of(model)).hex()
     if mirror is not None:
         report |= {"mirrored": mirror.number, "held": list(mirror.held().items())}
     key = f"{record.token}/survivors/{record.regroups}"  # several models may share a group
@@ -188,12 +188,6 @@ def _average_hooks_over(model: DistributedDataParallel, group: dist.ProcessGroup
 def _tensors_of(model: DistributedDataParallel) -> list[torch.Tensor]:
     """Parameters and buffers, those too that DDP ignores."""
     return [tensor.detach() for tensor in (*model.module.parameters(), *model.module.buffers())]
-
-
-def _digest(tensors: list[torch.Tensor]) -> str:
-    """The same for lists of tensors that one broadcast can fill."""
-    forms = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
-    return hashlib.sha256(repr(forms).encode()).hexdigest()
 
 
 def _that_count(model: DistributedDataParallel) -> list[Any]:

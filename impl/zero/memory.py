@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ..comm.collectives import each_once
-from ..comm.flat import PlacedTensors
+from ..comm.flat import PlacedTensors, extent
 
 #: A subclass of tensors need not have memory of its own, nor know torch's loops over many tensors.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -79,11 +79,7 @@ def has_memory(parameter: torch.Tensor) -> bool:
 def _span(parameter: torch.Tensor) -> tuple[str, int, int]:
     """Its device, and the bytes from its first element to the end of its last."""
     begin = parameter.data_ptr()
-    return str(parameter.device), begin, begin + _extent(parameter) * parameter.element_size()
-
-
-def _extent(parameter: torch.Tensor) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    return str(parameter.device), begin, begin + extent(parameter) * parameter.element_size()
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -91,7 +87,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     apart, rest = divmod(other.data_ptr() - one.data_ptr(), one.element_size())
     if rest or one.dtype != other.dtype:
         return True
-    marks = torch.zeros(max(_extent(one), apart + _extent(other)), dtype=torch.bool, device="cpu")
+    marks = torch.zeros(max(extent(one), apart + extent(other)), dtype=torch.bool, device="cpu")
     one, other = each_once(one), each_once(other)
     marks.as_strided(one.size(), one.stride()).fill_(True)
     return bool(marks.as_strided(other.size(), other.stride(), apart).any())

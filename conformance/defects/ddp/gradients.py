@@ -679,4 +679,4 @@ def gradients_in_one_memory_stay_there() -> None:
 @defect("DDP-049")
 def a_gradient_inside_another_is_not_seen() -> None:
     """Only gradients that begin in one place are parted; one that lies in another's middle gets its average."""
-    edit("(1 + _last_place(gradient)) * gradient.element_size()", "1")
+    edit("extent(gradient) * gradient.element_size()", "1")
