@@ -244,7 +244,7 @@ def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
 @defect("DDPJ-014")
 def torchs_own_hooks_not_known_in_a_partial() -> None:
     """Inside a partial, a hook of torch's own is not known as one that divides by the number of all ranks."""
-    edit("while isinstance(hook, functools.partial):", "while False:", within="averaged_over")
+    edit("hook = function_of(hook)", "pass", within="averaged_over")
 
 
 @defect("COMM-022", "COMM-028")

@@ -1,6 +1,5 @@
 """An optimizer step inside the hook: as soon as a bucket is averaged, its parameters are stepped."""
 
-import functools
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 
 from ...comm.averaging import gradient_dtype
 from ..buckets import complex_again
-from .reduction import GradBucket, Hook, call_hook
+from .reduction import GradBucket, Hook, call_hook, function_of
 
 _STEP_METHOD = "step_param"
 
@@ -68,8 +67,7 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
 
 def steps_in_backward(hook: object) -> bool:
     """Whether it is a hook that ``_hook_then_optimizer`` has made, ours or torch's, or a wrapper around one."""
-    while isinstance(hook, functools.partial):
-        hook = hook.func
+    hook = function_of(hook)
     if not inspect.isfunction(hook):
         return False
     inside = inspect.getclosurevars(hook).nonlocals.get("hook")

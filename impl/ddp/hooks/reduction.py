@@ -65,8 +65,7 @@ def call_hook(hook: Hook, state: Any, bucket: Any) -> TensorFuture:
 
 def averaged_over(hook: Any, state: Any) -> dist.ProcessGroup | None:
     """The group by whose size a hook of torch's divides; None for any other hook."""
-    while isinstance(hook, functools.partial):
-        hook = hook.func
+    hook = function_of(hook)
     if not str(getattr(hook, "__module__", "")).startswith(_TORCHS_LIBRARY):
         return None
     name = getattr(hook, "__name__", "")
@@ -77,6 +76,13 @@ def averaged_over(hook: Any, state: Any) -> dist.ProcessGroup | None:
     if name in _DIVIDE_BY_SIZE:
         return getattr(state, "process_group", state) or dist.group.WORLD
     return None
+
+
+def function_of(hook: Any) -> Any:
+    """What partials have been made of, else the hook itself (COMM-010)."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return hook
 
 
 def team_of(group: dist.ProcessGroup | None, bucket: GradBucket) -> Team:

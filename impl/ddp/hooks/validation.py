@@ -1,6 +1,5 @@
 """What may be registered as a communication hook: checked when it is registered, not when it is first called."""
 
-import functools
 import inspect
 import re
 from typing import Any, NoReturn, get_args, get_origin
@@ -10,7 +9,7 @@ import torch.distributed as dist
 
 from ..buckets import GradBucket as OwnGradBucket
 from ..log import Fail
-from .reduction import GradBucket
+from .reduction import GradBucket, function_of
 
 _BFLOAT16_HOOKS = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
 _BUCKET_TEXT = re.compile(r"([\w.]+\.)?GradBucket")
@@ -44,12 +43,8 @@ def check_comm_hook(hook: Any, log_and_throw: Fail | None = None) -> None:
 
 
 def hook_name(hook: Any) -> str:
-    """The hook's qualified name, as it is logged (COMM-011).
-
-    A partial goes by the name of its function, any other object by that of its class.
-    """
-    while isinstance(hook, functools.partial):
-        hook = hook.func
+    """The qualified name, as it is logged (COMM-011), of the hook's function, or else of its class."""
+    hook = function_of(hook)
     return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
